@@ -1,0 +1,117 @@
+"""Algorithm 1 of SAUL by hand, in plain PyTorch: the reference that the library must equal.
+
+Nothing of torch_alm is imported here. Losses are functions of the list of parameters; each step
+gets the micro-batches' losses, so one micro-batch per step is the paper's algorithm to the letter.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Loss = Callable[[], Tensor]
+
+
+def gradient(loss: Loss, theta: Sequence[Tensor]) -> tuple[list[Tensor | None], float]:
+    """grad L(theta), with None where L does not depend on a parameter, and L(theta)."""
+    trainable = [p for p in theta if p.requires_grad]
+    value = loss()
+    found = iter(torch.autograd.grad(value, trainable, allow_unused=True))
+    return [next(found) if p.requires_grad else None for p in theta], value.item()
+
+
+def grad_sam(
+    loss: Loss, theta: Sequence[Tensor], rho: float, sign: float, eps: float = 1e-12
+) -> tuple[list[Tensor | None], float]:
+    """Procedure Grad_SAM: the gradient and the value at theta + sign * rho * g / (||g|| + eps)."""
+    g, _ = gradient(loss, theta)
+    norm = torch.sqrt(sum((x.square().sum() for x in g if x is not None), torch.tensor(0.0)))
+    origin = [p.detach().clone() for p in theta]
+    with torch.no_grad():
+        for p, x in zip(theta, g, strict=True):
+            if x is not None:
+                p.add_(sign * rho * x / (norm + eps))
+    g_sam, value = gradient(loss, theta)
+    with torch.no_grad():
+        for p, x in zip(theta, origin, strict=True):
+            p.copy_(x)
+    return g_sam, value
+
+
+@dataclass
+class AdamW:
+    """AdamW (Loshchilov and Hutter 2019) on one list of parameters."""
+
+    lr: float
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    t: dict[int, int] = field(default_factory=dict)
+    m: dict[int, Tensor] = field(default_factory=dict)
+    v: dict[int, Tensor] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def step(self, theta: Sequence[Tensor], g: Sequence[Tensor | None]) -> None:
+        """One step; parameters without a gradient are left alone, decay included."""
+        for i, (p, x) in enumerate(zip(theta, g, strict=True)):
+            if x is None:
+                continue
+            self.t[i] = self.t.get(i, 0) + 1
+            self.m[i] = self.beta1 * self.m.get(i, torch.zeros_like(p)) + (1 - self.beta1) * x
+            self.v[i] = self.beta2 * self.v.get(i, torch.zeros_like(p)) + (1 - self.beta2) * x * x
+            m_hat = self.m[i] / (1 - self.beta1 ** self.t[i])
+            v_hat = self.v[i] / (1 - self.beta2 ** self.t[i])
+            p.sub_(self.lr * self.weight_decay * p)
+            p.sub_(self.lr * m_hat / (v_hat.sqrt() + self.eps))
+
+
+def mean(parts: Sequence[tuple[list[Tensor | None], float]]) -> tuple[list[Tensor | None], float]:
+    """The mean of the micro-batches' gradients and values."""
+    total: list[Tensor | None] = [None] * len(parts[0][0])
+    for g, _ in parts:
+        for i, x in enumerate(g):
+            if x is not None:
+                total[i] = x / len(parts) + (0 if total[i] is None else total[i])
+    return total, sum(value for _, value in parts) / len(parts)
+
+
+@dataclass
+class Saul:
+    """Algorithm 1: theta, lambda, s_r, s_f."""
+
+    theta: Sequence[Tensor]
+    s_r: AdamW
+    s_f: AdamW
+    alpha: float
+    mu: float
+    multiplier: float
+    rho_r: float
+    rho_f: float
+    sense: str = ">="
+    scale: str = "gradient"
+
+    def step(self, retain: Sequence[Loss], forget: Sequence[Loss]) -> float:
+        """One step over the micro-batches; returns lambda+."""
+        worse = +1.0 if self.sense == "<=" else -1.0
+        g_r, _ = mean([grad_sam(loss, self.theta, self.rho_r, +1.0) for loss in retain])
+        g_f, value = mean([grad_sam(loss, self.theta, self.rho_f, worse) for loss in forget])
+        c = value - self.alpha if self.sense == "<=" else self.alpha - value
+        multiplier = max(self.multiplier + self.mu * c, 0.0)
+        if multiplier > 0:
+            self.forget_step([None if x is None else worse * x for x in g_f], multiplier)
+        self.s_r.step(self.theta, g_r)
+        self.multiplier = multiplier
+        return multiplier
+
+    @torch.no_grad()
+    def forget_step(self, g: Sequence[Tensor | None], multiplier: float) -> None:
+        """The multiplier in front of the gradient (the paper) or of the finished step."""
+        if self.scale == "gradient":
+            self.s_f.step(self.theta, [None if x is None else multiplier * x for x in g])
+            return
+        before = [p.detach().clone() for p in self.theta]
+        self.s_f.step(self.theta, g)
+        for p, start in zip(self.theta, before, strict=True):
+            p.copy_(start + multiplier * (p - start))

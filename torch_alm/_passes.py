@@ -1,0 +1,106 @@
+"""Run an objective, and know which of its two passes this is.
+
+An objective under SAM runs twice: a clean pass that only finds the direction, and a perturbed
+pass that counts. Side effects (measurements, dropout) need to know.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+from torch_alm._gradients import Evaluation
+
+_rehearsing: ContextVar[bool] = ContextVar("torch_alm_rehearsing", default=False)
+
+
+def is_rehearsal() -> bool:
+    """Whether the running objective is in a pass that does not count."""
+    return _rehearsing.get()
+
+
+@contextmanager
+def rehearsal() -> Iterator[None]:
+    """Mark everything inside as a pass that does not count: measurements are not observed."""
+    token = _rehearsing.set(True)
+    try:
+        yield
+    finally:
+        _rehearsing.reset(token)
+
+
+class RandomState:
+    """The random state of the CPU and of the devices some tensors live on."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._cpu = torch.get_rng_state()
+        self._devices = get_device_states(*tensors)
+
+    def replay(self) -> None:
+        """Go back to this state, so that the next pass draws the same numbers."""
+        torch.set_rng_state(self._cpu)
+        devices, states = self._devices
+        if devices:
+            set_device_states(devices, states)
+
+
+def evaluate(objective: Callable[[], Any], owner: str, *, pair: bool = False) -> Evaluation:
+    """Run an objective with gradients enabled and check what it returns.
+
+    Args:
+        objective: a function of no arguments that runs the forward pass.
+        owner: the call to name in errors, such as `"SAM.backward"`.
+        pair: whether `(loss, value)` is welcome.
+
+    Raises:
+        TypeError: if it returns something other than a tensor (or a pair, where welcome).
+        ValueError: if the loss is not a scalar or has no graph.
+    """
+    if not callable(objective):
+        raise TypeError(
+            f"{owner} takes an objective, a function that runs the forward pass, and found "
+            f"{type(objective).__name__}: the second pass could not be run at the moved weights. "
+            "Did you mean `lambda: loss(model, batch)`?"
+        )
+    with torch.enable_grad():
+        result = objective()
+    if pair and isinstance(result, tuple) and len(result) == 2:
+        loss, value = result
+        return Evaluation(_scalar(loss, owner), _number(value, owner), paired=True)
+    loss = _scalar(result, owner)
+    return Evaluation(loss, loss, paired=False)
+
+
+def _scalar(loss: object, owner: str) -> Tensor:
+    """The loss, if it can be differentiated."""
+    if not isinstance(loss, Tensor):
+        raise TypeError(
+            f"{owner}: the objective returned {type(loss).__name__}, which has no gradient. "
+            "Did you mean to return the loss tensor (not `.item()`, and without calling backward)?"
+        )
+    if loss.numel() != 1:
+        raise ValueError(
+            f"{owner}: the objective returned a tensor of shape {tuple(loss.shape)}; only a scalar "
+            "has a gradient. Did you forget `.mean()`?"
+        )
+    if not loss.requires_grad:
+        raise ValueError(
+            f"{owner}: the objective returned a loss without a graph, so its gradient would be "
+            "missing. Was it detached, or are all parameters frozen?"
+        )
+    return loss
+
+
+def _number(value: object, owner: str) -> Tensor:
+    """The measured value of a pair, as a 0-dim tensor."""
+    number = torch.as_tensor(value)
+    if number.numel() != 1:
+        raise ValueError(
+            f"{owner}: the objective returned a value of shape {tuple(number.shape)} beside its "
+            "loss; a constraint here sees one number. Did you forget `.mean()`?"
+        )
+    return number

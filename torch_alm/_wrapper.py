@@ -1,0 +1,188 @@
+"""What it means to be an optimizer around an optimizer: to own nothing.
+
+`param_groups`, `state` and `defaults` are those of the wrapped optimizers, so that schedulers,
+checkpoints and trainers find one truth wherever they look.
+"""
+
+import copy
+import inspect
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizer
+
+from torch_alm._gradients import Backward, Evaluation
+
+Objective = Callable[[], Any]
+
+
+class Wrapper(Optimizer, ABC):
+    """A `torch.optim.Optimizer` around others.
+
+    Step hooks registered on the wrapper run once around its `step`, those of a wrapped optimizer
+    once around its own; global hooks run once per step of the outermost.
+    """
+
+    # Lets `torch.amp.GradScaler` hand its scale over instead of stepping blindly.
+    _step_supports_amp_scaling: bool = True
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
+    def _adopt(self) -> None:
+        """Become an `Optimizer` without the part of its constructor that owns parameters."""
+        Optimizer.__setstate__(self, {})
+
+    @property
+    @abstractmethod
+    def _bases(self) -> Mapping[str, Optimizer]:
+        """The wrapped optimizers by name; the first one is the face shown to the world."""
+
+    @property
+    def _face(self) -> Optimizer:
+        return next(iter(self._bases.values()))
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Default hyper-parameters, those of the wrapped optimizer."""
+        return self._face.defaults
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients of all parameters."""
+        self._face.zero_grad(set_to_none)
+
+    @abstractmethod
+    def _state_dict(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """The checkpoint, through the hooks registered here."""
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        state_dict = self._state_dict()
+        for after in self._optimizer_state_dict_post_hooks.values():
+            replaced = after(self, state_dict)
+            state_dict = state_dict if replaced is None else replaced
+        return state_dict
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a checkpoint, sharing no memory with it."""
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            replaced = before(self, state_dict)
+            state_dict = state_dict if replaced is None else replaced
+        self._load_state_dict(copy.deepcopy(state_dict))
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do."""
+        dropped = ("step", "_scratch")
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in dropped and not name.endswith("_hooks")
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore what `__getstate__` kept, with empty hooks."""
+        super().__setstate__(state)
+
+
+class ObjectiveOptimizer(Wrapper):
+    """A wrapper that takes gradients of objectives at a point of its own choosing.
+
+    `sign` is +1 if the objective is higher there, -1 if it is lower.
+    """
+
+    sign: ClassVar[int]
+
+    @abstractmethod
+    def accumulate(
+        self, objective: Objective, weight: float, backward: Backward | None, *, pair: bool = False
+    ) -> Evaluation:
+        """`.grad += weight * gradient` at that point; the objective's numbers there."""
+
+
+def check_base(base: object, owner: str) -> Optimizer:
+    """The optimizer to wrap, or a `TypeError` that says what was found."""
+    if inspect.isclass(base):
+        raise TypeError(
+            f"{owner} wraps an optimizer and found the class {base.__name__}, which has no "
+            f"parameters yet. Did you mean `{owner}({base.__name__}(params, lr=...))`?"
+        )
+    if not isinstance(base, Optimizer):
+        raise TypeError(
+            f"{owner} wraps a torch.optim.Optimizer and found {type(base).__name__}, whose step "
+            f"would never be taken. Did you mean `{owner}(AdamW(params, lr=...))`?"
+        )
+    closure = inspect.signature(base.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{owner} steps its base once per step, and {type(base).__name__} evaluates a closure "
+            "several times, at points that were never perturbed. Did you mean SGD or AdamW?"
+        )
+    return base
+
+
+def parameters(optimizer: Optimizer) -> list[Tensor]:
+    """All parameters of an optimizer, in order, each once."""
+    return list(dict.fromkeys(p for group in optimizer.param_groups for p in group["params"]))
+
+
+@contextmanager
+def global_hooks_silenced() -> Iterator[None]:
+    """Inside, steps run no global hooks: those of the outermost step have run already."""
+    names = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    saved = {name: getattr(torch_optimizer, name) for name in names}
+    for name in names:
+        setattr(torch_optimizer, name, OrderedDict())
+    try:
+        yield
+    finally:
+        for name, hooks in saved.items():
+            setattr(torch_optimizer, name, hooks)
+
+
+def refuse_closure_under_scaler(wrapper: Wrapper, closure: object, owner: str) -> None:
+    """A scaler unscales before the step; a closure would bring scaled gradients after it."""
+    if closure is not None and wrapper.found_inf is not None:
+        raise RuntimeError(
+            f"{owner}.step(closure) was called by a GradScaler: the gradients that the closure "
+            "computes would be stepped on while still multiplied by the loss scale. Did you mean "
+            f"`{owner}.backward(objective)` with `backward=lambda loss: scaler.scale(loss)"
+            ".backward()`, and then `scaler.step(optimizer)`?"
+        )
+
+
+@torch.no_grad()
+def unscale(wrapper: Wrapper) -> bool:
+    """Undo the loss scale a GradScaler left in `.grad`; whether the gradients are finite."""
+    if wrapper.grad_scale is not None:
+        for p in parameters(wrapper):
+            if p.grad is not None:
+                p.grad.div_(wrapper.grad_scale.to(p.grad.device))
+    return wrapper.found_inf is None or wrapper.found_inf.item() == 0
+
+
+def check_groups(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> None:
+    """Raise if a checkpoint's parameter groups are not those of `base`, before it is loaded."""
+    groups = state_dict.get("param_groups")
+    if groups is None:
+        raise ValueError(
+            f"{owner} has no param_groups but {sorted(map(str, state_dict))}; nothing could be "
+            "matched to parameters. Is it an optimizer's state_dict?"
+        )
+    saved = [len(group["params"]) for group in groups]
+    here = [len(group["params"]) for group in base.param_groups]
+    if saved != here:
+        raise ValueError(
+            f"{owner} has groups of {saved} parameters and this optimizer {here}; moments would be "
+            "given to other weights. Is it the checkpoint of another model?"
+        )

@@ -1,0 +1,287 @@
+"""SAM and ReverseSAM: gradients at the least and the most forgiving nearby point.
+
+Source: SAUL (section 4.2 and the procedure Grad_SAM of Algorithm 1); Foret et al. 2021.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, final
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_alm import _gradients as gradients
+from torch_alm import _wrapper as wrapper
+from torch_alm._gradients import Backward, Evaluation
+from torch_alm._passes import RandomState, evaluate, rehearsal
+from torch_alm.perturb import Memory, Perturbation, check_radius, perturbed
+
+
+class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
+    """The code of SAM and ReverseSAM; they differ in `sign` alone."""
+
+    def __init__(
+        self,
+        base: Optimizer,
+        rho: float = 0.05,
+        *,
+        eps: float = 1e-12,
+        adaptive: bool = False,
+        backward: Backward = torch.Tensor.backward,
+        replay_rng: bool = True,
+    ) -> None:
+        """Wrap `base`; see the class."""
+        name = type(self).__name__
+        self.base = wrapper.check_base(base, name)
+        self.rho = check_radius(float(rho), f"{name}: rho")
+        self.eps = check_radius(float(eps), f"{name}: eps")
+        self.adaptive = adaptive
+        self.backward_fn = backward
+        self.replay_rng = replay_rng
+        self._has_perturbed_gradient = False
+        self._has_warned = False
+        self._scratch: Memory = {}
+        self._adopt()
+
+    @property
+    def _bases(self) -> Mapping[str, Optimizer]:
+        return {"base": self.base}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The base optimizer's groups: the same list, not a copy."""
+        return self.base.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.base.param_groups = groups
+
+    @property
+    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The base optimizer's state."""
+        return self.base.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.base.state = state
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the base optimizer; its `"rho"`, if any, is its own radius."""
+        self.base.add_param_group(param_group)
+
+    def perturbed(self) -> "contextmanager[Perturbation]":
+        """Inside the block theta is perturbed along `.grad`; see [`perturbed`][torch_alm.perturbed].
+
+        What the block leaves in `.grad` is the gradient that `step()` then uses.
+        """
+        return self._perturbed()
+
+    @contextmanager
+    def _perturbed(self) -> Iterator[Perturbation]:
+        with perturbed(
+            self.param_groups,
+            self.rho,
+            sign=self.sign,
+            eps=self.eps,
+            adaptive=self.adaptive,
+            memory=self._scratch,
+        ) as perturbation:
+            yield perturbation
+        self._has_perturbed_gradient = True
+
+    def backward(self, objective: wrapper.Objective, *, weight: float = 1.0) -> Tensor:
+        r"""`.grad += weight * grad L(theta + delta)`; returns L(theta + delta), detached.
+
+        Args:
+            objective: a function of no arguments that runs the forward pass and returns the scalar
+                loss, unscaled, attached to its graph. It runs twice: at theta, to find delta, and
+                at theta + delta. A constraint called inside it observes the second run only.
+            weight: scales the gradient only (1/K when accumulating over K micro-batches).
+
+        Raises:
+            TypeError: if the objective returns no tensor.
+            ValueError: if what it returns is not a scalar or has no graph. `.grad` and theta are
+                then as before, as they are if the objective itself raises.
+
+        Cost: 2 forward and 2 backward passes; one copy of the parameters during the second, and
+        one of the gradients accumulated so far.
+        """
+        return self.accumulate(objective, weight, None).loss
+
+    def accumulate(
+        self,
+        objective: wrapper.Objective,
+        weight: float,
+        backward: Backward | None,
+        *,
+        pair: bool = False,
+    ) -> Evaluation:
+        """`backward`, for optimizers built on this one: any backward, and `(loss, value)` pairs."""
+        params = wrapper.parameters(self)
+        run = _Run(objective, f"{type(self).__name__}.backward", pair, backward or self.backward_fn)
+        random = RandomState(params) if self.replay_rng else None
+        accumulated = gradients.take(params)
+        try:
+            with rehearsal():
+                run(1.0)
+            with self.perturbed():
+                # Before the second backward, so that engines that reduce while they
+                # differentiate see what other ranks see.
+                gradients.put(params, accumulated)
+                if random is not None:
+                    random.replay()
+                return run(weight)
+        except BaseException:
+            gradients.put(params, accumulated)
+            raise
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Commit: one step of the base optimizer with the gradient in `.grad`.
+
+        Args:
+            closure: as in `torch.optim`, clears the gradients, computes the loss and its gradients
+                and returns the loss. It runs at theta and again at theta + delta.
+
+        Returns:
+            What the closure returned at theta; `None` without one.
+
+        Warns:
+            UserWarning: once, if no gradient was taken at a perturbed point since the last step;
+                the step is then a plain one of the base optimizer.
+
+        Cost: one base step; with a closure also 2 forward and 2 backward passes.
+        """
+        wrapper.refuse_closure_under_scaler(self, closure, type(self).__name__)
+        loss = None if closure is None else self._run_closure(closure)
+        if not self._has_perturbed_gradient:
+            self._warn_plain_step()
+        self._has_perturbed_gradient = False
+        if wrapper.unscale(self):
+            with wrapper.global_hooks_silenced():
+                self.base.step()
+        return loss
+
+    @torch.enable_grad()
+    def _run_closure(self, closure: Callable[[], Any]) -> Any:
+        random = RandomState(wrapper.parameters(self)) if self.replay_rng else None
+        with rehearsal():
+            loss = closure()
+        with self.perturbed():
+            if random is not None:
+                random.replay()
+            closure()
+        return loss
+
+    def _warn_plain_step(self) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        name = type(self).__name__
+        warnings.warn(
+            f"{name}.step() with a gradient taken at theta is a plain {type(self.base).__name__} "
+            "step. Did you call `backward(objective)` first?",
+            stacklevel=4,
+        )
+
+    def _state_dict(self) -> dict[str, Any]:
+        return self.base.state_dict()
+
+    def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.base.load_state_dict(state_dict)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimizer."""
+        self._scratch = {}
+        super().__setstate__(state)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rho={self.rho}, eps={self.eps}, base={self.base!r})"
+
+
+class _Run:
+    """One objective and the way to differentiate it."""
+
+    def __init__(
+        self, objective: wrapper.Objective, owner: str, pair: bool, backward: Backward
+    ) -> None:
+        self.objective, self.owner, self.pair, self.backward = objective, owner, pair, backward
+
+    def __call__(self, weight: float) -> Evaluation:
+        """`.grad += weight * gradient`, here."""
+        evaluation = evaluate(self.objective, self.owner, pair=self.pair)
+        gradients.differentiate(evaluation.loss, weight, self.backward)
+        return evaluation.detached()
+
+
+@final
+class SAM(_PerturbedOptimizer):
+    r"""Sharpness-aware minimisation around any optimizer.
+
+    `backward(objective)` takes the gradient where the objective is *worst* nearby,
+
+        g = grad L(theta),  delta = rho * g / (||g||_2 + eps),  .grad += grad L(theta + delta),
+
+    and `step()` lets the base optimizer descend along it. Norms are joint over all parameters, in
+    float32 or wider. theta returns bit for bit. A zero or non-finite g gives no perturbation.
+
+    SAM owns nothing: parameter groups, state and checkpoints are the base optimizer's. A group's
+    `"rho"` takes the place of `rho`; with 0 the group stays where it is and does not count in the
+    norm.
+
+    Args:
+        base: the optimizer that steps, such as `AdamW(params, lr=1e-5)`.
+        rho: radius of the ball, in the units of theta. At least 0; with 0, SAM is its base.
+        eps: added to the norm.
+        adaptive: radius in units of each weight (ASAM, Kwon et al. 2021).
+        backward: receives the raw loss and owns all scaling, for instance
+            `lambda loss: accelerator.backward(loss / k)`. Settable later as `backward_fn`.
+        replay_rng: run the second pass with the random state of the first (the same dropout).
+
+    Raises:
+        TypeError: if `base` is not an optimizer, or is one that needs a closure (LBFGS).
+        ValueError: if `rho` or `eps` is negative or not finite.
+
+    Cost per step: 2 forward and 2 backward passes; one extra copy of the parameters. On a CPU the
+    memory of that copy is kept between steps.
+
+    Source: SAUL, section 4.2 (the retain side); Foret et al. 2021.
+
+    Example:
+        >>> theta = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        >>> optimizer = SAM(torch.optim.SGD([theta], lr=0.1), rho=1.0)
+        >>> optimizer.backward(lambda: theta.square().sum())  # the loss at theta + delta
+        tensor(36.)
+        >>> optimizer.step()
+        >>> theta.detach()
+        tensor([2.2800, 3.0400])
+    """
+
+    sign = +1
+
+
+@final
+class ReverseSAM(_PerturbedOptimizer):
+    r"""SAM towards *lower* values of the objective you pass.
+
+    `backward(objective)` takes the gradient at the most forgiving point nearby,
+
+        g = grad F(theta),  delta = -rho * g / (||g||_2 + eps),  .grad += grad F(theta + delta).
+
+    It is meant for objectives that are raised (a constraint F >= alpha): what still holds where F
+    is lowest holds in the whole ball. `step()` lets the base optimizer descend along `.grad`, so to
+    raise F, negate `.grad` first or let `DualOptimizer` do it.
+
+    Arguments, errors and cost are those of `SAM`.
+
+    Source: SAUL, section 4.2 (the forget side).
+
+    Example:
+        >>> theta = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        >>> optimizer = ReverseSAM(torch.optim.SGD([theta], lr=0.1), rho=1.0)
+        >>> optimizer.backward(lambda: theta.square().sum())
+        tensor(16.)
+    """
+
+    sign = -1
