@@ -36,6 +36,11 @@ def read(params: Iterable[Tensor]) -> Register:
     return [p.grad for p in params]
 
 
+def empty(params: Iterable[Tensor]) -> Register:
+    """A register with no gradients yet."""
+    return [None for _ in params]
+
+
 def clear(params: Iterable[Tensor]) -> None:
     """Set every `.grad` to `None`."""
     for p in params:

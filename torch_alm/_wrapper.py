@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim import optimizer as torch_optimizer
+from torch.optim import optimizer as torch_optimizer  # pyright: ignore[reportAttributeAccessIssue]
 
 from torch_alm._gradients import Backward, Evaluation
 
@@ -33,10 +33,14 @@ class Wrapper(Optimizer, ABC):
     _step_supports_amp_scaling: bool = True
     grad_scale: Tensor | None = None
     found_inf: Tensor | None = None
+    _has_warned: bool = False
 
     def _adopt(self) -> None:
         """Become an `Optimizer` without the part of its constructor that owns parameters."""
+        missing = "differentiable" not in self.defaults
         Optimizer.__setstate__(self, {})
+        if missing:  # meant for an optimizer with defaults of its own
+            del self.defaults["differentiable"]
 
     @property
     @abstractmethod
@@ -48,7 +52,7 @@ class Wrapper(Optimizer, ABC):
         return next(iter(self._bases.values()))
 
     @property
-    def defaults(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def defaults(self) -> dict[str, Any]:
         """Default hyper-parameters, those of the wrapped optimizer."""
         return self._face.defaults
 

@@ -171,7 +171,9 @@ class ALMConstraint:
     def _priced(self, value: Tensor, mean: Mean) -> Tensor:
         """The penalty with its gradient given: lambda+ (c - c_0) plus its value at c_0."""
         c, c_0 = self._violation_of(value), self._signed(numbers.host(self._shaped(value)))
-        filtered = self._filter.peek(self._signed(mean.value), mean.seen, self.window, self.deadband)
+        filtered = self._filter.peek(
+            self._signed(mean.value), mean.seen, self.window, self.deadband
+        )
         weight = self._project(self._multiplier + self.mu * filtered)
         level = self._level(c_0) - weight * c_0
         if isinstance(weight, Tensor) and isinstance(level, Tensor):
@@ -383,7 +385,7 @@ class ALMConstraint:
             )
         if state_dict["sense"] != self.sense:
             raise ValueError(
-                f'{owner}: the checkpoint\'s sense is "{state_dict["sense"]}" and this one\'s '
+                f"{owner}: the checkpoint's sense is \"{state_dict['sense']}\" and this one's "
                 f'"{self.sense}"; the multiplier would push the wrong way. Is it another constraint?'
             )
         shape = numbers.shape(state_dict["multiplier"])

@@ -141,8 +141,8 @@ class DualOptimizer(wrapper.Wrapper):
             side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
             raise ValueError(
                 f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
-                f"{type(self.forget).__name__}, which would look for the point where the constraint "
-                f"is easiest. Did you mean {side.get(fitting, 'a plain optimizer')}?"
+                f"{type(self.forget).__name__}, which would look where the constraint is easiest to "
+                f"meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
             )
 
     @property
@@ -150,12 +150,12 @@ class DualOptimizer(wrapper.Wrapper):
         return {"retain": self.retain, "forget": self.forget}
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def param_groups(self) -> list[dict[str, Any]]:
         """The groups of both sides, retain first: the live dictionaries in a new list."""
         return [*self.retain.param_groups, *self.forget.param_groups]
 
     @property
-    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def state(self) -> dict[str, Any]:
         """The states of both sides by name, those that have any."""
         return {name: base.state for name, base in self._bases.items() if base.state}
 
@@ -197,7 +197,7 @@ class DualOptimizer(wrapper.Wrapper):
         before = gradients.take(params)
         try:
             retain_grad, retained = self._side(self.retain, params, before, retain, weight)
-            register = self._forget_register or [None] * len(params)
+            register = self._forget_register or gradients.empty(params)
             forget_grad, forgotten = self._side(
                 self.forget, params, register, forget, weight, pair=True
             )
@@ -233,7 +233,9 @@ class DualOptimizer(wrapper.Wrapper):
 
     def _keep_sign(self, evaluation: Evaluation) -> None:
         """Whether the register is descended (+1) or climbed (-1), the same for a whole step."""
-        lowered = evaluation.paired or (self.constraint is not None and self.constraint.sense == "<=")
+        lowered = evaluation.paired or (
+            self.constraint is not None and self.constraint.sense == "<="
+        )
         sign = +1 if lowered else -1
         if self._forget_register is not None and sign != self._forget_sign:
             raise ValueError(
@@ -320,6 +322,8 @@ class DualOptimizer(wrapper.Wrapper):
             "`backward(retain=..., forget=...)` first?",
             stacklevel=4,
         )
+        if isinstance(self.retain, wrapper.Wrapper):
+            self.retain._has_warned = True  # SAM has nothing to add to this
 
     def _state_dict(self) -> dict[str, Any]:
         constraint = None if self.constraint is None else self.constraint.state_dict()

@@ -85,7 +85,9 @@ def perturbed(
         tensor([3., 4.])
     """
     if sign not in (1, -1):
-        raise ValueError(f"perturbed: sign is {sign!r}; +1 climbs, -1 descends. Which did you mean?")
+        raise ValueError(
+            f"perturbed: sign is {sign!r}; +1 climbs, -1 descends. Which did you mean?"
+        )
     check_radius(eps, "perturbed: eps")
     radii = {p: sign * radius for p, radius in _radii(params, rho).items()}
     directions = {p: p.grad for p in radii}
@@ -155,8 +157,9 @@ def _move(
         for theta, saved, direction in _blocks(p, g, rooms):
             saved.copy_(theta)
             blocks.append((theta, saved))
-            unit = saved * saved * direction if adaptive else direction
-            theta.add_(unit, alpha=scale)
+            # A factor 1/||g|| may be beyond half precision even where the product is not.
+            step = direction.to(torch.promote_types(direction.dtype, torch.float32))
+            theta.add_(saved * saved * step if adaptive else step, alpha=scale)
     return Perturbation(norm, sum(p.numel() for p in moving))
 
 

@@ -4,9 +4,10 @@ Source: SAUL (section 4.2 and the procedure Grad_SAM of Algorithm 1); Foret et a
 """
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, ClassVar, final
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from torch_alm import _wrapper as wrapper
 from torch_alm._gradients import Backward, Evaluation
 from torch_alm._passes import RandomState, evaluate, rehearsal
 from torch_alm.perturb import Memory, Perturbation, check_radius, perturbed
+
+Closure: TypeAlias = Callable[[], Tensor | float]
 
 
 class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
@@ -50,7 +53,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         return {"base": self.base}
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def param_groups(self) -> list[dict[str, Any]]:
         """The base optimizer's groups: the same list, not a copy."""
         return self.base.param_groups
 
@@ -59,20 +62,20 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         self.base.param_groups = groups
 
     @property
-    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def state(self) -> defaultdict[Tensor, Any]:
         """The base optimizer's state."""
         return self.base.state
 
     @state.setter
-    def state(self, state: Any) -> None:
+    def state(self, state: defaultdict[Tensor, Any]) -> None:
         self.base.state = state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to the base optimizer; its `"rho"`, if any, is its own radius."""
         self.base.add_param_group(param_group)
 
-    def perturbed(self) -> "contextmanager[Perturbation]":
-        """Inside the block theta is perturbed along `.grad`; see [`perturbed`][torch_alm.perturbed].
+    def perturbed(self) -> AbstractContextManager[Perturbation]:
+        """Inside the block theta is perturbed along `.grad`, as by `torch_alm.perturbed`.
 
         What the block leaves in `.grad` is the gradient that `step()` then uses.
         """
@@ -137,7 +140,9 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
             gradients.put(params, accumulated)
             raise
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, closure: Closure | None = None
+    ) -> Tensor | float | None:
         """Commit: one step of the base optimizer with the gradient in `.grad`.
 
         Args:
@@ -164,7 +169,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         return loss
 
     @torch.enable_grad()
-    def _run_closure(self, closure: Callable[[], Any]) -> Any:
+    def _run_closure(self, closure: Closure) -> Tensor | float:
         random = RandomState(wrapper.parameters(self)) if self.replay_rng else None
         with rehearsal():
             loss = closure()

@@ -1,0 +1,361 @@
+"""ALMConstraint: the multiplier, the penalty and what never reaches them."""
+
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from torch_alm import ALMConstraint
+
+values = st.floats(-20, 20, allow_nan=False)
+weights = st.floats(0, 10)
+steps = settings(max_examples=100, derandomize=True, deadline=None)
+
+
+def constraint(**given: Any) -> ALMConstraint:
+    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
+
+
+def follow(c: ALMConstraint, values: list[float]) -> list[float]:
+    """The weights of one step per value."""
+    found = []
+    for value in values:
+        c.observe(value)
+        found.append(c.step())
+    return found
+
+
+@steps
+@given(st.lists(values, min_size=1, max_size=20), weights, st.sampled_from([">=", "<=", "=="]))
+def test_the_multiplier_follows_the_projected_update(
+    observed: list[float], multiplier: float, sense: str
+) -> None:
+    c = constraint(sense=sense, multiplier=multiplier)
+    for value in observed:
+        violation = value - 1.0 if sense == "<=" else 1.0 - value
+        multiplier = multiplier + 0.5 * violation
+        multiplier = multiplier if sense == "==" else max(multiplier, 0.0)
+        c.observe(value)
+        assert c.step() == c.weight == c.multiplier == multiplier
+
+
+@steps
+@given(st.lists(values, min_size=1, max_size=20), weights)
+def test_at_least_f_is_at_most_minus_f(observed: list[float], multiplier: float) -> None:
+    least = constraint(sense=">=", alpha=2.0, multiplier=multiplier)
+    most = constraint(sense="<=", alpha=-2.0, multiplier=multiplier)
+    assert follow(least, observed) == follow(most, [-v for v in observed])
+
+
+@steps
+@given(values, values, weights)
+def test_the_weight_grows_with_the_violation(a: float, b: float, multiplier: float) -> None:
+    low, high = sorted((a, b))
+    assert follow(constraint(multiplier=multiplier), [low]) >= follow(
+        constraint(multiplier=multiplier), [high]
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("sense", [">=", "<=", "=="])
+@pytest.mark.parametrize("multiplier", [0.0, 2.0])
+@pytest.mark.parametrize("mu", [0.0, 0.5])
+@pytest.mark.parametrize("value", [-3.0, 1.0, 1.5, 8.0])
+def test_penalty_gradient_is_the_next_multiplier(
+    dtype: torch.dtype, sense: str, multiplier: float, mu: float, value: float
+) -> None:
+    c = constraint(sense=sense, multiplier=multiplier, mu=mu)
+    x = torch.tensor(value, dtype=dtype, requires_grad=True)
+    violation = value - 1.0 if sense == "<=" else 1.0 - value
+    plus = multiplier + mu * violation
+    plus = plus if sense == "==" else max(plus, 0.0)
+    expected = (plus**2 - multiplier**2) / (2 * mu) if mu else multiplier * violation
+
+    for penalty in (c.penalty, ALMConstraint.__call__):
+        if penalty is not c.penalty:
+            c.measure = lambda: x
+            price = c()
+        else:
+            price = c.penalty(x)
+        (gradient,) = torch.autograd.grad(price, x)
+        assert price.dtype == torch.promote_types(dtype, torch.float32)
+        assert price.item() == pytest.approx(expected, rel=1e-6)
+        assert gradient.item() == plus * (1 if sense == "<=" else -1)
+    assert c.step() == plus
+
+
+def test_penalty_is_pure_and_call_observes() -> None:
+    c = ALMConstraint(lambda x, *, scale: x * scale, alpha=1.0, mu=0.5)
+    before = c.state_dict()
+    c.penalty(torch.tensor(0.0))
+    assert c.state_dict().keys() == before.keys()
+    with pytest.raises(RuntimeError, match="no measurement since the last step"):
+        c.step()
+    c(torch.tensor(-1.0), scale=2.0)
+    assert c.step() == 1.5 and c.metrics()["value"] == -2.0
+
+
+def test_second_derivatives_are_those_of_the_formula() -> None:
+    c = constraint(multiplier=1.0)
+    x = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(c.penalty, x) and torch.autograd.gradgradcheck(c.penalty, x)
+
+
+@steps
+@given(st.lists(st.tuples(values, st.floats(0.1, 5)), min_size=2, max_size=6), st.randoms())
+def test_micro_batches_are_averaged_by_weight_in_any_order(
+    parts: list[tuple[float, float]], random: Any
+) -> None:
+    expected = sum(v * w for v, w in parts) / sum(w for _, w in parts)
+    shuffled = list(parts)
+    random.shuffle(shuffled)
+    for order, as_tensor in ((parts, False), (shuffled, True)):
+        c = constraint()
+        for value, weight in order:
+            number = torch.tensor(value, dtype=torch.float64) if as_tensor else value
+            c.observe(number, weight=weight)
+        c.step()
+        assert c.metrics()["value"] == pytest.approx(expected, abs=1e-12)
+        assert c.metrics()["steps"] == 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_non_finite_measurement_never_reaches_lambda(bad: float) -> None:
+    c = constraint(multiplier=0.25)
+    c.observe(bad)
+    with pytest.warns(UserWarning, match=r"1 measurement.*not finite; skipped \(1 so far\)"):
+        assert c.step() == 0.25
+    assert c.multiplier == 0.25 and math.isnan(c.metrics()["value"])
+    c.observe(bad)
+    c.observe(0.0)
+    with pytest.warns(UserWarning, match=r"\(2 so far\)"):
+        assert c.step() == 0.75, "the finite ones still count"
+    assert c.metrics()["skipped"] == 2
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_the_penalty_of_a_non_finite_measurement_costs_nothing(bad: float) -> None:
+    x = torch.tensor(2.0, requires_grad=True)
+    c = ALMConstraint(lambda: x * bad, alpha=1.0, mu=0.5, multiplier=1.0)
+    (x.square() + c()).backward()
+    assert x.grad.item() == 4.0
+
+
+def test_raise_is_the_other_policy() -> None:
+    c = constraint(nonfinite="raise", multiplier=0.25)
+    c.observe(math.nan)
+    with pytest.raises(FloatingPointError, match="1 measurement"):
+        c.step()
+    assert c.multiplier == 0.25
+
+
+def test_every_moves_the_stored_multiplier_only_then() -> None:
+    c = constraint(every=3)
+    assert follow(c, [0.0, -1.0, 0.5]) == [0.5, 1.0, 0.25]
+    assert c.multiplier == 0.25, "the newest value drives it"
+    assert follow(c, [0.0]) == [0.75] and c.multiplier == 0.25
+
+
+def test_the_gate_closes_after_the_predicted_number_of_steps_and_reopens_at_once() -> None:
+    c = constraint(multiplier=1.0)  # slack 0.25, mu 0.5: 8 steps
+    assert [w > 0 for w in follow(c, [1.25] * 10)] == [True] * 7 + [False] * 3
+    assert c.metrics()["status"] == "released" and c.metrics()["active_share"] == 0.7
+    assert follow(c, [0.9]) == [pytest.approx(0.05)] and c.metrics()["status"] == "violated"
+
+
+def test_a_fixed_multiplier_never_moves() -> None:
+    c = constraint(mu=0.0, multiplier=2.0)
+    assert follow(c, [-5.0, 0.0, 50.0]) == [2.0, 2.0, 2.0]
+
+
+def test_window_and_deadband_against_plain_python() -> None:
+    generator = torch.Generator().manual_seed(0)
+    observed = (1.2 + torch.randn(40, generator=generator, dtype=torch.float64)).tolist()
+    c = constraint(window=5, deadband=0.7, every=2)
+    stored = 0.0
+    for i, value in enumerate(observed):
+        last = [1.0 - v for v in observed[max(0, i - 4) : i + 1]]
+        mean = sum(last) / len(last)
+        spread = sum((v - mean) ** 2 for v in last) / max(len(last) - 1, 1)
+        cut = 0.7 * math.sqrt(spread / len(last))
+        filtered = max(mean - cut, 0.0) if mean > 0 else mean
+        weight = max(stored + 0.5 * filtered, 0.0)
+        stored = weight if (i + 1) % 2 == 0 else stored
+        c.observe(value)
+        assert c.step() == pytest.approx(weight, abs=1e-12)
+        assert c.multiplier == pytest.approx(stored, abs=1e-12)
+
+
+def test_with_a_window_the_penaltys_gradient_is_the_weight() -> None:
+    x = torch.tensor(0.0, requires_grad=True)
+    c = ALMConstraint(lambda v: x + v, alpha=1.0, mu=0.5, window=3, deadband=0.1)
+    for value in (0.0, 0.6, -0.4, 2.0):
+        x.grad = None
+        c(value).backward()
+        assert -x.grad.item() == pytest.approx(c.step(), rel=1e-6)
+
+
+def test_a_vector_is_one_constraint_per_entry() -> None:
+    alpha = torch.tensor([1.0, 2.0, -1.0])
+    together = ALMConstraint(lambda v: v, alpha=alpha, mu=0.5)
+    apart = [constraint(alpha=a) for a in alpha.tolist()]
+    for row in ([0.0, 0.0, 0.0], [3.0, 1.0, 5.0], [-1.0, 9.0, 0.0]):
+        value = torch.tensor(row, requires_grad=True)
+        together(value).backward()
+        expected = [follow(c, [v])[0] for c, v in zip(apart, row, strict=True)]
+        assert together.step().tolist() == expected
+        assert value.grad.tolist() == [-w for w in expected]
+
+
+def test_alpha_is_broadcast_over_the_first_vector_and_then_the_shape_is_fixed() -> None:
+    c = constraint()
+    c.observe(torch.tensor([0.0, 3.0]))
+    assert c.step().tolist() == [0.5, 0.0]
+    for wrong in (torch.zeros(3), torch.zeros(()), 0.0):
+        with pytest.raises(ValueError, match=r"where \(2,\) was expected"):
+            c.observe(wrong)
+    scalar = constraint()
+    scalar.observe(0.0)
+    with pytest.raises(ValueError, match=r"shape \(8,\) where \(\) was expected.*`\.mean\(\)`"):
+        scalar.observe(torch.zeros(8))
+
+
+def test_one_bad_entry_of_a_vector_does_not_stop_the_others() -> None:
+    c = constraint(alpha=torch.ones(2), multiplier=0.25)
+    c.observe(torch.tensor([math.nan, 0.0]))
+    with pytest.warns(UserWarning, match="1 measurement"):
+        assert c.step().tolist() == [0.25, 0.75]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"mu": -0.1},
+        {"mu": math.nan},
+        {"alpha": math.inf},
+        {"multiplier": -1.0},
+        {"multiplier": math.nan},
+        {"sense": ">"},
+        {"every": 0},
+        {"window": 0},
+        {"deadband": 1.0},
+        {"deadband": -1.0, "window": 5},
+        {"nonfinite": "ignore"},
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_named(given: dict[str, Any]) -> None:
+    name, found = next(iter(given.items()))
+    with pytest.raises(ValueError, match=rf"ALMConstraint: {name} is {found!r}; it must be"):
+        constraint(**given)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])
+def test_weights_of_observations_are_positive(weight: float) -> None:
+    with pytest.raises(ValueError, match="positive weights"):
+        constraint().observe(0.0, weight=weight)
+
+
+def test_a_call_without_a_measure_says_what_to_do() -> None:
+    with pytest.raises(TypeError, match=r"measure is None.*observe\(value\)"):
+        constraint()(torch.ones(()))
+
+
+def scalar() -> ALMConstraint:
+    return constraint(window=4, deadband=0.5, every=2)
+
+
+def vector() -> ALMConstraint:
+    return constraint(alpha=torch.tensor([1.0, 0.0]), window=3)
+
+
+@pytest.mark.parametrize("make", [scalar, vector])
+def test_resume_equals_never_stopping(make: Callable[[], ALMConstraint]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    size = () if make is scalar else (2,)
+    observed = torch.randn(30, *size, generator=generator, dtype=torch.float64)
+    whole = make()
+    for stop in (0, 1, 7):
+        part = make()
+        for value in observed[:stop]:
+            part.observe(value)
+            part.step()
+        buffer = io.BytesIO()
+        torch.save(part.state_dict(), buffer)
+        buffer.seek(0)
+        resumed, fresh = make(), make()
+        state = torch.load(buffer, weights_only=True)
+        resumed.load_state_dict(state)
+        for value in observed[:stop]:
+            fresh.observe(value)
+            fresh.step()
+        for value in observed[stop:]:
+            for c in (resumed, fresh):
+                c.observe(value)
+            assert torch.equal(torch.as_tensor(resumed.step()), torch.as_tensor(fresh.step()))
+        assert str(resumed.metrics()) == str(fresh.metrics())
+    del whole
+
+
+def test_state_dicts_share_no_memory() -> None:
+    c, other = vector(), vector()
+    c.observe(torch.zeros(2))
+    c.step()
+    state = c.state_dict()
+    held = state["multiplier"].clone()
+    other.load_state_dict(state)
+    for each in (c, other):
+        each.observe(torch.full((2,), -5.0))
+        each.step()
+        each.multiplier.zero_()
+    assert torch.equal(state["multiplier"], held) and bool((other.multiplier > 0).all())
+
+
+def test_a_checkpoint_of_something_else_is_refused() -> None:
+    c = vector()
+    state = c.state_dict()
+    for change, sentence in (
+        ({"sense": "<="}, "push the wrong way"),
+        ({"multiplier": torch.zeros(3)}, r"shape \(3,\) and this constraint \(2,\)"),
+        ({"extra": 1}, "needs"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            c.load_state_dict({**state, **change})
+    del state["mu"]
+    with pytest.raises(ValueError, match="needs"):
+        c.load_state_dict(state)
+    assert torch.equal(c.multiplier, torch.zeros(2, dtype=torch.float64))
+
+
+def test_metrics_are_plain_numbers() -> None:
+    c = constraint()
+    assert c.metrics()["status"] == "unmeasured"
+    follow(c, [0.0])
+    metrics = c.metrics()
+    assert metrics.pop("status") == "violated"
+    assert metrics == {
+        "value": 0.0,
+        "violation": 1.0,
+        "multiplier": 0.5,
+        "weight": 0.5,
+        "active_share": 1.0,
+        "skipped": 0,
+        "steps": 1,
+    }
+    follow(c, [1.5])
+    assert c.metrics()["status"] == "satisfied"
+
+
+def test_no_graph_is_kept() -> None:
+    x = torch.tensor(0.5, requires_grad=True)
+    c = ALMConstraint(lambda: x * 2, alpha=1.0, mu=0.5)
+    c()
+    c.observe(x * 3)
+    kept: list[Tensor] = [v for v, _ in c._observed if isinstance(v, Tensor)]
+    assert not any(v.requires_grad for v in kept)

@@ -1,0 +1,228 @@
+"""The margin certificate: a differentiable lower bound on the share of answers not reproduced.
+
+Teacher forcing is enough: greedy decoding reproduces an answer exactly when every one of its
+tokens is the unique top-1 prediction after the true prefix. The labels decide which tokens those
+are; with the end of sequence labelled, running on past the answer counts as a failure, too.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_alm.measures._answers import (
+    Answers,
+    Batch,
+    Model,
+    logits_and_labels,
+    mean_over_sequences,
+    require_option,
+    require_positive,
+    select,
+    sequence_means,
+    spread,
+    wide,
+)
+
+
+def target_and_rival(answers: Answers) -> Tensor:
+    """(N, 2) logits of the target and of the best other token, which may be equal."""
+    best_two = answers.logits.detach().topk(2, dim=-1).indices
+    rival = torch.where(best_two[:, 0] == answers.targets, best_two[:, 1], best_two[:, 0])
+    return answers.logits.gather(-1, torch.stack((answers.targets, rival), dim=-1))
+
+
+def margins_of(answers: Answers) -> Tensor:
+    """(N,) margins. Two columns are exponentiated, not the vocabulary."""
+    dtype = wide(answers.logits)
+    normaliser = answers.logits.to(dtype).logsumexp(dim=-1, keepdim=True)
+    target, rival = (target_and_rival(answers).to(dtype) - normaliser).exp().unbind(dim=-1)
+    return target - rival
+
+
+def token_margins(logits: Tensor, labels: Tensor) -> Tensor:
+    """Smaller = more forgotten: the margin by which each answer token beats its best rival.
+
+    `m_t = p(a_t) - max_{v != a_t} p(v)`, in [-1, 1]; positive when a_t is the unique top-1.
+
+    Args:
+        logits: (B, T, V), any floating dtype, V at least 2.
+        labels: (B, T), -100 where masked. Shifted here: logits[:, t] predicts labels[:, t + 1].
+
+    Returns:
+        (B, T) in fp32 or wider, +inf where there is nothing to predict (nothing fails there).
+
+    Raises:
+        ValueError: the shapes do not belong together, or no token is labelled.
+
+    Source: SAUL, appendix on threshold calibration by margins.
+
+    >>> import torch
+    >>> token_margins(torch.tensor([[[0.7, 0.2, 0.1], [1, 1, 1]]]).log(), torch.tensor([[-100, 1]]))
+    tensor([[-0.5000,     inf]])
+    """
+    answers = select(logits, labels)
+    return spread(margins_of(answers), answers.mask, fill=math.inf)
+
+
+def margin_surrogate(margin: Tensor, tau: float = 0.1) -> Tensor:
+    """Larger = more forgotten: `phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`.
+
+    It is about 1 for clear failures, -0.313 at m = 0 for every tau, and about -m/tau for m > 0.
+
+    Args:
+        margin: any shape.
+        tau: sharpness, in units of probability; smaller follows the step more closely.
+
+    Raises:
+        ValueError: tau not positive.
+
+    Source: SAUL, appendix on threshold calibration by margins.
+
+    >>> import torch
+    >>> margin_surrogate(torch.tensor([-0.5, 0.0, 0.1]))
+    tensor([ 0.9819, -0.3133, -1.1269])
+    """
+    require_positive("tau", tau, "the surrogate would rise with the margin and bound nothing")
+    # log(1 + e^x) = -logsigmoid(-x), which does not overflow
+    return 1 + F.logsigmoid(-(margin.to(wide(margin)) / tau + 1))
+
+
+def largest_tau(alpha: float) -> float:
+    """The largest tau with which a certificate of `alpha` can be reached at all, as m -> -1.
+
+    `tau <= 1 / (1 - log(exp(1 - alpha) - 1))`; infinity when every tau will do (alpha < -0.313).
+
+    Raises:
+        ValueError: alpha is 1 or more, which no tau attains: phi stays below 1.
+
+    Source: SAUL's surrogate at m = -1, solved for tau.
+
+    >>> round(largest_tau(0.95), 3)
+    0.252
+    """
+    if not alpha < 1:
+        raise ValueError(
+            f"`alpha` is {alpha}, but a certificate stays below 1: the constraint could never be "
+            "met and its multiplier would grow for ever. Did you mean a share such as 0.95?"
+        )
+    reciprocal = 1 - math.log(math.expm1(1 - alpha))
+    return 1 / reciprocal if reciprocal > 0 else math.inf
+
+
+def require_attainable(alpha: float, tau: float) -> None:
+    """Raise a ValueError when no model can reach a certificate of `alpha` with this `tau`.
+
+    >>> require_attainable(alpha=0.95, tau=0.1)
+    """
+    require_positive("tau", tau, "the surrogate would rise with the margin and bound nothing")
+    largest = largest_tau(alpha)
+    if tau > largest:
+        raise ValueError(
+            f"`alpha` = {alpha} cannot be certified with `tau` = {tau}: even a model that gives "
+            "every target probability 0 stays below it, so the constraint would never be met. "
+            f"Did you mean a tau of at most {math.floor(largest * 1e3) / 1e3}?"
+        )
+
+
+def over_sequences(values: Tensor, mask: Tensor, aggregate: str) -> Tensor:
+    """Mean over sequences of the largest, or of the mean, of their (N,) token values."""
+    require_option("aggregate", aggregate, ("max", "mean"))
+    if aggregate == "max":
+        return mean_over_sequences(spread(values, mask, fill=-math.inf).amax(dim=1), mask)
+    return mean_over_sequences(sequence_means(spread(values, mask), mask), mask)
+
+
+def margin_certificate_of_logits(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    tau: float = 0.1,
+    aggregate: str = "max",
+    clamp: bool = False,
+) -> Tensor:
+    """Larger = more forgotten: the kernel of `margin_certificate`, over (B, T, V) and labels."""
+    answers = select(logits, labels)
+    phi = margin_surrogate(margins_of(answers), tau)
+    return over_sequences(phi.clamp(min=0) if clamp else phi, answers.mask, aggregate)
+
+
+def exact_match_failure_of_logits(
+    logits: Tensor, labels: Tensor, *, aggregate: str = "max"
+) -> Tensor:
+    """Larger = more forgotten: the kernel of `exact_match_failure`, over (B, T, V) and labels."""
+    answers = select(logits, labels)
+    target, rival = target_and_rival(answers).detach().unbind(dim=-1)
+    # Logits decide, since close probabilities may round to a tie. NaN stays NaN: nothing is known.
+    failed = torch.where((target - rival).isnan(), math.nan, (target <= rival).to(wide(logits)))
+    return over_sequences(failed, answers.mask, aggregate)
+
+
+def margin_certificate(
+    model: Model,
+    batch: Batch,
+    tau: float = 0.1,
+    *,
+    aggregate: str = "max",
+    clamp: bool = False,
+) -> Tensor:
+    """Larger = more forgotten: a certified share of answers that greedy decoding misses.
+
+    `Phi = mean_i max_t phi_tau(m_t)`. Phi >= alpha proves `exact_match_failure` >= alpha, on the
+    same batch and with the same `aggregate`.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`. The labels decide whether the end of sequence is certified, too;
+            sequences without a labelled token do not count.
+        tau: sharpness, see `margin_surrogate`; `require_attainable(alpha, tau)` checks a threshold.
+        aggregate: "max", the paper's: one clearly missed token fails the sequence (and only that
+            token receives a gradient); or "mean": a certified share of missed tokens.
+        clamp: raise each token's phi to at least 0. Still a lower bound, and no longer ruled by
+            remembered sequences, which count down to -1/tau each. Train without (a remembered
+            sequence would have no gradient), gate and report with.
+
+    Returns:
+        Scalar in fp32 or wider, at most 1. Cost: one forward, and for each labelled token one fp32
+        row of the vocabulary.
+
+    Raises:
+        ValueError: as in `token_nll`; tau not positive; unknown aggregate.
+
+    Source: SAUL, appendix on threshold calibration by margins.
+
+    >>> import torch
+    >>> batch = {"labels": torch.tensor([[-100, 1]])}
+    >>> margin_certificate(lambda: torch.tensor([[[9.0, 0.0], [0.0, 0.0]]]), batch)
+    tensor(0.9999)
+    """
+    logits, labels = logits_and_labels(model, batch)
+    return margin_certificate_of_logits(logits, labels, tau=tau, aggregate=aggregate, clamp=clamp)
+
+
+def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -> Tensor:
+    """Larger = more forgotten: the true failure rate that `margin_certificate` bounds from below.
+
+    `mean_i 1[some m_t <= 0]`: the share of answers with a token that is not the unique top-1
+    prediction, so a tie is a failure. It has no gradient; call it under `torch.no_grad()`.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`.
+        aggregate: "max", the share of failed sequences; or "mean", the mean over sequences of
+            their share of missed tokens, at most `token_nll(...) / log(2)`.
+
+    Returns:
+        Scalar in fp32 or wider, in [0, 1]; NaN when a logit that matters is. Cost: one forward.
+
+    Raises:
+        ValueError: as in `token_nll`; unknown aggregate.
+
+    Source: SAUL, appendix on threshold calibration by margins.
+
+    >>> import torch
+    >>> exact_match_failure(lambda: torch.zeros(1, 2, 2), {"labels": torch.tensor([[-100, 1]])})
+    tensor(1.)
+    """
+    return exact_match_failure_of_logits(*logits_and_labels(model, batch), aggregate=aggregate)

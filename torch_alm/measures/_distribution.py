@@ -1,0 +1,109 @@
+"""Measures of the whole predicted distribution: distance to a reference, and flatness."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_alm.measures._answers import (
+    Batch,
+    Model,
+    answer_mask,
+    labelled,
+    labels_of,
+    log_probabilities,
+    logits_and_labels,
+    logits_of,
+    mean_over_tokens,
+    require_match,
+    require_option,
+    spread,
+    wide,
+)
+
+
+def kl_divergence_of_logits(
+    logits: Tensor, reference_logits: Tensor, labels: Tensor | None = None
+) -> Tensor:
+    """Smaller = closer to the reference: the kernel of `kl_divergence`; no labels = everywhere."""
+    if logits.shape != reference_logits.shape:
+        raise ValueError(
+            f"`logits` of shape {tuple(logits.shape)} and reference logits of shape "
+            f"{tuple(reference_logits.shape)} cannot be compared token by token. "
+            "Do both models share one tokenizer and one vocabulary size?"
+        )
+    if labels is None:
+        mask = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    else:
+        require_match(logits, labels)
+        mask = answer_mask(labels.to(logits.device))
+    log_q = log_probabilities(reference_logits.detach().to(logits.device)[mask])
+    divergence = F.kl_div(
+        log_probabilities(logits[mask]), log_q, reduction="none", log_target=True
+    ).sum(dim=-1)
+    return mean_over_tokens(spread(divergence, mask), mask, "example")
+
+
+def kl_divergence(model: Model, batch: Batch, reference: Model, *, mask: str = "tokens") -> Tensor:
+    """Smaller = closer to the reference: KL(p_reference || p_model) in nats per token.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`; labels are needed for `mask="tokens"` only.
+        reference: the frozen model from before unlearning, run without gradients.
+        mask: "tokens", the mean over sequences of means over the positions that predict a labelled
+            token; or "all", every position with padding and prompt, as open-unlearning computes it.
+
+    Returns:
+        Scalar in fp32 or wider, 0 at the reference. Cost: two forwards, one without gradients.
+
+    Raises:
+        ValueError: no labelled token for `mask="tokens"`, unknown mask, different vocabularies.
+    """
+    require_option("mask", mask, ("tokens", "all"))
+    labels = labels_of(batch) if mask == "tokens" else None
+    with torch.no_grad():
+        reference_logits = logits_of(reference, batch)
+    return kl_divergence_of_logits(logits_of(model, batch), reference_logits, labels)
+
+
+def flattening_of_logits(
+    logits: Tensor, labels: Tensor, *, shifted: bool = True, reduction: str = "token"
+) -> Tensor:
+    """Smaller = more forgotten: the kernel of `flattening`, over (B, T, V) logits and labels."""
+    require_match(logits, labels)
+    labels = labels.to(logits.device)
+    mask = answer_mask(labels) if shifted else labelled(labels)
+    chosen = logits[mask]
+    height = chosen.amax(dim=-1).to(wide(chosen)) - chosen.mean(dim=-1, dtype=wide(chosen))
+    return mean_over_tokens(spread(height.square(), mask), mask, reduction)
+
+
+def flattening(
+    model: Model, batch: Batch, *, shifted: bool = True, reduction: str = "token"
+) -> Tensor:
+    """Smaller = more forgotten: PDU's forget loss, `mean_t (max_v z_v - mean_v z_v)^2`; minimised.
+
+    Zero exactly where the logits z are constant over the vocabulary. No softmax; values of a
+    trained model are in the hundreds.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`.
+        shifted: score the positions that predict a labelled token; False scores those that hold
+            one, as the authors' code does (which misses the prediction of the first answer token).
+        reduction: as in `token_nll`; "token" is the authors'.
+
+    Returns:
+        Scalar in fp32 or wider, in squared logits. Cost: one forward.
+
+    Raises:
+        ValueError: as in `token_nll`.
+
+    Source: Entesari et al. 2025, Constrained Entropic Unlearning; SAUL's PDU rows.
+
+    >>> import torch
+    >>> flattening(lambda: torch.tensor([[[2.0, 0.0]] * 2]), {"labels": torch.tensor([[-100, 1]])})
+    tensor(1.)
+    """
+    logits, labels = logits_and_labels(model, batch)
+    return flattening_of_logits(logits, labels, shifted=shifted, reduction=reduction)

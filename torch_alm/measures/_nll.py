@@ -1,0 +1,109 @@
+"""Negative log-likelihood of the answer: per token, per example, per sequence."""
+
+from torch import Tensor
+
+from torch_alm.measures._answers import (
+    Batch,
+    Model,
+    log_probabilities,
+    logits_and_labels,
+    mean_over_sequences,
+    mean_over_tokens,
+    require_option,
+    select,
+    spread,
+)
+
+
+def scored(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The (B, T) token NLLs, 0 off the mask, and the (B, T) mask of what was scored."""
+    chosen, targets, mask = select(logits, labels)
+    log_p = log_probabilities(chosen).gather(-1, targets[:, None]).squeeze(-1)
+    return spread(-log_p, mask), mask
+
+
+def answer_nll(logits: Tensor, labels: Tensor) -> Tensor:
+    """Larger = more forgotten: -log p(label at t + 1), in nats, for each position t.
+
+    Args:
+        logits: (B, T, V), any floating dtype.
+        labels: (B, T), -100 where masked. Shifted here: logits[:, t] predicts labels[:, t + 1].
+
+    Returns:
+        (B, T) in fp32 or wider, 0 where there is nothing to predict (always so in the last column).
+
+    Raises:
+        ValueError: the shapes do not belong together, or no token is labelled.
+
+    >>> import torch
+    >>> answer_nll(torch.zeros(1, 2, 2), torch.tensor([[-100, 1]]))
+    tensor([[0.6931, 0.0000]])
+    """
+    return scored(logits, labels)[0]
+
+
+def token_nll_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "example") -> Tensor:
+    """Larger = more forgotten: the kernel of `token_nll`, over (B, T, V) logits and labels."""
+    nll, mask = scored(logits, labels)
+    return mean_over_tokens(nll, mask, reduction)
+
+
+def sequence_nll_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Larger = more forgotten: the kernel of `sequence_nll`, over (B, T, V) logits and labels."""
+    require_option("reduction", reduction, ("mean", "none"))
+    nll, mask = scored(logits, labels)
+    totals = nll.sum(dim=1)
+    return totals if reduction == "none" else mean_over_sequences(totals, mask)
+
+
+def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tensor:
+    """Larger = more forgotten: length-normalised cross-entropy of the answers, in nats per token.
+
+    `mean_i (1/T_i) sum_t -log p(a_t | q, a_<t)`. The labels decide what counts: a labelled end of
+    sequence is a token like any other. Minimised it is the retain loss, raised the forget loss.
+
+    Args:
+        model: called with the batch except its `labels`; returns logits or has them in `.logits`.
+        batch: what transformers models take, with `labels` (B, T), -100 where masked. Not changed.
+        reduction: "example", the mean over examples of their token means; or "token", the mean
+            over all labelled tokens of the batch (the built-in loss of transformers). Equal when
+            all answers are equally long. Examples without a labelled token do not count.
+
+    Returns:
+        Scalar in fp32 or wider, attached to its graph. Cost: one forward, and one fp32 row of the
+        vocabulary for each labelled token.
+
+    Raises:
+        ValueError: no labels, none left unmasked, shapes that do not match, unknown reduction.
+
+    Source: SAUL, the losses L_f and L_r of its problem statement.
+
+    >>> import torch
+    >>> batch = {"input_ids": torch.tensor([[0, 1]]), "labels": torch.tensor([[-100, 1]])}
+    >>> token_nll(lambda input_ids: torch.zeros(1, 2, 2), batch)
+    tensor(0.6931)
+    """
+    return token_nll_of_logits(*logits_and_labels(model, batch), reduction=reduction)
+
+
+def sequence_nll(model: Model, batch: Batch, *, reduction: str = "mean") -> Tensor:
+    """Larger = more forgotten: the SUM of answer-token NLLs of a sequence, in nats per sequence.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`.
+        reduction: "mean" over the sequences with a labelled token; or "none", the (B,) sums with 0
+            for a sequence without one. Under `torch.no_grad()`, "none" gives `npo` its reference.
+
+    Returns:
+        Scalar or (B,), fp32 or wider. Cost: one forward.
+
+    Raises:
+        ValueError: as in `token_nll`.
+
+    >>> import torch
+    >>> batch = {"labels": torch.tensor([[-100, 1, 0], [-100, -100, 1]])}
+    >>> sequence_nll(lambda: torch.zeros(2, 3, 2), batch, reduction="none")
+    tensor([1.3863, 0.6931])
+    """
+    return sequence_nll_of_logits(*logits_and_labels(model, batch), reduction=reduction)

@@ -1,0 +1,126 @@
+"""Forget losses that level off: NPO against a reference model, SimNPO without one."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from torch_alm.measures._answers import (
+    Batch,
+    Model,
+    logits_and_labels,
+    mean_over_sequences,
+    require_option,
+    require_positive,
+    sequence_means,
+)
+from torch_alm.measures._nll import scored, sequence_nll
+
+NPO_VARIANTS = ("sequence_sum", "token_mean_batch")
+
+
+def saturating(gain: Tensor, beta: float) -> Tensor:
+    """`-(2/beta) log sigmoid(beta gain)`: falls with slope -1 at gain 0, flat once it is large."""
+    require_positive("beta", beta, "the loss divides by it, and below 0 it would ask to remember")
+    return -2.0 / beta * F.logsigmoid(beta * gain)
+
+
+def npo_of_logits(
+    logits: Tensor,
+    labels: Tensor,
+    reference_nll: Tensor,
+    *,
+    beta: float = 0.1,
+    variant: str = "sequence_sum",
+) -> Tensor:
+    """Smaller = more forgotten: the kernel of `npo`; `reference_nll` holds (B,) NLL sums."""
+    require_option("variant", variant, NPO_VARIANTS)
+    nll, mask = scored(logits, labels)
+    if reference_nll.shape != nll.shape[:1]:
+        raise ValueError(
+            f"`reference` has shape {tuple(reference_nll.shape)} for {nll.shape[0]} sequences: "
+            "broadcasting would compare each with a stranger. Did you pick this batch's rows of "
+            "`sequence_nll(reference, batch, reduction='none')`?"
+        )
+    gain = nll.sum(dim=1) - reference_nll.detach().to(nll.device)
+    if variant == "token_mean_batch":
+        return saturating(gain.sum() / mask.sum(), beta)
+    return mean_over_sequences(saturating(gain, beta), mask)
+
+
+def npo(
+    model: Model,
+    batch: Batch,
+    reference: Model | Tensor,
+    beta: float = 0.1,
+    *,
+    variant: str = "sequence_sum",
+) -> Tensor:
+    """Smaller = more forgotten: negative preference optimisation, a forget loss to be minimised.
+
+    `U = -(2/beta) mean_i log sigmoid(beta Delta_i)`, with Delta_i the NLL of sequence i (a sum
+    over its tokens) minus that of the reference. U > 0; at the reference it is (2/beta) ln 2 with
+    the gradient of `-sequence_nll`, and it fades as forgetting proceeds.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`.
+        reference: the frozen model from before unlearning, run without gradients and in the mode
+            it is in (put it in `eval()`), or its (B,) `sequence_nll(..., reduction="none")`.
+        beta: inverse temperature, per nat; larger fades earlier.
+        variant: "sequence_sum", or "token_mean_batch": one Delta for the batch, the difference of
+            the means over all its labelled tokens (used by the relearning-resilient baseline).
+
+    Returns:
+        Scalar in fp32 or wider. Cost: one forward, and one of the reference without gradients
+        (none when its NLLs are given).
+
+    Raises:
+        ValueError: as in `token_nll`; beta not positive; reference NLLs of another batch size.
+
+    Source: Zhang et al. 2024, Negative Preference Optimization; SAUL's NPO rows.
+
+    >>> import torch
+    >>> batch = {"labels": torch.tensor([[-100, 1]])}
+    >>> remembers = lambda: torch.zeros(1, 2, 2)
+    >>> npo(remembers, batch, reference=remembers)
+    tensor(13.8629)
+    """
+    if not isinstance(reference, Tensor):
+        with torch.no_grad():
+            reference = sequence_nll(reference, batch, reduction="none")
+    logits, labels = logits_and_labels(model, batch)
+    return npo_of_logits(logits, labels, reference, beta=beta, variant=variant)
+
+
+def simnpo_of_logits(
+    logits: Tensor, labels: Tensor, *, beta: float = 4.5, delta: float = 0.0
+) -> Tensor:
+    """Smaller = more forgotten: the kernel of `simnpo`, over (B, T, V) logits and labels."""
+    nll, mask = scored(logits, labels)
+    return mean_over_sequences(saturating(sequence_means(nll, mask) - delta, beta), mask)
+
+
+def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) -> Tensor:
+    """Smaller = more forgotten: NPO without a reference, on length-normalised NLLs; minimised.
+
+    `U = -(2/beta) mean_i log sigmoid(beta (NLL_i / T_i - delta))`.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`.
+        beta: inverse temperature; 4.5 is what its authors release for 10 % of TOFU (2.5 for 5 %).
+        delta: margin in nats per token that an answer must exceed; 0 in all released settings.
+
+    Returns:
+        Scalar in fp32 or wider. Cost: one forward.
+
+    Raises:
+        ValueError: as in `token_nll`; beta not positive.
+
+    Source: Fan et al. 2024, Simplicity Prevails (SimNPO), where delta is called gamma.
+
+    >>> import torch
+    >>> simnpo(lambda: torch.zeros(1, 2, 2), {"labels": torch.tensor([[-100, 1]])}, beta=1.0)
+    tensor(0.8109)
+    """
+    return simnpo_of_logits(*logits_and_labels(model, batch), beta=beta, delta=delta)
