@@ -1,0 +1,528 @@
+"""The measures that score answers by their likelihood, against loops over plain floats."""
+
+import inspect
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from torch_alm import measures
+
+LOG_2 = math.log(2.0)
+VOCABULARY = 7
+
+
+class Bigram(nn.Module):
+    """Each token's logits depend on that token alone: padding cannot reach an answer."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.table = nn.Parameter(
+            torch.randn(VOCABULARY, VOCABULARY, generator=generator, dtype=torch.float64) * 2
+        )
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.table[input_ids])
+
+
+def make_batch(seed: int = 0, answers: tuple[int, ...] = (3, 1, 5), prompt: int = 2) -> dict:
+    """Right-padded sequences: a prompt, then answers of the given lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    width = prompt + max(answers)
+    ids = torch.randint(VOCABULARY, (len(answers), width), generator=generator)
+    positions = torch.arange(width)
+    ends = prompt + torch.tensor(answers)[:, None]
+    labels = ids.masked_fill((positions < prompt) | (positions >= ends), -100)
+    return {"input_ids": ids, "attention_mask": (positions < ends).long(), "labels": labels}
+
+
+def logits_and_labels(seed: int = 0, **shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    batch = make_batch(seed, **shape)
+    generator = torch.Generator().manual_seed(seed + 1)
+    size = (*batch["labels"].shape, VOCABULARY)
+    return torch.randn(size, generator=generator, dtype=torch.float64) * 3, batch["labels"]
+
+
+# --- oracles: plain loops that import nothing of ours ---------------------------------------------
+
+
+def answer_rows(logits: Tensor, labels: Tensor) -> list[list[tuple[list[float], int]]]:
+    """For each sequence, the (row of logits, target) pairs of its labelled tokens."""
+    rows = zip(logits.tolist(), labels.tolist(), strict=True)
+    return [
+        [(row[t - 1], ids[t]) for t in range(1, len(ids)) if ids[t] != -100] for row, ids in rows
+    ]
+
+
+def log_softmax(row: list[float]) -> list[float]:
+    top = max(row)
+    total = top + math.log(sum(math.exp(z - top) for z in row))
+    return [z - total for z in row]
+
+
+def oracle_nlls(logits: Tensor, labels: Tensor) -> list[list[float]]:
+    sequences = answer_rows(logits, labels)
+    return [[-log_softmax(row)[target] for row, target in tokens] for tokens in sequences]
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def oracle_saturating(gains: list[float], beta: float) -> float:
+    return mean([2 / beta * math.log1p(math.exp(-beta * gain)) for gain in gains])
+
+
+def assert_value(found: Tensor, expected: float, tolerance: float = 1e-12) -> None:
+    assert found.ndim == 0
+    assert found.item() == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+# --- the contract of all -------------------------------------------------------------------------
+
+FACES = {
+    "token_nll": lambda model, batch: measures.token_nll(model, batch),
+    "token_nll_by_token": lambda model, batch: measures.token_nll(model, batch, reduction="token"),
+    "sequence_nll": lambda model, batch: measures.sequence_nll(model, batch),
+    "npo": lambda model, batch: measures.npo(model, batch, Bigram(1)),
+    "npo_token_mean": lambda model, batch: measures.npo(
+        model, batch, Bigram(1), variant="token_mean_batch"
+    ),
+    "simnpo": lambda model, batch: measures.simnpo(model, batch),
+    "certificate": lambda model, batch: measures.margin_certificate(model, batch),
+    "certified_tokens": lambda model, batch: measures.margin_certificate(
+        model, batch, aggregate="mean"
+    ),
+    "failure": lambda model, batch: measures.exact_match_failure(model, batch),
+    "failed_tokens": lambda model, batch: measures.exact_match_failure(
+        model, batch, aggregate="mean"
+    ),
+    "kl_divergence": lambda model, batch: measures.kl_divergence(model, batch, Bigram(1)),
+    "flattening": lambda model, batch: measures.flattening(model, batch),
+    "flattening_unshifted": lambda model, batch: measures.flattening(model, batch, shifted=False),
+}
+every_face = pytest.mark.parametrize("face", FACES.values(), ids=FACES.keys())
+
+
+@every_face
+def test_padding_changes_nothing(face: Callable) -> None:
+    batch = make_batch()
+    extra = torch.full((3, 4), 0)
+    padded = {
+        "input_ids": torch.cat((batch["input_ids"], extra), dim=1),
+        "attention_mask": torch.cat((batch["attention_mask"], extra), dim=1),
+        "labels": torch.cat((batch["labels"], extra - 100), dim=1),
+    }
+    assert_close(face(Bigram(), padded), face(Bigram(), batch), rtol=1e-14, atol=0)
+
+
+@every_face
+def test_the_order_of_sequences_changes_nothing(face: Callable) -> None:
+    batch = make_batch()
+    shuffled = {name: value[[2, 0, 1]] for name, value in batch.items()}
+    assert_close(face(Bigram(), shuffled), face(Bigram(), batch), rtol=1e-14, atol=0)
+
+
+@every_face
+def test_a_sequence_without_labels_does_not_count(face: Callable) -> None:
+    batch = make_batch()
+    longer = {name: torch.cat((value, value[:1])) for name, value in batch.items()}
+    longer["labels"][-1] = -100
+    model = Bigram()
+    assert_close(face(model, longer), face(model, batch), rtol=1e-14, atol=0)
+    if face(model, longer).requires_grad:
+        with torch.autograd.set_detect_anomaly(True):  # no NaN on the way, not even a masked one
+            face(model, longer).backward()
+        assert model.table.grad is not None
+        assert model.table.grad.isfinite().all()
+
+
+@every_face
+def test_the_batch_is_not_changed_and_the_labels_stay_away_from_the_model(face: Callable) -> None:
+    batch = make_batch()
+    before = {name: value.clone() for name, value in batch.items()}
+    face(Bigram(), batch)  # Bigram.forward takes no `labels`: passing them would raise
+    assert list(batch) == list(before)
+    for name, value in before.items():
+        assert torch.equal(batch[name], value)
+
+
+@every_face
+def test_float64_stays_and_a_plain_tensor_of_logits_will_do(face: Callable) -> None:
+    model = Bigram()
+    value = face(model, make_batch())
+    assert value.dtype == torch.float64
+    assert value.shape == ()
+    plain = face(lambda **inputs: model(**inputs).logits, make_batch())
+    assert torch.equal(plain, value)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@every_face
+def test_half_precision_is_computed_in_fp32(face: Callable, dtype: torch.dtype) -> None:
+    model = Bigram().to(dtype)
+    found = face(model, make_batch())
+    assert found.dtype in (torch.float32, torch.float64)  # doubles where NPO's reference has them
+    wide = Bigram().to(dtype).float()  # the same rounded weights
+    assert_close(found, face(wide, make_batch()), rtol=1e-6, atol=1e-6)
+    if found.requires_grad:
+        found.backward()
+        assert model.table.grad is not None
+        assert model.table.grad.isfinite().all()
+
+
+@every_face
+def test_no_labelled_token_is_an_error(face: Callable) -> None:
+    batch = make_batch()
+    batch["labels"].fill_(-100)
+    with pytest.raises(ValueError, match=r"\(3, 7\) leave no token"):
+        face(Bigram(), batch)
+
+
+@every_face
+def test_a_batch_without_labels_is_an_error(face: Callable) -> None:
+    batch = make_batch()
+    del batch["labels"]
+    with pytest.raises(ValueError, match="no `labels`"):
+        face(Bigram(), batch)
+
+
+@every_face
+def test_logits_of_another_length_are_an_error(face: Callable) -> None:
+    def shortened(**inputs: Tensor) -> Tensor:
+        return Bigram()(**inputs).logits[:, :-1]
+
+    with pytest.raises(ValueError, match=r"do not belong together|cannot be compared"):
+        face(shortened, make_batch())
+
+
+def test_every_measure_states_its_orientation_first() -> None:
+    scalars = {"hidden_states", "largest_tau", "require_attainable", "steering_vector"}
+    oriented = set(measures.__all__) - scalars
+    assert len(oriented) == 22
+    for name in oriented:
+        first_line = (inspect.getdoc(getattr(measures, name)) or "").splitlines()[0]
+        assert first_line.startswith(("Larger = ", "Smaller = ")), name
+
+
+def test_names_are_all_there_and_sorted() -> None:
+    assert sorted(measures.__all__) == measures.__all__
+    contract = {"token_nll", "sequence_nll", "npo", "simnpo", "margin_certificate", "rmu"}
+    assert contract <= set(measures.__all__)
+
+
+def test_importing_needs_torch_alone() -> None:
+    heavy = "{'transformers', 'scipy', 'datasets', 'accelerate', 'peft', 'benchmarks'}"
+    code = f"import sys, torch_alm.measures; print(sorted({heavy} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "[]", result.stderr
+
+
+# --- token_nll, sequence_nll ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_answer_nll_is_the_loops(seed: int) -> None:
+    logits, labels = logits_and_labels(seed)
+    found = measures.answer_nll(logits, labels)
+    expected = torch.zeros_like(found)
+    for b, tokens in enumerate(oracle_nlls(logits, labels)):
+        starts = [t - 1 for t in range(1, labels.shape[1]) if labels[b, t] != -100]
+        for t, nll in zip(starts, tokens, strict=True):
+            expected[b, t] = nll
+    assert_close(found, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_reductions_are_the_loops(seed: int) -> None:
+    logits, labels = logits_and_labels(seed)
+    nlls = oracle_nlls(logits, labels)
+    by_example = measures.token_nll_of_logits(logits, labels)
+    by_token = measures.token_nll_of_logits(logits, labels, reduction="token")
+    assert_value(by_example, mean([mean(tokens) for tokens in nlls]))
+    assert_value(by_token, mean([nll for tokens in nlls for nll in tokens]))
+    assert abs(by_example.item() - by_token.item()) > 1e-3  # unequal lengths tell them apart
+    assert_value(
+        measures.sequence_nll_of_logits(logits, labels), mean([sum(tokens) for tokens in nlls])
+    )
+    sums = measures.sequence_nll_of_logits(logits, labels, reduction="none")
+    assert sums.tolist() == pytest.approx([sum(tokens) for tokens in nlls], rel=1e-13)
+
+
+def test_worked_example_of_an_average_loss_and_a_probability() -> None:
+    p = torch.tensor([-0.2, -0.4, -0.6], dtype=torch.float64).exp()
+    rows = torch.stack((p, 1 - p), dim=-1).log()
+    logits = torch.cat((rows, torch.zeros(1, 2)))[None]
+    loss = measures.token_nll_of_logits(logits, torch.tensor([[-100, 0, 0, 0]]))
+    assert_value(loss, 0.4)
+    assert round(math.exp(-loss.item()), 5) == 0.67032
+
+
+def test_equal_lengths_make_the_reductions_agree() -> None:
+    batch = make_batch(answers=(4, 4, 4))
+    by_token = measures.token_nll(Bigram(), batch, reduction="token")
+    assert_close(measures.token_nll(Bigram(), batch), by_token, rtol=1e-14, atol=0)
+
+
+def test_a_sequence_without_labels_sums_to_zero() -> None:
+    batch = make_batch()
+    batch["labels"][1] = -100
+    sums = measures.sequence_nll(Bigram(), batch, reduction="none")
+    assert sums[1] == 0
+    assert sums[0] > 0
+    assert sums[2] > 0
+
+
+def test_a_label_in_the_first_column_is_nobodys_prediction() -> None:
+    labels = torch.full((1, 4), -100)
+    labels[0, 0] = 3
+    with pytest.raises(ValueError, match="first column"):
+        measures.token_nll_of_logits(torch.zeros(1, 4, VOCABULARY), labels)
+
+
+def test_huge_logits_stay_finite() -> None:
+    logits = torch.tensor([[[6e4, -6e4], [0.0, 0.0]]], dtype=torch.float16)
+    labels = torch.tensor([[-100, 1]])
+    assert_value(measures.token_nll_of_logits(logits, labels), 119_936.0, tolerance=1e-3)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model, batch: measures.token_nll(model, batch, reduction="none"),
+        lambda model, batch: measures.sequence_nll(model, batch, reduction="sum"),
+        lambda model, batch: measures.npo(model, batch, Bigram(), variant="logits"),
+        lambda model, batch: measures.margin_certificate(model, batch, aggregate="min"),
+        lambda model, batch: measures.exact_match_failure(model, batch, aggregate="min"),
+        lambda model, batch: measures.kl_divergence(model, batch, Bigram(), mask="answers"),
+        lambda model, batch: measures.flattening(model, batch, reduction="sum"),
+    ],
+)
+def test_an_unknown_option_is_named_with_its_alternatives(call: Callable) -> None:
+    with pytest.raises(ValueError, match=r"`\w+` is '\w+'. Did you mean one of \w+, \w+"):
+        call(Bigram(), make_batch())
+
+
+def test_a_transformers_model_gives_its_own_loss() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).eval()
+    batch = make_batch()
+    with torch.no_grad():
+        theirs = model(**batch).loss
+    ours = measures.token_nll(model, batch, reduction="token")
+    assert_close(ours, theirs, rtol=1e-6, atol=0)
+    ours.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+# --- npo, simnpo ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("beta", [0.015, 0.1, 2.0])
+def test_npo_is_the_loops(seed: int, beta: float) -> None:
+    logits, labels = logits_and_labels(seed)
+    reference, _ = logits_and_labels(seed + 10)
+    nlls, anchors = oracle_nlls(logits, labels), oracle_nlls(reference, labels)
+    sums = torch.tensor([sum(tokens) for tokens in anchors], dtype=torch.float64)
+    found = measures.npo_of_logits(logits, labels, sums, beta=beta)
+    gains = [sum(ours) - sum(theirs) for ours, theirs in zip(nlls, anchors, strict=True)]
+    assert_value(found, oracle_saturating(gains, beta))
+
+    found = measures.npo_of_logits(logits, labels, sums, beta=beta, variant="token_mean_batch")
+    count = sum(len(tokens) for tokens in nlls)
+    assert_value(found, oracle_saturating([sum(gains) / count], beta))
+
+
+@pytest.mark.parametrize(
+    ("beta", "value"),
+    [(0.01, 138.6), (0.015, 92.4), (0.05, 27.7), (0.1, 13.86), (0.2, 6.93), (0.4, 3.47)],
+)
+@pytest.mark.parametrize("variant", ["sequence_sum", "token_mean_batch"])
+def test_npo_starts_at_two_log_two_over_beta(beta: float, value: float, variant: str) -> None:
+    found = measures.npo(Bigram(), make_batch(), Bigram(), beta, variant=variant)
+    assert_value(found, 2 / beta * LOG_2)
+    assert found.item() == pytest.approx(value, abs=0.06 if value > 20 else 0.006)
+
+
+def gradient(value: Tensor, model: Bigram) -> Tensor:
+    return torch.autograd.grad(value, model.table)[0]
+
+
+@pytest.mark.parametrize("beta", [0.05, 0.1, 1.0])
+def test_npo_starts_as_gradient_ascent(beta: float) -> None:
+    model, batch = Bigram(), make_batch()
+    ascent = -gradient(measures.sequence_nll(model, batch), model)
+    assert ascent.abs().max() > 0.1
+    found = gradient(measures.npo(model, batch, Bigram(), beta), model)
+    assert_close(found, ascent, rtol=1e-12, atol=1e-13)
+
+    ascent = -gradient(measures.token_nll(model, batch, reduction="token"), model)
+    value = measures.npo(model, batch, Bigram(), beta, variant="token_mean_batch")
+    assert_close(gradient(value, model), ascent, rtol=1e-12, atol=1e-13)
+
+
+def test_npo_fades_where_the_answer_is_forgotten() -> None:
+    labels = torch.tensor([[-100, 1]])
+    logits = torch.tensor([[[2e4, -2e4], [0.0, 0.0]]], requires_grad=True)
+    value = measures.npo_of_logits(logits, labels, torch.tensor([0.1]))
+    value.backward()
+    assert value == 0
+    assert logits.grad is not None
+    assert logits.grad.abs().max() == 0
+
+
+def test_npo_stays_finite_where_the_answer_is_remembered_far_better() -> None:
+    logits, labels = torch.zeros(1, 2, 2, requires_grad=True), torch.tensor([[-100, 1]])
+    value = measures.npo_of_logits(logits, labels, torch.tensor([1e5]))
+    assert_value(value, 2e5, tolerance=1e-4)
+    value.backward()
+    assert_close(logits.grad, torch.tensor([[[-1.0, 1.0], [0.0, 0.0]]]))  # slope -2, p = 1/2
+
+
+def test_npo_takes_the_references_nlls_in_place_of_the_model() -> None:
+    batch, reference = make_batch(), Bigram(1)
+    sums = measures.sequence_nll(reference, batch, reduction="none")  # attached, on purpose
+    value = measures.npo(Bigram(), batch, sums)
+    assert torch.equal(value, measures.npo(Bigram(), batch, reference))
+    value = measures.npo(Bigram().requires_grad_(False), batch, sums)
+    assert not value.requires_grad
+
+
+def test_the_reference_gets_no_gradient_and_keeps_its_mode() -> None:
+    model, reference = Bigram(), Bigram(1).train()
+    graphs = []
+    reference.register_forward_hook(lambda *_: graphs.append(torch.is_grad_enabled()))
+    measures.npo(model, make_batch(), reference).backward()
+    measures.kl_divergence(model, make_batch(), reference).backward()
+    assert graphs == [False, False]  # it builds none
+    assert reference.table.grad is None
+    assert reference.training
+    assert model.table.grad is not None
+
+
+def test_npo_refuses_reference_nlls_of_another_batch() -> None:
+    for reference in (torch.tensor(1.0), torch.ones(1), torch.ones(2)):
+        with pytest.raises(ValueError, match="for 3 sequences"):
+            measures.npo(Bigram(), make_batch(), reference)
+
+
+@pytest.mark.parametrize("beta", [0.0, -0.1, math.nan])
+def test_beta_must_be_positive(beta: float) -> None:
+    with pytest.raises(ValueError, match="`beta` is"):
+        measures.npo(Bigram(), make_batch(), Bigram(), beta)
+    with pytest.raises(ValueError, match="`beta` is"):
+        measures.simnpo(Bigram(), make_batch(), beta)
+
+
+@pytest.mark.parametrize(("beta", "delta"), [(4.5, 0.0), (2.5, 0.0), (1.0, 0.7)])
+def test_simnpo_is_the_loops(beta: float, delta: float) -> None:
+    logits, labels = logits_and_labels()
+    gains = [mean(tokens) - delta for tokens in oracle_nlls(logits, labels)]
+    found = measures.simnpo_of_logits(logits, labels, beta=beta, delta=delta)
+    assert_value(found, oracle_saturating(gains, beta))
+    assert_value(
+        measures.simnpo(lambda **_: logits, make_batch() | {"labels": labels}, beta, delta),
+        found.item(),
+    )
+
+
+def test_simnpo_pushes_with_twice_the_sigmoid() -> None:
+    model, batch = Bigram(), make_batch(answers=(3,))
+    nll = measures.token_nll(model, batch)
+    slope = -2 / (1 + math.exp(4.5 * nll.item()))
+    expected = slope * gradient(nll, model)
+    found = gradient(measures.simnpo(model, batch), model)
+    assert_close(found, expected, rtol=1e-11, atol=1e-15)
+
+
+# --- kl_divergence, flattening -------------------------------------------------------------------
+
+
+def oracle_kl(row: list[float], reference: list[float]) -> float:
+    p, q = log_softmax(row), log_softmax(reference)
+    return sum(math.exp(b) * (b - a) for a, b in zip(p, q, strict=True))
+
+
+def test_kl_divergence_is_the_loops() -> None:
+    logits, labels = logits_and_labels(0)
+    reference, _ = logits_and_labels(5)
+    pairs = zip(answer_rows(logits, labels), answer_rows(reference, labels), strict=True)
+    per_sequence = [
+        mean([oracle_kl(a[0], b[0]) for a, b in zip(ours, theirs, strict=True)])
+        for ours, theirs in pairs
+    ]
+    found = measures.kl_divergence_of_logits(logits, reference, labels)
+    assert_value(found, mean(per_sequence))
+
+    flat = zip(logits.flatten(0, 1).tolist(), reference.flatten(0, 1).tolist(), strict=True)
+    everywhere = mean([oracle_kl(ours, theirs) for ours, theirs in flat])
+    assert_value(measures.kl_divergence_of_logits(logits, reference), everywhere)
+    batch = {"labels": labels}
+    by_face = measures.kl_divergence(lambda: logits, batch, lambda: reference, mask="all")
+    assert_value(by_face, everywhere)
+    without_labels: dict[str, Tensor] = {}
+    by_face = measures.kl_divergence(lambda: logits, without_labels, lambda: reference, mask="all")
+    assert_value(by_face, everywhere)
+
+
+def test_kl_divergence_is_least_at_the_reference() -> None:
+    model, batch = Bigram(), make_batch()
+    value = measures.kl_divergence(model, batch, Bigram())
+    assert_value(value, 0.0)
+    assert gradient(value, model).abs().max() < 1e-15
+    assert measures.kl_divergence(model, batch, Bigram(1)) > 0.1
+
+
+def test_the_kernel_of_kl_moves_the_first_argument_only() -> None:
+    logits, labels = logits_and_labels(0)
+    reference, _ = logits_and_labels(5)
+    logits.requires_grad_()
+    reference.requires_grad_()
+    measures.kl_divergence_of_logits(logits, reference, labels).backward()
+    assert reference.grad is None
+    assert logits.grad is not None
+    assert logits.grad.abs().max() > 0
+
+
+def test_flattening_is_the_loops() -> None:
+    logits, labels = logits_and_labels()
+    heights = [
+        [(max(row) - mean(row)) ** 2 for row, _ in tokens] for tokens in answer_rows(logits, labels)
+    ]
+    flat = [height for tokens in heights for height in tokens]
+    assert_value(measures.flattening_of_logits(logits, labels), mean(flat))
+    by_example = measures.flattening_of_logits(logits, labels, reduction="example")
+    assert_value(by_example, mean([mean(tokens) for tokens in heights]))
+
+    rows = logits[labels != -100].tolist()
+    unshifted = measures.flattening_of_logits(logits, labels, shifted=False)
+    assert_value(unshifted, mean([(max(row) - mean(row)) ** 2 for row in rows]))
+    assert abs(unshifted.item() - mean(flat)) > 1e-3
+
+
+def test_flattening_ignores_a_constant_and_vanishes_without_contrast() -> None:
+    logits, labels = logits_and_labels()
+    shifted = measures.flattening_of_logits(logits + 5.0, labels)
+    assert_close(shifted, measures.flattening_of_logits(logits, labels), rtol=1e-12, atol=0)
+    flat = torch.full_like(logits, 3.0).requires_grad_()
+    value = measures.flattening_of_logits(flat, labels)
+    value.backward()
+    assert value == 0
+    assert flat.grad is not None
+    assert flat.grad.abs().max() == 0

@@ -1,0 +1,360 @@
+"""The margin certificate never exceeds the failure rate it certifies."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from torch_alm import measures
+
+AGGREGATES = ["max", "mean"]
+
+
+def random_case(
+    seed: int, scale: float = 3.0, dtype: torch.dtype = torch.float64
+) -> tuple[Tensor, Tensor]:
+    """Logits that favour the target about half of the time, with unequal answers."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(5, (4, 6), generator=generator)
+    labels[:, :2] = -100
+    labels[1, 4:] = -100
+    logits = torch.randn(4, 6, 5, generator=generator, dtype=torch.float64) * scale
+    bonus = torch.nn.functional.one_hot(labels.roll(-1, 1).clamp(min=0), 5) * scale * 1.5
+    return (logits + bonus).to(dtype), labels
+
+
+def oracle_margins(logits: Tensor, labels: Tensor) -> list[list[float]]:
+    """Token margins of each sequence, from probabilities with the target left out."""
+    margins = []
+    for rows, ids in zip(logits.tolist(), labels.tolist(), strict=True):
+        margins.append([])
+        for t in range(1, len(ids)):
+            if ids[t] == -100:
+                continue
+            top = max(rows[t - 1])
+            weights = [math.exp(z - top) for z in rows[t - 1]]
+            p = [weight / sum(weights) for weight in weights]
+            margins[-1].append(p[ids[t]] - max(q for v, q in enumerate(p) if v != ids[t]))
+    return margins
+
+
+def oracle_phi(margin: float, tau: float) -> float:
+    x = margin / tau + 1
+    return 1 - (x + math.log1p(math.exp(-x)) if x > 0 else math.log1p(math.exp(x)))
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def phi(margin: float, tau: float) -> float:
+    return measures.margin_surrogate(torch.tensor(margin, dtype=torch.float64), tau).item()
+
+
+# --- the surrogate -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.2, 0.1, 0.05, 0.01, 0.001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_surrogate_stays_below_the_step(tau: float, dtype: torch.dtype) -> None:
+    margins = torch.linspace(-1, 1, 2001, dtype=dtype)
+    step = (margins <= 0).to(dtype)
+    values = measures.margin_surrogate(margins, tau)
+    assert (values <= step).all()
+    assert (values.diff() <= 0).all()
+    expected = [oracle_phi(margin, tau) for margin in margins.tolist()]
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-5
+    assert values.tolist() == pytest.approx(expected, rel=tolerance, abs=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("tau", "at_minus_one", "at_one", "needed"),
+    [
+        (1.0, 0.307, -1.13, {}),
+        (0.2, 0.982, -5.0, {0.90: -0.65, 0.95: -0.79, 0.99: -1.12}),
+        (0.1, 0.99988, -10.0, {0.90: -0.33, 0.95: -0.40, 0.99: -0.56}),
+        (0.05, 1.0, -20.0, {0.90: -0.16, 0.95: -0.20, 0.99: -0.28}),
+        (0.01, 1.0, -100.0, {0.90: -0.03, 0.95: -0.04, 0.99: -0.06}),
+    ],
+)
+def test_table_of_the_surrogate(
+    tau: float, at_minus_one: float, at_one: float, needed: dict
+) -> None:
+    assert phi(-1.0, tau) == pytest.approx(at_minus_one, abs=5e-4 if tau > 0.1 else 5e-6)
+    assert phi(1.0, tau) == pytest.approx(at_one, abs=0.01)
+    assert phi(0.0, tau) == pytest.approx(1 - math.log(1 + math.e), rel=1e-14)
+    for alpha, margin in needed.items():  # to the two digits the table prints
+        assert phi(margin - 0.0051, tau) > alpha > phi(margin + 0.0051, tau)
+    root = tau * (math.log(math.e - 1) - 1)
+    assert root == pytest.approx(-0.459 * tau, rel=2e-3)
+    assert phi(root, tau) == pytest.approx(0.0, abs=1e-14)
+
+
+def test_spot_values_of_the_surrogate() -> None:
+    found = [round(phi(margin, 0.1), 5) for margin in (-0.5, 0.0, 0.1)]
+    assert found == [0.98185, -0.31326, -1.12693]
+    assert phi(1.0, 0.001) == pytest.approx(-1000, rel=1e-12)  # m / tau + 1 = 1001
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_surrogate_of_half_precision_margins(dtype: torch.dtype) -> None:
+    margins = torch.tensor([-1.0, 0.0, 0.5], dtype=dtype)
+    found = measures.margin_surrogate(margins, 0.01)
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx([oracle_phi(m, 0.01) for m in (-1, 0, 0.5)], rel=1e-6)
+
+
+def test_surrogate_has_a_gradient_everywhere() -> None:
+    margins = torch.linspace(-1, 1, 9, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda m: measures.margin_surrogate(m, 0.1), margins)
+
+
+@pytest.mark.parametrize(("alpha", "tau"), [(0.90, 0.308), (0.95, 0.252), (0.99, 0.179)])
+def test_largest_tau(alpha: float, tau: float) -> None:
+    largest = measures.largest_tau(alpha)
+    assert largest == pytest.approx(tau, abs=6e-4)
+    assert phi(-1.0, largest) == pytest.approx(alpha, rel=1e-12)
+    measures.require_attainable(alpha, tau=largest * 0.999)
+    with pytest.raises(ValueError, match="cannot be certified") as error:
+        measures.require_attainable(alpha, tau=largest * 1.001)
+    advice = float(str(error.value).split()[-1].rstrip("?"))
+    assert largest - 0.001 < advice <= largest
+    measures.require_attainable(alpha, advice)
+
+
+def test_thresholds_no_tau_or_every_tau_attains() -> None:
+    assert measures.largest_tau(-0.4) == math.inf
+    measures.require_attainable(-0.4, tau=1e6)
+    assert phi(-1.0, 1e6) > -0.4
+    for alpha in (1.0, 1.5, math.nan):
+        with pytest.raises(ValueError, match="stays below 1"):
+            measures.largest_tau(alpha)
+
+
+@pytest.mark.parametrize("tau", [0.0, -0.1, math.nan])
+def test_tau_must_be_positive(tau: float) -> None:
+    logits, labels = random_case(0)
+    with pytest.raises(ValueError, match="`tau` is"):
+        measures.margin_certificate(lambda: logits, {"labels": labels}, tau)
+    with pytest.raises(ValueError, match="`tau` is"):
+        measures.margin_surrogate(logits, tau)
+    with pytest.raises(ValueError, match="`tau` is"):
+        measures.require_attainable(0.5, tau)
+
+
+# --- margins -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_margins_are_the_loops(seed: int) -> None:
+    logits, labels = random_case(seed)
+    found = measures.token_margins(logits, labels)
+    for b, expected in enumerate(oracle_margins(logits, labels)):
+        starts = [t - 1 for t in range(1, labels.shape[1]) if labels[b, t] != -100]
+        assert found[b, starts].tolist() == pytest.approx(expected, rel=1e-12, abs=1e-14)
+        others = [t for t in range(labels.shape[1]) if t not in starts]
+        assert found[b, others].tolist() == [math.inf] * len(others)
+
+
+def test_margins_differentiate() -> None:
+    logits, labels = random_case(0, scale=1.0)
+
+    def finite_margins(z: Tensor) -> Tensor:
+        margins = measures.token_margins(z, labels)
+        return margins[margins.isfinite()]
+
+    assert torch.autograd.gradcheck(finite_margins, logits.requires_grad_())
+
+
+def test_a_large_logit_of_the_target_hides_no_rival() -> None:
+    """Leaving the target out by subtracting something from it fails once it towers."""
+    logits = torch.tensor([[[6e4, 0.0, -6e4], [0.0, 0.0, 0.0]]], dtype=torch.float16)
+    margin = measures.token_margins(logits, torch.tensor([[-100, 0]]))[0, 0]
+    assert margin == 1.0
+
+
+# --- the certificate -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("tau", [0.1, 0.5])
+def test_certificate_is_the_loops(seed: int, tau: float) -> None:
+    logits, labels = random_case(seed)
+    tokens = [[oracle_phi(m, tau) for m in margins] for margins in oracle_margins(logits, labels)]
+    clamped = [[max(value, 0.0) for value in values] for values in tokens]
+
+    def found(**options: object) -> float:
+        return measures.margin_certificate_of_logits(logits, labels, tau=tau, **options).item()
+
+    assert found() == pytest.approx(mean([max(v) for v in tokens]), rel=1e-12)
+    assert found(clamp=True) == pytest.approx(mean([max(v) for v in clamped]), rel=1e-12)
+    assert found(clamp=True) == pytest.approx(mean([max(*v, 0.0) for v in tokens]), rel=1e-12)
+    assert found(aggregate="mean") == pytest.approx(mean([mean(v) for v in tokens]), rel=1e-12)
+    assert found(aggregate="mean", clamp=True) == pytest.approx(
+        mean([mean(v) for v in clamped]), rel=1e-12
+    )
+    by_face = measures.margin_certificate(lambda: logits, {"labels": labels}, tau)
+    assert by_face.item() == found()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_failure_is_the_loops(seed: int) -> None:
+    logits, labels = random_case(seed)
+    wrong = [[m <= 0 for m in margins] for margins in oracle_margins(logits, labels)]
+    batch = {"labels": labels}
+    by_sequence = measures.exact_match_failure(lambda: logits, batch)
+    by_token = measures.exact_match_failure(lambda: logits, batch, aggregate="mean")
+    assert by_sequence.item() == pytest.approx(mean([any(w) for w in wrong]), rel=1e-14)
+    assert by_token.item() == pytest.approx(mean([mean(w) for w in wrong]), rel=1e-14)
+
+
+def test_the_random_cases_hold_both_verdicts() -> None:
+    rates = {measures.exact_match_failure_of_logits(*random_case(seed)).item() for seed in range(5)}
+    assert any(0 < rate < 1 for rate in rates)
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    scale=st.floats(0.01, 300),
+    tau=st.floats(1e-3, 10),
+    aggregate=st.sampled_from(AGGREGATES),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_certificate_never_exceeds_the_failure_rate(
+    seed: int, scale: float, tau: float, aggregate: str, dtype: torch.dtype
+) -> None:
+    logits, labels = random_case(seed, scale, dtype)
+    failure = measures.exact_match_failure_of_logits(logits, labels, aggregate=aggregate)
+    plain, clamped = (
+        measures.margin_certificate_of_logits(
+            logits, labels, tau=tau, aggregate=aggregate, clamp=clamp
+        )
+        for clamp in (False, True)
+    )
+    assert plain <= clamped <= failure
+    assert clamped >= 0
+    assert plain >= -1 / tau - 0.4 - 1e-4 / tau  # what a remembered sequence contributes
+    if aggregate == "mean":
+        bound = measures.token_nll_of_logits(logits, labels) / math.log(2)
+        assert failure <= bound * (1 + 1e-5)
+
+
+def test_one_remembered_sequence_rules_the_plain_certificate_only() -> None:
+    labels = torch.tensor([[-100, 0], [-100, 0]])
+    logits = torch.tensor([[[99.0, 0.0], [0, 0]], [[0.0, 99.0], [0, 0]]])
+    plain = measures.margin_certificate_of_logits(logits, labels)
+    clamped = measures.margin_certificate_of_logits(logits, labels, clamp=True)
+    assert plain.item() == pytest.approx((phi(1.0, 0.1) + phi(-1.0, 0.1)) / 2, rel=1e-6)
+    assert plain < -4
+    assert clamped.item() == pytest.approx(0.5, abs=1e-4)
+    assert measures.exact_match_failure_of_logits(logits, labels) == 0.5
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_tie_is_a_failure(dtype: torch.dtype) -> None:
+    logits = torch.tensor([[[3.0, 3.0, 0.0], [0, 0, 0]]], dtype=dtype)
+    for target in (0, 1):
+        labels = torch.tensor([[-100, target]])
+        assert measures.token_margins(logits, labels)[0, 0] == 0
+        assert measures.exact_match_failure_of_logits(logits, labels) == 1
+
+
+def test_logits_decide_where_probabilities_round_to_a_tie() -> None:
+    above = torch.nextafter(torch.tensor(0.01), torch.tensor(1.0)).item()
+    logits = torch.tensor([[[above, 0.01], [0, 0]]])
+    labels = torch.tensor([[-100, 0]])
+    assert logits[0, 0, 0] > logits[0, 0, 1]
+    assert measures.exact_match_failure_of_logits(logits, labels) == 0
+
+
+def test_nan_logits_prove_nothing() -> None:
+    logits, labels = random_case(0)
+    logits[0, 2] = math.nan
+    for aggregate in AGGREGATES:
+        failure = measures.exact_match_failure_of_logits(logits, labels, aggregate=aggregate)
+        assert failure.isnan()
+    assert measures.margin_certificate_of_logits(logits, labels).isnan()
+
+
+def test_only_the_strongest_token_of_a_sequence_receives_gradient() -> None:
+    logits, labels = random_case(0)
+    logits.requires_grad_()
+    measures.margin_certificate_of_logits(logits, labels, tau=1.0).backward()
+    margins = measures.token_margins(logits.detach(), labels)
+    touched = logits.grad.abs().sum(-1) > 0
+    assert touched.sum(dim=1).tolist() == [1, 1, 1, 1]
+    assert torch.equal(touched.long().argmax(1), margins.argmin(1))
+
+
+def test_certificate_differentiates() -> None:
+    logits, labels = random_case(0, scale=0.5)
+    for aggregate in AGGREGATES:
+        assert torch.autograd.gradcheck(
+            lambda z, how=aggregate: measures.margin_certificate_of_logits(
+                z, labels, tau=0.3, aggregate=how
+            ),
+            logits.clone().requires_grad_(),
+        )
+
+
+def test_climbing_the_certificate_makes_greedy_decoding_fail() -> None:
+    logits, labels = random_case(0, scale=0.5)
+    logits[:, :-1] += 4.0 * torch.nn.functional.one_hot(labels.roll(-1, 1).clamp(min=0), 5)[:, :-1]
+    assert measures.exact_match_failure_of_logits(logits, labels) == 0
+    theta = logits.clone().requires_grad_()
+    optimizer = torch.optim.SGD([theta], lr=1.0)
+    for _ in range(200):
+        optimizer.zero_grad()
+        (-measures.margin_certificate_of_logits(theta, labels)).backward()
+        optimizer.step()
+    assert measures.margin_certificate_of_logits(theta, labels) > 0.9
+    assert measures.exact_match_failure_of_logits(theta, labels) == 1
+
+
+def test_failure_has_no_gradient_to_mislead() -> None:
+    logits, labels = random_case(0)
+    assert not measures.exact_match_failure_of_logits(logits.requires_grad_(), labels).requires_grad
+
+
+def test_the_labels_decide_whether_the_end_of_sequence_counts() -> None:
+    end = 4
+    labels = torch.tensor([[-100, 1, end]])
+    logits = torch.zeros(1, 3, 5)
+    logits[0, 0, 1] = 9.0  # the answer is known, its end is not
+    assert measures.exact_match_failure_of_logits(logits, labels) == 1
+    without_end = labels.masked_fill(labels == end, -100)
+    assert measures.exact_match_failure_of_logits(logits, without_end) == 0
+
+
+def test_certificate_keeps_one_wide_row_per_answer_token() -> None:
+    """What autograd saves grows with the answers, not with prompts and padding."""
+    logits, labels = torch.zeros(2, 64, 1000, dtype=torch.bfloat16), torch.full((2, 64), -100)
+    labels[:, 60:] = 3
+    saved = 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal saved
+        saved += tensor.numel() * tensor.element_size()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        measures.margin_certificate_of_logits(logits.requires_grad_(), labels)
+    rows = 8 * 1000
+    assert rows * 4 <= saved <= rows * 4 + rows * 2 + 10_000
+
+
+def test_doubles_are_kept_and_halves_widened() -> None:
+    for dtype, expected in [(torch.float64,) * 2, (torch.bfloat16, torch.float32)]:
+        logits, labels = random_case(0, dtype=dtype)
+        assert measures.token_margins(logits, labels).dtype == expected
+        assert_close(
+            measures.margin_certificate_of_logits(logits, labels).double(),
+            measures.margin_certificate_of_logits(logits.double(), labels),
+            rtol=1e-5,
+            atol=1e-5,
+        )
