@@ -1,8 +1,10 @@
 """SAM and ReverseSAM: gradients of objectives, and what happens at the edges."""
 
 import copy
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, AdamW
 
 from tests import oracle
-from torch_alm import SAM, ALMConstraint, ReverseSAM
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
 BOTH = pytest.mark.parametrize(("wrapper", "sign"), [(SAM, +1.0), (ReverseSAM, -1.0)])
 
@@ -304,3 +306,49 @@ def test_kept_memory_is_not_part_of_copies_and_checkpoints() -> None:
     optimizer.step()
     assert copy.deepcopy(optimizer)._scratch == {}
     assert {*optimizer.state_dict()} == {"state", "param_groups"}
+
+
+def test_deepspeeds_optimizers_are_refused_with_what_to_use() -> None:
+    model, _ = network()
+    engine = type("ZeroOptimizer", (SGD,), {"__module__": "deepspeed.runtime.zero.stage3"})
+    for wrap in (SAM, ReverseSAM, lambda base: DualOptimizer(base, SGD(model.parameters()))):
+        with pytest.raises(TypeError, match=r"ZeroOptimizer: DeepSpeed keeps gradients.*FSDP2"):
+            wrap(engine(model.parameters(), lr=0.1))
+
+
+def test_the_first_pass_runs_in_a_context_of_its_own() -> None:
+    model, x = network()
+    log: list[str] = []
+
+    @contextmanager
+    def first() -> Iterator[None]:
+        log.append("enter")
+        yield
+        log.append("leave")
+
+    def seen() -> Tensor:
+        log.append("pass")
+        return objective(model, x)()
+
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.1, first_pass=first)
+    optimizer.backward(seen)
+    assert log == ["enter", "pass", "leave", "pass"]
+
+
+@pytest.mark.parametrize("failing_pass", [1, 2])
+def test_an_error_says_in_which_pass_it_was_raised(failing_pass: int) -> None:
+    model, x = network()
+    passes = 0
+
+    def fails() -> Tensor:
+        nonlocal passes
+        passes += 1
+        if passes == failing_pass:
+            raise MemoryError
+        return objective(model, x)()
+
+    with pytest.raises(MemoryError) as caught:
+        SAM(SGD(model.parameters(), lr=0.1), rho=0.3).backward(fails)
+    if sys.version_info >= (3, 11):
+        where = ["in the first pass, at theta", "in the second pass; theta is back"]
+        assert caught.value.__notes__ == [f"SAM.backward, {where[failing_pass - 1]}"]

@@ -1,8 +1,8 @@
 """Read, move and combine gradients: the only code that touches `.grad`.
 
-A *register* is a list with one entry per parameter, a gradient or `None`. Registers hold copies,
-never references: engines that keep gradients in buckets (DDP) or graphs (CUDA graphs) overwrite
-theirs on the next backward pass.
+A *register* is a list with one entry per parameter, a gradient or `None`. Registers hold copies
+wherever somebody else may write into a gradient: engines that keep theirs in buckets (DDP) or
+graphs (CUDA graphs) overwrite them on the next backward pass.
 """
 
 import sys
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -59,12 +60,19 @@ def copies(register: Iterable[Tensor | None]) -> Register:
 
 
 def take(params: Sequence[Tensor]) -> Register:
-    """Copy the gradients out and clear them, one by one: no more than one is held twice."""
+    """Move the gradients out one by one: where copies are needed, only one is held twice."""
     register: Register = []
     for p in params:
-        register.append(None if p.grad is None else p.grad.detach().clone())
+        g = p.grad
         p.grad = None
+        register.append(g if g is None or _is_ours_alone(g) else g.detach().clone())
     return register
+
+
+def _is_ours_alone(gradient: Tensor) -> bool:
+    """Whether no engine keeps this memory: DDP's buckets need ranks, CUDA graphs need a device."""
+    in_group = dist.is_available() and dist.is_initialized()
+    return gradient.device.type == "cpu" and not in_group
 
 
 def present(register: Iterable[Tensor | None]) -> list[Tensor]:
@@ -73,11 +81,11 @@ def present(register: Iterable[Tensor | None]) -> list[Tensor]:
 
 
 @torch.no_grad()
-def scale_(register: Iterable[Tensor | None], factor: float) -> None:
+def scale_(register: Iterable[Tensor | None], factor: float | Tensor) -> None:
     """Multiply a register in place."""
-    tensors = [local(g) for g in present(register)]
-    if tensors:
-        torch._foreach_mul_(tensors, factor)  # pyright: ignore[reportPrivateUsage]
+    for tensors in _alike(present(register)):
+        here = factor.to(tensors[0].device) if isinstance(factor, Tensor) else factor
+        torch._foreach_mul_([local(t) for t in tensors], here)  # pyright: ignore[reportPrivateUsage]
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -97,14 +105,16 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
     """L2 norm over all entries jointly, shards of other ranks included: a 0-dim tensor.
 
     Accumulated in float32 or wider (`promote_types(dtype, float32)`): half-precision norms
-    overflow above 65504 and vanish below 6e-8. Cost: one pass over the gradients.
+    overflow above 65504 and vanish below 6e-8. Cost: one pass over the gradients, one reduction
+    per device mesh, no device synchronisation.
     """
     parts: list[Tensor] = []
-    for tensors in _alike(present(register)):
+    for tensors in _alike(map(_summed, present(register))):
         wide = torch.promote_types(tensors[0].dtype, torch.float32)
-        norms = torch._foreach_norm(tensors, 2, dtype=wide)  # pyright: ignore[reportPrivateUsage]
-        total = torch.linalg.vector_norm(torch.stack(list(norms)))
-        parts.append(total.full_tensor() if is_sharded(total) else total)
+        shards = [local(t) for t in tensors]
+        norms = torch._foreach_norm(shards, 2, dtype=wide)  # pyright: ignore[reportPrivateUsage]
+        square = torch.linalg.vector_norm(torch.stack(list(norms))).square()
+        parts.append(over_shards(square, tensors[0]).sqrt())
     if not parts:
         return torch.zeros(())
     home = parts[0].device
@@ -112,13 +122,47 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
     return torch.linalg.vector_norm(torch.stack([p.to(home, wide) for p in parts]))
 
 
+def over_shards(part: Tensor, like: Tensor) -> Tensor:
+    """A sum over the local shards of tensors distributed as `like`, completed over all ranks."""
+    if not is_sharded(like):
+        return part
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    mesh = like.device_mesh
+    there = [Replicate() if p.is_replicate() else Partial() for p in like.placements]
+    # Weights may be offloaded to the host, where a device's process group does not reach them.
+    return DTensor.from_local(part.to(mesh.device_type), mesh, there).full_tensor()
+
+
+def aligned(gradient: Tensor, p: Tensor) -> Tensor:
+    """The gradient distributed as its parameter is: tensor parallel ones may still be summands."""
+    if not (is_sharded(gradient) and is_sharded(p)) or gradient.placements == p.placements:
+        return gradient
+    return gradient.redistribute(p.device_mesh, p.placements)
+
+
+def _summed(gradient: Tensor) -> Tensor:
+    """The same gradient without summands that other ranks hold."""
+    if not is_sharded(gradient) or not any(p.is_partial() for p in gradient.placements):
+        return gradient
+    from torch.distributed.tensor import Replicate
+
+    whole = [Replicate() if p.is_partial() else p for p in gradient.placements]
+    return gradient.redistribute(gradient.device_mesh, whole)
+
+
 def _alike(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Group tensors that one foreach call can take: same device, dtype and device mesh."""
+    """Group tensors that one foreach call can take: same device, dtype and distribution."""
     groups: dict[object, list[Tensor]] = {}
     for t in map(_real, tensors):
-        mesh = t.device_mesh if is_sharded(t) else None
-        groups.setdefault((t.device, t.dtype, mesh), []).append(t)
+        groups.setdefault(kind(t), []).append(t)
     return groups.values()
+
+
+def kind(tensor: Tensor) -> object:
+    """Device, dtype and distribution, the same for tensors that can be handled together."""
+    spread = (tensor.device_mesh, tensor.placements) if is_sharded(tensor) else None
+    return (tensor.device, tensor.dtype, spread)
 
 
 def _real(gradient: Tensor) -> Tensor:
@@ -142,3 +186,49 @@ def differentiate(loss: Tensor, weight: float, backward: Backward) -> None:
         backward(loss)
     finally:
         handle.remove()
+
+
+def check_arrived(params: Iterable[Tensor], owner: str) -> None:
+    """Raise if a backward pass left sharded parameters without any gradient.
+
+    FSDP2 keeps unreduced gradients to itself while gradient sync is off, those of retain and forget
+    and of both passes of SAM in one sum.
+    """
+    sharded = [p for p in params if is_sharded(p) and p.requires_grad]
+    if sharded and all(p.grad is None for p in sharded):
+        raise RuntimeError(
+            f"{owner}: the backward pass left no gradient on {len(sharded)} sharded parameters; "
+            "FSDP2 would have added up what belongs apart. Is gradient sync off? Every micro-batch "
+            "needs it: `model.set_requires_gradient_sync(True)`, or under accelerate "
+            "`GradientAccumulationPlugin(sync_each_batch=True)`."
+        )
+
+
+@torch.no_grad()
+def coming_norm(register: Sequence[Tensor | None]) -> Callable[[], float]:
+    """The norm for later: an accelerator sends it while the host goes on, a CPU waits to be asked.
+
+    Read it after something else has waited for the device, and it costs no waiting of its own.
+    """
+    if not any(g.is_cuda for g in present(register)) or not torch.cuda.is_available():
+        return lambda: norm(register).item()
+    number = norm(register)
+    copied, arrived = number.to("cpu", non_blocking=True), torch.cuda.Event()
+    arrived.record(torch.cuda.current_stream(number.device))
+
+    def value() -> float:
+        arrived.synchronize()
+        return copied.item()
+
+    return value
+
+
+def clip_(register: Sequence[Tensor | None], max_norm: float) -> Tensor:
+    """Scale a register down to a norm of `max_norm`; returns the norm before. See `norm`."""
+    before = norm(register)
+    factor = max_norm / (before + 1e-6)
+    if before.device.type != "cpu":  # a factor of 1 costs less than asking
+        scale_(register, factor.clamp(max=1.0))
+    elif factor < 1:
+        scale_(register, factor.item())
+    return before

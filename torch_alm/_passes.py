@@ -4,16 +4,19 @@ An objective under SAM runs twice: a clean pass that only finds the direction, a
 pass that counts. Side effects (measurements, dropout) need to know.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from torch_alm._gradients import Evaluation
+from torch_alm import _gradients as gradients
+from torch_alm._gradients import Backward, Evaluation
 
 _rehearsing: ContextVar[bool] = ContextVar("torch_alm_rehearsing", default=False)
 
@@ -46,6 +49,51 @@ class RandomState:
         devices, states = self._devices
         if devices:
             set_device_states(devices, states)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One objective and the way to differentiate it.
+
+    Attributes:
+        owner: the call to name in errors, such as `"SAM.backward"`.
+        pair: whether the objective may return `(loss, value)`.
+        wanted: looks at the numbers and decides whether the gradient is needed.
+    """
+
+    objective: Callable[[], Any]
+    owner: str
+    params: list[Tensor]
+    backward: Backward
+    pair: bool = False
+    wanted: Callable[[Evaluation], bool] | None = None
+
+    def rehearse(self) -> None:
+        """`.grad += gradient`, here, in a pass that does not count."""
+        with rehearsal():
+            self._differentiate(evaluate(self.objective, self.owner, pair=self.pair), 1.0)
+
+    def __call__(self, weight: float) -> Evaluation:
+        """`.grad += weight * gradient`, here, unless it is not wanted."""
+        evaluation = evaluate(self.objective, self.owner, pair=self.pair)
+        if self.wanted is None or self.wanted(evaluation):
+            self._differentiate(evaluation, weight)
+        return evaluation.detached()
+
+    def _differentiate(self, evaluation: Evaluation, weight: float) -> None:
+        gradients.differentiate(evaluation.loss, weight, self.backward)
+        gradients.check_arrived(self.params, self.owner)
+
+
+@contextmanager
+def placed(sentence: str) -> Iterator[None]:
+    """Add to any error where it happened and what was put back."""
+    try:
+        yield
+    except BaseException as error:
+        if sys.version_info >= (3, 11):  # Python 3.10 has no notes
+            error.add_note(sentence)
+        raise
 
 
 def evaluate(objective: Callable[[], Any], owner: str, *, pair: bool = False) -> Evaluation:

@@ -29,10 +29,11 @@ class Wrapper(Optimizer, ABC):
     once around its own; global hooks run once per step of the outermost.
     """
 
-    # Lets `torch.amp.GradScaler` hand its scale over instead of stepping blindly.
+    # Lets `torch.amp.GradScaler` hand its scale over, for the time of a step, instead of stepping
+    # blindly. It reads `grad_scale` before it sets it: there must be none on the class.
     _step_supports_amp_scaling: bool = True
-    grad_scale: Tensor | None = None
-    found_inf: Tensor | None = None
+    grad_scale: Tensor | None
+    found_inf: Tensor
     _has_warned: bool = False
 
     def _adopt(self) -> None:
@@ -106,12 +107,23 @@ class ObjectiveOptimizer(Wrapper):
     """
 
     sign: ClassVar[int]
+    _scratch: dict[Tensor, Tensor]
+
+    def share_memory(self, other: "ObjectiveOptimizer") -> None:
+        """Keep copies of theta where another one does that never perturbs at the same time."""
+        self._scratch = other._scratch
 
     @abstractmethod
     def accumulate(
-        self, objective: Objective, weight: float, backward: Backward | None, *, pair: bool = False
+        self,
+        objective: Objective,
+        weight: float,
+        backward: Backward | None,
+        *,
+        pair: bool = False,
+        wanted: Callable[[Evaluation], bool] | None = None,
     ) -> Evaluation:
-        """`.grad += weight * gradient` at that point; the objective's numbers there."""
+        """`.grad += weight * gradient` at that point, if wanted; the objective's numbers there."""
 
 
 def check_base(base: object, owner: str) -> Optimizer:
@@ -126,6 +138,7 @@ def check_base(base: object, owner: str) -> Optimizer:
             f"{owner} wraps a torch.optim.Optimizer and found {type(base).__name__}, whose step "
             f"would never be taken. Did you mean `{owner}(AdamW(params, lr=...))`?"
         )
+    _refuse_sharding_engine(base, owner)
     closure = inspect.signature(base.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
@@ -133,6 +146,19 @@ def check_base(base: object, owner: str) -> Optimizer:
             "several times, at points that were never perturbed. Did you mean SGD or AdamW?"
         )
     return base
+
+
+def _refuse_sharding_engine(base: Optimizer, owner: str) -> None:
+    """DeepSpeed's optimizers own the gradients: `.grad` is empty where others have theirs."""
+    names = {f"{kind.__module__}.{kind.__name__}".lower() for kind in type(base).__mro__}
+    if any("deepspeed" in name for name in names):
+        raise TypeError(
+            f"{owner} found {type(base).__name__}: DeepSpeed keeps gradients in partitions of its "
+            "own and steps inside its engine, so both sides' gradients would end in one sum. Did "
+            "you mean the constraint inside the loss, `engine.backward(retain + constraint(model, "
+            "forget))` and `constraint.step()` after `engine.step()`, or FSDP2 with torch's "
+            "optimizers?"
+        )
 
 
 def parameters(optimizer: Optimizer) -> list[Tensor]:
@@ -154,9 +180,35 @@ def global_hooks_silenced() -> Iterator[None]:
             setattr(torch_optimizer, name, hooks)
 
 
+@contextmanager
+def hooks_silenced(optimizer: Optimizer) -> Iterator[None]:
+    """Inside, this optimizer's steps run no hooks at all."""
+    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    saved = {name: getattr(optimizer, name) for name in names}
+    for name in names:
+        setattr(optimizer, name, OrderedDict())
+    try:
+        with global_hooks_silenced():
+            yield
+    finally:
+        for name, hooks in saved.items():
+            setattr(optimizer, name, hooks)
+
+
+def is_scaled(wrapper: Wrapper) -> bool:
+    """Whether a GradScaler is calling."""
+    return "found_inf" in vars(wrapper)
+
+
+def leave_scaler(wrapper: Wrapper) -> None:
+    """Drop what a GradScaler lent; it takes it back itself only after a step that returned."""
+    del wrapper.grad_scale, wrapper.found_inf
+
+
 def refuse_closure_under_scaler(wrapper: Wrapper, closure: object, owner: str) -> None:
     """A scaler unscales before the step; a closure would bring scaled gradients after it."""
-    if closure is not None and wrapper.found_inf is not None:
+    if closure is not None and is_scaled(wrapper):
+        leave_scaler(wrapper)
         raise RuntimeError(
             f"{owner}.step(closure) was called by a GradScaler: the gradients that the closure "
             "computes would be stepped on while still multiplied by the loss scale. Did you mean "
@@ -168,25 +220,10 @@ def refuse_closure_under_scaler(wrapper: Wrapper, closure: object, owner: str) -
 @torch.no_grad()
 def unscale(wrapper: Wrapper) -> bool:
     """Undo the loss scale a GradScaler left in `.grad`; whether the gradients are finite."""
-    if wrapper.grad_scale is not None:
+    if not is_scaled(wrapper):
+        return True
+    if wrapper.grad_scale is not None:  # `None` after the user's own `unscale_`
         for p in parameters(wrapper):
             if p.grad is not None:
                 p.grad.div_(wrapper.grad_scale.to(p.grad.device))
-    return wrapper.found_inf is None or wrapper.found_inf.item() == 0
-
-
-def check_groups(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> None:
-    """Raise if a checkpoint's parameter groups are not those of `base`, before it is loaded."""
-    groups = state_dict.get("param_groups")
-    if groups is None:
-        raise ValueError(
-            f"{owner} has no param_groups but {sorted(map(str, state_dict))}; nothing could be "
-            "matched to parameters. Is it an optimizer's state_dict?"
-        )
-    saved = [len(group["params"]) for group in groups]
-    here = [len(group["params"]) for group in base.param_groups]
-    if saved != here:
-        raise ValueError(
-            f"{owner} has groups of {saved} parameters and this optimizer {here}; moments would be "
-            "given to other weights. Is it the checkpoint of another model?"
-        )
+    return wrapper.found_inf.item() == 0

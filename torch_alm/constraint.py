@@ -4,16 +4,28 @@ Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algor
 """
 
 import math
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from torch_alm import _numbers as numbers
-from torch_alm._filter import Window
-from torch_alm._numbers import Mean, Number, Observation
+from torch_alm._control import answers, checkpoint, notices, numbers, terms
+from torch_alm._control.attachment import Attachment
+from torch_alm._control.best import Best, OnBest
+from torch_alm._control.controller import Controller
+from torch_alm._control.growth import PenaltyGrowth
+from torch_alm._control.observations import (
+    Mean,
+    Observation,
+    Observations,
+    mean,
+    mean_of_numbers,
+)
+from torch_alm._control.price import Tariff
+from torch_alm._control.release import Release
+from torch_alm._control.shapes import Index, entries, shaped
 from torch_alm._passes import is_rehearsal
 
 Sense: TypeAlias = Literal[">=", "<=", "=="]
@@ -48,20 +60,37 @@ class ALMConstraint:
         window: the violation that counts is the mean over the last `window` steps (of as many as
             there are, at first).
         deadband: with k > 0, a positive mean violation counts only beyond k standard errors,
-            max(c - k sd / sqrt(W), 0), with the sample standard deviation; c <= 0 stays.
+            max(c - k sd / sqrt(W), 0), with the sample standard deviation; c <= 0 stays. For `==`
+            both signs are cut.
+        ema: in place of a window, an exponential mean: in (0, 1), the share of the old mean that
+            is kept per step; the first steps are averaged evenly enough to have no bias to zero.
+        warmup: in the first `warmup` steps mu acts as 0: values are observed and fill the window,
+            the multiplier stays, and the weight (and the penalty's gradient) is the multiplier.
+        tolerance: a violation up to this counts as met in `status`, for the best step, for a
+            release and for the growth of mu. The multiplier follows the violation itself.
+        max_multiplier: a limit for the stored multiplier (for `==`, of its size); the weight may
+            exceed it by mu c. It warns when the limit is reached. `None`, no limit, by default.
+        hold: conditional integration: in an update whose violation has shrunk to `hold` times that
+            of the update before, or less, the multiplier does not grow. The weight still follows.
+        release: how a multiplier is given back while the constraint is met; see `Release`.
+        growth: how mu grows on too little progress; see `PenaltyGrowth`.
+        total_steps: the length of the run, if known: the first measurement warns if that many steps
+            of such a violation could not bring lambda to zero.
+        on_best: called with a `Best` when `step(objective=...)` finds a new best step, to save it.
         nonfinite: "skip" ignores, counts and warns about measurements that are not finite; "raise"
             raises.
 
     Raises:
-        ValueError: if `alpha` or `mu` is not finite, `mu` or `multiplier` negative, `every` or
-            `window` below 1, `deadband` negative or without a window, or a word is unknown.
+        ValueError: if a setting makes no sense; the message names it and what it may be.
 
     Attributes:
-        measure, alpha, mu, sense, every, window, deadband, nonfinite: as given; may be changed.
+        measure, alpha, mu, ... nonfinite: the settings as given; they may be changed.
+        best: the best step so far, of those with an objective; `None` before the first.
         skipped: measurements left out because they were not finite.
 
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
-    `step`, and a reduction over ranks if `torch.distributed` is initialised.
+    `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
+    call and step it equally often, and all of them have the same multiplier).
 
     Source: SAUL, section 4.1; Hestenes 1969, Powell 1969, Rockafellar 1973.
 
@@ -86,6 +115,15 @@ class ALMConstraint:
         every: int = 1,
         window: int = 1,
         deadband: float = 0.0,
+        ema: float = 0.0,
+        warmup: int = 0,
+        tolerance: float = 0.0,
+        max_multiplier: float | None = None,
+        hold: float | None = None,
+        release: Release | None = None,
+        growth: PenaltyGrowth | None = None,
+        total_steps: int | None = None,
+        on_best: OnBest | None = None,
         nonfinite: Literal["skip", "raise"] = "skip",
     ) -> None:
         """Set the constraint up; see the class."""
@@ -93,185 +131,153 @@ class ALMConstraint:
         self.alpha = numbers.host(alpha)
         self.mu = float(mu)
         self.sense: Sense = sense
-        self.every = every
-        self.window = window
-        self.deadband = float(deadband)
-        self.nonfinite = nonfinite
-        self._multiplier = numbers.host(multiplier)
-        self._check()
-        self._weight = self._multiplier
-        self._value: Number = math.nan
-        self._violation: Number = math.nan
-        self._filter = Window()
-        self._observed: list[Observation] = []
-        self._steps = self._active_steps = self.skipped = 0
-        shapes = numbers.shape(self.alpha), numbers.shape(self._multiplier)
-        self._shape = torch.broadcast_shapes(*shapes)
-        self._has_fixed_shape = self._shape != ()
-        self._take_shape(self._shape)
-
-    def _check(self) -> None:
-        mu, multiplier = self.mu, self._multiplier
-        legal = numbers.is_finite(multiplier) and (
-            self.sense == "==" or not numbers.any_of(multiplier < 0)
-        )
-        has_room = self.deadband == 0 or (self.deadband > 0 and self.window >= 2)
-        rules = {
-            "alpha": (numbers.is_finite(self.alpha), "a finite threshold"),
-            "mu": (math.isfinite(mu) and mu >= 0, "at least 0 (0 fixes the multiplier)"),
-            "sense": (self.sense in (">=", "<=", "=="), '">=", "<=" or "=="'),
-            "multiplier": (legal, 'finite, and at least 0 for ">=" and "<="'),
-            "every": (self.every >= 1, "a number of steps, at least 1"),
-            "window": (self.window >= 1, "a number of steps, at least 1"),
-            "deadband": (has_room, "at least 0, and needs a window of 2 steps or more"),
-            "nonfinite": (self.nonfinite in ("skip", "raise"), '"skip" or "raise"'),
-        }
-        for name, (passed, rule) in rules.items():
-            if not passed:
-                found = multiplier if name == "multiplier" else getattr(self, name)
-                raise ValueError(
-                    f"ALMConstraint: {name} is {found!r}; it must be {rule}. Are the arguments in "
-                    "the order (measure, alpha, mu)?"
-                )
+        self.every, self.window, self.deadband, self.ema = every, window, deadband, ema
+        self.warmup, self.tolerance, self.max_multiplier = warmup, tolerance, max_multiplier
+        self.hold, self.release, self.growth = hold, release, growth
+        self.total_steps, self.on_best, self.nonfinite = total_steps, on_best, nonfinite
+        start = numbers.host(multiplier)
+        terms.check({**vars(self), "multiplier": start})
+        self._controller = Controller(start)
+        self._observed = Observations()
+        self._shape = torch.Size()
+        self._take_shape(torch.broadcast_shapes(numbers.shape(self.alpha), numbers.shape(start)))
 
     @property
     def multiplier(self) -> float | Tensor:
         """lambda, as stored: a float, or a float64 tensor for a vector measure."""
-        return numbers.copied(self._multiplier)
+        return numbers.copied(self._controller.multiplier)
 
     @property
     def weight(self) -> float | Tensor:
         """lambda+, what acted in the latest step; 0 means the gate is closed."""
-        return numbers.copied(self._weight)
+        return numbers.copied(self._controller.weight)
+
+    @property
+    def observed(self) -> int:
+        """How many measurements there are since the last step."""
+        return len(self._observed)
+
+    @property
+    def skipped(self) -> int:
+        """Measurements left out because they were not finite, those of all ranks together."""
+        return self._controller.record.skipped
+
+    @property
+    def best(self) -> Best | None:
+        """The step with the lowest objective among those that met the constraint."""
+        return self._controller.record.best
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.
 
         With a window the penalty's gradient is the weight that the filtered violation gives; over
         several ranks it is the weight that the mean over ranks gives. A measurement that is not
-        finite costs nothing: a zero that leads nowhere.
+        finite (in any entry) costs nothing: a zero that leads nowhere.
 
         Shape: the measure's to a scalar, in float32 or wider.
 
-        Cost: that of the measure; one device synchronisation.
+        Cost: that of the measure; one device synchronisation, and a reduction over ranks.
         """
         if self.measure is None:
             raise TypeError(
                 "ALMConstraint was called and its measure is None, so there is nothing to measure. "
                 "Did you mean `observe(value)`, or to pass a measure?"
             )
-        value = self.measure(*args, **kwargs)
-        number = numbers.host(self._shaped(value))
-        before = [] if self.window == 1 else list(self._observed)
-        self.observe(number)
-        if not numbers.is_finite(number):
-            return torch.zeros((), device=value.device, requires_grad=True)
-        return self._priced(value, numbers.mean([*before, (number, 1.0)]))
+        value = self._shaped(self.measure(*args, **kwargs))
+        now = Observation(numbers.host(value), 1.0)
+        penalty = self._tangent(value, now)
+        self._observe(now)
+        if numbers.is_finite(now.value):
+            return penalty
+        return torch.zeros((), device=value.device, requires_grad=True)
 
-    def _priced(self, value: Tensor, mean: Mean) -> Tensor:
-        """The penalty with its gradient given: lambda+ (c - c_0) plus its value at c_0."""
-        c, c_0 = self._violation_of(value), self._signed(numbers.host(self._shaped(value)))
-        filtered = self._filter.peek(
-            self._signed(mean.value), mean.seen, self.window, self.deadband
-        )
-        weight = self._project(self._multiplier + self.mu * filtered)
-        level = self._level(c_0) - weight * c_0
-        if isinstance(weight, Tensor) and isinstance(level, Tensor):
-            weight, level = (n.to(c.device, c.dtype) for n in (weight, level))
-        return (weight * c + level).sum()
-
-    def _level(self, c: Number) -> Number:
-        """The value of the penalty at the violation c."""
-        multiplier, mu = self._multiplier, self.mu
-        price = multiplier * c + 0.5 * mu * c * c
-        if self.sense == "==" or mu == 0:
-            return price
-        return numbers.choose(multiplier + mu * c > 0, price, -multiplier * multiplier / (2 * mu))
-
-    def penalty(self, value: Tensor) -> Tensor:
+    def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:
         """([lambda + mu c]_+^2 - lambda^2) / (2 mu), summed; observes nothing.
+
+        With a window or an ema its gradient is the weight that observing this value next to what is
+        observed already would give.
+
+        Args:
+            value: F, with its graph.
+            index: as in `observe`; only the entries it names are priced.
 
         Shape: the measure's to a scalar, in float32 or wider.
 
-        Cost: no device synchronisation.
+        Cost: no device synchronisation; with a filter, one and a reduction over ranks.
         """
-        c = self._violation_of(value)
-        multiplier = torch.as_tensor(self._multiplier, dtype=c.dtype, device=c.device)
-        price = multiplier * c + 0.5 * self.mu * c.square()
-        if self.sense == "==" or self.mu == 0:
-            return price.sum()
-        floor = -multiplier.square() / (2 * self.mu)
-        return torch.where(multiplier + self.mu * c > 0, price, floor).sum()
+        value, row = self._placed(value, index)
+        if terms.smoothing(self).is_on:
+            return self._tangent(value, Observation(numbers.host(value), 1.0, row))
+        return self._tariff.of_entries(row).penalty(value)
 
-    def _violation_of(self, value: Tensor) -> Tensor:
-        """c with its graph, in the value's device and float32 or wider."""
-        value = self._shaped(value)
-        value = value.to(torch.promote_types(value.dtype, torch.float32))
-        alpha = self.alpha
-        if isinstance(alpha, Tensor):
-            alpha = alpha.to(value.device, value.dtype)
-        return value - alpha if self.sense == "<=" else alpha - value
+    def _tangent(self, value: Tensor, now: Observation) -> Tensor:
+        """The penalty with its gradient given: the weight that all steps and ranks together say."""
+        before = list(self._observed) if terms.smoothing(self).is_on else []
+        weight = self._controller.preview(mean([*before, now], self._shape), self)
+        weight = numbers.pick(weight, now.row)
+        return self._tariff.of_entries(now.row).tangent(value, weight=weight, at=now.value)
 
-    def observe(self, value: float | Tensor, *, weight: float = 1.0) -> None:
+    def observe(
+        self, value: float | Tensor, *, weight: float = 1.0, index: Index | None = None
+    ) -> None:
         """Measure: several values per step are averaged by weight. No gradient is needed.
 
         Inside the first, clean pass of an objective under SAM nothing is observed: the perturbed
         pass counts.
 
+        Args:
+            value: F, one number or one per entry.
+            weight: the share of this value in the mean of its step.
+            index: whole numbers in a row, one per value: which of a vector's multipliers it is for,
+                such as the positions of a batch's examples in the data set. Entries that a step
+                does not observe keep their multiplier (which is their weight in that step) and,
+                with a window, their own history. An index that appears several times is averaged.
+
         Raises:
-            ValueError: if the shape is not the one expected, or the weight is not positive.
+            ValueError: if the shape is not the one expected, the index out of range, or the weight
+                not positive.
         """
-        if is_rehearsal():
-            return
         if not (math.isfinite(weight) and weight > 0):
             raise ValueError(
                 f"ALMConstraint.observe: weight is {weight!r}; a mean needs positive weights. Did "
                 "you mean the share of this micro-batch in the step?"
             )
-        if isinstance(value, Tensor):
-            value = self._shaped(value.detach())
-        elif self._shape != ():
-            value = self._shaped(torch.tensor(float(value)))
-        self._observed.append((value, weight))
-
-    def _shaped(self, value: Tensor) -> Tensor:
-        """The value in the expected shape: that of alpha, of lambda or of the first vector."""
-        if value.ndim and value.numel() > 1 and not (self._has_fixed_shape or self._is_used()):
-            self._take_shape(value.shape)
-        if value.shape == self._shape:
-            return value
-        if self._shape == () and value.numel() == 1:
-            return value.reshape(())
-        raise ValueError(
-            f"ALMConstraint: the measure returned shape {tuple(value.shape)} where "
-            f"{tuple(self._shape)} was expected; broadcasting would move the wrong multipliers. "
-            "Did you forget `.mean()`, or an alpha with one entry per constraint?"
-        )
-
-    def _is_used(self) -> bool:
-        return bool(self._observed) or self._steps > 0
-
-    def _take_shape(self, shape: torch.Size) -> None:
-        """One multiplier per entry."""
-        self._shape = shape
-        if shape == ():
+        if isinstance(value, float) and self._shape == () and index is None:
+            self._observe(Observation(value, weight))
             return
-        self._has_fixed_shape = True
-        for name in ("_multiplier", "_weight", "_value", "_violation"):
-            number = torch.as_tensor(getattr(self, name), dtype=torch.float64)
-            setattr(self, name, number.expand(shape).clone())
+        found, row = self._placed(torch.as_tensor(value).detach(), index)
+        on_host = found.ndim == 0 and found.device.type == "cpu"
+        number = float(found.item()) if on_host else found.clone()
+        self._observe(Observation(number, weight, row))
 
-    def step(self) -> float | Tensor:
+    def _observe(self, now: Observation) -> None:
+        if is_rehearsal():
+            self._observed.rehearse()
+        else:
+            self._observed.append(now)
+
+    def discard(self) -> None:
+        """Forget what was observed since the last step, as if it had never been measured."""
+        self._observed.drop()
+
+    def step(self, *, objective: float | Tensor | None = None) -> float | Tensor:
         """Update the multiplier, once per optimizer step; returns the weight lambda+.
 
         The mean of what was observed since the last step, over all ranks, gives the violation. If
         none of it was finite, the multiplier stays and is the weight.
 
+        Args:
+            objective: what is minimised, such as the retain loss: the step with the lowest among
+                those that meet the constraint becomes `best`, and `on_best` is called. The numbers
+                are those of the weights the value was measured at: step the constraint before the
+                optimizer if the callback saves the weights.
+
         Raises:
             RuntimeError: if nothing was observed since the last step.
             FloatingPointError: for a measurement that is not finite, with `nonfinite="raise"`.
 
-        Cost: one device synchronisation, none for numbers already on the host.
+        Cost: one device synchronisation, none for numbers already on the host; one more for an
+        objective on a device.
         """
         if not self._observed:
             raise RuntimeError(
@@ -279,121 +285,138 @@ class ALMConstraint:
                 "would have no violation to follow. Did you call `constraint(...)`, "
                 "`observe(value)` or `DualOptimizer.backward` first?"
             )
-        observed, self._observed = self._observed, []
-        value, seen, bad = numbers.mean(observed)
-        self._report(bad)
-        c = self._filter.push(self._signed(value), seen, self.window, self.deadband)
-        weight = self._project(self._multiplier + self.mu * c)
-        self._value = numbers.choose(seen, value, self._value)
-        self._violation = numbers.choose(seen, c, self._violation)
-        self._weight = numbers.choose(seen, weight, self._multiplier)
-        self._steps += 1
-        self._active_steps += numbers.any_of(self._weight != 0)
-        if self._steps % self.every == 0:
-            self._multiplier = self._weight
+        found = mean(self._observed.take(), self._shape)
+        self._report(found)
+        self._controller.step(found, self)
+        if objective is not None:
+            self._rank(mean_of_numbers(float(objective)), found)
         return self.weight
 
-    def _signed(self, value: Number) -> Number:
-        """The violation c, positive where the constraint is not met."""
-        return value - self.alpha if self.sense == "<=" else self.alpha - value
+    def _report(self, found: Mean) -> None:
+        """Say what was not finite and, at the first measurement, what this run cannot reach."""
+        if found.bad and self.nonfinite == "raise":
+            notices.refuse_not_finite(found.bad)
+        if found.bad:
+            self._controller.record.skipped += found.bad
+            notices.not_finite(found.bad, self.skipped)
+        if not self._controller.is_measured and numbers.any_of(found.seen):
+            c = numbers.choose(found.seen, terms.signed(self, found.value), math.nan)
+            notices.cannot_unwind(self._controller.multiplier, c, self)
 
-    def _project(self, multiplier: Number) -> Number:
-        return multiplier if self.sense == "==" else numbers.positive(multiplier)
-
-    def _report(self, bad: int) -> None:
-        """Count and name measurements that are not finite."""
-        if not bad:
+    def _rank(self, objective: float, found: Mean) -> None:
+        """Whether this is the best step so far."""
+        is_met = terms.is_met_everywhere(self, self._controller.violation)
+        if not (is_met and numbers.any_of(found.seen)):
             return
-        if self.nonfinite == "raise":
-            raise FloatingPointError(
-                f"ALMConstraint.step: {bad} measurement(s) of this step are not finite and would "
-                "have made the multiplier so for ever. Is the loss unbounded?"
-            )
-        self.skipped += bad
-        warnings.warn(
-            f"ALMConstraint.step: {bad} measurement(s) of this step are not finite; skipped "
-            f"({self.skipped} so far), the multiplier does not see them. Is the loss unbounded?",
-            stacklevel=3,
-        )
+        best = self._controller.record.rank(objective, self._controller.value)
+        if best is not None and self.on_best is not None:
+            self.on_best(best)
 
-    def metrics(self) -> dict[str, Any]:
-        """The state in plain numbers, means over the entries of a vector.
+    def attach(self, optimizer: Optimizer) -> Attachment:
+        """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
 
-        `value`, `violation` (filtered), `multiplier`, `weight`, `active_share` (of the steps, with
-        a weight other than 0), `skipped`, `steps`, and `status`: "unmeasured", "violated",
-        "satisfied", or "released" (satisfied, and the gate closed).
+        It is a post-hook of `optimizer.step`, so that with gradient accumulation there is one
+        update per optimizer step, and none for a step that a GradScaler skips. What was observed
+        for a skipped step is dropped once the next one's gradient starts from nothing, so call
+        `zero_grad(set_to_none=True)`, which is the default. After a step without an observation
+        nothing happens. Do not call `step()` yourself as well.
+
+        Raises:
+            TypeError: if it is not a `torch.optim.Optimizer`.
+
+        Cost: two hooks on one parameter; one synchronisation per step if a GradScaler hands its
+        verdict over to the optimizer (fused optimizers).
         """
-        return {
-            "value": numbers.average(self._value),
-            "violation": numbers.average(self._violation),
-            "multiplier": numbers.average(self._multiplier),
-            "weight": numbers.average(self._weight),
-            "active_share": self._active_steps / max(self._steps, 1),
-            "skipped": self.skipped,
-            "steps": self._steps,
-            "status": self._status(),
-        }
+        if not isinstance(optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"ALMConstraint.attach takes a torch.optim.Optimizer and found "
+                f"{type(optimizer).__name__}, which has no hooks for its steps. Did you mean the "
+                "optimizer inside it?"
+            )
+        return Attachment(optimizer, self._observed, self.step)
 
-    def _status(self) -> str:
-        c = self._violation
-        if not numbers.any_of(c == c):
-            return "unmeasured"
-        if numbers.any_of(c != 0 if self.sense == "==" else c > 0):
-            return "violated"
-        return "satisfied" if numbers.any_of(self._weight != 0) else "released"
+    def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
+        """The state in plain numbers.
+
+        Means over the entries of a vector: `value`, `violation` (filtered), `multiplier`, `weight`.
+        The worst entry: `overshoot` (how far beyond alpha the violation has ever been),
+        `kkt_feasibility` ([c]_+, or |c| for `==`), `kkt_complementarity` (|min(-c, lambda+)|).
+        `active_share` (of the steps, with a weight other than 0 in some entry), `mu`, `skipped`,
+        `steps`. `status` is one word:
+
+        - "unmeasured": nothing finite was ever seen;
+        - "non_finite": the latest step saw nothing finite;
+        - "released": met, and every gate closed;
+        - "satisfied": met, and still pushed;
+        - "capped": not met, and a stored multiplier is at `max_multiplier`;
+        - "suspected_infeasible": not met, and the pressure has grown for at least 256 steps (32
+          updates) while the violation has not: out of reach, or the steps are too small;
+        - "violated": not met.
+
+        Args:
+            gradient: that of the Lagrangian: what `.grad` holds after `(objective +
+                constraint(...)).backward()`. Its norm is added as `kkt_stationarity`.
+
+        Cost: no device synchronisation; one for the gradient.
+        """
+        return answers.with_stationarity(answers.metrics(self._controller, self), gradient)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a resumed run needs, sharing no memory; loads with `weights_only=True`."""
-        return {
-            "sense": self.sense,
-            "mu": self.mu,
-            "multiplier": numbers.copied(self._multiplier),
-            "weight": numbers.copied(self._weight),
-            "value": numbers.copied(self._value),
-            "violation": numbers.copied(self._violation),
-            "history": self._filter.state(),
-            "steps": self._steps,
-            "active_steps": self._active_steps,
-            "skipped": self.skipped,
-        }
+        """Everything a resumed run needs, sharing no memory; loads with `weights_only=True`.
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        Settings are not in it, except mu, which may have grown, and the sense, to compare. What was
+        observed since the last step is not either: save between steps.
+        """
+        return {"sense": self.sense, "mu": self.mu, **self._controller.state()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore `state_dict()`, sharing no memory with it.
 
         Raises:
             ValueError: if an entry is missing or unknown, or sense or shape differ; nothing is
                 loaded then.
         """
-        self._check_state(state_dict)
+        self.check_state_dict(state_dict)
         self._take_shape(numbers.shape(state_dict["multiplier"]))
         self.mu = state_dict["mu"]
-        for name in ("multiplier", "weight", "value", "violation"):
-            setattr(self, f"_{name}", numbers.copied(numbers.host(state_dict[name])))
-        self._filter = Window(state_dict["history"])
-        self._steps = state_dict["steps"]
-        self._active_steps = state_dict["active_steps"]
-        self.skipped = state_dict["skipped"]
-        self._observed = []
+        self._controller.load(state_dict)
+        self._observed.drop()
 
-    def _check_state(self, state_dict: dict[str, Any]) -> None:
-        owner = "ALMConstraint.load_state_dict"
-        mine = self.state_dict()
-        if {*state_dict} != {*mine}:
-            raise ValueError(
-                f"{owner} found the entries {sorted(map(str, state_dict))} and needs "
-                f"{sorted(mine)}. Is it the checkpoint of a constraint?"
-            )
-        if state_dict["sense"] != self.sense:
-            raise ValueError(
-                f"{owner}: the checkpoint's sense is \"{state_dict['sense']}\" and this one's "
-                f'"{self.sense}"; the multiplier would push the wrong way. Is it another constraint?'
-            )
-        shape = numbers.shape(state_dict["multiplier"])
-        if shape != self._shape and (self._has_fixed_shape or self._is_used()):
-            raise ValueError(
-                f"{owner}: the checkpoint has multipliers of shape {tuple(shape)} and this "
-                f"constraint {tuple(self._shape)}. Is it another constraint?"
-            )
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raise what `load_state_dict` would raise, and load nothing."""
+        size = None if self._is_open_to_shapes else self._shape
+        checkpoint.check(state_dict, self.state_dict(), size)
+
+    @property
+    def _tariff(self) -> Tariff:
+        return Tariff(
+            self._controller.multiplier, self.alpha, self._controller.rate(self), self.sense
+        )
+
+    @property
+    def _is_open_to_shapes(self) -> bool:
+        """Nothing has said yet whether this is a vector: the first measurement does."""
+        return self._shape == () and not self._observed and self._controller.record.steps == 0
+
+    def _placed(self, value: Tensor, index: Index | None) -> tuple[Tensor, Tensor | None]:
+        """A value in the shape expected, and the entries it is for."""
+        if index is None:
+            return self._shaped(value), None
+        row = entries(index, value, self._shape)
+        return value.reshape(-1), row
+
+    def _shaped(self, value: object) -> Tensor:
+        """A value in the expected shape: that of alpha, of lambda or of the first vector."""
+        if isinstance(value, Tensor) and value.numel() > 1 and self._is_open_to_shapes:
+            self._take_shape(value.shape)
+        return shaped(value, self._shape)
+
+    def _take_shape(self, size: torch.Size) -> None:
+        """One multiplier per entry."""
+        self._shape = size
+        self._controller.expand(size)
+        if isinstance(self.alpha, Tensor):
+            self.alpha = self.alpha.expand(size)
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

@@ -5,23 +5,29 @@ Source: Algorithm 1 of SAUL (sections 4.1 to 4.3).
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_alm import _fitting as fitting
 from torch_alm import _gradients as gradients
 from torch_alm import _wrapper as wrapper
+from torch_alm._gate import Gate
 from torch_alm._gradients import Backward, Evaluation, Register
-from torch_alm._passes import evaluate
+from torch_alm._passes import Run, placed
 from torch_alm.constraint import ALMConstraint
 from torch_alm.perturb import scaled_step
 
 
 class Losses(NamedTuple):
-    """What `DualOptimizer.backward` saw, detached: at the perturbed points under SAM."""
+    """What `DualOptimizer.backward` saw, detached: at the perturbed points under SAM.
+
+    `forget` is `nan` in a step that does not measure (`probe_every`).
+    """
 
     retain: Tensor
     forget: Tensor
@@ -64,18 +70,27 @@ class DualOptimizer(wrapper.Wrapper):
             gate. `"step"` multiplies the finished step, so that pressure is proportional.
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
+        probe_every: while the gate is closed and lambda is 0, run and measure the forget objective
+            on every `probe_every`-th step only. The constraint's windows and cadences then count
+            measured steps.
+        reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
+            FSDP2 needs it, or goes on with stale weights: pass a function that calls `reshard()` on
+            every `FSDPModule`. Without it nothing is skipped for sharded parameters.
 
     Raises:
         TypeError: if a side is no optimizer, or one that needs a closure.
         ValueError: if the sides have different parameters, or the sense does not fit the forget
-            optimizer, or `scale` is unknown.
+            optimizer, `scale` is unknown, or `probe_every` below 1.
 
     Attributes:
         retain, forget, constraint: the parts, as given.
         skipped: forget steps left out because the forget gradient was not finite.
 
-    Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both; two
-    extra copies of the gradients; `scale="step"` one copy of the parameters.
+    Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both. While
+    the gate is closed `backward(last=True)` takes 1 backward pass less, and a step that does not
+    measure is one of the retain side alone. Memory for both gradients and, with SAM, one copy of
+    the parameters; `scale="step"` one copy of the parameters. On an accelerator one
+    synchronisation, the constraint's.
 
     Source: SAUL, Algorithm 1.
 
@@ -105,45 +120,32 @@ class DualOptimizer(wrapper.Wrapper):
         *,
         scale: Literal["gradient", "step"] = "gradient",
         backward: Backward | None = None,
+        probe_every: int = 1,
+        reshard: Callable[[], object] | None = None,
     ) -> None:
         """Join two optimizers; see the class."""
         self.retain = wrapper.check_base(retain, "DualOptimizer")
         self.forget = wrapper.check_base(forget, "DualOptimizer")
+        fitting.check_settings(scale, probe_every)
+        fitting.check_parameters(self.retain, self.forget)
+        fitting.check_sense(constraint, self.forget)
         self.constraint = constraint
         self.scale = scale
         self.backward_fn = backward
+        self.reshard = reshard
         self.skipped = 0
+        self._gate = Gate(probe_every)
         self._forget_register: Register | None = None
         self._forget_sign = 0
         self._has_warned = False
-        self._check()
+        self._share_memory()
         self._adopt()
 
-    def _check(self) -> None:
-        if self.scale not in ("gradient", "step"):
-            raise ValueError(
-                f'DualOptimizer: scale is {self.scale!r}; it is "gradient" (the paper) or "step".'
-            )
-        retain, forget = (wrapper.parameters(side) for side in (self.retain, self.forget))
-        if {*retain} != {*forget}:
-            raise ValueError(
-                f"DualOptimizer: retain has {len(retain)} parameters and forget {len(forget)}, of "
-                f"which {len({*retain} & {*forget})} are the same; the two sides would move "
-                "different weights. Did you pass the same parameters to both (a generator is empty "
-                "the second time)?"
-            )
-        self._check_sense()
-
-    def _check_sense(self) -> None:
-        sense = ">=" if self.constraint is None else self.constraint.sense
-        fitting = {">=": -1, "<=": +1, "==": 0}[sense]
-        if isinstance(self.forget, wrapper.ObjectiveOptimizer) and self.forget.sign != fitting:
-            side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
-            raise ValueError(
-                f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
-                f"{type(self.forget).__name__}, which would look where the constraint is easiest to "
-                f"meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
-            )
+    def _share_memory(self) -> None:
+        """One copy of theta is kept for both sides: they perturb one after the other."""
+        sides = [s for s in self._bases.values() if isinstance(s, wrapper.ObjectiveOptimizer)]
+        for side in sides:
+            side.share_memory(sides[0])
 
     @property
     def _bases(self) -> Mapping[str, Optimizer]:
@@ -170,9 +172,15 @@ class DualOptimizer(wrapper.Wrapper):
         """Clear both gradients."""
         super().zero_grad(set_to_none)
         self._forget_register = None
+        self._gate.undo()
 
     def backward(
-        self, *, retain: wrapper.Objective, forget: wrapper.Objective, weight: float = 1.0
+        self,
+        *,
+        retain: wrapper.Objective,
+        forget: wrapper.Objective,
+        weight: float = 1.0,
+        last: bool = False,
     ) -> Losses:
         """Add both gradients, taken at the same theta; the constraint observes the forget value.
 
@@ -183,6 +191,9 @@ class DualOptimizer(wrapper.Wrapper):
             forget: the measured quantity, or a pair `(loss, value)`; see the class.
             weight: scales the gradients only (1/K when accumulating over K micro-batches); among
                 several observations of a step it is the weight of this one.
+            last: promise that `step()` comes next. lambda+ is then decided as soon as the forget
+                value is known, and if the gate will be closed the backward pass behind it is
+                skipped: the same theta, states and lambda for less.
 
         Returns:
             Both losses, detached, at the perturbed points under SAM.
@@ -190,26 +201,74 @@ class DualOptimizer(wrapper.Wrapper):
         Raises:
             TypeError, ValueError: if an objective returns something else. Gradients, constraint
                 and theta are then as before, as they are if an objective itself raises.
+            RuntimeError: after a `backward(last=True)` of the same step; or if gradients do not
+                arrive, as under FSDP2 without gradient sync.
 
         Cost: 1 forward and 1 backward pass per plain side, 2 and 2 per SAM side.
         """
+        if self._gate.is_decided():
+            raise RuntimeError(
+                "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
+                "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
+                "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
+            )
         params = wrapper.parameters(self.retain)
         before = gradients.take(params)
+        saved = self.constraint.state_dict() if last and self.constraint is not None else None
         try:
-            retain_grad, retained = self._side(self.retain, params, before, retain, weight)
-            register = self._forget_register or gradients.empty(params)
-            forget_grad, forgotten = self._side(
-                self.forget, params, register, forget, weight, pair=True
-            )
-            self._keep_sign(forgotten)
+            with placed("DualOptimizer.backward, on the retain side"):
+                g_r, retained = self._side(self.retain, params, before, retain, weight)
+            register, forgotten = self._forget_register or gradients.empty(params), None
+            if self._gate.measures():
+                with placed("DualOptimizer.backward, on the forget side"):
+                    register, forgotten = self._forget(params, register, forget, weight, last)
         except BaseException:
             gradients.put(params, before)
+            self._take_back(saved)
             raise
-        gradients.put(params, retain_grad)
-        self._forget_register = forget_grad
-        if self.constraint is not None:
-            self.constraint.observe(forgotten.value, weight=weight)
-        return Losses(retained.loss, forgotten.loss)
+        gradients.put(params, g_r)
+        self._forget_register = register
+        unmeasured = torch.full_like(retained.loss, math.nan)
+        return Losses(retained.loss, unmeasured if forgotten is None else forgotten)
+
+    def _forget(
+        self,
+        params: list[Tensor],
+        register: Register,
+        objective: wrapper.Objective,
+        weight: float,
+        last: bool,
+    ) -> tuple[Register, Tensor]:
+        """The forget side's gradient and loss; the constraint has observed its value."""
+        wanted = partial(self._decide, weight) if last and self._may_skip(params) else None
+        g_f, seen = self._side(
+            self.forget, params, register, objective, weight, pair=True, wanted=wanted
+        )
+        self._keep_sign(seen)
+        if self.constraint is not None and not self._gate.is_decided():
+            self.constraint.observe(seen.value, weight=weight)
+        return g_f, seen.loss
+
+    def _may_skip(self, params: list[Tensor]) -> bool:
+        """Whether a forward without a backward does no harm."""
+        if self.constraint is None:
+            return False
+        return self.reshard is not None or not any(map(gradients.is_sharded, params))
+
+    def _decide(self, weight: float, evaluation: Evaluation) -> bool:
+        """Between the last forward and its backward: is the gate open?"""
+        assert self.constraint is not None
+        self.constraint.observe(evaluation.value.detach(), weight=weight)
+        is_open = self._gate.decide(self.constraint)
+        if not is_open and self.reshard is not None:
+            self.reshard()
+        return is_open
+
+    def _take_back(self, saved: dict[str, Any] | None) -> None:
+        """Undo a decision of a backward that failed."""
+        if self.constraint is not None and saved is not None and self._gate.is_decided():
+            self.constraint.load_state_dict(saved)
+            self._gate.undo()
 
     def _side(
         self,
@@ -220,16 +279,19 @@ class DualOptimizer(wrapper.Wrapper):
         weight: float,
         *,
         pair: bool = False,
+        wanted: Callable[[Evaluation], bool] | None = None,
     ) -> tuple[Register, Evaluation]:
         """One side's gradient on top of what it has accumulated, and what its objective saw."""
         gradients.put(params, gradients.copies(accumulated))
         if isinstance(side, wrapper.ObjectiveOptimizer):
-            evaluation = side.accumulate(objective, weight, self.backward_fn, pair=pair)
+            evaluation = side.accumulate(
+                objective, weight, self.backward_fn, pair=pair, wanted=wanted
+            )
         else:
-            evaluation = evaluate(objective, "DualOptimizer.backward", pair=pair)
             backward = self.backward_fn or torch.Tensor.backward
-            gradients.differentiate(evaluation.loss, weight, backward)
-        return gradients.take(params), evaluation.detached()
+            run = Run(objective, "DualOptimizer.backward", params, backward, pair, wanted)
+            evaluation = run(weight)
+        return gradients.take(params), evaluation
 
     def _keep_sign(self, evaluation: Evaluation) -> None:
         """Whether the register is descended (+1) or climbed (-1), the same for a whole step."""
@@ -262,8 +324,9 @@ class DualOptimizer(wrapper.Wrapper):
             if register is None:
                 self._warn_no_backward()
             else:
-                weight = 1.0 if self.constraint is None else _scalar(self.constraint.step())
-                if weight != 0 and self._is_finite(register):
+                norm = gradients.coming_norm(register)
+                weight = self._gate.commit(self.constraint)
+                if weight != 0 and self._is_finite(norm()):
                     self._forget_step(register, weight)
             self.retain.step()
 
@@ -279,8 +342,8 @@ class DualOptimizer(wrapper.Wrapper):
         finally:
             gradients.put(params, g_r)
 
-    def _is_finite(self, register: Register) -> bool:
-        if math.isfinite(gradients.norm(register).item()):
+    def _is_finite(self, norm: float) -> bool:
+        if math.isfinite(norm):
             return True
         self.skipped += 1
         warnings.warn(
@@ -297,7 +360,8 @@ class DualOptimizer(wrapper.Wrapper):
         only. The forget side is clipped before lambda+ multiplies it.
         """
         retain = gradients.read(wrapper.parameters(self.retain))
-        return Norms(*(_clip_(r, max_norm) for r in (retain, self._forget_register or [])))
+        sides = (retain, self._forget_register or [])
+        return Norms(*(gradients.clip_(register, max_norm) for register in sides))
 
     def _refuse(self, closure: object) -> None:
         if closure is not None:
@@ -305,7 +369,8 @@ class DualOptimizer(wrapper.Wrapper):
                 "DualOptimizer.step takes no closure: it could not say which side it "
                 "differentiates. Did you mean `backward(retain=..., forget=...)` and then `step()`?"
             )
-        if self.found_inf is not None:
+        if wrapper.is_scaled(self):
+            wrapper.leave_scaler(self)
             raise RuntimeError(
                 "DualOptimizer.step was called by a GradScaler, which unscales the retain gradient "
                 "only; the forget gradient would keep its loss scale. Did you mean bfloat16 "
@@ -325,55 +390,36 @@ class DualOptimizer(wrapper.Wrapper):
         if isinstance(self.retain, wrapper.Wrapper):
             self.retain._has_warned = True  # SAM has nothing to add to this
 
-    def _state_dict(self) -> dict[str, Any]:
+    def control_state_dict(self) -> dict[str, Any]:
+        """The constraint's state and the gate's: all but the states of the two sides."""
         constraint = None if self.constraint is None else self.constraint.state_dict()
-        sides = {name: base.state_dict() for name, base in self._bases.items()}
-        return {**sides, "constraint": constraint}
+        gate = {"gate": state} if (state := self._gate.state()) else {}
+        return {"constraint": constraint, **gate}
 
-    def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._check_state(state_dict)
+    def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore `control_state_dict()`."""
+        fitting.check_control(state_dict, self.constraint)
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
+        self._gate.load(state_dict.get("gate", {}))
+
+    def _state_dict(self) -> dict[str, Any]:
+        sides = {name: base.state_dict() for name, base in self._bases.items()}
+        return {**sides, **self.control_state_dict()}
+
+    def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        fitting.check_state(state_dict, self._bases, self.constraint)
+        self.load_control_state_dict(state_dict)
         for name, base in self._bases.items():
             base.load_state_dict(state_dict[name])
 
-    def _check_state(self, state_dict: dict[str, Any]) -> None:
-        """Find out before anything is loaded that the state is of another optimizer."""
-        expected = {*self._bases, "constraint"}
-        if {*state_dict} != expected:
-            raise ValueError(
-                f"DualOptimizer.load_state_dict found the keys {sorted(state_dict)} and needs "
-                f"{sorted(expected)}; one side's moments would be lost. Is it the checkpoint of a "
-                "single optimizer?"
-            )
-        if (state_dict["constraint"] is None) != (self.constraint is None):
-            raise ValueError(
-                "DualOptimizer.load_state_dict: only one of the checkpoint and this optimizer has "
-                "a constraint; the multiplier would be lost. Was it saved by Dual AdamW?"
-            )
-        for name, base in self._bases.items():
-            wrapper.check_groups(base, state_dict[name], f"DualOptimizer.load_state_dict: {name}")
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimizer."""
+        super().__setstate__(state)
+        self._share_memory()
 
     def __repr__(self) -> str:
         return (
             f"DualOptimizer(scale={self.scale!r}, constraint={self.constraint!r},\n"
             f"retain={self.retain!r},\nforget={self.forget!r})"
         )
-
-
-def _scalar(weight: float | Tensor) -> float:
-    if isinstance(weight, Tensor):
-        raise ValueError(
-            f"DualOptimizer.step: the constraint has {weight.numel()} multipliers and the forget "
-            "side one gradient, so no single weight is right. Did you mean a scalar measure, or "
-            "`constraint(...)` inside the retain objective of one optimizer?"
-        )
-    return weight
-
-
-def _clip_(register: Register, max_norm: float) -> Tensor:
-    norm = gradients.norm(register)
-    factor = max_norm / (norm.item() + 1e-6)
-    if factor < 1:
-        gradients.scale_(register, factor)
-    return norm

@@ -6,21 +6,19 @@ Source: the procedure Grad_SAM of Algorithm 1 in SAUL (section 4.2), after Foret
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from torch_alm import _gradients as gradients
+from torch_alm import _moves as moves
+from torch_alm._moves import Intent, Memory, Moves, Rounding, Swaps
+from torch_alm._realised import Realised, realised
+from torch_alm._rounding import Noise
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]]
-Block: TypeAlias = tuple[Tensor, Tensor]
-Memory: TypeAlias = dict[Tensor, Tensor]
-
-# On a CPU each block goes through the cache once: saved, then moved. 65,536 entries fit a core's
-# second-level cache three times over; accelerators take whole tensors.
-BLOCK = 65_536
 
 
 @dataclass(frozen=True)
@@ -28,13 +26,26 @@ class Perturbation:
     """What `perturbed` did.
 
     Attributes:
-        grad_norm: the joint L2 norm of the direction; `nan` or `inf` if it was not finite, and
-            then, as for 0, nothing moved.
-        moved: the number of entries of theta that were given a perturbation.
+        realised: with `diagnose=True`, how much of the perturbation the weights' dtype held.
     """
 
-    grad_norm: float
-    moved: int
+    realised: Realised | None = None
+    _norm: Tensor = field(default_factory=lambda: torch.zeros(()), repr=False)
+    _entries: int = field(default=0, repr=False)
+
+    @property
+    def grad_norm(self) -> float:
+        """The joint L2 norm of the direction; on an accelerator reading it waits for the device.
+
+        `nan` or `inf` if it was not finite, and then, as for 0, nothing moved.
+        """
+        return self._norm.item()
+
+    @property
+    def moved(self) -> int:
+        """The number of entries of theta that were given a perturbation."""
+        norm = self.grad_norm
+        return self._entries if norm != 0 and math.isfinite(norm) else 0
 
 
 @contextmanager
@@ -45,6 +56,9 @@ def perturbed(
     sign: int = 1,
     eps: float = 1e-12,
     adaptive: bool = False,
+    rounding: Rounding = "nearest",
+    swap: bool = False,
+    diagnose: bool = False,
     memory: Memory | None = None,
 ) -> Iterator[Perturbation]:
     r"""Inside the `with` block, theta is at theta + delta; on exit it is back, bit for bit.
@@ -66,14 +80,21 @@ def perturbed(
         eps: added to the norm, as the paper's epsilon_pert.
         adaptive: measure and move in units of each weight (ASAM, Kwon et al. 2021):
             delta = sign * rho * theta^2 g / (|| |theta| g ||_2 + eps).
+        rounding: "nearest" or, for bfloat16 and float16 weights, "stochastic": right on average
+            where delta is shorter than the distance between neighbouring numbers.
+        swap: point the parameters at new memory instead of writing into theirs. Cheaper; only for
+            plain tensors nobody else looks into (no FSDP2, no views, no CUDA graph).
+        diagnose: report in `realised` how much of delta the weights' dtype held.
         memory: where copies of theta may be kept for the next call. On a CPU fresh memory costs
             several times the copy itself.
 
     Raises:
-        ValueError: if a radius or `eps` is negative or not finite, or `sign` is not +1 or -1.
+        ValueError: if a radius or `eps` is negative or not finite, `sign` is not +1 or -1,
+            `rounding` is unknown, or a parameter cannot be swapped. theta is then at theta.
 
-    Cost: no backward pass; one copy of the perturbed parameters inside the block; seven passes over
-    their memory in all; one device synchronisation.
+    Cost: no backward pass; one copy of the perturbed parameters inside the block. Passes over their
+    memory, on a CPU: seven in all, four with `swap`; `rounding="stochastic"` about three times as
+    many. One synchronisation on a CPU, none on an accelerator; `diagnose` adds one.
 
     Example:
         >>> theta = torch.tensor([3.0, 4.0], requires_grad=True)
@@ -88,19 +109,25 @@ def perturbed(
         raise ValueError(
             f"perturbed: sign is {sign!r}; +1 climbs, -1 descends. Which did you mean?"
         )
+    if rounding not in ("nearest", "stochastic"):
+        raise ValueError(f'perturbed: rounding is {rounding!r}; it is "nearest" or "stochastic".')
     check_radius(eps, "perturbed: eps")
     radii = {p: sign * radius for p, radius in _radii(params, rho).items()}
-    directions = {p: p.grad for p in radii}
+    found = {p: p.grad for p in radii}
     gradients.clear(radii)
     rooms = _borrow(memory)
-    blocks: list[Block] = []
+    move = Swaps(rooms) if swap else Moves(rooms)
     torch.clear_autocast_cache()
     try:
-        perturbation = _move(radii, directions, blocks, rooms, eps, adaptive)
-        directions.clear()
+        plan = _Plan(radii, found, eps, adaptive)
+        found.clear()
+        pieces = move.there(plan.intents, adaptive=adaptive, noise=plan.noise(rounding))
+        how_far = realised(pieces) if diagnose else None
+        perturbation = Perturbation(how_far, plan.norm, plan.entries)
+        del plan, pieces  # and with them the directions
         yield perturbation
     finally:
-        _restore(blocks)
+        move.back()
         torch.clear_autocast_cache()
         if memory is not None:
             memory.update(rooms)
@@ -138,64 +165,51 @@ def _borrow(memory: Memory | None) -> Memory:
     return rooms
 
 
-@torch.no_grad()
-def _move(
-    radii: Mapping[Tensor, float],
-    directions: Mapping[Tensor, Tensor | None],
-    blocks: list[Block],
-    rooms: Memory,
-    eps: float,
-    adaptive: bool,
-) -> Perturbation:
-    """theta <- theta + delta, each block saved in `blocks` before it moves."""
-    moving = {p: g for p, g in directions.items() if g is not None and radii[p] != 0}
-    norm = _norm(moving, adaptive)
-    if norm == 0 or not math.isfinite(norm):
-        return Perturbation(norm, 0)
-    for p, g in moving.items():
-        scale = radii[p] / (norm + eps)
-        for theta, saved, direction in _blocks(p, g, rooms):
-            saved.copy_(theta)
-            blocks.append((theta, saved))
-            # A factor 1/||g|| may be beyond half precision even where the product is not.
-            step = direction.to(torch.promote_types(direction.dtype, torch.float32))
-            theta.add_(saved * saved * step if adaptive else step, alpha=scale)
-    return Perturbation(norm, sum(p.numel() for p in moving))
+class _Plan:
+    """Where each parameter goes: `scale * direction`, with one norm over all."""
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        radii: Mapping[Tensor, float],
+        found: Mapping[Tensor, Tensor | None],
+        eps: float,
+        adaptive: bool,
+    ) -> None:
+        moving = {p: g for p, g in found.items() if g is not None and radii[p] != 0}
+        aligned = {p: gradients.aligned(g, p) for p, g in moving.items()}
+        lengths = [p.abs() * _wide(g) for p, g in aligned.items()] if adaptive else aligned.values()
+        self.norm = gradients.norm(lengths)
+        self.entries = sum(p.numel() for p in aligned)
+        self.intents = _intents(aligned, radii, self.norm, eps)
+
+    def noise(self, rounding: Rounding) -> Noise | None:
+        """Noise that differs from step to step and is the same on all ranks."""
+        return Noise(self.norm) if rounding == "stochastic" else None
 
 
-def _norm(moving: Mapping[Tensor, Tensor], adaptive: bool) -> float:
-    """The joint length of the directions, in units of each weight if `adaptive`."""
-    register = [p.abs() * g for p, g in moving.items()] if adaptive else list(moving.values())
-    return gradients.norm(register).item()
+def _wide(g: Tensor) -> Tensor:
+    return g.to(torch.promote_types(g.dtype, torch.float32))
 
 
-def _blocks(p: Tensor, g: Tensor, rooms: Memory) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-    """Pieces of theta with the room to save them and their direction, sharing memory with `p`."""
-    theta, direction = gradients.local(p), gradients.local(g)
-    saved = _room(p, theta, rooms)
-    dense = direction.layout == torch.strided and direction.is_contiguous()
-    if theta.device.type != "cpu" or not (theta.is_contiguous() and dense):
-        return [(theta, saved, direction)]
-    pieces = (t.view(-1).split(BLOCK) for t in (theta, saved, direction))
-    return zip(*pieces, strict=True)
+def _intents(
+    directions: Mapping[Tensor, Tensor], radii: Mapping[Tensor, float], norm: Tensor, eps: float
+) -> list[Intent]:
+    """Factors rho / (||g|| + eps), or nothing at all where ||g|| is 0 or not finite.
 
-
-def _room(p: Tensor, theta: Tensor, rooms: Memory) -> Tensor:
-    """Memory for a copy of theta; on a CPU it is kept for the next time."""
-    room = rooms.get(p)
-    if room is None or room.shape != theta.shape or room.dtype != theta.dtype:
-        room = torch.empty_like(theta)
-        if theta.device.type == "cpu":
-            rooms[p] = room
-    return room
-
-
-@torch.no_grad()
-def _restore(blocks: list[Block]) -> None:
-    """Copy back what was saved, and nothing else."""
-    for theta, saved in blocks:
-        theta.copy_(saved)
-    blocks.clear()
+    Accelerators choose on the device; the host would have to wait for them.
+    """
+    if all(gradients.local(p).device.type in moves.BLOCKWISE for p in directions):
+        length = norm.item()
+        if length == 0 or not math.isfinite(length):
+            return []
+        return [Intent(p, g, radii[p] / (length + eps)) for p, g in directions.items()]
+    usable = norm.isfinite() & (norm != 0)
+    inverse = torch.where(usable, 1 / (norm + eps), torch.zeros_like(norm))
+    scales = {radius: radius * inverse for radius in {radii[p] for p in directions}}
+    return [
+        Intent(p, g, scales[radii[p]].to(gradients.local(g).device)) for p, g in directions.items()
+    ]
 
 
 @torch.no_grad()

@@ -6,7 +6,7 @@ Source: SAUL (section 4.2 and the procedure Grad_SAM of Algorithm 1); Foret et a
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeAlias, final
 
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm import _gradients as gradients
+from torch_alm import _matching as matching
 from torch_alm import _wrapper as wrapper
 from torch_alm._gradients import Backward, Evaluation
-from torch_alm._passes import RandomState, evaluate, rehearsal
-from torch_alm.perturb import Memory, Perturbation, check_radius, perturbed
+from torch_alm._passes import RandomState, Run, placed, rehearsal
+from torch_alm.perturb import Memory, Perturbation, Rounding, check_radius, perturbed
 
 Closure: TypeAlias = Callable[[], Tensor | float]
 
@@ -34,6 +35,9 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         adaptive: bool = False,
         backward: Backward = torch.Tensor.backward,
         replay_rng: bool = True,
+        first_pass: Callable[[], AbstractContextManager[object]] = nullcontext,
+        rounding: Rounding = "nearest",
+        diagnose: bool = False,
     ) -> None:
         """Wrap `base`; see the class."""
         name = type(self).__name__
@@ -43,6 +47,11 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         self.adaptive = adaptive
         self.backward_fn = backward
         self.replay_rng = replay_rng
+        self.first_pass = first_pass
+        self.rounding: Rounding = rounding
+        self.diagnose = diagnose
+        self.perturbation: Perturbation | None = None
+        self._has_diagnosed = False
         self._has_perturbed_gradient = False
         self._has_warned = False
         self._scratch: Memory = {}
@@ -89,9 +98,12 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
             sign=self.sign,
             eps=self.eps,
             adaptive=self.adaptive,
+            rounding=self.rounding,
+            diagnose=self.diagnose or self._may_be_swallowed(),
             memory=self._scratch,
-        ) as perturbation:
-            yield perturbation
+        ) as self.perturbation:
+            self._warn_swallowed(self.perturbation)
+            yield self.perturbation
         self._has_perturbed_gradient = True
 
     def backward(self, objective: wrapper.Objective, *, weight: float = 1.0) -> Tensor:
@@ -120,16 +132,21 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         backward: Backward | None,
         *,
         pair: bool = False,
+        wanted: Callable[[Evaluation], bool] | None = None,
     ) -> Evaluation:
-        """`backward`, for optimizers built on this one: any backward, and `(loss, value)` pairs."""
+        """`backward`, for optimizers built on this one.
+
+        Any backward, `(loss, value)` pairs, and a second backward only where `wanted`.
+        """
         params = wrapper.parameters(self)
-        run = _Run(objective, f"{type(self).__name__}.backward", pair, backward or self.backward_fn)
+        name = f"{type(self).__name__}.backward"
+        run = Run(objective, name, params, backward or self.backward_fn, pair, wanted)
         random = RandomState(params) if self.replay_rng else None
         accumulated = gradients.take(params)
         try:
-            with rehearsal():
-                run(1.0)
-            with self.perturbed():
+            with placed(f"{name}, in the first pass, at theta"), self.first_pass():
+                run.rehearse()
+            with placed(f"{name}, in the second pass; theta is back"), self.perturbed():
                 # Before the second backward, so that engines that reduce while they
                 # differentiate see what other ranks see.
                 gradients.put(params, accumulated)
@@ -171,13 +188,38 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
         random = RandomState(wrapper.parameters(self)) if self.replay_rng else None
-        with rehearsal():
+        with rehearsal(), self.first_pass():
             loss = closure()
         with self.perturbed():
             if random is not None:
                 random.replay()
             closure()
         return loss
+
+    def _may_be_swallowed(self) -> bool:
+        """Whether to look, once, how much of the perturbation narrow weights hold."""
+        narrow = (torch.bfloat16, torch.float16)
+        return (
+            not self._has_diagnosed
+            and self.rho > 0
+            and any(p.dtype in narrow for p in wrapper.parameters(self))
+        )
+
+    def _warn_swallowed(self, perturbation: Perturbation) -> None:
+        realised = perturbation.realised
+        if self._has_diagnosed or realised is None or realised.share != realised.share:
+            return
+        self._has_diagnosed = True
+        if realised.is_swallowed:
+            warnings.warn(
+                f"{type(self).__name__}: the weights' dtype swallows the perturbation. "
+                f"{realised.share:.2%} of the entries moved, and "
+                f"{realised.length * realised.cosine:.1%} of rho = {self.rho} in the intended "
+                "direction; what follows is about the base optimizer. Did you mean float32 weights "
+                "under bfloat16 autocast, or "
+                '`rounding="stochastic"`?',
+                stacklevel=6,
+            )
 
     def _warn_plain_step(self) -> None:
         if self._has_warned:
@@ -194,6 +236,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         return self.base.state_dict()
 
     def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        matching.check(self.base, state_dict, f"{type(self).__name__}.load_state_dict: it")
         self.base.load_state_dict(state_dict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -203,21 +246,6 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rho={self.rho}, eps={self.eps}, base={self.base!r})"
-
-
-class _Run:
-    """One objective and the way to differentiate it."""
-
-    def __init__(
-        self, objective: wrapper.Objective, owner: str, pair: bool, backward: Backward
-    ) -> None:
-        self.objective, self.owner, self.pair, self.backward = objective, owner, pair, backward
-
-    def __call__(self, weight: float) -> Evaluation:
-        """`.grad += weight * gradient`, here."""
-        evaluation = evaluate(self.objective, self.owner, pair=self.pair)
-        gradients.differentiate(evaluation.loss, weight, self.backward)
-        return evaluation.detached()
 
 
 @final
@@ -243,6 +271,18 @@ class SAM(_PerturbedOptimizer):
         backward: receives the raw loss and owns all scaling, for instance
             `lambda loss: accelerator.backward(loss / k)`. Settable later as `backward_fn`.
         replay_rng: run the second pass with the random state of the first (the same dropout).
+        first_pass: makes a context for the pass that only finds delta. Over several ranks delta
+            follows the gradient of all of them; with `first_pass=model.no_sync` (DDP) it follows
+            each rank's own, and the step has one reduction less.
+        rounding: "stochastic" for pure bfloat16 weights, where delta is mostly shorter than the
+            distance between two neighbouring numbers and nearest rounding drops it.
+        diagnose: have `perturbation.realised` tell how much of delta the weights' dtype held.
+
+    Attributes:
+        perturbation: the latest one: norm of g, entries moved, what was realised.
+
+    Warns:
+        UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta.
 
     Raises:
         TypeError: if `base` is not an optimizer, or is one that needs a closure (LBFGS).

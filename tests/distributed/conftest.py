@@ -1,0 +1,20 @@
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+
+from tests.distributed import task
+from tests.distributed.ranks import Ranks
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    pair = Ranks(tmp_path_factory.mktemp("groups"))
+    yield pair
+    pair.stop()
+
+
+@pytest.fixture(scope="session")
+def plain_run(ranks: Ranks) -> Callable[[str, int], list[task.Outcome]]:
+    """Runs without special settings, each taken once."""
+    return cache(lambda engine, micro: ranks(task.train, engine, micro))

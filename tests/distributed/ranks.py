@@ -1,0 +1,90 @@
+"""Two processes with a gloo group between them, kept for all tests of the folder.
+
+Each call gets a group of its own, so that one that broke does not reach the next.
+"""
+
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+WORLD = 2
+PATIENCE = 90.0  # seconds until a call that does not answer is given up
+
+
+class Ranks:
+    """Processes that run one function at a time, each with its rank as the first argument."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start the pair; its groups meet at files in the folder."""
+        self._folder, self._calls = folder, 0
+        self._start()
+
+    def _start(self) -> None:
+        context = mp.get_context("spawn")
+        self._ends, self._processes = [], []
+        for rank in range(WORLD):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, there), daemon=True)
+            process.start()
+            self._ends.append(here)
+            self._processes.append(process)
+
+    def __call__(self, function: Callable, *args: Any, timeout: float = 30.0) -> list[Any]:
+        """What each rank returns; an `AssertionError` with its traceback where one raised.
+
+        A collective that waits longer than `timeout` seconds raises on the rank that waits. A rank
+        that dies returns `None`, and a new pair is started.
+        """
+        self._calls += 1
+        store = str(self._folder / f"group-{self._calls}")
+        for end in self._ends:
+            end.send((store, timeout, function, args))
+        answers = [self._answer(end) for end in self._ends]
+        if None in answers:
+            self.stop()
+            self._start()
+        failures = [a[1] for a in answers if a is not None and not a[0]]
+        assert not failures, "\n".join(failures)
+        return [None if a is None else a[1] for a in answers]
+
+    @staticmethod
+    def _answer(end: Connection) -> tuple[bool, Any] | None:
+        try:
+            return end.recv() if end.poll(PATIENCE) else None
+        except EOFError:
+            return None
+
+    def stop(self) -> None:
+        for process, end in zip(self._processes, self._ends, strict=True):
+            process.kill()
+            process.join()
+            process.close()
+            end.close()
+
+
+def _serve(rank: int, end: Connection) -> None:
+    torch.set_num_threads(1)
+    while True:
+        store, timeout, function, args = end.recv()
+        try:
+            dist.init_process_group(
+                "gloo",
+                init_method=f"file://{store}",
+                rank=rank,
+                world_size=WORLD,
+                timeout=timedelta(seconds=timeout),
+            )
+            answer = True, function(rank, *args)
+        except BaseException:
+            answer = False, f"rank {rank}:\n{traceback.format_exc()}"
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        end.send(answer)

@@ -1,0 +1,322 @@
+"""Metrics, residuals, statuses, overshoot, the best step; and what a checkpoint must hold."""
+
+import copy
+import io
+import math
+import pickle
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_alm import ALMConstraint, Best, PenaltyGrowth, Release
+
+
+def constraint(**given: Any) -> ALMConstraint:
+    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
+
+
+def follow(c: ALMConstraint, values: list[Any]) -> dict[str, Any]:
+    for value in values:
+        c.observe(value)
+        c.step()
+    return c.metrics()
+
+
+@pytest.mark.parametrize(
+    ("sense", "multiplier", "value", "feasibility", "complementarity"),
+    [
+        (">=", 0.0, 0.25, 0.75, 0.75),  # not met: the violation, both
+        (">=", 0.0, 3.0, 0.0, 0.0),  # slack and no weight
+        (">=", 8.0, 1.25, 0.0, 0.25),  # weight 7.875, slack 0.25
+        (">=", 0.3, 1.5, 0.0, 0.05),  # weight 0.05, slack 0.5
+        ("<=", 8.0, 0.75, 0.0, 0.25),
+        ("==", 8.0, 1.25, 0.25, 0.0),
+        ("==", 8.0, 0.5, 0.5, 0.0),
+    ],
+)
+def test_kkt_residuals(
+    sense: str, multiplier: float, value: float, feasibility: float, complementarity: float
+) -> None:
+    metrics = follow(constraint(sense=sense, multiplier=multiplier), [value])
+    assert metrics["kkt_feasibility"] == pytest.approx(feasibility)
+    assert metrics["kkt_complementarity"] == pytest.approx(complementarity)
+
+
+def test_residuals_of_a_vector_are_those_of_its_worst_entry() -> None:
+    c = constraint(alpha=torch.tensor([1.0, 1.0, 1.0]), multiplier=torch.tensor([0.0, 4.0, 0.0]))
+    metrics = follow(c, [torch.tensor([0.5, 1.75, 9.0])])
+    assert metrics["kkt_feasibility"] == 0.5 and metrics["kkt_complementarity"] == 0.75
+    assert metrics["violation"] == pytest.approx((0.5 - 0.75 - 8.0) / 3)
+    assert metrics["overshoot"] == 8.0 and metrics["status"] == "violated"
+
+
+def test_stationarity_is_the_joint_norm_and_only_there_when_asked_for() -> None:
+    c = constraint()
+    follow(c, [0.0])
+    assert "kkt_stationarity" not in c.metrics()
+    gradient = [torch.tensor([3.0]), None, torch.tensor([[4.0]])]
+    assert c.metrics(gradient=gradient)["kkt_stationarity"] == 5.0
+
+
+def test_all_metrics_are_plain_numbers_or_a_word() -> None:
+    c = constraint(alpha=torch.ones(2))
+    for value in follow(c, [torch.zeros(2)]).values():
+        assert type(value) in (int, float, str)
+
+
+def test_every_status_in_a_life() -> None:
+    c = constraint(max_multiplier=5.0, tolerance=0.1)
+    assert c.metrics()["status"] == "unmeasured"
+    c.observe(math.nan)
+    with pytest.warns(UserWarning, match="not finite"):
+        c.step()
+    assert c.metrics()["status"] == "non_finite"
+    assert follow(c, [0.0])["status"] == "violated"
+    c.observe(math.inf)
+    with pytest.warns(UserWarning, match="not finite"):
+        c.step()
+    assert c.metrics()["status"] == "non_finite"
+    assert follow(c, [0.95])["status"] == "satisfied", "within the tolerance, and still pushed"
+    assert follow(c, [9.0])["status"] == "released"
+    with pytest.warns(UserWarning, match="max_multiplier"):
+        assert follow(c, [-10.0])["status"] == "capped"
+    assert follow(c, [1.0])["status"] == "satisfied", "met, wherever the multiplier is"
+
+
+def test_an_equality_is_violated_on_both_sides() -> None:
+    for value in (0.5, 1.5):
+        assert follow(constraint(sense="=="), [value])["status"] == "violated"
+    assert follow(constraint(sense="=="), [1.0])["status"] == "released"
+    assert follow(constraint(sense="==", tolerance=0.5), [1.5])["status"] == "satisfied"
+
+
+@pytest.mark.parametrize("every", [1, 20])
+def test_out_of_reach_is_suspected_after_two_stretches_without_progress(every: int) -> None:
+    steps = 4 * max(64, 8 * every)
+    c = constraint(every=every)
+    assert follow(c, [0.0] * (steps - 1))["status"] == "violated"
+    assert follow(c, [0.0])["status"] == "suspected_infeasible"
+    assert follow(c, [2.0])["status"] == "satisfied"
+    assert follow(c, [0.0])["status"] == "violated", "one met step starts it all again"
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({}, [-1000.0 / (step + 1) for step in range(600)]),
+        ({"mu": 0.0, "multiplier": 1.0}, [0.0] * 600),
+        ({"sense": "=="}, [1.0 + (-1.0) ** (step // 50) for step in range(600)]),
+        ({"tolerance": 1.0}, [0.0] * 600),
+    ],
+    ids=["progress", "no pressure", "changing sides", "within tolerance"],
+)
+def test_what_is_not_out_of_reach(given: dict[str, Any], values: list[float]) -> None:
+    c = constraint(**given)
+    for value in values:
+        assert follow(c, [value])["status"] != "suspected_infeasible"
+
+
+def test_out_of_reach_after_progress_that_ended() -> None:
+    c = constraint()
+    follow(c, [-9.0] * 256)
+    assert c.metrics()["status"] == "suspected_infeasible"
+    assert follow(c, [0.0] * 256)["status"] == "violated", "it moved: judged again"
+    assert follow(c, [0.0] * 512)["status"] == "suspected_infeasible"
+
+
+def test_one_entry_out_of_reach_is_enough_and_a_fluctuating_one_does_not_hide_it() -> None:
+    c = constraint(alpha=torch.ones(2))
+    for step in range(256):
+        follow(c, [torch.tensor([0.5, 1.0 + 50 * (-1.0) ** step])])
+    assert c.metrics()["status"] == "suspected_infeasible"
+
+
+def test_overshoot_is_how_far_beyond_alpha_it_has_ever_been() -> None:
+    c = constraint()
+    found = [follow(c, [value])["overshoot"] for value in (0.0, 0.5, 2.5, 1.5, 0.0)]
+    assert found == [0.0, 0.0, 1.5, 1.5, 1.5]
+    assert follow(constraint(sense="<="), [0.0, 3.0])["overshoot"] == 1.0
+
+
+def test_an_equality_overshoots_to_the_side_it_did_not_come_from() -> None:
+    c = constraint(sense="==")
+    found = [follow(c, [value])["overshoot"] for value in (1.0, 5.0, 2.0, 0.75, 1.5)]
+    assert found == [0.0, 0.0, 0.0, 0.25, 0.25]
+    v = constraint(sense="==", alpha=torch.ones(2))
+    found = follow(v, [torch.tensor([5.0, 0.0]), torch.tensor([0.75, 1.5])])
+    assert found["overshoot"] == 0.5
+
+
+def test_active_share_counts_steps_with_any_open_gate() -> None:
+    c = constraint(alpha=torch.ones(2))
+    rows = [[2.0, 2.0], [2.0, 0.0], [2.0, 9.0], [0.0, 2.0]]
+    assert follow(c, [torch.tensor(row) for row in rows])["active_share"] == 0.5
+
+
+def test_the_best_step_is_the_lowest_objective_among_those_that_met() -> None:
+    saved: list[Best] = []
+    c = constraint(on_best=saved.append, tolerance=0.1)
+    steps = [
+        (0.0, 1.0),  # not met
+        (1.5, 3.0),
+        (0.95, 2.0),  # within the tolerance
+        (2.0, 2.5),  # not better
+        (0.5, 0.5),  # not met
+        (2.0, math.nan),
+        (2.0, -math.inf),
+        (3.0, 1.5),
+    ]
+    for value, objective in steps:
+        c.observe(value)
+        c.step(objective=torch.tensor(objective))
+    assert saved == [Best(2, 3.0, 1.5), Best(3, 2.0, 0.95), Best(8, 1.5, 3.0)]
+    assert c.best == saved[-1]
+
+
+def test_a_step_without_objective_or_measurement_is_never_the_best() -> None:
+    c = constraint()
+    follow(c, [2.0])
+    assert c.best is None
+    c.observe(math.nan)
+    with pytest.warns(UserWarning, match="not finite"):
+        c.step(objective=1.0)
+    assert c.best is None
+
+
+def test_every_entry_has_to_meet_for_the_best_step() -> None:
+    c = constraint(alpha=torch.ones(2))
+    for row in ([2.0, 0.0], [2.0, 2.0]):
+        c.observe(torch.tensor(row))
+        c.step(objective=1.0)
+    assert c.best == Best(2, 1.0, 2.0)
+
+
+def test_discard_forgets_the_step() -> None:
+    c = constraint()
+    c.observe(-50.0)
+    assert c.observed == 1
+    c.discard()
+    assert c.observed == 0
+    assert follow(c, [1.0])["value"] == 1.0
+
+
+SETTINGS = st.fixed_dictionaries(
+    {
+        "sense": st.sampled_from([">=", "<="]),
+        "every": st.integers(1, 4),
+        "warmup": st.integers(0, 5),
+        "hold": st.sampled_from([None, 0.7]),
+        "tolerance": st.sampled_from([0.0, 0.2]),
+        "release": st.sampled_from([None, Release(0.3, after=2)]),
+        "growth": st.sampled_from([None, PenaltyGrowth(1.5, limit=4.0)]),
+        "multiplier": st.sampled_from([0.0, 1.0]),
+    }
+)
+SMOOTHING = st.sampled_from([{}, {"window": 4, "deadband": 0.5}, {"window": 3}, {"ema": 0.7}])
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(SETTINGS, SMOOTHING, st.sampled_from([None, 3]), st.integers(0, 150), st.integers(0, 99))
+def test_resume_at_any_step_equals_never_stopping(
+    given: dict[str, Any], smoothing: dict[str, Any], size: int | None, stop: int, seed: int
+) -> None:
+    noise, alpha = random.Random(seed), 1.0 if size is None else torch.ones(size)
+    whole = constraint(**{**given, **smoothing, "alpha": alpha})
+    rows = [[noise.gauss(0.5, 1.0) for _ in range(size or 1)] for _ in range(stop + 30)]
+    values = [row[0] if size is None else torch.tensor(row) for row in rows]
+    for value in values[:stop]:
+        whole.observe(value)
+        whole.step(objective=abs(float(torch.as_tensor(value).sum())))
+    buffer = io.BytesIO()
+    torch.save(whole.state_dict(), buffer)
+    buffer.seek(0)
+    resumed = constraint(**{**given, **smoothing, "alpha": alpha})
+    resumed.load_state_dict(torch.load(buffer, weights_only=True))
+    twins = [whole, resumed, pickle.loads(pickle.dumps(whole)), copy.deepcopy(whole)]
+    for value in values[stop:]:
+        weights = []
+        for twin in twins:
+            twin.observe(value)
+            weights.append(torch.as_tensor(twin.step(objective=1.0)))
+        assert all(torch.equal(weights[0], weight) for weight in weights)
+    assert len({str(twin.metrics()) + str(twin.best) + str(twin.mu) for twin in twins}) == 1
+    assert len({str(twin.state_dict()) for twin in twins}) == 1
+
+
+@settings(max_examples=80, derandomize=True, deadline=None)
+@given(SETTINGS, SMOOTHING, st.lists(st.floats(-9, 9), min_size=1, max_size=40))
+def test_multiplier_and_weight_are_never_negative(
+    given: dict[str, Any], smoothing: dict[str, Any], values: list[float]
+) -> None:
+    c = constraint(**{**given, **smoothing})
+    for value in values:
+        c.observe(value)
+        assert c.step() >= 0 and c.multiplier >= 0
+
+
+@settings(max_examples=80, derandomize=True, deadline=None)
+@given(SETTINGS, SMOOTHING, st.lists(st.floats(-9, 9), min_size=1, max_size=40))
+def test_at_least_f_is_at_most_minus_f_whatever_the_rules(
+    given: dict[str, Any], smoothing: dict[str, Any], values: list[float]
+) -> None:
+    least = constraint(**{**given, **smoothing, "sense": ">=", "alpha": 2.0})
+    most = constraint(**{**given, **smoothing, "sense": "<=", "alpha": -2.0})
+    for value in values:
+        least.observe(value)
+        most.observe(-value)
+        assert least.step() == most.step()
+    assert {**least.metrics(), "value": 0} == {**most.metrics(), "value": 0}
+
+
+@settings(max_examples=80, derandomize=True, deadline=None)
+@given(
+    SMOOTHING,
+    st.lists(st.floats(-9, 9), min_size=1, max_size=20),
+    st.integers(0, 19),
+    st.floats(0, 5),
+)
+def test_more_violation_in_a_step_never_means_less_weight(
+    smoothing: dict[str, Any], values: list[float], place: int, more: float
+) -> None:
+    smoothing = {name: value for name, value in smoothing.items() if name != "deadband"}
+    worse = [v - more if i == place % len(values) else v for i, v in enumerate(values)]
+    calm, pressed = (constraint(**smoothing) for _ in range(2))
+    for before, after in zip(values, worse, strict=True):
+        calm.observe(before)
+        pressed.observe(after)
+        assert pressed.step() >= calm.step() - 1e-12
+
+
+def test_a_checkpoint_with_something_missing_inside_is_refused() -> None:
+    c = constraint()
+    follow(c, [0.0, 0.5])
+    for part in ("filter", "windup", "record"):
+        state = c.state_dict()
+        state[part].popitem()
+        with pytest.raises(ValueError, match=f"in '{part}' and needs"):
+            c.load_state_dict(state)
+    with pytest.raises(ValueError, match="not finite"):
+        c.load_state_dict({**c.state_dict(), "multiplier": math.nan})
+    assert c.metrics()["steps"] == 2
+
+
+def test_a_checkpoint_is_loaded_in_a_run_with_another_window() -> None:
+    noise = random.Random(0)
+    c = constraint(window=6)
+    follow(c, [noise.gauss(0, 1) for _ in range(9)])
+    shorter = constraint(window=2)
+    shorter.load_state_dict(c.state_dict())
+    follow(shorter, [0.0, 3.0])
+    assert shorter.metrics()["violation"] == pytest.approx(-0.5)
+
+
+def test_what_was_observed_before_loading_is_gone() -> None:
+    c = constraint()
+    state = c.state_dict()
+    c.observe(-9.0)
+    c.load_state_dict(state)
+    assert c.observed == 0

@@ -1,0 +1,156 @@
+"""One multiplier per example, observed by index."""
+
+import math
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from torch_alm import ALMConstraint
+
+
+def per_example(n: int = 5, **given: Any) -> ALMConstraint:
+    return ALMConstraint(None, **{"alpha": torch.ones(n), "mu": 0.5, **given})
+
+
+@pytest.mark.parametrize("given", [{}, {"window": 3, "deadband": 0.5}, {"ema": 0.6}], ids=str)
+def test_entries_are_constraints_of_their_own(given: dict[str, Any]) -> None:
+    noise = random.Random(0)
+    together = per_example(multiplier=0.1, **given)
+    apart = [ALMConstraint(None, alpha=1.0, mu=0.5, multiplier=0.1, **given) for _ in range(5)]
+    for _ in range(40):
+        index = noise.sample(range(5), k=3)
+        values = [noise.gauss(0.9, 0.6) for _ in index]
+        together.observe(torch.tensor(values, dtype=torch.float64), index=index)
+        weights = together.step()
+        for i, value in zip(index, values, strict=True):
+            apart[i].observe(value)
+            assert weights[i].item() == pytest.approx(apart[i].step(), abs=1e-12)
+        assert together.multiplier.tolist() == pytest.approx(
+            [c.multiplier for c in apart], abs=1e-12
+        )
+    assert (together.multiplier == 0).any() or (together.multiplier > 0).all()
+
+
+def test_an_entry_that_is_not_observed_keeps_its_multiplier_which_is_its_weight() -> None:
+    c = per_example(multiplier=torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0]))
+    c.observe(torch.tensor([0.0]), index=torch.tensor([3]))
+    assert c.step().tolist() == [0.0, 1.0, 2.0, 3.5, 4.0] == c.multiplier.tolist()
+
+
+def test_duplicates_are_averaged_by_weight_within_and_between_observations() -> None:
+    c = per_example()
+    c.observe(torch.tensor([0.0, -4.0, 3.0]), index=[1, 1, 2])
+    c.observe(torch.tensor([-8.0]), index=[1], weight=2.0)
+    c.step()
+    mean = (0.0 - 4.0 + 2 * -8.0) / 4
+    assert c.multiplier.tolist() == [0.0, 0.5 * (1 - mean), 0.0, 0.0, 0.0]
+
+
+def test_whole_vectors_and_indices_mix() -> None:
+    c = per_example(2)
+    c.observe(torch.tensor([0.0, 1.0]))
+    c.observe(torch.tensor([-2.0]), index=[0])
+    assert c.step().tolist() == [0.5 * 2.0, 0.0]
+
+
+def test_a_batch_without_examples_of_this_constraint_changes_nothing() -> None:
+    c = per_example(multiplier=1.0)
+    c.observe(torch.empty(0), index=torch.empty(0, dtype=torch.long))
+    assert c.step().tolist() == [1.0] * 5
+    assert c.metrics()["steps"] == 1
+
+
+def test_one_bad_value_is_skipped_where_it_is() -> None:
+    c = per_example(3)
+    c.observe(torch.tensor([math.nan, 0.0]), index=[0, 2])
+    with pytest.warns(UserWarning, match="1 measurement"):
+        assert c.step().tolist() == [0.0, 0.0, 0.5]
+    assert c.skipped == 1
+
+
+@pytest.mark.parametrize("given", [{}, {"window": 2}], ids=str)
+def test_the_penalty_of_an_index_prices_its_entries_only(given: dict[str, Any]) -> None:
+    alpha = torch.tensor([1.0, 2.0, 3.0])
+    c = ALMConstraint(None, alpha=alpha, mu=0.5, multiplier=torch.tensor([0.1, 0.2, 0.3]), **given)
+    x = torch.tensor([0.5, 9.0], requires_grad=True)
+    price = c.penalty(x, index=[2, 0])
+    (gradient,) = torch.autograd.grad(price, x)
+    plus = 0.3 + 0.5 * (3.0 - 0.5)
+    assert gradient.tolist() == pytest.approx([-plus, 0.0])
+    assert price.item() == pytest.approx(plus**2 - 0.3**2 - 0.1**2)
+    c.observe(x, index=[2, 0])
+    assert c.step().tolist() == pytest.approx([0.0, 0.2, plus])
+
+
+def test_an_alpha_of_one_number_needs_a_multiplier_that_says_how_many() -> None:
+    c = ALMConstraint(None, alpha=1.0, mu=0.5, multiplier=torch.zeros(4))
+    c.observe(torch.tensor([0.0]), index=[2])
+    assert c.step().tolist() == [0.0, 0.0, 0.5, 0.0]
+    with pytest.raises(ValueError, match=r"multipliers have shape \(\).*one entry per example"):
+        ALMConstraint(None, alpha=1.0, mu=0.5).observe(torch.tensor([0.0]), index=[2])
+
+
+@pytest.mark.parametrize(
+    ("values", "index", "sentence"),
+    [
+        ([0.0], [5], "goes from 5 to 5, and there are 5 multipliers, 0 to 4"),
+        ([0.0, 0.0], [-1, 2], "goes from -1 to 2"),
+        ([0.0, 0.0], [1], r"index has shape \(1,\) and value \(2,\)"),
+        ([[0.0], [0.0]], [[1], [2]], "in a row"),
+        ([0.0], [1.0], "index is of torch.float32"),
+        ([0.0, 0.0], [True, False], "index is of torch.bool"),
+    ],
+)
+def test_an_index_that_fits_nothing_is_refused(values: Any, index: Any, sentence: str) -> None:
+    c = per_example()
+    with pytest.raises(ValueError, match=sentence):
+        c.observe(torch.tensor(values), index=index)
+    assert c.observed == 0
+
+
+def test_metrics_ignore_entries_that_were_never_seen() -> None:
+    c = per_example(3)
+    c.observe(torch.tensor([2.0]), index=[1])
+    c.step()
+    metrics = c.metrics()
+    assert metrics["value"] == 2.0 and metrics["violation"] == -1.0
+    assert metrics["status"] == "released" and metrics["overshoot"] == 1.0
+    c.observe(torch.tensor([0.0]), index=[0])
+    c.step()
+    assert c.metrics()["status"] == "violated"
+    assert c.metrics()["kkt_feasibility"] == 1.0
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1,), (1, 1)], ids=str)
+def test_multipliers_may_have_any_shape(shape: tuple[int, ...]) -> None:
+    c = ALMConstraint(lambda v: v, alpha=torch.ones(shape), mu=0.5)
+    x = torch.zeros(shape, requires_grad=True)
+    c(x).backward()
+    assert torch.equal(c.step(), torch.full(shape, 0.5, dtype=torch.float64))
+    assert torch.equal(x.grad, torch.full(shape, -0.5))
+
+
+def test_a_number_of_one_entry_may_have_dimensions() -> None:
+    c = ALMConstraint(lambda v: v, alpha=1.0, mu=0.5)
+    for value in (torch.zeros(1), torch.zeros(1, 1), torch.zeros(())):
+        c(value)
+    assert c.step() == 0.5
+
+
+def test_a_measure_without_a_tensor_is_named() -> None:
+    with pytest.raises(TypeError, match="the measure returned float"):
+        ALMConstraint(lambda: 1.0, alpha=1.0, mu=0.5)()
+
+
+def test_what_is_observed_is_a_copy() -> None:
+    def total(value: Tensor) -> Any:
+        c = ALMConstraint(None, alpha=1.0, mu=0.5, multiplier=value * 0)
+        c.observe(value)
+        value.mul_(100.0)
+        return c.step()
+
+    assert total(torch.tensor(0.0)) == 0.5
+    assert total(torch.tensor([0.0, -1.0])).tolist() == [0.5, 1.0]

@@ -1,0 +1,250 @@
+"""What the stored multiplier does not take over: cap, hold, release; and how mu grows."""
+
+import math
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from torch_alm import ALMConstraint, PenaltyGrowth, Release
+
+
+def constraint(**given: Any) -> ALMConstraint:
+    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
+
+
+def follow(c: ALMConstraint, values: list[Any]) -> list[Any]:
+    """The multipliers after one step per value."""
+    found = []
+    for value in values:
+        c.observe(value)
+        c.step()
+        found.append(c.multiplier)
+    return found
+
+
+def test_unwinding_takes_the_area_that_winding_up_did() -> None:
+    c = constraint(mu=1.0, alpha=0.0)
+    follow(c, [-1.0] * 5)
+    assert [m > 1e-9 for m in follow(c, [0.1] * 51)] == [True] * 49 + [False] * 2
+
+
+def test_the_cap_limits_what_is_stored_and_not_the_weight() -> None:
+    c = constraint(max_multiplier=1.2)
+    assert follow(c, [0.0, 0.0]) == [0.5, 1.0]
+    c.observe(0.0)
+    with pytest.warns(UserWarning, match=r"max_multiplier=1\.2 at a violation of 1 "):
+        assert c.step() == 1.5
+    assert c.multiplier == 1.2 and c.metrics()["status"] == "capped"
+    c.observe(0.0)
+    assert c.step() == 1.7, "said once per stay at the limit"
+    assert follow(c, [1.4]) == [1.0], "it unwinds from the limit, not from where it would have been"
+    assert c.metrics()["status"] == "satisfied"
+    with pytest.warns(UserWarning, match="max_multiplier"):
+        follow(c, [0.0])
+
+
+def test_without_a_cap_nothing_is_limited() -> None:
+    assert follow(constraint(mu=1e6), [-1e6])[0] == pytest.approx(1e12, rel=1e-5)
+
+
+def test_an_equality_is_capped_in_size() -> None:
+    c = constraint(sense="==", max_multiplier=1.0)
+    with pytest.warns(UserWarning, match="violation of -4"):
+        assert follow(c, [5.0]) == [-1.0]
+    v = constraint(alpha=torch.ones(2), sense="==", max_multiplier=1.0)
+    with pytest.warns(UserWarning, match="max_multiplier"):
+        assert follow(v, [torch.tensor([5.0, 0.5])])[0].tolist() == [-1.0, 0.25]
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_hold_waits_while_the_violation_is_going(size: int | None) -> None:
+    def as_value(c: float) -> Any:
+        return 1.0 - c if size is None else torch.full((size,), 1.0 - c, dtype=torch.float64)
+
+    c = constraint(hold=0.5, alpha=1.0 if size is None else torch.ones(size))
+    violations = [4.0, 2.0, 1.5, 0.5, 0.4, -0.2, 0.1]
+    expected = [2.0, 2.0, 2.75, 2.75, 2.95, 2.85, 2.9]
+    for violation, multiplier in zip(violations, expected, strict=True):
+        before = torch.as_tensor(c.multiplier)
+        c.observe(as_value(violation))
+        weight = torch.as_tensor(c.step())
+        assert torch.allclose(weight, before + 0.5 * violation), "the weight always follows"
+        assert torch.as_tensor(c.multiplier).reshape(-1)[0].item() == pytest.approx(multiplier)
+
+
+def test_hold_compares_with_the_last_update_not_the_last_step() -> None:
+    c = constraint(hold=0.5, every=2)
+    assert follow(c, [0.0, 0.0, 0.2, 0.6]) == [0.0, 0.5, 0.5, 0.5], "0.4 is within half of 1"
+    assert follow(c, [0.9, 0.7]) == [0.5, 0.65], "0.3 is not within half of 0.4"
+
+
+def test_hold_of_an_equality_keeps_both_signs() -> None:
+    assert follow(constraint(sense="==", hold=0.5), [2.0, 1.25, 1.25]) == [-0.5, -0.5, -0.625]
+    assert follow(constraint(sense="==", hold=0.5), [2.0, 0.75]) == [-0.5, -0.375]
+
+
+def test_a_release_lets_go_after_so_many_steps_in_a_row() -> None:
+    c = constraint(release=Release(share=0.5, after=3), multiplier=8.0, alpha=0.0, mu=1.0)
+    assert follow(c, [0.0, 0.0]) == [8.0, 8.0]
+    assert follow(c, [-1.0]) == [9.0], "a violation starts the count again"
+    assert follow(c, [0.0, 0.0, 0.0, 0.0]) == [9.0, 9.0, 4.5, 2.25]
+    assert follow(c, [0.25]) == [1.0]
+    assert follow(c, [-1.0, 0.0]) == [2.0, 2.0]
+
+
+def test_a_release_frees_a_bounded_measure_that_has_almost_no_slack() -> None:
+    """The trap: 0.95 demanded, 0.97 reached, ten steps of full violation to unwind."""
+    rates = [0.0] * 10 + [0.97] * 60
+
+    def closing_step(**given: Any) -> float:
+        c = constraint(alpha=0.95, mu=0.5, **given)
+        weights = []
+        for rate in rates:
+            c.observe(rate)
+            weights.append(c.step())
+        return weights.index(0.0) if 0.0 in weights else math.inf
+
+    assert closing_step() == math.inf
+    assert 10 < closing_step(release=Release(share=0.5)) <= 10 + 12
+    assert closing_step(release=Release(share=1.0, after=2)) == 12
+
+
+def test_a_release_of_a_vector_is_per_entry() -> None:
+    c = constraint(alpha=torch.zeros(2), mu=1.0, multiplier=4.0, release=Release(0.5, after=2))
+    follow(c, [torch.tensor([0.0, -1.0])])
+    assert follow(c, [torch.tensor([0.0, 0.0])])[0].tolist() == [2.0, 5.0]
+    assert follow(c, [torch.tensor([0.0, 0.0])])[0].tolist() == [1.0, 2.5]
+
+
+def test_the_tolerance_counts_as_met_for_a_release() -> None:
+    c = constraint(alpha=0.0, mu=0.0, multiplier=4.0, tolerance=0.1, release=Release(0.5))
+    assert follow(c, [-0.1, -0.2]) == [2.0, 2.0]
+
+
+def test_an_equality_has_nothing_to_release() -> None:
+    with pytest.raises(ValueError, match=r'release is .* must be None for "=="'):
+        constraint(sense="==", release=Release(0.5))
+
+
+@pytest.mark.parametrize(
+    "given", [{"share": 0.0}, {"share": 1.5}, {"share": 0.5, "after": 0}], ids=str
+)
+def test_a_release_is_checked(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Release: (share|after) is"):
+        Release(**given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"factor": 1.0, "limit": 9.0},
+        {"factor": 2.0, "limit": math.inf},
+        {"factor": 2.0, "limit": 9.0, "progress": 1.0},
+    ],
+    ids=str,
+)
+def test_a_growth_is_checked(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"PenaltyGrowth: (factor|limit|progress) is"):
+        PenaltyGrowth(**given)
+
+
+def test_mu_grows_only_on_too_little_progress_and_up_to_its_limit() -> None:
+    c = constraint(alpha=0.0, mu=1.0, growth=PenaltyGrowth(factor=10.0, limit=50.0))
+    grown = []
+    for violation in (4.0, 2.0, 1.1, 0.5, 0.3, 0.3):
+        follow(c, [-violation])
+        grown.append(c.mu)
+    assert grown == [1.0, 1.0, 10.0, 10.0, 50.0, 50.0]
+
+
+def test_growth_asks_for_complementarity_too() -> None:
+    """Met with slack, but the multiplier is not gone: |max(c, -lambda / mu)| stays at the slack."""
+    c = constraint(alpha=0.0, mu=1.0, multiplier=10.0, growth=PenaltyGrowth(2.0, limit=100.0))
+    follow(c, [1.0, 1.0])
+    assert c.mu == 2.0
+    closed = constraint(alpha=0.0, mu=1.0, growth=PenaltyGrowth(2.0, limit=100.0))
+    follow(closed, [1.0, 1.0, 1.0])
+    assert closed.mu == 1.0, "met and complementary: the residual is zero"
+
+
+def test_growth_looks_at_updates_and_has_a_tolerance() -> None:
+    c = constraint(alpha=0.0, every=2, growth=PenaltyGrowth(2.0, limit=8.0))
+    follow(c, [-1.0, -1.0, -1.0])
+    assert c.mu == 0.5
+    follow(c, [-1.0])
+    assert c.mu == 1.0
+    calm = constraint(alpha=0.0, tolerance=1.0, growth=PenaltyGrowth(2.0, limit=8.0))
+    follow(calm, [-1.0] * 5)
+    assert calm.mu == 0.5
+    fixed = constraint(mu=0.0, multiplier=1.0, growth=PenaltyGrowth(2.0, limit=8.0))
+    follow(fixed, [-1.0] * 5)
+    assert fixed.mu == 0.0
+
+
+def test_a_limit_below_mu_does_not_lower_it() -> None:
+    c = constraint(mu=2.0, growth=PenaltyGrowth(2.0, limit=1.0))
+    follow(c, [0.0, 0.0, 0.0])
+    assert c.mu == 2.0
+
+
+def test_a_run_too_short_to_close_the_gate_says_so_with_the_numbers() -> None:
+    c = constraint(mu=1e-3, multiplier=1.0, alpha=10.0, total_steps=50)
+    c.observe(0.3)
+    with pytest.warns(
+        UserWarning, match=r"total_steps=50 .* 50 times.* 0\.001 x 9\.7 now: by 0\.485.* 1,"
+    ) as found:
+        c.step()
+    assert len(found) == 1
+    c.observe(0.3)
+    c.step()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"multiplier": 0.0},
+        {"mu": 0.01},
+        {"total_steps": None},
+        {"total_steps": 500},
+        {"release": Release(0.5)},
+        {"sense": "=="},
+    ],
+    ids=str,
+)
+def test_a_run_that_is_long_enough_is_silent(given: dict[str, Any]) -> None:
+    c = constraint(**{"mu": 1e-3, "multiplier": 1.0, "alpha": 10.0, "total_steps": 50, **given})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        follow(c, [0.3, 0.3])
+
+
+def test_cadence_and_warm_up_shorten_a_run() -> None:
+    long_enough = {"mu": 0.05, "multiplier": 1.0, "total_steps": 40}
+    follow(constraint(**long_enough), [0.0])
+    for shorter in ({"every": 3}, {"warmup": 25}):
+        with pytest.warns(UserWarning, match="total_steps=40"):
+            follow(constraint(**long_enough, **shorter), [0.0])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"ema": 1.0},
+        {"ema": 0.5, "window": 2},
+        {"warmup": -1},
+        {"tolerance": -0.1},
+        {"max_multiplier": 0.0},
+        {"hold": 0.0},
+        {"hold": 1.5},
+        {"total_steps": 0},
+        {"every": 1.5},
+        {"window": 2.0},
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_named(given: dict[str, Any]) -> None:
+    name = next(iter(given))
+    with pytest.raises(ValueError, match=rf"ALMConstraint: {name} is {given[name]!r}; it must be"):
+        constraint(**given)

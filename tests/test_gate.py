@@ -1,0 +1,177 @@
+"""Cheaper steps with the same result: backward passes skipped, measurements spared."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+from tests.distributed.task import assert_gate_opens_and_closes
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+
+STEPS = 40
+
+
+def alpha_at(step: int) -> float:
+    return (5.0, -5.0)[step // 10 % 2]
+
+
+class Run:
+    """Training with the gate opening and closing, and what it took."""
+
+    def __init__(
+        self, *, sides: str = "sam", last: bool = False, micro: int = 1, **kw: Any
+    ) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        theta = list(self.net.parameters())
+        retain, forget = AdamW(theta, lr=0.02), AdamW(theta, lr=0.02, weight_decay=0.1)
+        if sides == "sam":
+            retain, forget = SAM(retain, rho=0.05), ReverseSAM(forget, rho=0.05)
+        self.constraint = ALMConstraint(None, alpha=0.0, mu=0.5)
+        self.optimizer = DualOptimizer(
+            retain, forget, self.constraint, backward=self.backward, **kw
+        )
+        self.last, self.micro = last, micro
+        self.backwards = self.measured = 0
+        self.weights: list[float] = []
+
+    def backward(self, loss: Tensor) -> None:
+        self.backwards += 1
+        loss.backward()
+
+    def step(self, i: int) -> None:
+        self.constraint.alpha = alpha_at(i)
+        generator = torch.Generator().manual_seed(i)
+        for k in range(self.micro):
+            x, z = (torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+
+            def forget(z: Tensor = z) -> Tensor:
+                self.measured += 1
+                return self.net(z).square().mean()
+
+            self.losses = self.optimizer.backward(
+                retain=lambda x=x: (self.net(x) - 1).square().mean(),
+                forget=forget,
+                weight=1 / self.micro,
+                last=self.last and k == self.micro - 1,
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.weights.append(self.constraint.weight)
+
+    def train(self) -> "Run":
+        for i in range(STEPS):
+            self.step(i)
+        return self
+
+    def theta(self) -> list[Tensor]:
+        return [p.detach() for p in self.net.parameters()]
+
+
+def assert_same(found: Run, expected: Run) -> None:
+    assert_gate_opens_and_closes(expected.weights)
+    assert found.weights == expected.weights
+    assert found.constraint.state_dict() == expected.constraint.state_dict()
+    assert all(torch.equal(a, b) for a, b in zip(found.theta(), expected.theta(), strict=True))
+    states = zip(
+        (run.optimizer.forget.state_dict()["state"] for run in (found, expected)), strict=True
+    )
+    for (one,), (two,) in [tuple((s,) for s in pair) for pair in [tuple(x[0] for x in states)]]:
+        for key, state in one.items():
+            assert all(torch.equal(state[name], two[key][name]) for name in state)
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+@pytest.mark.parametrize("sides", ["sam", "plain"])
+def test_a_skipped_backward_changes_nothing(sides: str, micro: int) -> None:
+    full = Run(sides=sides, micro=micro).train()
+    skipping = Run(sides=sides, micro=micro, last=True).train()
+    assert_same(skipping, full)
+    assert skipping.backwards == full.backwards - sum(w == 0 for w in full.weights)
+
+
+@pytest.mark.parametrize("every", [2, 3, 8])
+def test_a_released_constraint_is_measured_every_kth_step(every: int) -> None:
+    run = Run(probe_every=every)
+    idle, seen = None, []
+    for i in range(STEPS):
+        before, multiplier = run.measured, run.constraint.multiplier
+        run.step(i)
+        measured = run.measured > before
+        seen.append(measured)
+        assert measured == (idle is None or idle + 1 >= every)
+        assert torch.isnan(run.losses.forget).item() != measured
+        if not measured:
+            idle += 1
+            assert run.constraint.multiplier == multiplier == 0
+        else:
+            idle = 0 if run.constraint.weight == 0 == run.constraint.multiplier else None
+    assert True in seen and False in seen
+    assert_gate_opens_and_closes(run.weights)
+
+
+def test_probing_every_step_is_the_default() -> None:
+    assert_same(Run(probe_every=1).train(), Run().train())
+
+
+def test_all_micro_batches_of_a_step_are_measured_or_none() -> None:
+    run = Run(probe_every=4, micro=3)
+    counts = []
+    for i in range(STEPS):
+        before = run.measured
+        run.step(i)
+        counts.append(run.measured - before)
+    assert {*counts} == {0, 6}
+
+
+def test_the_probing_rhythm_survives_a_checkpoint() -> None:
+    through, first = Run(probe_every=5).train(), Run(probe_every=5)
+    for i in range(17):
+        first.step(i)
+    assert first.optimizer._gate.idle, "in the middle of a pause"
+    second = Run(probe_every=5)
+    second.net.load_state_dict(first.net.state_dict())
+    second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+    for i in range(17, STEPS):
+        second.step(i)
+    assert second.weights == through.weights[17:]
+    assert all(torch.equal(a, b) for a, b in zip(second.theta(), through.theta(), strict=True))
+
+
+def test_nothing_comes_after_the_last_micro_batch() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    optimizer = DualOptimizer(SGD([theta]), SGD([theta]), ALMConstraint(None, 0.0, 1.0))
+    objectives = {"retain": lambda: theta.sum(), "forget": lambda: theta.sum()}
+    optimizer.backward(**objectives, last=True)
+    with pytest.raises(RuntimeError, match="last=True` for the last micro-batch only"):
+        optimizer.backward(**objectives)
+    optimizer.zero_grad()
+    optimizer.backward(**objectives)
+    optimizer.step()
+
+
+def test_a_failure_after_the_decision_takes_it_back() -> None:
+    theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def breaks(loss: Tensor) -> None:
+        if optimizer._gate.is_decided():
+            raise MemoryError
+        loss.backward()
+
+    constraint = ALMConstraint(None, 5.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta]), SGD([theta]), constraint, backward=breaks)
+    before = constraint.state_dict()
+    with pytest.raises(MemoryError) as caught:
+        optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum(), last=True)
+    assert constraint.state_dict() == before and theta.grad is None
+    assert not optimizer._gate.is_decided()
+    assert "on the forget side" in str(getattr(caught.value, "__notes__", "on the forget side"))
+
+
+def test_probe_every_counts_from_one() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    with pytest.raises(ValueError, match="probe_every is 0"):
+        DualOptimizer(SGD([theta]), SGD([theta]), probe_every=0)

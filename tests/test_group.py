@@ -1,0 +1,188 @@
+"""ConstraintGroup: several constraints as one."""
+
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from torch_alm import ALMConstraint, Best, ConstraintGroup
+
+
+def group(**given: Any) -> ConstraintGroup:
+    members = {
+        "topics": ALMConstraint(None, alpha=torch.ones(2), mu=0.5),
+        "drift": ALMConstraint(None, alpha=0.5, mu=1.0, sense="<="),
+        "level": ALMConstraint(None, alpha=2.0, mu=0.25, sense="==", every=2),
+    }
+    return ConstraintGroup(members, **given)
+
+
+VALUES = [
+    {"topics": torch.tensor([0.0, 3.0]), "drift": 0.75, "level": 1.0},
+    {"topics": torch.tensor([0.5, 0.5]), "drift": 0.25, "level": 3.0},
+    {"topics": torch.tensor([2.0, 2.0]), "drift": 0.0, "level": 2.0},
+]
+
+
+def test_it_steps_each_as_if_it_were_alone() -> None:
+    together, apart = group(), group()
+    for values in VALUES:
+        together.observe(values)
+        weights = together.step()
+        for name, c in apart.items():
+            c.observe(values[name])
+            assert torch.equal(torch.as_tensor(weights[name]), torch.as_tensor(c.step()))
+    for name in apart:
+        assert str(together[name].state_dict()) == str(apart[name].state_dict())
+
+
+def test_it_is_a_mapping_in_the_order_of_names() -> None:
+    assert list(group()) == ["drift", "level", "topics"] and len(group()) == 3
+    assert group()["drift"].sense == "<=" and "other" not in group()
+
+
+def test_the_call_is_the_sum_of_the_penalties() -> None:
+    x = torch.tensor(0.25, requires_grad=True)
+    pair = ConstraintGroup(
+        {
+            "double": ALMConstraint(lambda v, k: 2 * v * k, alpha=1.0, mu=1.0),
+            "square": ALMConstraint(lambda v, k: (v * k) ** 2, alpha=0.0, mu=1.0, sense="<="),
+        }
+    )
+    price = pair(x, k=1.0)
+    assert price.item() == pytest.approx(0.5 * 0.5**2 + 0.5 * 0.0625**2)
+    assert {name: c.observed for name, c in pair.items()} == {"double": 1, "square": 1}
+    assert pair.step() == {"double": 0.5, "square": 0.0625}
+
+
+def test_nothing_is_stepped_if_one_saw_nothing() -> None:
+    g = group()
+    g.observe({"drift": 1.0, "level": 0.0})
+    with pytest.raises(RuntimeError, match=r"no measurement of \['topics'\]"):
+        g.step()
+    assert g["drift"].observed == 1 and g["drift"].multiplier == 0.0
+    g.discard()
+    assert g["drift"].observed == 0
+
+
+def test_a_misspelt_name_is_found_before_anything_is_observed() -> None:
+    g = group()
+    with pytest.raises(ValueError, match=r"found \['drfit'\], and the group has"):
+        g.observe({"level": 1.0, "drfit": 0.0})
+    assert g["level"].observed == 0
+
+
+def test_observations_are_weighted_alike() -> None:
+    g = ConstraintGroup({"a": ALMConstraint(None, 0.0, 1.0)})
+    g.observe({"a": -1.0})
+    g.observe({"a": -4.0}, weight=2.0)
+    assert g.step() == {"a": 3.0}
+
+
+def test_metrics_carry_names_and_the_worst_of_all() -> None:
+    g = group()
+    assert g.metrics()["status"] == "unmeasured"
+    assert math.isnan(g.metrics()["kkt_feasibility"])
+    g.observe(VALUES[0])
+    g.step()
+    metrics = g.metrics(gradient=[torch.tensor([3.0, 4.0])])
+    assert metrics["drift/violation"] == 0.25 and metrics["topics/multiplier"] == 0.25
+    assert metrics["kkt_feasibility"] == 1.0 and metrics["kkt_stationarity"] == 5.0
+    assert metrics["status"] == "violated"
+    g.observe(VALUES[2])
+    g.step()
+    assert g.metrics()["drift/status"] == "released"
+    assert g.metrics()["status"] == "released"
+
+
+def test_the_worst_word_counts() -> None:
+    g = group()
+    g.observe({**VALUES[0], "drift": math.nan})
+    with pytest.warns(UserWarning, match="not finite"):
+        g.step()
+    assert g.metrics()["status"] == "non_finite"
+
+
+def test_the_best_step_meets_all() -> None:
+    saved: list[Best] = []
+    g = group(on_best=saved.append)
+    for values, objective in (
+        (VALUES[0], 1.0),
+        (VALUES[2], 4.0),
+        (VALUES[1], 2.0),
+        (VALUES[2], 3.0),
+    ):
+        g.observe(values)
+        g.step(objective=objective)
+    assert [(best.step, best.objective) for best in saved] == [(2, 4.0), (4, 3.0)]
+    assert g.best == Best(4, 3.0, 0.0)
+
+
+def test_a_checkpoint_goes_by_name_in_any_order() -> None:
+    g = group()
+    for values in VALUES[:2]:
+        g.observe(values)
+        g.step(objective=1.0)
+    buffer = io.BytesIO()
+    torch.save(g.state_dict(), buffer)
+    buffer.seek(0)
+    other = ConstraintGroup(dict(reversed(list(group().items()))))
+    other.load_state_dict(torch.load(buffer, weights_only=True))
+    for each in (g, other):
+        each.observe(VALUES[2])
+        each.step(objective=0.5)
+    assert str(g.state_dict()) == str(other.state_dict()) and g.best == other.best is not None
+
+
+def bad_names(state: dict[str, Any]) -> None:
+    state["constraints"]["drfit"] = state["constraints"].pop("drift")
+
+
+def missing(state: dict[str, Any]) -> None:
+    del state["constraints"]["topics"]
+
+
+def another_sense(state: dict[str, Any]) -> None:
+    state["constraints"]["topics"]["sense"] = "<="
+
+
+def single(state: dict[str, Any]) -> None:
+    state["sense"] = ">="
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (bad_names, r"found \['drfit'\]"),
+        (missing, r"nothing for \['topics'\]"),
+        (another_sense, "push the wrong way"),
+        (single, "checkpoint of a group"),
+    ],
+)
+def test_another_groups_checkpoint_is_refused_and_nothing_loaded(
+    change: Callable[[dict[str, Any]], None], sentence: str
+) -> None:
+    g, trained = group(), group()
+    for values in VALUES[:2]:
+        trained.observe(values)
+        trained.step()
+    before, state = str(g.state_dict()), trained.state_dict()
+    change(state)
+    with pytest.raises(ValueError, match=sentence):
+        g.load_state_dict(state)
+    assert str(g.state_dict()) == before
+
+
+def test_members_are_checked() -> None:
+    c = ALMConstraint(None, 1.0, 1.0)
+    with pytest.raises(ValueError, match="two names"):
+        ConstraintGroup({"a": c, "b": c})
+    with pytest.raises(ValueError, match='without "/"'):
+        ConstraintGroup({"a/b": c})
+    with pytest.raises(ValueError, match="no constraint"):
+        ConstraintGroup({})
+    with pytest.raises(TypeError, match="'a' is float"):
+        ConstraintGroup({"a": 1.0})

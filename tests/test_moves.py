@@ -1,0 +1,212 @@
+"""The ways to move theta agree: in blocks, whole and without waiting, in exchanged memory."""
+
+import copy
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, _moves, perturbed
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64]
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an accelerator does, on this CPU."""
+    monkeypatch.setattr(_moves, "BLOCKWISE", ())
+
+
+def parameters(dtype: torch.dtype) -> list[nn.Parameter]:
+    torch.manual_seed(0)
+    theta = [nn.Parameter(torch.randn(s, dtype=dtype)) for s in [(3, 5), (), (0, 4), (70_001,)]]
+    theta.append(nn.Parameter(torch.randn(7, 6, dtype=dtype).t()))
+    for p in theta:
+        p.grad = torch.randn_like(p)
+    return theta
+
+
+def visit(dtype: torch.dtype, **settings: Any) -> list[Tensor]:
+    """theta + delta; afterwards theta is back, bit for bit and in its place."""
+    theta = parameters(dtype)
+    before, places = [p.detach().clone() for p in theta], [p.data_ptr() for p in theta]
+    with perturbed(theta, 0.7, **settings):
+        there = [p.detach().clone() for p in theta]
+        with torch.no_grad():
+            theta[3].mul_(2)
+    assert all(torch.equal(p.detach(), b) for p, b in zip(theta, before, strict=True))
+    assert [p.data_ptr() for p in theta] == places
+    return there
+
+
+CASES = pytest.mark.parametrize(
+    ("dtype", "settings"),
+    [
+        *((dtype, {"adaptive": adaptive}) for dtype in DTYPES for adaptive in (False, True)),
+        (torch.bfloat16, {"rounding": "stochastic"}),
+    ],
+)
+
+
+def assert_close(found: list[Tensor], expected: list[Tensor], dtype: torch.dtype) -> None:
+    real = dtype.to_real() if dtype.is_complex else dtype
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=4 * torch.finfo(real).eps, atol=1e-7)
+
+
+@CASES
+def test_whole_tensors_go_where_blocks_go(
+    dtype: torch.dtype, settings: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = visit(dtype, **settings)
+    monkeypatch.setattr(_moves, "BLOCKWISE", ())
+    assert_close(visit(dtype, **settings), expected, dtype)
+
+
+@CASES
+def test_exchanged_memory_holds_the_same(dtype: torch.dtype, settings: dict) -> None:
+    assert_close(visit(dtype, **settings, swap=True), visit(dtype, **settings), dtype)
+
+
+@pytest.mark.usefixtures("whole")
+@pytest.mark.parametrize("value", [0.0, math.inf, math.nan])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_without_the_host_a_useless_gradient_moves_nothing_either(
+    value: float, adaptive: bool
+) -> None:
+    theta = [nn.Parameter(torch.tensor([1.0, -2.0, 0.0])), nn.Parameter(torch.ones(2))]
+    before = [p.detach().clone() for p in theta]
+    theta[0].grad, theta[1].grad = torch.zeros(3), torch.tensor([0.0, value])
+    with perturbed(theta, 1.0, adaptive=adaptive, eps=0.0) as perturbation:
+        assert all(torch.equal(p.detach(), b) for p, b in zip(theta, before, strict=True))
+    assert perturbation.moved == 0
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations that bring a number to the host."""
+
+    count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict | None = None
+    ) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def two_sided(theta: list[Tensor], alpha: float, base: type = AdamW) -> DualOptimizer:
+    return DualOptimizer(
+        SAM(base(theta), rho=0.1), ReverseSAM(base(theta), rho=0.1), ALMConstraint(None, alpha, 1)
+    )
+
+
+@pytest.mark.usefixtures("whole")
+@pytest.mark.parametrize("opens", [True, False])
+def test_at_most_two_numbers_per_step_are_read_and_none_to_perturb(opens: bool) -> None:
+    """The forget value and, where it is used, the norm of the forget gradient.
+
+    An accelerator sends the norm ahead, and has waited for it when it waited for the value.
+    """
+    net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    x, optimizer = torch.randn(5, 3), two_sided([*net.parameters()], 10.0 if opens else -10.0, SGD)
+    objective = lambda: net(x).square().mean()  # noqa: E731
+    with Waits() as waits:
+        optimizer.retain.backward(objective)
+        assert waits.count == 0
+        optimizer.backward(retain=objective, forget=lambda: (objective(), 0.0))
+        optimizer.step()
+    assert (optimizer.constraint.weight > 0) == opens
+    assert waits.count <= 1 + opens
+
+
+class Alive(TorchDispatchMode):
+    """The most memory in tensors made inside that were alive together, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else [out]:
+            if isinstance(t, Tensor) and not func.is_view:
+                self._watch(t.untyped_storage())
+        return out
+
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+def peak_of_a_step(sam: bool) -> float:
+    """The most memory a step takes beside weights and moments, in copies of the parameters."""
+    net = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(8)))
+    theta, x = list(net.parameters()), torch.randn(1, 256)
+    plain = DualOptimizer(AdamW(theta), AdamW(theta), ALMConstraint(None, 10.0, 1.0))
+    optimizer = two_sided(theta, 10.0) if sam else plain
+    objective = lambda: net(x).square().mean()  # noqa: E731
+
+    def step() -> None:
+        optimizer.backward(retain=objective, forget=objective)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    with Alive() as alive:
+        known = {p.untyped_storage()._cdata for p in theta}
+        known |= {
+            t.untyped_storage()._cdata
+            for s in optimizer.state.values()
+            for m in s.values()
+            for t in m.values()
+        }
+        alive._known |= known
+        step()
+    assert optimizer.constraint.weight > 0
+    return alive.peak / sum(p.nbytes for p in theta)
+
+
+@pytest.mark.usefixtures("whole")
+def test_perturbing_takes_one_copy_of_the_parameters_more_than_two_gradients() -> None:
+    plain, sam = peak_of_a_step(sam=False), peak_of_a_step(sam=True)
+    assert 2.0 <= plain < 2.5
+    assert 0.5 < sam - plain < 1.15
+
+
+def test_views_and_aliases_are_not_swapped() -> None:
+    base = torch.zeros(4)
+    p = nn.Parameter(base[:2])
+    p.grad = torch.ones(2)
+    with pytest.raises(ValueError, match="other tensors, of which it is a part"):
+        perturbed([p], 1.0, swap=True).__enter__()
+    assert torch.equal(base, torch.zeros(4))
+
+
+def test_both_sides_keep_one_copy_of_theta_between_them() -> None:
+    theta = [nn.Parameter(torch.ones(10))]
+    optimizer = DualOptimizer(
+        SAM(AdamW(theta), rho=0.1), ReverseSAM(AdamW(theta), rho=0.1), ALMConstraint(None, 1.0, 1.0)
+    )
+    square: Callable[[], Tensor] = lambda: theta[0].square().sum()  # noqa: E731
+    for each in (optimizer, copy.deepcopy(optimizer)):
+        assert each.retain._scratch is each.forget._scratch
+    optimizer.backward(retain=square, forget=square)
+    assert len(optimizer.retain._scratch) == 1

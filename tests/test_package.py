@@ -1,0 +1,65 @@
+"""What `import torch_alm` promises: the names, the version, the types, and nothing heavy."""
+
+import ast
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import torch_alm
+
+PACKAGE = Path(torch_alm.__file__).parent
+OBJECTS = {"SAM", "ReverseSAM", "ALMConstraint", "DualOptimizer", "perturbed", "measures"}
+OBJECTS |= {"ConstraintGroup", "PenaltyGrowth", "Release", "thresholds"}
+WHAT_THEY_RETURN = {"Best", "Losses", "Perturbation"}
+
+
+def modules_loaded_by(statement: str) -> set[str]:
+    program = f"import sys; {statement}; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_import_loads_nothing_that_torch_does_not_load() -> None:
+    ours = modules_loaded_by("import torch_alm")
+    assert ours - modules_loaded_by("import torch") == {"torch_alm"}
+
+
+def imported_by(source: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+SOURCES = [
+    path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if "integrations" not in path.relative_to(PACKAGE).parts
+]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_torch_is_the_only_dependency(source: Path) -> None:
+    allowed = {"torch", "torch_alm"} | sys.stdlib_module_names
+    assert imported_by(source) <= allowed
+
+
+def test_public_names_are_exactly_these() -> None:
+    assert sorted(torch_alm.__all__) == sorted(OBJECTS | WHAT_THEY_RETURN)
+    assert all(hasattr(torch_alm, name) for name in torch_alm.__all__)
+
+
+def test_version_is_the_installed_one() -> None:
+    assert torch_alm.__version__ == version("torch-alm")
+
+
+def test_types_are_shipped() -> None:
+    assert (PACKAGE / "py.typed").is_file()

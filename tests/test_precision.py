@@ -1,0 +1,187 @@
+"""How much of a perturbation narrow weights hold, and what to do about it."""
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from torch_alm import SAM, ReverseSAM, perturbed
+from torch_alm._rounding import Noise
+
+NARROW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+
+
+def weights(dtype: torch.dtype, size: int = 40_000) -> nn.Parameter:
+    """Weights as in a language model, with a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    theta, g = (torch.randn(size, generator=generator) for _ in range(2))
+    p = nn.Parameter((0.02 * theta).to(dtype))
+    p.grad = g.to(dtype)
+    return p
+
+
+@NARROW
+def test_realised_is_what_a_float64_computation_finds(dtype: torch.dtype) -> None:
+    p = weights(dtype)
+    origin, g = p.detach().double(), p.grad.double()
+    with perturbed([p], rho=1e-3, diagnose=True) as perturbation:
+        moved = p.detach().double() - origin
+    meant = 1e-3 * g / g.norm()
+    found = perturbation.realised
+    assert found.length == pytest.approx((moved.norm() / meant.norm()).item(), rel=1e-4)
+    cosine = moved @ meant / (moved.norm() * meant.norm())
+    assert found.cosine == pytest.approx(cosine.item(), rel=1e-4)
+    assert found.share == pytest.approx(((moved != 0).sum() / (meant != 0).sum()).item())
+    assert 0 < found.share < 0.8
+
+
+@pytest.mark.parametrize("wrapper", [SAM, ReverseSAM])
+def test_wide_weights_hold_it_all(wrapper: type) -> None:
+    p = weights(torch.float64)
+    optimizer = wrapper(SGD([p]), rho=0.01, diagnose=True)
+    with optimizer.perturbed() as perturbation:
+        assert perturbation is optimizer.perturbation
+    assert perturbation.realised == pytest.approx((1.0, 1.0, 1.0), abs=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan")])
+def test_nothing_to_move_is_not_a_number(value: float) -> None:
+    p = weights(torch.float32)
+    p.grad.fill_(value)
+    with perturbed([p], rho=0.01, diagnose=True) as perturbation:
+        pass
+    assert all(number != number for number in perturbation.realised)
+
+
+def test_nobody_asked_nobody_measures() -> None:
+    p = weights(torch.float32)
+    with perturbed([p], rho=0.01) as perturbation:
+        assert perturbation.realised is None
+
+
+def perturb_twice(rounding: str, dtype: torch.dtype, rho: float = 1e-4) -> list[str]:
+    p = weights(dtype)
+    optimizer, g = SAM(SGD([p]), rho=rho, rounding=rounding), p.grad
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            p.grad = g
+            with optimizer.perturbed():
+                pass
+    return [str(w.message) for w in caught]
+
+
+@NARROW
+def test_swallowing_is_told_once_and_only_where_it_happens(dtype: torch.dtype) -> None:
+    (said,) = perturb_twice("nearest", dtype)
+    assert "SAM: the weights' dtype swallows the perturbation" in said and "stochastic" in said
+    assert perturb_twice("stochastic", dtype) == []
+    assert perturb_twice("nearest", torch.float32) == []
+    assert perturb_twice("nearest", dtype, rho=10.0) == []
+
+
+@NARROW
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_stochastic_rounding_is_right_on_average(dtype: torch.dtype, adaptive: bool) -> None:
+    p = weights(dtype)
+    origin, g = p.detach().clone(), p.grad.double()
+    unit = origin.double().abs() if adaptive else torch.ones_like(g)
+    meant = 0.01 * unit.square() * g / (unit * g).norm()
+    with perturbed([p], 0.01, rounding="stochastic", adaptive=adaptive, diagnose=True) as seen:
+        moved = p.detach().double() - origin.double()
+    assert torch.equal(p.detach(), origin)
+    projection = moved @ meant / (meant @ meant)
+    noise = 6 / seen.realised.length**-1 / len(g) ** 0.5  # six standard errors
+    assert abs(projection.item() - 1) < noise
+    assert seen.realised.length * seen.realised.cosine == pytest.approx(projection.item(), rel=1e-3)
+
+
+@NARROW
+def test_rounding_goes_to_a_neighbour_as_often_as_it_is_near(dtype: torch.dtype) -> None:
+    low = torch.tensor(0.02, dtype=dtype)
+    high = torch.nextafter(low.float(), torch.tensor(1.0)).to(dtype)
+    while high == low:
+        high = torch.tensor((low.view(torch.int16) + 1).item(), dtype=torch.int16).view(dtype)
+    value = low.float() + 0.3 * (high.float() - low.float())
+    draws = 30
+    seeds = torch.rand(draws, generator=torch.Generator().manual_seed(0))
+    noises = [Noise(seed) for seed in seeds]
+    rounded = torch.stack([n.rounded(value.repeat(5000), dtype) for n in noises]).to(dtype)
+    assert {*rounded.unique().tolist()} == {low.item(), high.item()}
+    share = (rounded == high).double()
+    assert share.mean().item() == pytest.approx(0.3, abs=0.01)
+    assert (share.mean(0) - 0.3).abs().max() < 0.5, "no entry always goes one way"
+    assert (share.mean(1) - 0.3).abs().max() < 0.05, "no draw does"
+
+
+def test_noise_is_the_same_again_for_the_same_gradient_and_draws_nothing() -> None:
+    there = []
+    state = torch.get_rng_state()
+    for scale in (1.0, 1.0, 3.0):
+        p = weights(torch.bfloat16)
+        p.grad.mul_(scale)
+        with perturbed([p], 1e-3, rounding="stochastic"):
+            there.append(p.detach().clone())
+    assert torch.equal(there[0], there[1]) and not torch.equal(there[0], there[2])
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = (
+            nn.Linear(width, 2 * width, bias=False),
+            nn.Linear(2 * width, width, bias=False),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.silu(self.up(F.rms_norm(x, x.shape[-1:]))))
+
+
+def test_the_gradients_change_survives_stochastic_rounding_where_nearest_loses_it() -> None:
+    """Each entry moves as in a model of 7e9 weights with rho = 0.01; the truth is in float64."""
+    torch.manual_seed(0)
+    width, words = 512, 16
+    head = nn.RMSNorm(width, elementwise_affine=False), nn.Linear(width, words, bias=False)
+    parts = nn.Embedding(words, width), *(Block(width) for _ in range(8)), *head
+    net = nn.Sequential(*parts).double()
+    theta = list(net.parameters())
+    with torch.no_grad():
+        for p in theta:
+            p.copy_(p.normal_(0, 0.02).bfloat16())
+    rho = 0.01 * (sum(p.numel() for p in theta) / 7e9) ** 0.5
+    ids, labels = torch.randint(0, words, (2, 4))
+
+    def gradient() -> list[Tensor]:
+        loss = F.cross_entropy(net(ids), labels)
+        return list(torch.autograd.grad(loss, theta))
+
+    g = gradient()
+
+    def change(dtype: torch.dtype, rounding: str) -> Tensor:
+        """grad L(theta + delta) - grad L(theta), delta stored in `dtype`."""
+        twins = [nn.Parameter(p.detach().to(dtype, copy=True)) for p in theta]
+        for twin, direction in zip(twins, g, strict=True):
+            twin.grad = direction.to(dtype)
+        origin = [p.detach().clone() for p in theta]
+        with perturbed(twins, rho, rounding=rounding), torch.no_grad():
+            torch._foreach_copy_(theta, [twin.detach() for twin in twins])
+        there = gradient()
+        with torch.no_grad():
+            torch._foreach_copy_(theta, origin)
+        return torch.cat([(a - b).reshape(-1) for a, b in zip(there, g, strict=True)])
+
+    truth = change(torch.float64, "nearest")
+    nearest, stochastic = (change(torch.bfloat16, r) for r in ("nearest", "stochastic"))
+    cosine: Callable[[Tensor], float] = lambda x: (x @ truth / x.norm() / truth.norm()).item()  # noqa: E731
+    assert cosine(stochastic) >= 0.85 > 0.75 > cosine(nearest)
+
+
+def test_an_unknown_rounding_is_refused() -> None:
+    p = weights(torch.bfloat16)
+    with pytest.raises(ValueError, match="rounding is 'up'"), perturbed([p], 0.1, rounding="up"):
+        pass

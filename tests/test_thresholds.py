@@ -1,0 +1,73 @@
+"""Thresholds from held-out data and from a wanted rate."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import isotonic_regression
+
+from torch_alm.thresholds import level_of, loss_for_rate
+
+
+def test_a_level_is_a_mean_with_its_standard_error() -> None:
+    values = [1.0, 2.0, 4.0, 9.0]
+    x = torch.ones((), requires_grad=True)
+    level = level_of(lambda v: x * v, values)
+    assert level.value == 4.0 and level.batches == 4
+    assert level.error == pytest.approx(np.std(values, ddof=1) / 2)
+    assert math.isnan(level_of(lambda v: x * v, [3.0]).error)
+
+
+def test_a_level_keeps_no_graph() -> None:
+    x = torch.ones((), requires_grad=True)
+
+    def measure(value: float) -> torch.Tensor:
+        assert not (x * value).requires_grad
+        return x * value
+
+    assert level_of(measure, iter([1.0])).value == 1.0
+
+
+@pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf]])
+def test_a_level_of_nothing_is_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="level_of found"):
+        level_of(torch.tensor, values)
+
+
+def test_the_calibrated_loss_is_where_the_isotonic_fit_crosses() -> None:
+    noise = random.Random(0)
+    losses = [noise.uniform(0.0, 5.0) for _ in range(60)]
+    rates = [1 / (1 + math.exp(2 - loss)) + noise.gauss(0, 0.05) for loss in losses]
+    order = np.argsort(losses)
+    xs = np.array(losses)[order]
+    fit = isotonic_regression(np.array(rates)[order]).x
+    for rate in (0.3, 0.5, 0.7, float(fit[20]), float(fit[-1])):
+        alpha = loss_for_rate(losses, rates, rate)
+        assert np.interp(alpha, xs, fit) == pytest.approx(rate, abs=1e-12)
+        assert np.all(fit[xs < alpha - 1e-9] < rate), "and nothing smaller would do"
+
+
+def test_repeated_losses_and_the_first_point() -> None:
+    assert loss_for_rate([1.0, 1.0, 2.0], [0.2, 0.4, 0.8], 0.2) == 1.0
+    assert loss_for_rate([2.0, 1.0], [0.8, 0.2], 0.5) == 1.5
+    assert loss_for_rate([1.0, 2.0, 3.0], [0.5, 0.5, 0.5], 0.5) == 1.0
+
+
+def test_a_rate_out_of_reach_says_how_far_it_went() -> None:
+    with pytest.raises(ValueError, match=r"wanted is 0\.95, and the fit reaches 0\.7 at .* 2;"):
+        loss_for_rate([1.0, 2.0], [0.1, 0.7], 0.95)
+    with pytest.raises(ValueError, match=r"wanted is 0\.05, and the fit has 0\.1 at .* 1\."):
+        loss_for_rate([1.0, 2.0], [0.1, 0.7], 0.05)
+
+
+@pytest.mark.parametrize(
+    ("losses", "rates"),
+    [([1.0], [0.5]), ([1.0, math.nan], [0.1, 0.5]), ([1.0, 2.0], [0.1, math.inf])],
+)
+def test_pairs_are_checked(losses: list[float], rates: list[float]) -> None:
+    with pytest.raises(ValueError, match="pairs"):
+        loss_for_rate(losses, rates, 0.3)
+    with pytest.raises(ValueError, match="argument"):
+        loss_for_rate([1.0, 2.0], [0.5], 0.3)

@@ -1,0 +1,55 @@
+"""What a constraint says aloud while it runs."""
+
+import warnings
+
+from torch_alm._control import numbers
+from torch_alm._control.numbers import Number
+from torch_alm._control.terms import Terms
+
+
+def not_finite(bad: int, so_far: int) -> None:
+    """Measurements were skipped."""
+    _warn(
+        f"ALMConstraint.step: {bad} measurement(s) of this step are not finite; skipped "
+        f"({so_far} so far), the multiplier does not see them. Is the loss unbounded?"
+    )
+
+
+def refuse_not_finite(bad: int) -> None:
+    """Measurements that the policy does not skip."""
+    raise FloatingPointError(
+        f"ALMConstraint.step: {bad} measurement(s) of this step are not finite and would "
+        "have made the multiplier so for ever. Is the loss unbounded?"
+    )
+
+
+def capped(limit: float, c: Number) -> None:
+    """The stored multiplier has reached its limit."""
+    _warn(
+        f"ALMConstraint.step: the stored multiplier has reached max_multiplier={limit:g} at a "
+        f"violation of {numbers.largest(c):g} and grows no further. Can the constraint be met, or "
+        "is the limit too low?",
+        depth=6,
+    )
+
+
+def cannot_unwind(multiplier: Number, c: Number, terms: Terms) -> None:
+    """Warn if a whole run of violations like this one could not bring lambda to zero."""
+    if terms.total_steps is None or terms.sense == "==" or terms.release is not None:
+        return
+    moves = max(terms.total_steps - terms.warmup, 0) // terms.every
+    reach = moves * terms.mu * abs(c)
+    if not numbers.any_of(reach < multiplier):
+        return
+    _warn(
+        f"ALMConstraint: in total_steps={terms.total_steps} the multiplier moves {moves} times, "
+        f"each time by mu times the violation, {terms.mu:g} x {numbers.largest(abs(c)):g} now: by "
+        f"{numbers.largest(reach):g} in all. It starts at {numbers.largest(multiplier):g}, so the "
+        "gate would stay open to the end. Did you mean a larger mu, or a multiplier that starts at "
+        "0?"
+    )
+
+
+def _warn(text: str, depth: int = 5) -> None:
+    """Point at the line that called `ALMConstraint.step`, `depth` calls up."""
+    warnings.warn(text, stacklevel=depth)

@@ -1,0 +1,158 @@
+"""What was measured since the last step, and its mean over micro-batches and ranks."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torch_alm._control import numbers
+from torch_alm._control.numbers import Number, Truth
+
+
+class Observation(NamedTuple):
+    """A value, its share in the mean of its step, and the entries it is for (`None`: all)."""
+
+    value: Number
+    weight: float
+    row: Tensor | None = None
+
+
+class Mean(NamedTuple):
+    """The weighted mean of what was finite, where there was something, and how much was not."""
+
+    value: Number
+    seen: Truth
+    bad: int
+
+
+class Observations(list[Observation]):
+    """The measurements since the last step.
+
+    An optimizer step that a loss scaler skips is announced by nobody. What shows it is a gradient
+    that starts from nothing while there are measurements whose gradient was taken before: their
+    step never came, and they are dropped.
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        self._differentiated = 0
+        self._is_rehearsed = False
+
+    def rehearse(self) -> None:
+        """Somebody takes several gradients per measurement (SAM): these tell nothing then."""
+        self._is_rehearsed = True
+
+    def gradient_arrived(self, *, afresh: bool) -> None:
+        """A backward pass has left a gradient; `afresh` if there was none to add it to."""
+        if self._is_rehearsed:
+            return
+        if afresh:
+            del self[: self._differentiated]
+        self._differentiated = len(self)
+
+    def take(self) -> list[Observation]:
+        """Hand all of it over and start again."""
+        taken = list(self)
+        self.drop()
+        return taken
+
+    def drop(self) -> None:
+        """Start again."""
+        self.clear()
+        self._differentiated = 0
+
+
+def mean(observations: Sequence[Observation], size: torch.Size) -> Mean:
+    """The mean over the observations of all ranks; at most one device synchronisation.
+
+    Args:
+        observations: numbers of the shape `size`, or with an index its entries.
+        size: `()` for one number.
+    """
+    first = observations[0]
+    if len(observations) == 1 and first.row is None and not is_distributed():
+        value = numbers.host(first.value)
+        if numbers.is_finite(value):  # the common case, in which there is no sum
+            return Mean(value, True, 0)
+    if size != ():
+        return _mean_of_vectors(observations, size)
+    values = _floats([o.value for o in observations])
+    finite = [(v, o.weight) for v, o in zip(values, observations, strict=True) if math.isfinite(v)]
+    total, weight = sum(v * w for v, w in finite), sum(w for _, w in finite)
+    bad = len(values) - len(finite)
+    if is_distributed():
+        sums = torch.tensor([total, weight, bad], dtype=torch.float64)
+        total, weight, bad = _over_ranks(sums).tolist()
+    return Mean(total / weight if weight else 0.0, weight > 0, int(bad))
+
+
+def mean_of_numbers(value: float) -> float:
+    """The mean of one finite number per rank; `nan` if it is not finite on some rank."""
+    if not is_distributed():
+        return value
+    total, count = _over_ranks(torch.tensor([value, 1.0], dtype=torch.float64)).tolist()
+    return total / count
+
+
+def _floats(values: list[Number]) -> list[float]:
+    """All of them on the host in one transfer."""
+    if not any(isinstance(v, Tensor) for v in values):
+        return values  # pyright: ignore[reportReturnType]
+    home = next(v.device for v in values if isinstance(v, Tensor))
+    return torch.stack([_tensor(v, home) for v in values]).double().tolist()
+
+
+def _tensor(value: Number, home: torch.device) -> Tensor:
+    """On `home` as it is: not every device knows float64."""
+    if isinstance(value, Tensor):
+        return value.to(home)
+    wide = torch.float32 if home.type == "mps" else torch.float64
+    return torch.tensor(value, dtype=wide, device=home)
+
+
+def _mean_of_vectors(observations: Sequence[Observation], size: torch.Size) -> Mean:
+    """Entry by entry: entries that were observed several times are averaged."""
+    values = _flat([o.value for o in observations])
+    everywhere = torch.arange(size.numel())
+    index = torch.cat([everywhere if o.row is None else o.row for o in observations])
+    weights = torch.cat([_filled(o, size) for o in observations])
+    finite = values.isfinite()
+    weights = weights.where(finite, torch.zeros_like(weights))
+    columns = torch.stack([values.where(finite, weights) * weights, weights, (~finite).double()])
+    sums = torch.zeros(3, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
+    total, weight, bad = (_over_ranks(sums) if is_distributed() else sums).unbind()
+    seen = weight > 0
+    if seen.all():  # as a plain truth, it costs nothing further on
+        return Mean((total / weight).reshape(size), True, int(bad.sum()))
+    value = (total / weight.where(seen, torch.ones_like(weight))).reshape(size)
+    return Mean(value, seen.reshape(size), int(bad.sum()))
+
+
+def _flat(values: list[Number]) -> Tensor:
+    """All entries in one row on the host, in one transfer."""
+    rows = [torch.as_tensor(v).reshape(-1) for v in values]
+    home = rows[0].device
+    return torch.cat([row.to(home) for row in rows]).cpu().double()
+
+
+def _filled(observation: Observation, size: torch.Size) -> Tensor:
+    """The weight once per entry of the observation."""
+    count = size.numel() if observation.row is None else observation.row.numel()
+    return torch.full((count,), observation.weight, dtype=torch.float64)
+
+
+def is_distributed() -> bool:
+    """Whether there is another rank to agree with."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _over_ranks(sums: Tensor) -> Tensor:
+    """The same sums over all ranks, through the device that the backend speaks to."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    shared = sums.to(device, torch.float64)
+    dist.all_reduce(shared)
+    return shared.cpu()

@@ -1,0 +1,132 @@
+"""Thresholds people can state: what alpha has to be for what one wants.
+
+A loss in nats means little to most people. `level_of` says what comparable text that was never
+trained on costs; `loss_for_rate` says which loss goes with a wanted rate, from a recorded run.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["Level", "level_of", "loss_for_rate"]
+
+
+class Level(NamedTuple):
+    """A mean over batches, its standard error (`nan` for a single batch), and how many there were.
+
+    Source: the usual estimate, sd / sqrt(n) with the sample standard deviation.
+    """
+
+    value: float
+    error: float
+    batches: int
+
+
+def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
+    """The level of a measure on data never trained on: forgotten then looks like never seen.
+
+    Args:
+        measure: takes a batch and returns one number, such as
+            `lambda batch: token_nll(model, batch)`. It runs without gradients; put the model into
+            the mode (`eval`) you want it measured in.
+        batches: comparable data that was never trained on, in batches of the size that the
+            constraint will see: the mean over batches is then the mean it is compared with.
+
+    Returns:
+        The mean over batches, which is the alpha; its standard error says how well it is known.
+
+    Raises:
+        ValueError: if there is no batch, or a measurement is not one finite number.
+
+    Cost: one forward pass per batch.
+
+    Example:
+        >>> from torch_alm.thresholds import level_of
+        >>> level_of(lambda batch: batch.mean(), [torch.tensor([1.0, 2.0]), torch.tensor([2.5])])
+        Level(value=2.0, error=0.5, batches=2)
+    """
+    with torch.no_grad():
+        values = [float(measure(batch)) for batch in batches]
+    if not values or not all(map(math.isfinite, values)):
+        raise ValueError(
+            f"level_of found {values or 'no batches'}; a threshold made of that would mean "
+            "nothing. Is the iterator used up, or the loss not finite?"
+        )
+    mean, count = math.fsum(values) / len(values), len(values)
+    if count == 1:
+        return Level(mean, math.nan, 1)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return Level(mean, math.sqrt(variance / count), count)
+
+
+def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) -> float:
+    """The loss at which a wanted rate is reached, from pairs recorded along a run.
+
+    The rate (a certificate, the share of failed exact matches) is taken to grow with the loss: the
+    pairs are fitted by the nearest increasing function (isotonic regression) and joined by straight
+    lines. The answer is the smallest loss at which these reach `rate`: an alpha for that loss.
+
+    Args:
+        losses: the forget loss at some points of a run, in any order.
+        rates: the rate at the same points.
+        rate: the rate wanted.
+
+    Returns:
+        alpha, within the range of `losses`.
+
+    Raises:
+        ValueError: if there are fewer than two pairs or one is not finite, or the fit stays below
+            `rate` (the message says how far it went), or begins above it: then any smaller loss
+            might do and the pairs do not say.
+
+    Cost: a sort; no passes.
+
+    Source: the pool-adjacent-violators algorithm (Ayer et al. 1955).
+
+    Example:
+        >>> from torch_alm.thresholds import loss_for_rate
+        >>> loss_for_rate([0.1, 0.5, 1.0, 2.0], [0.0, 0.5, 0.4, 0.95], rate=0.7)
+        1.5
+    """
+    pairs = sorted(zip(losses, rates, strict=True))
+    if len(pairs) < 2 or not all(math.isfinite(n) for pair in pairs for n in pair):
+        raise ValueError(
+            f"loss_for_rate found {len(pairs)} pairs, of which all have to be finite and two are "
+            "the least that a fit can do with. Did you record loss and rate along a run?"
+        )
+    xs, fitted = [loss for loss, _ in pairs], _increasing([rate for _, rate in pairs])
+    if fitted[-1] < rate:
+        raise ValueError(
+            f"loss_for_rate: the rate wanted is {rate:g}, and the fit reaches {fitted[-1]:g} at "
+            f"the largest loss, {xs[-1]:g}; a larger alpha would be a guess. Could the run go on?"
+        )
+    if fitted[0] > rate:
+        raise ValueError(
+            f"loss_for_rate: the rate wanted is {rate:g}, and the fit has {fitted[0]:g} at the "
+            f"smallest loss already, {xs[0]:g}. Could the recording begin earlier in the run?"
+        )
+    return _first_at(xs, fitted, rate)
+
+
+def _increasing(values: list[float]) -> list[float]:
+    """The nearest sequence that never falls, in the sum of squares."""
+    blocks: list[tuple[float, int]] = []  # mean, how many
+    for value in values:
+        mean, count = value, 1
+        while blocks and blocks[-1][0] >= mean:
+            other, size = blocks.pop()
+            mean, count = (mean * count + other * size) / (count + size), count + size
+        blocks.append((mean, count))
+    return [mean for mean, count in blocks for _ in range(count)]
+
+
+def _first_at(xs: list[float], ys: list[float], y: float) -> float:
+    """The smallest x at which the line through the points reaches y."""
+    i = next(i for i, each in enumerate(ys) if each >= y)
+    if i == 0 or ys[i] == y:
+        return xs[i]
+    share = (y - ys[i - 1]) / (ys[i] - ys[i - 1])
+    return xs[i - 1] + share * (xs[i] - xs[i - 1])
