@@ -1,0 +1,1 @@
+"""Benchmarks of the methods: TOFU, MUSE and WMDP, and what they cost."""

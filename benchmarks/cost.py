@@ -1,0 +1,382 @@
+"""What a step costs against one of Dual AdamW: operations, memory, time.
+
+    python benchmarks/cost.py [--sections flops wall perturb gpu] [--quick] [--output FOLDER]
+
+*flops*: operations and peak memory of a step of Llama models with 1, 3 and 7 billion weights,
+counted on tensors without data: nothing is computed, nothing is timed. *wall*: seconds of a step of
+a small Llama on this CPU, every method once per round, medians of the ratio to the Dual AdamW step
+beside it. *perturb*: perturbing and restoring, in multiples of one `copy_`. *gpu*: where there is
+one, a random Llama of a billion weights under bfloat16 autocast.
+
+Sections that are run replace theirs in `cost.json`; `cost.md` is written from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.optim import AdamW, Optimizer
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks import overhead
+from benchmarks.counters import Answers, Memory
+from benchmarks.results import replace, write_json
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
+
+Rows = list[dict[str, Any]]
+OPEN, CLOSED = 1e9, -1e9
+SHAPES = {  # hidden, inner, layers, heads, key-value heads, words, tied embeddings
+    "1B": (2048, 8192, 16, 32, 8, 128_256, True),
+    "3B": (3072, 8192, 28, 24, 8, 128_256, True),
+    "7B": (4096, 11_008, 32, 32, 32, 32_000, False),
+}
+SMALL = (384, 1024, 4, 6, 6, 4096, True)
+TINY = (64, 128, 2, 2, 2, 256, True)
+
+
+class Method(NamedTuple):
+    """A way to take a step; `target` bounds its cost, in steps of Dual AdamW."""
+
+    name: str
+    sam: bool
+    alpha: float | None
+    last: bool = False
+    probe_every: int = 1
+    target: float | None = None
+
+    def optimizer(self, params: list[Tensor]) -> DualOptimizer:
+        sides: list[Optimizer] = [AdamW(params, lr=1e-5), AdamW(params, lr=1e-5, weight_decay=0.0)]
+        if self.sam:
+            sides = [SAM(sides[0], rho=1e-2), ReverseSAM(sides[1], rho=1e-2)]
+        constraint = None if self.alpha is None else ALMConstraint(None, self.alpha, mu=1e-3)
+        return DualOptimizer(*sides, constraint, probe_every=self.probe_every)
+
+
+BASELINE = Method("Dual AdamW", sam=False, alpha=None)
+METHODS = [
+    BASELINE,
+    Method("Dual AdamW + ALM, gate closed, last=True", sam=False, alpha=CLOSED, last=True),
+    Method("SAUL, gate open", sam=True, alpha=OPEN, target=2.05),
+    Method("SAUL, gate open, last=True", sam=True, alpha=OPEN, last=True, target=2.05),
+    Method("SAUL, gate closed", sam=True, alpha=CLOSED),
+    Method("SAUL, gate closed, last=True", sam=True, alpha=CLOSED, last=True, target=1.70),
+    Method("SAUL, gate closed, last=True, probe_every=8", True, CLOSED, True, 8, target=1.10),
+]
+
+
+def llama(shape: tuple[Any, ...]) -> LlamaForCausalLM:
+    hidden, inner, layers, heads, kv_heads, words, tied = shape
+    config = LlamaConfig(
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        vocab_size=words,
+        tie_word_embeddings=tied,
+        use_cache=False,
+        attn_implementation="eager",  # whose products are all counted
+    )
+    return LlamaForCausalLM(config)
+
+
+class Training:
+    """Steps of one method on one model and batch."""
+
+    def __init__(self, model: nn.Module, method: Method, ids: Tensor) -> None:
+        self.model, self.method, self.ids = model, method, ids
+        self.optimizer = method.optimizer(list(model.parameters()))
+
+    def loss(self) -> Tensor:
+        with torch.autocast(self.ids.device.type, torch.bfloat16):
+            return self.model(input_ids=self.ids, labels=self.ids).loss
+
+    def step(self) -> None:
+        self.optimizer.backward(retain=self.loss, forget=self.loss, last=self.method.last)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+# Counted
+
+
+def flops(quick: bool) -> Rows:
+    """Per method and model: operations and peak memory of a step, the mean over its rhythm."""
+    rows: Rows = []
+    for name, shape in ({"tiny": TINY} if quick else SHAPES).items():
+        for method in METHODS:
+            began = time.perf_counter()
+            row = counted(shape, method, batch=(4, 32 if quick else 512))
+            row |= {"model": name, "method": method.name, "target": method.target}
+            rows.append(row)
+            base = next(r for r in rows if r["model"] == name)
+            row["ratio"] = row["flops"] / base["flops"]
+            row["memory ratio"] = row["peak bytes"] / base["peak bytes"]
+            extra = row["peak bytes"] - base["peak bytes"]
+            row["extra copies"] = extra / row["parameter bytes"]
+            seconds = time.perf_counter() - began
+            print(f"{name:5} {method.name:46} {row['ratio']:.3f} x, {seconds:.0f} s", flush=True)
+    return rows
+
+
+def counted(shape: tuple[Any, ...], method: Method, batch: tuple[int, int]) -> dict[str, Any]:
+    """A rhythm of steps after the first, in which moments are made and the gate settles."""
+    with FakeTensorMode(), Memory() as memory, Answers():
+        training = Training(llama(shape), method, torch.zeros(batch, dtype=torch.long))
+        size = sum(p.nbytes for p in training.model.parameters())
+        training.step()
+        memory.restart()
+        with FlopCounterMode(display=False) as counter:
+            for _ in range(method.probe_every):
+                training.step()
+    operations = counter.get_total_flops() / method.probe_every
+    return {"flops": operations, "peak bytes": memory.peak, "parameter bytes": size}
+
+
+# Timed
+
+
+def wall(quick: bool) -> Rows:
+    """Seconds per step, every method in turn; ratios are to the Dual AdamW steps just before."""
+    torch.manual_seed(0)
+    shape, rounds = (TINY, 3) if quick else (SMALL, 12)
+    trainings = [
+        Training(llama(shape), method, torch.randint(0, shape[5], (4, 64))) for method in METHODS
+    ]
+    for training in trainings:
+        training.step()
+    ratios: dict[str, list[float]] = {m.name: [] for m in METHODS}
+    seconds: dict[str, list[float]] = {m.name: [] for m in METHODS}
+    for _ in range(rounds):
+        for training in trainings:
+            count = training.method.probe_every
+            base = timed(trainings[0].step)
+            mine = statistics.mean(timed(training.step) for _ in range(count))
+            seconds[training.method.name].append(mine)
+            ratios[training.method.name].append(mine / base)
+    return [
+        {
+            "method": method.name,
+            "milliseconds": 1e3 * statistics.median(seconds[method.name]),
+            "ratio": statistics.median(ratios[method.name]),
+            "quartiles": statistics.quantiles(ratios[method.name], n=4)[::2],
+            "target": method.target,
+        }
+        for method in METHODS
+    ]
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Seconds of this thread's own processor time on one thread, else of the wall clock."""
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    began = clock()
+    run()
+    return clock() - began
+
+
+def perturb(quick: bool) -> Rows:
+    """Perturbing and restoring, in multiples of `copy_`."""
+    shapes = overhead.llama_shapes(1, 2000) if quick else overhead.llama_shapes(6, 8000)
+    rows: Rows = []
+    for dtype, roundings in (
+        (torch.float32, ["nearest"]),
+        (torch.bfloat16, ["nearest", "stochastic"]),
+    ):
+        weights = overhead.Weights(shapes, dtype)
+        work = {"copy_": overhead.plain_copy(weights)}
+        for rounding in roundings:
+            for swap in (False, True):
+                name = f"perturbed, {rounding}{', swap' * swap}"
+                work[name] = ours(weights, rounding=rounding, swap=swap)
+        work["two steps, pointer restore"] = pointers(weights)
+        work["pytorch_optimizer SAM"] = overhead.pytorch_optimizer_sam(weights, foreach=False)
+        pairs = overhead.rounds(work, "copy_", 4 if quick else 10)
+        targets = {"perturbed, nearest": 3.8, "perturbed, nearest, swap": 2.4}
+        for name, measured in pairs.items():
+            ratio = statistics.median(mine / its for mine, its in measured)
+            target = targets.get(name) if dtype is torch.float32 else None
+            rows.append({"dtype": str(dtype)[6:], "way": name, "ratio": ratio, "target": target})
+    return rows
+
+
+def ours(weights: overhead.Weights, **settings: Any) -> Callable[[], None]:
+    memory: dict[Tensor, Tensor] = {}
+
+    def run() -> None:
+        weights.put_gradients()
+        with perturbed(weights.params, overhead.RHO, memory=memory, **settings):
+            pass
+
+    return run
+
+
+def pointers(weights: overhead.Weights) -> Callable[[], None]:
+    """The SAM that most projects copied: the old weights come back as other memory."""
+
+    @torch.no_grad()
+    def run() -> None:
+        weights.put_gradients()
+        norm = torch.stack([(1.0 * p.grad).norm(p=2) for p in weights.params]).norm(p=2)
+        scale = overhead.RHO / (norm + 1e-12)
+        saved = [p.data.clone() for p in weights.params]
+        for p in weights.params:
+            p.add_(1.0 * p.grad * scale.to(p))
+        for p, old in zip(weights.params, saved, strict=True):
+            p.data = old
+
+    return run
+
+
+def gpu(quick: bool) -> Rows:
+    """Tokens per second, peak memory and waits for the device of a billion random weights."""
+    if not torch.cuda.is_available():
+        return []
+    rows: Rows = []
+    for method in METHODS:
+        with torch.device("cuda"):
+            model = llama(TINY if quick else SHAPES["1B"])
+            ids = torch.randint(0, model.config.vocab_size, (4, 512))
+        training = Training(model, method, ids)
+        training.step()
+        torch.cuda.reset_peak_memory_stats()
+        with synchronised_timer() as passed:
+            for _ in range(2 * method.probe_every):
+                training.step()
+        count = 2 * method.probe_every
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            training.step()
+            torch.cuda.set_sync_debug_mode("default")
+        rows.append(
+            {
+                "method": method.name,
+                "tokens per second": count * ids.numel() / passed[0],
+                "peak bytes": torch.cuda.max_memory_allocated(),
+                "waits": sum("synchron" in str(w.message) for w in caught),
+                "seconds": passed[0] / count,
+            }
+        )
+        rows[-1]["ratio"] = rows[-1]["seconds"] / rows[0]["seconds"]
+        del training, model
+        torch.cuda.empty_cache()
+    return rows
+
+
+@contextmanager
+def synchronised_timer() -> Iterator[list[float]]:
+    torch.cuda.synchronize()
+    began, passed = time.perf_counter(), [0.0]
+    yield passed
+    torch.cuda.synchronize()
+    passed[0] = time.perf_counter() - began
+
+
+# Written
+
+
+SECTIONS: dict[str, Callable[[bool], Rows]] = {
+    "flops": flops,
+    "wall": wall,
+    "perturb": perturb,
+    "gpu": gpu,
+}
+TITLES = {
+    "flops": "Operations and peak memory of a step, counted (4 x 512 tokens, bfloat16 autocast)",
+    "wall": "Time of a step of a small Llama on the CPU (4 x 64 tokens, bfloat16 autocast)",
+    "perturb": "Perturb and restore, in multiples of `copy_`",
+    "gpu": "A billion random weights on a GPU (4 x 512 tokens, bfloat16 autocast)",
+}
+
+
+def machine() -> dict[str, Any]:
+    """What was measured on, without names of hosts."""
+    named = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    packages = ("torch", "transformers", "pytorch_optimizer")
+    return {
+        "processor": named[0] if named else platform.machine(),
+        "cores": len(named),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+    }
+
+
+def markdown(content: dict[str, Any]) -> str:
+    parts = ["# Cost\n", "Written by `python benchmarks/cost.py`; numbers in `cost.json`."]
+    for section in SECTIONS:
+        found = content.get(section)
+        if not found:
+            continue
+        where = ", ".join(f"{k} {v}" for k, v in found["machine"].items() if v is not None)
+        parts += [f"\n## {TITLES[section]}\n", f"{where}\n", table(found["rows"])]
+    return "\n".join(parts) + "\n"
+
+
+def table(rows: Rows) -> str:
+    """One Markdown table; `target` is met or not in a word."""
+    if not rows:
+        return "No such device here."
+    names = [name for name in rows[0] if not name.endswith("bytes")]
+    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
+    lines += ["| " + " | ".join(cell(name, row) for name in names) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def cell(name: str, row: dict[str, Any]) -> str:
+    value = row[name]
+    if name == "target":
+        return (
+            "" if value is None else f"{value:.2f}, {'met' if row['ratio'] <= value else 'not met'}"
+        )
+    if name == "flops":
+        return f"{value:.3e}"
+    if isinstance(value, list):
+        return " to ".join(f"{v:.2f}" for v in value)
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sections", nargs="+", default=[*SECTIONS], choices=[*SECTIONS])
+    parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, and write what was measured."""
+    options = parse(arguments)
+    torch.set_num_threads(options.threads)
+    path = options.output / "cost.json"
+    content = json.loads(path.read_text()) if path.exists() else {}
+    for section in options.sections:
+        content[section] = {"machine": machine(), "rows": SECTIONS[section](options.quick)}
+        write_json(path, content)
+        replace(options.output / "cost.md", markdown(content))
+        print(table(content[section]["rows"]), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""Data of the benchmarks: the embedded world, TOFU, and batches of either."""

@@ -1,0 +1,63 @@
+"""The methods of the paper, each with and without the controller: one registry.
+
+A method is one file of this folder: a subclass of `Method` under `@register(key, label)`. Where the
+controller is optional, the method also exists as `key+alm`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+
+from torch import nn
+
+from benchmarks.methods.method import Method
+from benchmarks.methods.registry import METHODS, Entry
+from benchmarks.methods.settings import Settings
+
+__all__ = ["METHODS", "Entry", "Method", "Settings", "build", "check", "label", "names"]
+
+ALM = "+alm"
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+
+def names() -> list[str]:
+    """Every key a command line may name, in the order of the tables."""
+    entries = sorted(METHODS.items(), key=lambda item: item[1].position)
+    return [key + suffix for key, entry in entries for suffix in entry.suffixes()]
+
+
+def check(key: str) -> None:
+    """Make sure that `key` is a method.
+
+    Raises:
+        ValueError: It is not; the message lists the known ones with the closest match.
+    """
+    if key in names():
+        return
+    plain = key.removesuffix(ALM)
+    if plain in METHODS:
+        raise ValueError(
+            f"{key!r} does not exist: in {plain} the controller is {METHODS[plain].method.alm}. "
+            f"Did you mean {'saul' if METHODS[plain].method.alm == 'left out' else plain!r}?"
+        )
+    closest = difflib.get_close_matches(key, names(), n=1, cutoff=0.0)[0]
+    known = ", ".join(names())
+    raise ValueError(f"unknown method {key!r}. Did you mean {closest!r}? Known: {known}.")
+
+
+def label(key: str) -> str:
+    """The name of a method in a table, as the paper writes it."""
+    plain = key.removesuffix(ALM)
+    return METHODS[plain].label + (" + ALM" if plain != key else "")
+
+
+def build(key: str, model: nn.Module, settings: Settings) -> Method:
+    """The method `key` at work on `model`."""
+    check(key)
+    method = METHODS[key.removesuffix(ALM)].method
+    controlled = key.endswith(ALM) or method.alm == "built in"
+    return method(model, settings, method.controller(settings) if controlled else None)

@@ -1,0 +1,41 @@
+"""BLUR: keep what the retain gradient may, and move along the forget gradient by a set amount."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from benchmarks.methods import gradients
+from benchmarks.methods.method import Batch
+from benchmarks.methods.npo import NPOMethod
+from benchmarks.methods.registry import register
+
+
+@register("blur", "BLUR", position=40)
+class BLUR(NPOMethod):
+    """d = g_r + xi g_u, xi = gamma - <g_r, g_u> / ||g_u||^2, so that <d, g_u> = gamma ||g_u||^2.
+
+    The retain gradient g_r loses its part along the forget gradient g_u (of NPO), which is replaced
+    by gamma g_u (Reisizadeh et al. 2025). gamma is the forget weight, hence lambda+ under `+ALM`;
+    with a closed gate d = g_r, without a projection. Cost: two backward passes, a frozen copy of
+    the model, a copy of a gradient.
+    """
+
+    def step(self, retain: Batch, forget: Batch) -> None:
+        """One optimizer step along d."""
+        self.optimizer.zero_grad()
+        value = self._unit_forget_gradient(forget)
+        g_u = gradients.take(self.params)
+        kept = self.retain_gradient(retain)
+        g_r = [p.grad for p in self.params]
+        squared = gradients.inner(g_u, g_u)
+        if squared > 0:
+            gradients.add(self.params, g_u, self.weight - gradients.inner(g_r, g_u) / squared)
+        self.saw(retain=kept, forget=value)
+        self.optimizer.step()
+
+    def _unit_forget_gradient(self, forget: Batch) -> Tensor:
+        """.grad = grad U, or nothing where the gate is closed; returns F."""
+        loss, value = self.objective(forget)
+        if self.weigh(value) > 0:
+            loss.backward()
+        return value

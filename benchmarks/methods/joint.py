@@ -1,0 +1,55 @@
+"""Methods with one optimizer: one gradient, one step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from benchmarks.methods.method import Batch, Method, clip
+from benchmarks.methods.settings import Settings
+from torch_alm import ALMConstraint
+from torch_alm.measures import token_nll
+
+
+class JointMethod(Method):
+    """One step on weight * U(theta; forget) + retain_weight * L_r(theta; retain).
+
+    Cost: two backward passes, one optimizer state.
+    """
+
+    keeps_retain: ClassVar[bool] = True
+    """Whether there is a retain direction at all."""
+
+    def __init__(
+        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
+    ) -> None:
+        super().__init__(model, settings, constraint)
+        self.optimizer = self.make_optimizer()
+
+    @abstractmethod
+    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
+        """The loss U to descend, and the forgetting measure F the controller looks at."""
+
+    def step(self, retain: Batch, forget: Batch) -> None:
+        """Weigh the forget direction, add the retain direction, move once."""
+        self.optimizer.zero_grad()
+        value = self.forget_gradient(forget)
+        kept = self.retain_gradient(retain) if self.keeps_retain else None
+        self.saw(retain=kept, forget=value)
+        clip(self.params, self.settings)
+        self.optimizer.step()
+
+    def forget_gradient(self, forget: Batch) -> Tensor:
+        """Add weight * grad U; return F. At weight 0 nothing is added."""
+        loss, value = self.objective(forget)
+        if self.weigh(value) > 0:
+            (self.weight * loss).backward()
+        return value
+
+    def retain_gradient(self, retain: Batch) -> Tensor:
+        """Add retain_weight * grad L_r; return L_r."""
+        loss = token_nll(self.model, retain)
+        (self.settings.retain_weight * loss).backward()
+        return loss

@@ -1,0 +1,115 @@
+"""What every method has in common: a model, its settings, a forget weight and a step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from benchmarks.methods import gradients
+from benchmarks.methods.settings import Settings
+from torch_alm import ALMConstraint
+from torch_alm.measures import token_nll
+
+Batch = Mapping[str, Tensor]
+
+
+class Method(ABC):
+    """One way to unlearn.
+
+    With a constraint a method is its `+ALM` variant, by one rule for all of them: the forget weight
+    is replaced by lambda+ = [lambda + mu (alpha - F)]_+, where F is the clean token-mean
+    cross-entropy of the forget batch; at lambda+ = 0 only the retain direction is left (SAUL,
+    section 4.4).
+
+    Args:
+        model: The model to unlearn from, changed in place.
+        settings: The hyperparameters.
+        constraint: The controller, or None for the fixed `settings.forget_weight`.
+    """
+
+    alm: ClassVar[Literal["optional", "built in", "left out"]] = "optional"
+    """Whether there is a `+alm`; SAUL is defined with the controller, some ablations without."""
+
+    def __init__(
+        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
+    ) -> None:
+        self.model = model
+        self.settings = settings
+        self.constraint = constraint
+        self.params = [p for p in model.parameters() if p.requires_grad]
+        self.weight = settings.forget_weight
+        self.epochs_done = 0
+        self.losses: dict[str, float] = {}
+
+    @classmethod
+    def controller(cls, settings: Settings) -> ALMConstraint:
+        """The controller of the `+ALM` variant: F = clean token-mean cross-entropy >= alpha."""
+        return ALMConstraint(token_nll, **settings.controller())
+
+    @abstractmethod
+    def step(self, retain: Batch, forget: Batch) -> None:
+        """Move the weights once, given a batch of each kind."""
+
+    def end_of_epoch(self) -> None:
+        """Called after each pass over the forget set."""
+        self.epochs_done += 1
+
+    def weigh(self, value: Tensor) -> float:
+        """The forget weight of this step: the method's own, or lambda+ once `value` is known."""
+        if self.constraint is not None:
+            self.constraint.observe(value.detach())
+            self.weight = float(self.constraint.step())
+        return self.weight
+
+    def saw(self, *, retain: Tensor | None, forget: Tensor) -> None:
+        """Keep the two losses of this step for the trace."""
+        self.losses = {"forget_loss": float(forget.detach())}
+        if retain is not None:
+            self.losses["retain_loss"] = float(retain.detach())
+
+    def metrics(self) -> dict[str, float]:
+        """What happened in the latest step: losses, forget weight, gate, lambda, violation."""
+        numbers = {**self.losses, "weight": self.weight, "gate_open": float(self.weight > 0)}
+        if self.constraint is not None:
+            seen = self.constraint.metrics()
+            numbers |= {"lambda": seen["multiplier"], "violation": seen["violation"]}
+        return numbers
+
+    def make_optimizer(
+        self, lr: float | None = None, weight_decay: float | None = None
+    ) -> Optimizer:
+        """The optimizer the settings ask for, over the trainable weights."""
+        kind = {"adamw": AdamW, "sgd": SGD}[self.settings.optimizer]
+        decay = self.settings.weight_decay if weight_decay is None else weight_decay
+        return kind(self.params, lr=self.settings.lr if lr is None else lr, weight_decay=decay)
+
+
+def forward(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Logits and labels of a batch, for methods that read two measures off one pass."""
+    inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
+    return model(**inputs).logits, batch["labels"]
+
+
+def clip(params: list[nn.Parameter], settings: Settings) -> None:
+    """Clip the combined gradient where the settings ask for it."""
+    if settings.max_grad_norm is not None:
+        torch.nn.utils.clip_grad_norm_(params, settings.max_grad_norm)
+
+
+def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:
+    """A step with its gradient, or its finished length (`scale="step"`), multiplied by `weight`."""
+    if scale == "gradient":
+        gradients.scale([p for group in optimizer.param_groups for p in group["params"]], weight)
+        optimizer.step()
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] *= weight
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate

@@ -1,0 +1,40 @@
+"""NPO: negative preference optimisation beside the retain loss."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.methods.joint import JointMethod
+from benchmarks.methods.method import Batch, forward
+from benchmarks.methods.registry import register
+from benchmarks.methods.settings import Settings
+from torch_alm import ALMConstraint
+from torch_alm.measures import npo_of_logits, sequence_nll, token_nll_of_logits
+
+
+class NPOMethod(JointMethod):
+    """U = NPO against the model from before unlearning, which is kept as a frozen copy."""
+
+    def __init__(
+        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
+    ) -> None:
+        super().__init__(model, settings, constraint)
+        self.reference = copy.deepcopy(model).eval().requires_grad_(False)
+
+    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            reference_nll = sequence_nll(self.reference, forget, reduction="none")
+        logits, labels = forward(self.model, forget)
+        loss = npo_of_logits(logits, labels, reference_nll, beta=self.settings.beta)
+        return loss, token_nll_of_logits(logits, labels)
+
+
+@register("npo", "NPO", position=12)
+class NPO(NPOMethod):
+    """NPO and the retain loss, one optimizer (Zhang et al. 2024, with gradient descent on retain).
+
+    Cost: two backward passes, a frozen copy of the model and a forward pass through it.
+    """

@@ -1,0 +1,56 @@
+"""SAUL (Algorithm 1) and its ablations."""
+
+from __future__ import annotations
+
+from torch.optim import Optimizer
+
+from benchmarks.methods.dual_adamw import DualAdamW
+from benchmarks.methods.registry import register
+from torch_alm import SAM, ReverseSAM
+
+
+class _RetainSAM(DualAdamW):
+    """Two states, the retain side sharpness-aware."""
+
+    def retain_side(self) -> Optimizer:
+        """The retain gradient is taken where the retain loss is worst nearby."""
+        return SAM(super().retain_side(), rho=self.settings.rho_retain)
+
+
+class _BothSAM(_RetainSAM):
+    """Two states, both sides sharpness-aware."""
+
+    def forget_side(self) -> Optimizer:
+        """The forget gradient is taken where the forgotten answer is closest to coming back."""
+        return ReverseSAM(super().forget_side(), rho=self.settings.rho_forget)
+
+
+@register("saul", "SAUL", position=50)
+class SAUL(_BothSAM):
+    """min L_r, worst case within rho_retain, subject to L_f >= alpha within rho_forget.
+
+    Cost: four forward and four backward passes, two optimizer states (SAUL, section 4.2).
+    """
+
+    alm = "built in"
+
+
+@register("saul_no_alm", "SAUL w/o ALM", position=51)
+class WithoutALM(_BothSAM):
+    """The forget step is always on, with weight 1."""
+
+    alm = "left out"
+
+
+@register("saul_no_sam", "SAUL w/o SAM", position=52)
+class WithoutSAM(_RetainSAM):
+    """The forget side is plain and the constraint is on the clean loss; retain SAM is kept."""
+
+    alm = "built in"
+
+
+@register("saul_no_alm_no_sam", "SAUL w/o ALM + SAM", position=53)
+class WithoutALMAndSAM(_RetainSAM):
+    """A plain forget step, always on, beside a retain SAM step."""
+
+    alm = "left out"

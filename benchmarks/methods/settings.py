@@ -1,0 +1,129 @@
+"""Every number a method can be given, under one name each."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The hyperparameters of a run; a method reads the ones it knows and leaves the others alone.
+
+    Attributes:
+        optimizer: What moves the weights; two of them where a method keeps two states.
+        lr: Learning rate, of both sides unless `forget_lr` is given.
+        forget_lr: Learning rate of the forget side of a method with two states.
+        weight_decay: Decoupled decay, applied once per step (the forget side never decays).
+        epochs: Passes over the forget set.
+        batch_size: Forget examples per step, and as many retain examples.
+        max_grad_norm: Clip the combined gradient of a one-state method; None leaves it alone.
+        forget_weight: Weight of the forget direction where no controller replaces it.
+        retain_weight: Weight of the retain direction; the controller never touches it.
+        alpha: Level the forgetting measure has to reach, in nats per answer token.
+        mu: Penalty parameter and dual step size of the controller; 0 freezes the multiplier.
+        multiplier: lambda_0, the multiplier to start from.
+        scale: Where lambda+ acts in methods with two states: on the gradient, or on the finished
+            step.
+        every: Steps between two updates of the stored multiplier.
+        window: Steps whose mean violation the controller looks at.
+        deadband: Standard errors a positive mean violation has to exceed; needs a window.
+        rho_forget: Radius of the forget side's perturbation, Euclidean over all weights.
+        rho_retain: Radius of the retain side's perturbation.
+        beta: Inverse temperature of NPO and SimNPO.
+        margin: Margin of SimNPO (its gamma; 0 in every released setting).
+        steps: Single AdamW: one step on the sum, or two steps through the same state.
+        kappa: Weight of the sharpness term in Sharp Min-Max.
+        forget_mode: Sharp Min-Max: maximise sharpness (as published), or plain SAM.
+        order: Sharp Min-Max: retain step first, or both gradients at the same point.
+        reading: Relearning-resilient: which number drives the multiplier (see that file).
+        dual_lr: PDU: step size of the retain multiplier.
+        retain_multiplier: PDU: retain multiplier to start from.
+        epsilon: PDU: level the retain loss may not exceed.
+        warmup_epochs: PDU: epochs before the retain multiplier starts to move.
+    """
+
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-5
+    forget_lr: float | None = None
+    weight_decay: float = 0.0
+    epochs: int = 10
+    batch_size: int = 8
+    max_grad_norm: float | None = None
+    forget_weight: float = 1.0
+    retain_weight: float = 1.0
+    alpha: float = 10.0
+    mu: float = 1e-4
+    multiplier: float = 1.0
+    scale: Literal["gradient", "step"] = "gradient"
+    every: int = 1
+    window: int = 1
+    deadband: float = 0.0
+    rho_forget: float = 1e-3
+    rho_retain: float = 1e-3
+    beta: float = 0.1
+    margin: float = 0.0
+    steps: Literal["joint", "alternating"] = "joint"
+    kappa: float = 1.0
+    forget_mode: Literal["sharpness_max", "sam"] = "sharpness_max"
+    order: Literal["sequential", "simultaneous"] = "sequential"
+    reading: Literal["clean_ce", "worst_npo"] = "clean_ce"
+    dual_lr: float = 5.0
+    retain_multiplier: float = 100.0
+    epsilon: float = 0.3
+    warmup_epochs: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse values no method could work with, before anything is trained.
+
+        Raises:
+            ValueError: A count below 1, a rate or radius below 0, or a word not on the list.
+        """
+        for name in ("epochs", "batch_size", "every", "window"):
+            self._require(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("lr", "weight_decay", "mu", "multiplier", "rho_forget", "rho_retain"):
+            self._require(name, getattr(self, name) >= 0, "0 or more")
+        for name, words in _choices().items():
+            self._require(name, getattr(self, name) in words, f"one of {', '.join(words)}")
+
+    def controller(self) -> dict[str, Any]:
+        """The arguments of `ALMConstraint` these settings stand for."""
+        names = ("alpha", "mu", "multiplier", "every", "window", "deadband")
+        return {name: getattr(self, name) for name in names}
+
+    def _require(self, name: str, holds: bool, expected: str) -> None:
+        if not holds:
+            found = getattr(self, name)
+            raise ValueError(
+                f"Settings: {name} is {found!r}, which no method can work with. "
+                f"Did you mean {expected}?"
+            )
+
+
+def _choices() -> dict[str, tuple[str, ...]]:
+    """The words each worded setting may take, read off its type."""
+    hints = get_type_hints(Settings)
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+
+
+def parse(name: str, text: str) -> object:
+    """The value of setting `name` written as `text` on a command line.
+
+    Raises:
+        ValueError: No setting of that name, or a text that is not of its type.
+    """
+    default = {field.name: field.default for field in dataclasses.fields(Settings)}
+    if name not in default:
+        closest = difflib.get_close_matches(name, default, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"no setting is called {name!r}. Did you mean {closest!r}? Known: {', '.join(default)}."
+        )
+    if text.lower() == "none" and default[name] is None:
+        return None
+    kind = float if default[name] is None else type(default[name])
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise ValueError(f"{name}={text}: expected {kind.__name__}, found {text!r}.") from error

@@ -1,0 +1,89 @@
+"""Sharp Min-Max without masks: a flat minimum of one loss, a sharp minimum of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from benchmarks.methods import gradients
+from benchmarks.methods.method import Batch, Method, weighted_step
+from benchmarks.methods.registry import register
+from benchmarks.methods.settings import Settings
+from torch_alm import ALMConstraint, perturbed
+from torch_alm.measures import token_nll
+
+
+@register("sharp_min_max", "Sharp Min-Max", position=30)
+class SharpMinMax(Method):
+    """Worst-case retain loss down; forget loss U = -L_f down and its sharpness up.
+
+    With g the gradient at theta and g_hat the one at theta + delta, where delta climbs the loss in
+    question, the retain side follows g + kappa (g_hat - g) and the forget side g - kappa (g_hat -
+    g): for kappa = 1, g_hat and 2 g - g_hat (Tang and Khanna 2025). `forget_mode="sam"` follows
+    g_hat on the forget side too.
+
+    The objective as SAUL's appendix prints it has U = +L_f, which would train on the forget set.
+
+    `order="sequential"` takes the forget gradient after the retain step; `"simultaneous"` takes
+    both at the same weights, which with SGD is one step on their sum. Cost: four backward passes,
+    two optimizer states, a copy of a gradient.
+    """
+
+    def __init__(
+        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
+    ) -> None:
+        super().__init__(model, settings, constraint)
+        self.retain_side = self.make_optimizer()
+        self.forget_side = self.make_optimizer(lr=settings.forget_lr, weight_decay=0.0)
+
+    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
+        """The loss U to descend, and the forgetting measure F."""
+        value = token_nll(self.model, forget)
+        return -value, value
+
+    def step(self, retain: Batch, forget: Batch) -> None:
+        """One step of each side, in the order of the settings."""
+        kept = self.retain_gradient(retain)
+        if self.settings.order == "sequential":
+            self.retain_side.step()
+            self.retain_side.zero_grad()
+            value = self.forget_step(forget)
+        else:
+            retained = gradients.take(self.params)
+            value = self.forget_step(forget)
+            gradients.add(self.params, retained, 1.0)
+            self.retain_side.step()
+            self.retain_side.zero_grad()
+        self.saw(retain=kept, forget=value)
+
+    def retain_gradient(self, retain: Batch) -> Tensor:
+        """.grad = retain_weight (g + kappa (g_hat - g)); returns L_r."""
+        settings = self.settings
+        loss = token_nll(self.model, retain)
+        self._sharpen(
+            loss, lambda: token_nll(self.model, retain), settings.rho_retain, settings.kappa
+        )
+        gradients.scale(self.params, settings.retain_weight)
+        return loss
+
+    def forget_step(self, forget: Batch) -> Tensor:
+        """Step along weight (g - kappa (g_hat - g)) of U; returns F. At weight 0 nothing moves."""
+        loss, value = self.objective(forget)
+        if self.weigh(value) > 0:
+            kappa = 1.0 if self.settings.forget_mode == "sam" else -self.settings.kappa
+            self._sharpen(loss, lambda: self.objective(forget)[0], self.settings.rho_forget, kappa)
+            weighted_step(self.forget_side, self.weight, self.settings.scale)
+        self.forget_side.zero_grad()
+        return value
+
+    def _sharpen(
+        self, loss: Tensor, objective: Callable[[], Tensor], rho: float, kappa: float
+    ) -> None:
+        """.grad = g + kappa (g_hat - g), with g the gradient of `loss`, the objective at theta."""
+        loss.backward()
+        clean = [p.grad for p in self.params]
+        with perturbed(self.params, rho):
+            objective().backward()
+        gradients.scale(self.params, kappa)
+        gradients.add(self.params, clean, 1.0 - kappa)

@@ -1,0 +1,144 @@
+"""Models to unlearn from: pretrained ones, or small ones trained here and kept in a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from benchmarks.data.batches import check_eos
+from benchmarks.data.tofu import Example, TofuData
+from benchmarks.scratch import RECIPES, Recipe, texts, train_from_scratch
+
+CACHE_VERSION = 1  # to be raised when a change of the training code makes cached models wrong
+
+
+def load_or_train(
+    data: TofuData,
+    model_name: str | Path | None = None,
+    cache_dir: str | Path | None = None,
+    seed: int = 0,
+    *,
+    without_forget: bool = False,
+    recipe: Recipe | None = None,
+    progress: bool = True,
+) -> tuple[Any, Any]:
+    """The model to unlearn from, or the one that never saw the forget set, and the tokenizer.
+
+    Args:
+        data: The task; its name picks the recipe.
+        model_name: A folder or hub name to load instead of training.
+        cache_dir: Where trained models are kept; `default_cache()` if None.
+        seed: Of weights and batch order.
+        without_forget: Train on everything but the forget set.
+        recipe: Replaces the recipe of the data.
+        progress: Show a progress bar while training.
+
+    Returns:
+        Model (fp32, on the CPU, in evaluation mode) and tokenizer. A model trained here tells in
+        `model.config.training` how: recipe, seed, rows, epochs, seconds, loss, and `exact_match`,
+        the share of its training questions that it answers word for word.
+
+    Raises:
+        ValueError: `model_name` with `without_forget`, or a model that cannot be used.
+    """
+    if model_name is not None:
+        if without_forget:
+            raise ValueError(
+                f"load_or_train: {str(model_name)!r} with without_forget=True would be the "
+                "original model once more. Did you mean load_pretrained with the name of a model "
+                "trained on the retain set?"
+            )
+        return load_pretrained(model_name)
+    recipe = recipe or RECIPES[data.name]
+    examples = data.without_forget if without_forget else data.full
+    role = "retrained" if without_forget else "original"
+    name = f"{data.name}-{role}"
+    folder = Path(cache_dir or default_cache()) / f"{name}-{_key(data, examples, recipe, seed)}"
+    if not folder.is_dir():
+        _save(folder, *train_from_scratch(data, examples, recipe, seed, name if progress else None))
+    with _quiet():
+        return load_pretrained(folder)
+
+
+def load_pretrained(
+    name_or_path: str | Path, dtype: torch.dtype = torch.float32
+) -> tuple[Any, Any]:
+    """A causal language model and its tokenizer, from a local folder or the hub.
+
+    Args:
+        name_or_path: What `from_pretrained` takes.
+        dtype: Of the weights. fp32, because bf16 weights swallow a SAM perturbation.
+
+    Raises:
+        ValueError: Model or tokenizer cannot be loaded, or the tokenizer has no EOS token.
+    """
+    tokenizer = _from_pretrained(AutoTokenizer, name_or_path, "tokenizer")
+    check_eos(tokenizer)
+    model = _from_pretrained(AutoModelForCausalLM, name_or_path, "causal language model")
+    return model.to(dtype).eval(), tokenizer
+
+
+def default_cache() -> Path:
+    """`$TORCH_ALM_CACHE`, or `torch-alm` in `$XDG_CACHE_HOME` or `~/.cache`."""
+    if chosen := os.environ.get("TORCH_ALM_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
+
+
+def _from_pretrained(loader: Any, name_or_path: str | Path, kind: str) -> Any:
+    try:
+        return loader.from_pretrained(name_or_path)
+    except (OSError, ValueError, KeyError) as error:
+        is_folder = Path(name_or_path).is_dir()
+        place = "in the folder" if is_folder else "on the hub (and no such folder) under"
+        raise ValueError(
+            f"load_pretrained: no {kind} {place} {str(name_or_path)!r}: {error}\n"
+            "Were model and tokenizer both saved there with save_pretrained?"
+        ) from error
+
+
+def _key(data: TofuData, examples: tuple[Example, ...], recipe: Recipe, seed: int) -> str:
+    """A hash of everything the weights depend on."""
+    pairs = [example.pair for example in examples]
+    content = [CACHE_VERSION, asdict(recipe), seed, pairs, list(texts(data, recipe))]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+
+
+def _save(folder: Path, model: Any, tokenizer: Any) -> None:
+    """Writes beside the folder, then renames: a reader never finds half a model."""
+    partial = folder.with_name(f"partial-{folder.name}-{uuid4().hex}")
+    partial.mkdir(parents=True)
+    try:
+        with _quiet():
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
+        os.replace(partial, folder)
+    except OSError:
+        if not folder.is_dir():  # otherwise another process has just finished the same model
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars of transformers for what takes a moment; they would break ours."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

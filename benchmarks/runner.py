@@ -1,0 +1,194 @@
+"""The loop behind every benchmark script: which runs are left, one run, and its row of results."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from benchmarks import methods
+from benchmarks.methods import Settings
+from benchmarks.methods.method import Batch
+from benchmarks.options import Options
+from benchmarks.presets import preset
+from benchmarks.results import ResultsFolder, Row
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one model is worth.
+
+    Attributes:
+        numbers: Every number of the table by name.
+        answers: One row per question, for the table of example answers.
+    """
+
+    numbers: dict[str, float | None]
+    answers: list[Row]
+
+
+class Benchmark(ABC):
+    """What differs between TOFU, MUSE and WMDP."""
+
+    split: str
+    """Row of the presets to use."""
+
+    references: tuple[str, ...]
+    """Models to compare with: `original`, and `retrained` where there is one."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """What a result depends on apart from the method: data, model, sizes."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Load or train the models; whatever bad input can break breaks here or before."""
+
+    @abstractmethod
+    def reference(self, key: str) -> nn.Module:
+        """A fresh copy of a reference model."""
+
+    @abstractmethod
+    def batches(self, settings: Settings, seed: int) -> Iterable[tuple[Batch, Batch]]:
+        """All (retain, forget) batches of a run, on the model's device."""
+
+    @abstractmethod
+    def steps_per_epoch(self, settings: Settings) -> int:
+        """Batches in one pass over the forget set."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        """Measure a model; it is left as it was."""
+
+    @abstractmethod
+    def glance(self, model: nn.Module) -> dict[str, float | None]:
+        """The numbers that are cheap: losses and exact matches on part of the questions."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run, under which settings, and where the results go."""
+
+    benchmark: Benchmark
+    options: Options
+    folder: ResultsFolder
+    settings: Mapping[str, Settings]
+
+
+def begin(benchmark: Benchmark, options: Options) -> Plan:
+    """Take the output folder and make the benchmark ready, if there is anything left to do.
+
+    Raises:
+        ValueError: The folder belongs to other settings, or a model cannot be loaded.
+    """
+    presets = {
+        key: preset(options.preset, benchmark.split, key, options.overrides)
+        for key in options.methods
+    }
+    plan = Plan(
+        benchmark,
+        options,
+        ResultsFolder(options.output),
+        {key: found.settings for key, found in presets.items()},
+    )
+    notes = {key: found.note for key, found in presets.items() if found.note}
+    plan.folder.claim(description(plan) | {"notes": notes}, overwrite=options.overwrite)
+    if unfinished(plan):
+        benchmark.prepare()
+    return plan
+
+
+def description(plan: Plan) -> dict[str, Any]:
+    """What `settings.json` says: enough to tell whether two runs belong in one table."""
+    options = plan.options
+    return {
+        **plan.benchmark.identity(),
+        "preset": options.preset,
+        "quick": options.quick,
+        "match": None if options.match is None else list(options.match),
+        "trials": None if options.match is None else options.trials,
+        "overrides": [f"{name}={value}" for name, value in sorted(options.overrides.items())],
+        "methods": {key: dataclasses.asdict(found) for key, found in plan.settings.items()},
+        "versions": {"torch": torch.__version__},
+    }
+
+
+def run(plan: Plan) -> None:
+    """Do every run that is not finished yet, each written down as soon as it is."""
+    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0, position=0) as runs:
+        for key, seed in runs:
+            runs.set_postfix_str(f"{key}, seed {seed}")
+            finish(plan, key, seed)
+
+
+def unfinished(plan: Plan) -> list[tuple[str, int]]:
+    """The runs without a line yet; a reference model needs one line for all seeds."""
+    finished = plan.folder.finished()
+    known = {method for method, _ in finished}
+    seeds = plan.options.seeds
+    references = [(key, seeds[0]) for key in plan.benchmark.references if key not in known]
+    wanted = [(key, seed) for seed in seeds for key in plan.options.methods]
+    return references + [pair for pair in wanted if pair not in finished]
+
+
+def finish(plan: Plan, key: str, seed: int) -> None:
+    """One run from start to its line in the results; the line is written last."""
+    if key in plan.benchmark.references:
+        model, trace, seconds = plan.benchmark.reference(key), [], 0.0
+    else:
+        model, trace, seconds = unlearn(plan.benchmark, key, seed, plan.settings[key])
+    measured = plan.benchmark.evaluate(model)
+    plan.folder.write_trace(key, seed, trace)
+    plan.folder.write_answers(key, seed, measured.answers)
+    plan.folder.append(
+        {"method": key, "seed": seed, **measured.numbers, **summary(trace), "seconds": seconds}
+    )
+
+
+def unlearn(
+    benchmark: Benchmark, key: str, seed: int, settings: Settings
+) -> tuple[nn.Module, list[Row], float]:
+    """Run a method on a copy of the original model.
+
+    Returns:
+        The model, what happened in each step, and the seconds it took.
+    """
+    torch.manual_seed(seed)
+    model = benchmark.reference("original").train()
+    method = methods.build(key, model, settings)
+    per_epoch = benchmark.steps_per_epoch(settings)
+    trace: list[Row] = []
+    started = time.perf_counter()
+    with tqdm(
+        total=per_epoch * settings.epochs,
+        desc=f"{key}, seed {seed}",
+        unit="step",
+        position=1,
+        leave=False,
+    ) as bar:
+        for step, (retain, forget) in enumerate(benchmark.batches(settings, seed), 1):
+            method.step(retain, forget)
+            trace.append({"step": step, **method.metrics()})
+            if step % per_epoch == 0:
+                method.end_of_epoch()
+            bar.update()
+    return model.eval(), trace, time.perf_counter() - started
+
+
+def summary(trace: list[Row]) -> dict[str, float | None]:
+    """The controller's part of the table: share of steps with an open gate, and the last lambda.
+
+    Both are missing (null) where there is no controller.
+    """
+    controlled = [row for row in trace if "lambda" in row]
+    if not controlled:
+        return {"gate_open": None, "lambda": None}
+    share = sum(row["gate_open"] for row in controlled) / len(controlled)
+    return {"gate_open": share, "lambda": controlled[-1]["lambda"]}

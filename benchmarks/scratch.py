@@ -1,0 +1,141 @@
+"""Small Llamas made from scratch: a tokenizer from the data, random weights, and a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from benchmarks.data.batches import encode_all, pad_id
+from benchmarks.data.tofu import Example, TofuData
+from benchmarks.training import Schedule, train_to_memorisation
+
+PAD, UNKNOWN, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a model from scratch.
+
+    Attributes:
+        tokens: `"word"`, every word of the data is a token; or `"bpe"`, byte pairs.
+        vocabulary: Most tokens a BPE may have.
+        layers: Transformer blocks.
+        width: Size of the hidden state; the feed-forward layers have about 8/3 of it.
+        heads: Attention heads.
+        schedule: How to train it.
+    """
+
+    tokens: Literal["word", "bpe"]
+    vocabulary: int
+    layers: int
+    width: int
+    heads: int
+    schedule: Schedule
+
+
+RECIPES = {
+    "world": Recipe("word", 0, 2, 192, 4, Schedule(epochs=25, batch_size=16, lr=1.5e-3)),
+    "world-quick": Recipe("word", 0, 2, 64, 4, Schedule(epochs=40, batch_size=24, lr=5e-3)),
+    # at this width bf16 autocast saves a quarter of the time, where the processor has it
+    "tofu": Recipe(
+        "bpe", 6000, 2, 384, 6, Schedule(20, batch_size=8, lr=1e-3, target=0.99, bfloat16=True)
+    ),
+}
+
+
+def train_from_scratch(
+    data: TofuData, examples: tuple[Example, ...], recipe: Recipe, seed: int, label: str | None
+) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    """A model that has memorised the examples; `model.config.training` tells how well.
+
+    Args:
+        data: Where the tokenizer's words come from.
+        examples: What to learn.
+        recipe: Tokenizer, model and training.
+        seed: Of weights and batch order.
+        label: Of the progress bar; None for none.
+    """
+    tokenizer = build_tokenizer(texts(data, recipe), recipe)
+    model: Any = small_llama(tokenizer, recipe, seed)
+    reached = train_to_memorisation(
+        model.to("cuda" if torch.cuda.is_available() else "cpu"),
+        encode_all(tokenizer, examples),
+        pad_id(tokenizer),
+        recipe.schedule,
+        seed=seed,
+        label=label,
+    )
+    model.config.training = {**asdict(recipe), "seed": seed, "rows": len(examples), **reached}
+    return model, tokenizer
+
+
+def build_tokenizer(texts: Iterable[str], recipe: Recipe) -> PreTrainedTokenizerFast:
+    """A tokenizer made from texts, lossless on them, that puts BOS first."""
+    model = models.WordLevel if recipe.tokens == "word" else models.BPE
+    tokenizer = Tokenizer(model(unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(texts, _trainer(recipe))
+    bos = (BOS, tokenizer.token_to_id(BOS))
+    tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", special_tokens=[bos])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        bos_token=BOS,
+        eos_token=EOS,
+    )
+
+
+def small_llama(tokenizer: Any, recipe: Recipe, seed: int) -> LlamaForCausalLM:
+    """A Llama with tied embeddings and random weights."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=recipe.width,
+        intermediate_size=recipe.width * 8 // 3 // 16 * 16,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        max_position_embeddings=512,
+        # the usual 0.02 is made for wide models; with it, this one needs twice as many epochs
+        initializer_range=recipe.width**-0.5,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)
+
+
+def texts(data: TofuData, recipe: Recipe) -> Iterator[str]:
+    """What the tokenizer is made from; the original and the retrained model share it.
+
+    Byte pairs can spell anything: the training pairs will do, and the original model is the same
+    for every split. Words must be listed, those of the evaluation too.
+    """
+    evaluation = (data.forget_eval, data.retain_eval, data.real_authors, data.world_facts)
+    sets = (data.full, *evaluation, data.holdout) if recipe.tokens == "word" else (data.full,)
+    for example in (example for examples in sets for example in examples):
+        for question in filter(None, (example.question, example.paraphrased_question)):
+            yield f"Question: {question}\nAnswer:"
+        answers = (example.answer, example.paraphrased_answer, *example.perturbed_answers)
+        for answer in filter(None, answers):
+            yield f" {answer}"
+
+
+def _trainer(recipe: Recipe) -> trainers.Trainer:
+    special = list(SPECIAL_TOKENS)
+    if recipe.tokens == "word":
+        return trainers.WordLevelTrainer(special_tokens=special, show_progress=False)
+    return trainers.BpeTrainer(
+        special_tokens=special,
+        show_progress=False,
+        vocab_size=recipe.vocabulary,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )

@@ -1,0 +1,149 @@
+"""TOFU as the runner sees it: data, models, batches and the evaluation."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.data.batches import collate, encode_all, pad_id, pairs
+from benchmarks.data.tofu import SPLITS, TofuData, load_tofu, load_tofu_hub
+from benchmarks.data.world import build_world
+from benchmarks.methods import Settings
+from benchmarks.methods.method import Batch
+from benchmarks.metrics.evaluate import evaluate
+from benchmarks.metrics.summary import truth_ratios
+from benchmarks.models import load_or_train, load_pretrained
+from benchmarks.options import Options
+from benchmarks.runner import Benchmark, Evaluation
+from benchmarks.scratch import Recipe, Schedule
+
+GLANCE = 40
+"""Questions of each set that a glance looks at."""
+
+QUICK = Recipe("bpe", 1000, 2, 64, 4, Schedule(epochs=2, batch_size=24, lr=5e-3))
+QUICK_AUTHORS = 2
+QUICK_QUESTIONS = 8
+"""What `--quick` makes of real data: a model that learns next to nothing, but at once."""
+
+
+def add_data_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to unlearn, and from which model."""
+    add = parser.add_argument
+    add("--data", type=Path, metavar="PATH", help="folder of TOFU's JSON-lines files")
+    add("--split", default="forget01", choices=sorted(SPLITS), help="how much to forget")
+    add("--model", metavar="NAME", help="a causal LM to unlearn from, local or from the hub")
+    add("--retrained", metavar="NAME", help="the same kind of model, trained without the split")
+    add("--paraphrased", action="store_true", help="ask the paraphrased questions")
+    add("--retain-authors", type=int, metavar="N", help="use only the first N retain authors")
+
+
+def load_data(given: argparse.Namespace) -> TofuData:
+    """TOFU from files, from the hub where a model is named, or else the embedded world.
+
+    Raises:
+        ValueError, FileNotFoundError: The data are missing or malformed.
+    """
+    authors = QUICK_AUTHORS if given.quick and not given.retain_authors else given.retain_authors
+    if given.data is not None:
+        return load_tofu(given.data, given.split, retain_authors=authors)
+    if given.model is not None:
+        return load_tofu_hub(given.split, retain_authors=authors)
+    return build_world(quick=given.quick)
+
+
+class Tofu(Benchmark):
+    """Unlearn a split of TOFU, or the authors to forget of the embedded world.
+
+    Args:
+        data: The task.
+        given: The parsed command line: names of models and data.
+        options: The checked command line.
+    """
+
+    def __init__(self, data: TofuData, given: argparse.Namespace, options: Options) -> None:
+        self.data, self.given, self.options = data, given, options
+        self.split = data.split
+        has_retrained = given.model is None or given.retrained is not None
+        self.references = ("original", "retrained") if has_retrained else ("original",)
+        self.models: dict[str, nn.Module] = {}
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._truth_ratios: list[float] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "benchmark": "tofu",
+            "data": self.data.name if self.given.data is None else str(self.given.data),
+            "split": self.split,
+            "retain_authors": self.data.retain_authors,
+            "model": self.given.model,
+            "retrained": self.given.retrained,
+            "paraphrased": self.given.paraphrased,
+        }
+
+    def prepare(self) -> None:
+        for key in self.references:
+            model, tokenizer = self._load(key)
+            self.models[key] = model.to(self.device)
+            self.tokenizer: Any = tokenizer
+        self.forget = encode_all(self.tokenizer, self.data.forget)
+        self.retain = encode_all(self.tokenizer, self.data.retain)
+        if "retrained" in self.models:
+            rows = self._evaluate(self.models["retrained"], generations=False).rows
+            self._truth_ratios = truth_ratios(rows)
+
+    def _load(self, key: str) -> tuple[Any, Any]:
+        if key == "retrained" and self.given.retrained is not None:
+            return load_pretrained(self.given.retrained)
+        missing = key == "retrained"
+        recipe = QUICK if self.options.quick and self.data.name == "tofu" else None
+        return load_or_train(
+            self.data,
+            self.given.model,
+            self.options.cache,
+            without_forget=missing,
+            recipe=recipe,
+        )
+
+    def reference(self, key: str) -> nn.Module:
+        return copy.deepcopy(self.models[key])
+
+    def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
+        drawn = pairs(self.forget, self.retain, settings.batch_size, settings.epochs, seed)
+        for retain, forget in drawn:
+            yield self._collated(retain), self._collated(forget)
+
+    def _collated(self, rows: list[Any]) -> Batch:
+        batch = collate(rows, pad_id(self.tokenizer))
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+
+    def steps_per_epoch(self, settings: Settings) -> int:
+        return -(-len(self.forget) // settings.batch_size)
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        shortened = self.options.quick and self.data.name == "tofu"
+        found = self._evaluate(model, limit=QUICK_QUESTIONS if shortened else None)
+        return Evaluation(found.numbers, found.rows)
+
+    def glance(self, model: nn.Module) -> dict[str, float | None]:
+        return self._evaluate(model, limit=GLANCE, generations=False).numbers
+
+    def _evaluate(
+        self, model: nn.Module, *, generations: bool = True, limit: int | None = None
+    ) -> Any:
+        return evaluate(
+            model,
+            self.tokenizer,
+            self.data,
+            retrained_truth_ratios=self._truth_ratios,
+            max_new_tokens=200 if self.given.model else None,
+            quick=self.options.quick,
+            generations=generations,
+            limit=limit,
+            paraphrased_questions=self.given.paraphrased,
+        )

@@ -1,0 +1,167 @@
+"""`benchmarks/tofu.py` as a user starts it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tofu
+from benchmarks.results import ResultsFolder
+
+SCRIPT = Path(tofu.__file__)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quick run of the four default methods, started as a command."""
+    output = tmp_path_factory.mktemp("run") / "out"
+    command = [sys.executable, str(SCRIPT), "--quick", "--output", str(output)]
+    done = subprocess.run(
+        [*command, "--cache", str(cache)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    (output.parent / "stdout").write_text(done.stdout)
+    (output.parent / "stderr").write_text(done.stderr)
+    return output
+
+
+def test_it_ends_with_a_table_of_every_method(finished: Path) -> None:
+    shown = (finished.parent / "stdout").read_text()
+    for name in ("Original model", "Retrained model", "Single AdamW", "Dual AdamW + ALM", "SAUL"):
+        assert name in shown
+    assert "runs: 100%" in (finished.parent / "stderr").read_text()
+
+
+def test_results_have_every_number_of_the_table(finished: Path) -> None:
+    from benchmarks.report import TERMINAL
+
+    rows = ResultsFolder(finished).rows()
+    assert [row["method"] for row in rows] == [
+        "original", "retrained", "single_adamw", "dual_adamw", "dual_adamw+alm", "saul",
+    ]  # fmt: skip
+    for row in rows:
+        assert row["seed"] == 0
+        assert row.keys() >= {column.key for column in TERMINAL}
+    numbers = {row["method"]: row for row in rows}
+    assert numbers["original"]["forget_exact_match"] > 0.9
+    assert numbers["retrained"]["forget_exact_match"] < 0.5
+    assert numbers["retrained"]["retain_exact_match"] > 0.9
+    assert numbers["retrained"]["forget_quality"] == 1.0
+    for key in ("single_adamw", "dual_adamw", "saul"):
+        assert numbers[key]["forget_probability"] < numbers["retrained"]["forget_probability"]
+
+
+def test_files_a_reader_expects(finished: Path) -> None:
+    settings = json.loads((finished / "settings.json").read_text())
+    assert settings["preset"] == "recommended"
+    assert settings["methods"]["saul"]["multiplier"] == 0.0
+    for name in ("training.png", "tradeoff.png", "utility.png", "report.md", "tables.tex"):
+        assert (finished / name).stat().st_size > 0
+    trace = ResultsFolder(finished).trace("saul", 0)
+    assert len(trace) == 10 * -(-16 // 8)
+
+
+def test_another_seed_in_the_same_folder_only_adds(finished: Path, cache: Path) -> None:
+    before = (finished / "results.jsonl").read_bytes()
+    arguments = ["--quick", "--output", str(finished), "--cache", str(cache)]
+    assert tofu.main([*arguments, "--methods", "dual_adamw", "--seed", "1"]) == 0
+    after = (finished / "results.jsonl").read_bytes()
+    assert after.startswith(before)
+    assert after.count(b"\n") == before.count(b"\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--methods", "sual"], "Did you mean 'saul'"),
+        (["--preset", "fast"], "unknown preset"),
+        (["--data", "no/such/folder"], "no/such/folder"),
+        (["--model", "no/such/model", "--data", "DATA"], "no/such/model"),
+        (["--split", "forget02"], "forget02"),
+    ],
+)
+def test_bad_input_is_a_sentence_before_any_training(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tofu(tmp_path / "data")
+    arguments = [str(tmp_path / "data") if a == "DATA" else a for a in arguments]
+    with pytest.raises(SystemExit) as end:
+        tofu.main([*arguments, "--output", str(tmp_path / "out"), "--cache", str(tmp_path / "c")])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_matched_comparison_searches_then_reports(
+    finished: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finished.exists()
+    folders = ["--output", str(tmp_path), "--cache", str(cache)]
+    search = ["--match", "forget_probability=0.5", "--trials", "2", "--epochs", "3"]
+    assert tofu.main(["--quick", "--methods", "dual_adamw", *search, *folders]) == 0
+    assert "2 trials of 2" in capsys.readouterr().out
+    assert len((tmp_path / "trials.jsonl").read_text().splitlines()) == 2
+    assert ResultsFolder(tmp_path).rows()[-1]["method"] == "dual_adamw"
+
+
+def test_a_local_model_unlearns_from_data_files(
+    finished: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert finished.exists()
+    write_tofu(tmp_path / "data")
+    model = next(cache.glob("world-quick-*original*"))
+    arguments = ["--data", str(tmp_path / "data"), "--model", str(model), "--retain-authors", "1"]
+    short = ["--methods", "saul", "--epochs", "1", "--batch-size", "4", "--quick", "--lr", "1e-3"]
+    assert tofu.main([*arguments, *short, "--output", str(tmp_path / "out")]) == 0
+    rows = ResultsFolder(tmp_path / "out").rows()
+    assert [row["method"] for row in rows] == ["original", "saul"]
+    assert rows[0]["forget_exact_match"] > 0.9
+    assert rows[1]["forget_quality"] is None
+    settings = json.loads((tmp_path / "out" / "settings.json").read_text())
+    assert (settings["preset"], settings["split"]) == ("paper", "forget01")
+    assert "SAUL" in capsys.readouterr().out
+
+
+def test_a_small_model_is_trained_on_real_data(tmp_path: Path) -> None:
+    real = Path(__file__).parents[3] / "shared" / "data" / "tofu"
+    if not real.is_dir():
+        pytest.skip("TOFU's files are not beside the repository")
+    arguments = ["--data", str(real), "--quick", "--methods", "dual_adamw+alm", "--epochs", "1"]
+    folders = ["--output", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
+    assert tofu.main([*arguments, *folders]) == 0
+    rows = ResultsFolder(tmp_path / "out").rows()
+    assert [row["method"] for row in rows] == ["original", "retrained", "dual_adamw+alm"]
+
+
+def write_tofu(folder: Path) -> None:
+    """A data folder in TOFU's format: forty facts to keep, eight to forget."""
+    from benchmarks.data.world import build_world
+
+    world = build_world(quick=True)
+    tables = {
+        "full": world.retain[:40] + world.forget[:8], "forget01": world.forget[:8],
+        "retain99": world.retain[:40], "holdout01": world.holdout,
+    }  # fmt: skip
+    evaluated = {
+        "forget01_perturbed": world.forget_eval[:8],
+        "retain_perturbed": world.retain_eval[:20],
+        "real_authors_perturbed": world.real_authors,
+        "world_facts_perturbed": world.world_facts,
+    }
+    folder.mkdir()
+    for name, rows in (tables | evaluated).items():
+        lines = []
+        for e in rows:
+            fields = {"question": e.question, "answer": e.answer}
+            if name in evaluated:
+                fields["perturbed_answer"] = list(e.perturbed_answers)
+                fields["paraphrased_answer"] = e.paraphrased_answer
+            lines.append(json.dumps({k: v for k, v in fields.items() if v is not None}))
+        (folder / f"{name}.json").write_text("\n".join(lines) + "\n")
