@@ -1,6 +1,6 @@
 """What a step costs against one of Dual AdamW: operations, memory, time.
 
-    python benchmarks/cost.py [--sections flops wall perturb gpu] [--quick] [--output FOLDER]
+    python benchmarks/cost.py [--sections flops wall perturb gpu] [--models 1B 3B 7B] [--quick]
 
 *flops*: operations and peak memory of a step of Llama models with 1, 3 and 7 billion weights,
 counted on tensors without data: nothing is computed, nothing is timed. *wall*: seconds of a step of
@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.optim import AdamW, Optimizer
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -102,11 +101,16 @@ class Training:
         self.optimizer = method.optimizer(list(model.parameters()))
 
     def loss(self) -> Tensor:
-        with torch.autocast(self.ids.device.type, torch.bfloat16):
+        kind = self.ids.device.type
+        with torch.autocast("cpu" if kind == "meta" else kind, torch.bfloat16):
             return self.model(input_ids=self.ids, labels=self.ids).loss
 
+    def forget(self) -> tuple[Tensor, float | Tensor]:
+        loss = -self.loss()
+        return loss, 0.0 if loss.is_meta else loss.detach()  # no number comes out of no data
+
     def step(self) -> None:
-        self.optimizer.backward(retain=self.loss, forget=self.loss, last=self.method.last)
+        self.optimizer.backward(retain=self.loss, forget=self.forget, last=self.method.last)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -114,28 +118,32 @@ class Training:
 # Counted
 
 
-def flops(quick: bool) -> Rows:
+def flops(quick: bool, models: list[str]) -> Rows:
     """Per method and model: operations and peak memory of a step, the mean over its rhythm."""
     rows: Rows = []
-    for name, shape in ({"tiny": TINY} if quick else SHAPES).items():
+    for model in ["tiny"] if quick else models:
+        base: dict[str, Any] = {}
         for method in METHODS:
-            began = time.perf_counter()
-            row = counted(shape, method, batch=(4, 32 if quick else 512))
-            row |= {"model": name, "method": method.name, "target": method.target}
+            found = counted(TINY if quick else SHAPES[model], method, (4, 32 if quick else 512))
+            base = base or found
+            extra = found["peak bytes"] - base["peak bytes"]
+            row = {
+                "model": model,
+                "method": method.name,
+                **found,
+                "ratio": found["flops"] / base["flops"],
+                "target": method.target,
+                "memory ratio": found["peak bytes"] / base["peak bytes"],
+                "extra copies": extra / found["parameter bytes"],
+            }
             rows.append(row)
-            base = next(r for r in rows if r["model"] == name)
-            row["ratio"] = row["flops"] / base["flops"]
-            row["memory ratio"] = row["peak bytes"] / base["peak bytes"]
-            extra = row["peak bytes"] - base["peak bytes"]
-            row["extra copies"] = extra / row["parameter bytes"]
-            seconds = time.perf_counter() - began
-            print(f"{name:5} {method.name:46} {row['ratio']:.3f} x, {seconds:.0f} s", flush=True)
+            print(f"{model:5} {method.name:46} {row['ratio']:.3f} x", flush=True)
     return rows
 
 
 def counted(shape: tuple[Any, ...], method: Method, batch: tuple[int, int]) -> dict[str, Any]:
     """A rhythm of steps after the first, in which moments are made and the gate settles."""
-    with FakeTensorMode(), Memory() as memory, Answers():
+    with torch.device("meta"), Memory() as memory, Answers():
         training = Training(llama(shape), method, torch.zeros(batch, dtype=torch.long))
         size = sum(p.nbytes for p in training.model.parameters())
         training.step()
@@ -289,14 +297,14 @@ def synchronised_timer() -> Iterator[list[float]]:
 # Written
 
 
-SECTIONS: dict[str, Callable[[bool], Rows]] = {
-    "flops": flops,
-    "wall": wall,
-    "perturb": perturb,
-    "gpu": gpu,
+SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
+    "flops": lambda options: flops(options.quick, options.models),
+    "wall": lambda options: wall(options.quick),
+    "perturb": lambda options: perturb(options.quick),
+    "gpu": lambda options: gpu(options.quick),
 }
 TITLES = {
-    "flops": "Operations and peak memory of a step, counted (4 x 512 tokens, bfloat16 autocast)",
+    "flops": "Operations and peak memory of a step, counted (4 x 512 tokens, float32)",
     "wall": "Time of a step of a small Llama on the CPU (4 x 64 tokens, bfloat16 autocast)",
     "perturb": "Perturb and restore, in multiples of `copy_`",
     "gpu": "A billion random weights on a GPU (4 x 512 tokens, bfloat16 autocast)",
@@ -358,6 +366,7 @@ def cell(name: str, row: dict[str, Any]) -> str:
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sections", nargs="+", default=[*SECTIONS], choices=[*SECTIONS])
+    parser.add_argument("--models", nargs="+", default=[*SHAPES], choices=[*SHAPES])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
@@ -371,7 +380,12 @@ def main(arguments: list[str] | None = None) -> int:
     path = options.output / "cost.json"
     content = json.loads(path.read_text()) if path.exists() else {}
     for section in options.sections:
-        content[section] = {"machine": machine(), "rows": SECTIONS[section](options.quick)}
+        rows = SECTIONS[section](options)
+        if section == "flops":  # models that were not counted now keep their rows
+            old = content.get(section, {}).get("rows", [])
+            kept = [row for row in old if row["model"] not in {row["model"] for row in rows}]
+            rows = sorted(kept + rows, key=lambda row: row["model"])
+        content[section] = {"machine": machine(), "rows": rows}
         write_json(path, content)
         replace(options.output / "cost.md", markdown(content))
         print(table(content[section]["rows"]), flush=True)

@@ -114,7 +114,7 @@ PAPER_SPLITS: dict[str, dict[str, Entry]] = {
 # paper takes for forget01 (40 forget examples, 10 epochs, batch 8). Nothing is chosen per method:
 # - lr: about the rate the model was trained with, so that 50 steps suffice to forget. At 3e-4
 #   alpha is reached in the last steps only, and every controller stays on.
-# - alpha: just below the loss of a uniform guess (ln 249 = 5.5 nats in the embedded world), as the
+# - alpha: just below the loss of a uniform guess (ln 248 = 5.5 nats in the embedded world), as the
 #   paper's 10 is just below ln 128256 = 11.8.
 # - multiplier 0: the gate closes as soon as the forgetting in excess has made up for what was
 #   missing before. From the paper's 1 with mu = 1e-3 it could not close in 50 steps.

@@ -240,6 +240,23 @@ def test_the_gate_opens_and_closes_in_this_table() -> None:
         assert any(closed) and not all(closed), name
 
 
+@pytest.mark.parametrize("name", ["SAUL", "SAUL, scale=step"])
+def test_unequal_micro_batches_count_by_their_weight(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    seen = [
+        optimizer.backward(
+            retain=lambda part=part: loss(model, part.retain),
+            forget=lambda part=part: loss(model, part.forget),
+            weight=weight,
+        ).forget.item()
+        for part, weight in zip(batch(0).halves(), (0.25, 0.75), strict=True)
+    ]
+    optimizer.step()
+    value = optimizer.constraint.metrics()["value"]
+    assert value == pytest.approx(0.25 * seen[0] + 0.75 * seen[1], abs=1e-15)
+    assert value != pytest.approx((seen[0] + seen[1]) / 2, abs=1e-3)
+
+
 @pytest.mark.parametrize("name", [*PLAIN, "Dual(AdamW, AdamW)", "Dual(SGD, Adafactor)"])
 def test_two_halves_equal_the_whole_without_a_perturbation(name: str) -> None:
     (model, optimizer), (whole, reference) = build(ROWS[name]), build(ROWS[name])

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from benchmarks.presets import preset
 from benchmarks.results import ResultsFolder, read_lines
 from benchmarks.runner import begin, run, unlearn
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
@@ -138,9 +141,39 @@ def test_the_model_to_unlearn_from_stays_as_it_was() -> None:
 
 
 def begin_settings(benchmark: ToyBenchmark) -> Any:
-    from benchmarks.presets import preset
-
     return preset("recommended", benchmark.split, "saul", {"epochs": 3, "lr": 0.02}).settings
+
+
+class Dropping(ToyBenchmark):
+    """A benchmark whose model drops hidden units while it is trained."""
+
+    def reference(self, key: str) -> nn.Module:
+        model: Any = super().reference(key)
+        model.hidden = nn.Sequential(model.hidden, nn.Dropout(0.3))
+        return model.eval()
+
+
+def test_a_run_starts_from_its_own_random_state_in_training_mode() -> None:
+    plain, dropping = ToyBenchmark(), Dropping()
+    losses = []
+    for benchmark, noise in ((plain, 1), (dropping, 1), (dropping, 2)):
+        benchmark.prepare()
+        torch.manual_seed(noise)
+        model, trace, _ = unlearn(benchmark, "saul", 0, begin_settings(benchmark))
+        assert not model.training
+        losses.append([row["forget_loss"] for row in trace])
+    assert losses[1] == losses[2] != losses[0]
+
+
+def test_methods_are_told_when_an_epoch_ends() -> None:
+    benchmark = ToyBenchmark()
+    benchmark.prepare()
+    changes = {"epochs": 3, "warmup_epochs": 1, "lr": 1e-3, "epsilon": 30.0}
+    settings = preset("recommended", benchmark.split, "pdu", changes).settings
+    _, trace, _ = unlearn(benchmark, "pdu", 0, settings)
+    nu = [row["retain_multiplier"] for row in trace]
+    assert nu[0] == nu[1] == settings.retain_multiplier
+    assert nu[2] < nu[1]
 
 
 SCRIPT = """
@@ -152,7 +185,7 @@ run(begin(ToyBenchmark(), options(Path(sys.argv[1]), *sys.argv[2:])))
 """
 
 
-def test_a_kill_at_any_moment_costs_at_most_one_run(tmp_path: Path) -> None:
+def test_a_kill_costs_at_most_one_run(tmp_path: Path) -> None:
     many = ("--methods", "dual_adamw,saul,grad_diff", "--seeds", "3")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "killed"), *many]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
