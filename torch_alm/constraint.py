@@ -84,7 +84,8 @@ class ALMConstraint:
         ValueError: if a setting makes no sense; the message names it and what it may be.
 
     Attributes:
-        measure, alpha, mu, ... nonfinite: the settings as given; they may be changed.
+        alpha: the threshold on the host; like all settings it may be changed.
+        mu: the current one, which `growth` may raise.
         best: the best step so far, of those with an objective; `None` before the first.
         skipped: measurements left out because they were not finite.
 
@@ -126,7 +127,6 @@ class ALMConstraint:
         on_best: OnBest | None = None,
         nonfinite: Literal["skip", "raise"] = "skip",
     ) -> None:
-        """Set the constraint up; see the class."""
         self.measure = measure
         self.alpha = numbers.host(alpha)
         self.mu = float(mu)

@@ -83,7 +83,9 @@ class DualOptimizer(wrapper.Wrapper):
             optimizer, `scale` is unknown, or `probe_every` below 1.
 
     Attributes:
-        retain, forget, constraint: the parts, as given.
+        retain: the retain side, as given.
+        forget: the forget side, as given.
+        constraint: the constraint, as given.
         skipped: forget steps left out because the forget gradient was not finite.
 
     Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both. While
@@ -123,7 +125,6 @@ class DualOptimizer(wrapper.Wrapper):
         probe_every: int = 1,
         reshard: Callable[[], object] | None = None,
     ) -> None:
-        """Join two optimizers; see the class."""
         self.retain = wrapper.check_base(retain, "DualOptimizer")
         self.forget = wrapper.check_base(forget, "DualOptimizer")
         fitting.check_settings(scale, probe_every)

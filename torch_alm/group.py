@@ -52,7 +52,6 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
     def __init__(
         self, constraints: Mapping[str, ALMConstraint], *, on_best: OnBest | None = None
     ) -> None:
-        """Join constraints; see the class."""
         self._members = {name: constraints[name] for name in sorted(constraints)}
         self.on_best = on_best
         self.best: Best | None = None

@@ -39,7 +39,6 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         rounding: Rounding = "nearest",
         diagnose: bool = False,
     ) -> None:
-        """Wrap `base`; see the class."""
         name = type(self).__name__
         self.base = wrapper.check_base(base, name)
         self.rho = check_radius(float(rho), f"{name}: rho")

@@ -184,8 +184,9 @@ def margin_certificate(
             sequence would have no gradient), gate and report with.
 
     Returns:
-        Scalar in fp32 or wider, at most 1. Cost: one forward, and for each labelled token one fp32
-        row of the vocabulary.
+        Scalar in fp32 or wider, at most 1.
+
+    Cost: one forward, and for each labelled token one fp32 row of the vocabulary.
 
     Raises:
         ValueError: as in `token_nll`; tau not positive; unknown aggregate.
@@ -214,7 +215,9 @@ def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -
             their share of missed tokens, at most `token_nll(...) / log(2)`.
 
     Returns:
-        Scalar in fp32 or wider, in [0, 1]; NaN when a logit that matters is. Cost: one forward.
+        Scalar in fp32 or wider, in [0, 1]; NaN when a logit that matters is.
+
+    Cost: one forward.
 
     Raises:
         ValueError: as in `token_nll`; unknown aggregate.

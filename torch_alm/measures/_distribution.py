@@ -54,7 +54,9 @@ def kl_divergence(model: Model, batch: Batch, reference: Model, *, mask: str = "
             token; or "all", every position with padding and prompt, as open-unlearning computes it.
 
     Returns:
-        Scalar in fp32 or wider, 0 at the reference. Cost: two forwards, one without gradients.
+        Scalar in fp32 or wider, 0 at the reference.
+
+    Cost: two forwards, one without gradients.
 
     Raises:
         ValueError: no labelled token for `mask="tokens"`, unknown mask, different vocabularies.
@@ -94,7 +96,9 @@ def flattening(
         reduction: as in `token_nll`; "token" is the authors'.
 
     Returns:
-        Scalar in fp32 or wider, in squared logits. Cost: one forward.
+        Scalar in fp32 or wider, in squared logits.
+
+    Cost: one forward.
 
     Raises:
         ValueError: as in `token_nll`.

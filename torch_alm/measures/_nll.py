@@ -70,8 +70,9 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
             all answers are equally long. Examples without a labelled token do not count.
 
     Returns:
-        Scalar in fp32 or wider, attached to its graph. Cost: one forward, and one fp32 row of the
-        vocabulary for each labelled token.
+        Scalar in fp32 or wider, attached to its graph.
+
+    Cost: one forward, and one fp32 row of the vocabulary for each labelled token.
 
     Raises:
         ValueError: no labels, none left unmasked, shapes that do not match, unknown reduction.
@@ -96,7 +97,9 @@ def sequence_nll(model: Model, batch: Batch, *, reduction: str = "mean") -> Tens
             for a sequence without one. Under `torch.no_grad()`, "none" gives `npo` its reference.
 
     Returns:
-        Scalar or (B,), fp32 or wider. Cost: one forward.
+        Scalar or (B,), fp32 or wider.
+
+    Cost: one forward.
 
     Raises:
         ValueError: as in `token_nll`.

@@ -71,8 +71,10 @@ def npo(
             the means over all its labelled tokens (used by the relearning-resilient baseline).
 
     Returns:
-        Scalar in fp32 or wider. Cost: one forward, and one of the reference without gradients
-        (none when its NLLs are given).
+        Scalar in fp32 or wider.
+
+    Cost: one forward, and one of the reference without gradients (none when its NLLs are
+    given).
 
     Raises:
         ValueError: as in `token_nll`; beta not positive; reference NLLs of another batch size.
@@ -112,7 +114,9 @@ def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) ->
         delta: margin in nats per token that an answer must exceed; 0 in all released settings.
 
     Returns:
-        Scalar in fp32 or wider. Cost: one forward.
+        Scalar in fp32 or wider.
+
+    Cost: one forward.
 
     Raises:
         ValueError: as in `token_nll`; beta not positive.

@@ -56,8 +56,10 @@ def hidden_states(model: nn.Module, batch: Batch, layer: str | nn.Module) -> Ten
         layer: the decoder layer, or its name in `model.named_modules()` ("model.layers.7").
 
     Returns:
-        The layer's output; the first element if it is a tuple. Cost: one whole forward, not cut
-        short behind the layer, since engines that shard or synchronise must see it end.
+        The layer's output; the first element if it is a tuple.
+
+    Cost: one whole forward, not cut short behind the layer, since engines that shard or
+    synchronise must see it end.
 
     Raises:
         ValueError: the model has no module of that name, or the layer did not run.
@@ -134,7 +136,9 @@ def rmu(
             position with padding and prompt, as in the authors' code.
 
     Returns:
-        Scalar in fp32 or wider. Cost: one forward.
+        Scalar in fp32 or wider.
+
+    Cost: one forward.
 
     Raises:
         ValueError: no labelled token for `mask="tokens"`, unknown mask or layer, or the layer
@@ -164,7 +168,9 @@ def rmu_retain(
         mask: as in `rmu`.
 
     Returns:
-        Scalar in fp32 or wider, 0 at the reference. Cost: two forwards, one without gradients.
+        Scalar in fp32 or wider, 0 at the reference.
+
+    Cost: two forwards, one without gradients.
 
     Raises:
         ValueError: as in `rmu`.
