@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torch_alm import ALMConstraint
+from torch_alm import ALMConstraint, Release
 
 
 def constraint(**given: Any) -> ALMConstraint:
@@ -135,6 +135,14 @@ def test_warm_up_watches_and_waits() -> None:
     assert follow(c, [0.0, 0.0, -2.0]) == [0.25] * 3
     assert c.multiplier == 0.25 and c.metrics()["violation"] == 2.0
     assert follow(c, [0.0]) == [0.25 + 0.5 * 2.0], "the window was filled meanwhile"
+
+
+def test_no_rule_moves_the_multiplier_during_warm_up() -> None:
+    c = constraint(warmup=3, multiplier=4.0, release=Release(0.5))
+    follow(c, [2.0, 2.0, 2.0])
+    assert c.multiplier == 4.0
+    follow(c, [2.0])
+    assert c.multiplier == 0.5 * 3.5
 
 
 def test_during_warm_up_the_penalty_is_that_of_a_fixed_multiplier() -> None:
