@@ -19,6 +19,7 @@ The two peers are not dependencies: `pip install cooper-optim` and
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import random
 import statistics
@@ -155,7 +156,10 @@ def resumes(library: type[Controller], trials: int = 8) -> int:
         y = x.detach().clone().requires_grad_()
         part = library(measure, equal, 0.3, 1)
         part.loss(y.sum(), y)
-        part.load_state_dict(whole.state_dict())
+        buffer = io.BytesIO()
+        torch.save(whole.state_dict(), buffer)
+        buffer.seek(0)
+        part.load_state_dict(torch.load(buffer, weights_only=False))
         try:
             for each, at in ((whole, x), (part, y)):
                 descend(each, at, range(10, 20), SGD([at], lr=0.05))
