@@ -120,6 +120,12 @@ def test_what_is_not_out_of_reach(given: dict[str, Any], values: list[float]) ->
         assert follow(c, [value])["status"] != "suspected_infeasible"
 
 
+def test_steps_within_the_tolerance_do_not_count_as_violated() -> None:
+    c = constraint(tolerance=1.0)
+    follow(c, [0.0] * 300)
+    assert follow(c, [-0.5])["status"] == "violated"
+
+
 def test_out_of_reach_after_progress_that_ended() -> None:
     c = constraint()
     follow(c, [-9.0] * 256)
