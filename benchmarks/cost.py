@@ -311,6 +311,12 @@ TITLES = {
 }
 
 
+COLUMNS = (
+    *("model", "dtype", "method", "way", "flops", "milliseconds", "tokens per second", "waits"),
+    *("ratio", "quartiles", "target", "memory ratio", "extra copies"),
+)
+
+
 def machine() -> dict[str, Any]:
     """What was measured on, without names of hosts."""
     named = [
@@ -344,7 +350,7 @@ def table(rows: Rows) -> str:
     """One Markdown table; `target` is met or not in a word."""
     if not rows:
         return "No such device here."
-    names = [name for name in rows[0] if not name.endswith("bytes")]
+    names = [name for name in COLUMNS if name in rows[0]]
     lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
     lines += ["| " + " | ".join(cell(name, row) for name in names) + " |" for row in rows]
     return "\n".join(lines)
