@@ -32,10 +32,12 @@ from tests.table import (
     innermost,
     loss,
     parameters,
+    sgd,
     sides,
     train,
     values,
 )
+from torch_alm import SAM, ReverseSAM
 
 every = pytest.mark.parametrize("name", ROWS)
 ours = pytest.mark.parametrize("name", OURS)
@@ -392,6 +394,39 @@ def test_a_step_forgets_the_forget_gradient_even_if_only_the_model_is_cleared(na
         model.zero_grad()
     train(reference, other, range(4))
     assert_same(values(model), values(other))
+
+
+@dual
+def test_zero_grad_takes_back_a_step_that_was_decided_early(name: str) -> None:
+    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
+    optimizer.backward(
+        retain=lambda: loss(model, batch(0).retain),
+        forget=lambda: loss(model, batch(0).forget),
+        last=True,
+    )
+    optimizer.zero_grad()
+    backward(optimizer, model, batch(1))
+    backward(reference, other, batch(1))
+    found, wanted = ([p.grad for p in parameters(one)] for one in (optimizer, reference))
+    assert_same(found, wanted)
+
+
+@ours
+def test_gradients_are_taken_even_inside_no_grad(name: str) -> None:
+    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
+    with torch.no_grad():
+        train(optimizer, model, range(3))
+    train(reference, other, range(3))
+    assert_same(values(model), values(other))
+
+
+@pytest.mark.parametrize("kind", [SAM, ReverseSAM])
+def test_a_zero_gradient_moves_nothing_even_without_eps(kind: Any) -> None:
+    model, optimizer = build(lambda params: kind(sgd(params), rho=0.1, eps=0.0))
+    before = values(model)
+    optimizer.backward(lambda: 0.0 * loss(model, batch(0).retain))
+    optimizer.step()
+    assert_same(values(model), before)
 
 
 @every
