@@ -55,6 +55,11 @@ def test_repeated_losses_and_the_first_point() -> None:
     assert loss_for_rate([1.0, 2.0, 3.0], [0.5, 0.5, 0.5], 0.5) == 1.0
 
 
+def test_a_recorded_loss_comes_back_to_the_last_bit() -> None:
+    assert 1.7 + (3.9 - 1.7) > 3.9, "interpolating would leave the range of the losses"
+    assert loss_for_rate([1.7, 3.9], [0.2, 0.7], 0.7) == 3.9
+
+
 def test_a_rate_out_of_reach_says_how_far_it_went() -> None:
     with pytest.raises(ValueError, match=r"wanted is 0\.95, and the fit reaches 0\.7 at .* 2;"):
         loss_for_rate([1.0, 2.0], [0.1, 0.7], 0.95)
