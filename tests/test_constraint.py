@@ -363,3 +363,32 @@ def test_no_graph_is_kept() -> None:
     c.observe(x * 3)
     assert c.observed == 2
     assert not any(isinstance(o.value, Tensor) and o.value.requires_grad for o in c._observed)
+
+
+@pytest.mark.parametrize("settings", [{}, {"window": 3}, {"window": 3, "deadband": 1.0}])
+def test_preview_is_the_weight_of_the_step_and_changes_nothing(settings: dict[str, Any]) -> None:
+    constraint = ALMConstraint(None, alpha=1.0, mu=0.5, **settings)
+    opened = []
+    for value in (0.2, 0.4, 3.0, 5.0, 0.1, 2.0):
+        constraint.observe(value, weight=0.5)
+        constraint.observe(value + 0.1, weight=0.5)
+        before = constraint.state_dict()
+        weight = constraint.preview()
+        assert constraint.preview() == weight
+        assert constraint.state_dict() == before and constraint.observed == 2
+        assert constraint.step() == weight
+        opened.append(weight > 0)
+    assert {*opened} == {True, False}
+
+
+def test_preview_follows_what_is_observed_after_it() -> None:
+    constraint = ALMConstraint(None, alpha=1.0, mu=1.0)
+    constraint.observe(0.0)
+    assert constraint.preview() == 1.0
+    constraint.observe(1.0)
+    assert constraint.preview() == 0.5
+    constraint.discard(keep=1)
+    assert constraint.preview() == 1.0
+    constraint.discard()
+    with pytest.raises(RuntimeError, match=r"preview\(\) found no measurement"):
+        constraint.preview()

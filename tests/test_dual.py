@@ -353,3 +353,40 @@ def test_a_checkpoint_of_something_else_is_refused_before_anything_is_loaded() -
         optimizer.load_state_dict({**good, "forget": wrong})
     with pytest.raises(ValueError, match="no param_groups"):
         optimizer.load_state_dict({**good, "forget": {}})
+
+
+@pytest.mark.parametrize("sides", ["plain", "sam"])
+def test_a_group_added_between_backward_and_step_waits_for_its_first_gradient(sides: str) -> None:
+    theta, late = (nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(2))
+    retain, forget = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    if sides == "sam":
+        retain, forget = SAM(retain, rho=0.0), ReverseSAM(forget, rho=0.0)
+    optimizer = DualOptimizer(retain, forget)
+    both = {"retain": lambda: theta.sum(), "forget": lambda: 3 * theta.sum()}
+    optimizer.backward(**both, weight=0.5)
+    optimizer.add_param_group({"params": [late]})
+    optimizer.backward(
+        retain=lambda: (theta + late).sum(), forget=lambda: 3 * (theta + late).sum(), weight=0.5
+    )
+    optimizer.step()
+    assert theta.item() == pytest.approx(1 + 0.1 * (3 - 1), rel=1e-15)
+    assert late.item() == pytest.approx(1 + 0.1 * 0.5 * (3 - 1), rel=1e-15)
+    optimizer.zero_grad()
+    optimizer.backward(**both)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    optimizer.step()
+    assert theta.item() == pytest.approx(1 + 2 * 0.1 * (3 - 1), rel=1e-15)
+
+
+@pytest.mark.parametrize("sides", ["plain", "sam", "sam, inside"])
+def test_a_scheduler_of_the_forget_side_goes_on_behind_a_closed_gate(sides: str) -> None:
+    theta = nn.Parameter(torch.ones(1))
+    retain, inner = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    forget = inner if sides == "plain" else ReverseSAM(inner, rho=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(inner if "inside" in sides else forget, 1, 0.5)
+    optimizer = DualOptimizer(retain, forget, ALMConstraint(None, -5.0, 1.0))
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.step()
+    assert optimizer.constraint.weight == 0
+    scheduler.step()  # a warning is an error here
+    assert inner.param_groups[0]["lr"] == 0.05

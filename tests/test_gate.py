@@ -171,6 +171,55 @@ def test_a_failure_after_the_decision_takes_it_back() -> None:
     assert "on the forget side" in str(getattr(caught.value, "__notes__", "on the forget side"))
 
 
+def test_a_failure_after_the_decision_keeps_the_micro_batches_before() -> None:
+    theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    constraint = ALMConstraint(None, 5.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
+    optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum(), weight=0.5)
+
+    def breaks(loss: Tensor) -> None:
+        if optimizer._gate.is_decided():
+            raise MemoryError
+        loss.backward()
+
+    optimizer.backward_fn = breaks
+    with pytest.raises(MemoryError):
+        optimizer.backward(
+            retain=lambda: theta.sum(), forget=lambda: 8 * theta.sum(), weight=0.5, last=True
+        )
+    optimizer.backward_fn = None
+    optimizer.backward(
+        retain=lambda: 0 * theta.sum(), forget=lambda: 3 * theta.sum(), weight=0.5, last=True
+    )
+    optimizer.step()
+    assert constraint.metrics()["value"] == 2.0, "the mean of 1 and 3; the 8 never was"
+    assert constraint.weight == 3.0
+    assert theta.item() == 1 + 0.1 * 3.0 * (0.5 * 1 + 0.5 * 3)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_step_that_is_dropped_was_never_measured(last: bool) -> None:
+    theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    constraint = ALMConstraint(None, 5.0, 1.0, window=3)
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
+    before = constraint.state_dict()
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: 100 * theta.sum(), last=last)
+    optimizer.zero_grad()
+    assert constraint.observed == 0 and constraint.state_dict() == before
+    optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum())
+    optimizer.step()
+    assert constraint.metrics()["value"] == 1.0 and constraint.weight == 4.0
+
+
+def test_zero_grad_leaves_alone_what_others_observed() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    constraint = ALMConstraint(None, 5.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
+    constraint.observe(2.0)
+    optimizer.zero_grad()
+    assert constraint.observed == 1
+
+
 def test_probe_every_counts_from_one() -> None:
     theta = nn.Parameter(torch.ones(1))
     with pytest.raises(ValueError, match="probe_every is 0"):

@@ -23,7 +23,7 @@ class Gate:
         self.probe_every = probe_every
         self.idle: int | None = None
         self._measures: bool | None = None
-        self._weight: float | None = None
+        self._is_decided = False
 
     def measures(self) -> bool:
         """Whether this step measures; the same answer for all its micro-batches."""
@@ -32,17 +32,17 @@ class Gate:
         return self._measures
 
     def is_decided(self) -> bool:
-        """Whether this step's weight is known before its end."""
-        return self._weight is not None
+        """Whether this step can take no further measurement."""
+        return self._is_decided
 
     def decide(self, constraint: ALMConstraint) -> bool:
-        """Update the multiplier now, all of the step having been observed; is the gate open?"""
-        self._weight = scalar(constraint.step())
-        return self._weight != 0
+        """Whether the gate will be open, all of the step having been observed."""
+        self._is_decided = True
+        return scalar(constraint.preview()) != 0
 
     def undo(self) -> None:
         """Forget this step's decisions."""
-        self._measures = self._weight = None
+        self._measures, self._is_decided = None, False
 
     def commit(self, constraint: ALMConstraint | None) -> float:
         """The step's weight, and the end of the step."""
@@ -50,11 +50,10 @@ class Gate:
             self.idle = (self.idle or 0) + 1
             self.undo()
             return 0.0
-        weight = self._weight
         self.undo()
         if constraint is None:
             return 1.0
-        weight = scalar(constraint.step()) if weight is None else weight
+        weight = scalar(constraint.step())
         self.idle = 0 if weight == 0 and scalar(constraint.multiplier) == 0 else None
         return weight
 

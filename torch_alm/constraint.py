@@ -256,9 +256,21 @@ class ALMConstraint:
         else:
             self._observed.append(now)
 
-    def discard(self) -> None:
-        """Forget what was observed since the last step, as if it had never been measured."""
-        self._observed.drop()
+    def discard(self, *, keep: int = 0) -> None:
+        """Forget what was observed since the last step, as if it had never been measured.
+
+        Args:
+            keep: how many of the first measurements (see `observed`) stay.
+        """
+        self._observed.drop(keep)
+
+    def preview(self) -> float | Tensor:
+        """The weight that `step()` would return now; nothing changes.
+
+        Cost: what `step` costs, which then waits for no device or rank again.
+        """
+        self._check_observed("preview")
+        return numbers.copied(self._controller.preview(self._observed.mean(self._shape), self))
 
     def step(self, *, objective: float | Tensor | None = None) -> float | Tensor:
         """Update the multiplier, once per optimizer step; returns the weight lambda+.
@@ -279,18 +291,22 @@ class ALMConstraint:
         Cost: one device synchronisation, none for numbers already on the host; one more for an
         objective on a device.
         """
-        if not self._observed:
-            raise RuntimeError(
-                "ALMConstraint.step() found no measurement since the last step; the multiplier "
-                "would have no violation to follow. Did you call `constraint(...)`, "
-                "`observe(value)` or `DualOptimizer.backward` first?"
-            )
-        found = mean(self._observed.take(), self._shape)
+        self._check_observed("step")
+        found = self._observed.mean(self._shape)
+        self._observed.drop()
         self._report(found)
         self._controller.step(found, self)
         if objective is not None:
             self._rank(mean_of_numbers(float(objective)), found)
         return self.weight
+
+    def _check_observed(self, verb: str) -> None:
+        if not self._observed:
+            raise RuntimeError(
+                f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
+                "would have no violation to follow. Did you call `constraint(...)`, "
+                "`observe(value)` or `DualOptimizer.backward` first?"
+            )
 
     def _report(self, found: Mean) -> None:
         """Say what was not finite and, at the first measurement, what this run cannot reach."""

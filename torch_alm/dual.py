@@ -170,8 +170,10 @@ class DualOptimizer(wrapper.Wrapper):
             base.add_param_group(dict(group))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear both gradients."""
+        """Clear both gradients, and what the constraint observed while they were taken."""
         super().zero_grad(set_to_none)
+        if self._forget_register is not None and self.constraint is not None:
+            self.constraint.discard()
         self._forget_register = None
         self._gate.undo()
 
@@ -215,17 +217,17 @@ class DualOptimizer(wrapper.Wrapper):
             )
         params = wrapper.parameters(self.retain)
         before = gradients.take(params)
-        saved = self.constraint.state_dict() if last and self.constraint is not None else None
+        observed = 0 if self.constraint is None else self.constraint.observed
         try:
             with placed("DualOptimizer.backward, on the retain side"):
                 g_r, retained = self._side(self.retain, params, before, retain, weight)
-            register, forgotten = self._forget_register or gradients.empty(params), None
+            register, forgotten = self._forget_so_far(params), None
             if self._gate.measures():
                 with placed("DualOptimizer.backward, on the forget side"):
                     register, forgotten = self._forget(params, register, forget, weight, last)
         except BaseException:
             gradients.put(params, before)
-            self._take_back(saved)
+            self._take_back(observed)
             raise
         gradients.put(params, g_r)
         self._forget_register = register
@@ -265,11 +267,16 @@ class DualOptimizer(wrapper.Wrapper):
             self.reshard()
         return is_open
 
-    def _take_back(self, saved: dict[str, Any] | None) -> None:
-        """Undo a decision of a backward that failed."""
-        if self.constraint is not None and saved is not None and self._gate.is_decided():
-            self.constraint.load_state_dict(saved)
-            self._gate.undo()
+    def _forget_so_far(self, params: list[Tensor]) -> Register:
+        """What the forget side has accumulated; groups added meanwhile have nothing yet."""
+        found = self._forget_register or []
+        return [*found, *gradients.empty(params[len(found) :])]
+
+    def _take_back(self, observed: int) -> None:
+        """Undo what a backward that failed has observed and decided."""
+        if self.constraint is not None:
+            self.constraint.discard(keep=observed)
+        self._gate.undo()
 
     def _side(
         self,
@@ -320,16 +327,24 @@ class DualOptimizer(wrapper.Wrapper):
             RuntimeError: under a GradScaler, which would unscale one side only.
         """
         self._refuse(closure)
-        register, self._forget_register = self._forget_register, None
+        has_run = self._forget_register is not None
+        register = self._forget_so_far(wrapper.parameters(self.retain))
+        self._forget_register = None
         with wrapper.global_hooks_silenced():
-            if register is None:
-                self._warn_no_backward()
+            if has_run:
+                self._commit(register)
             else:
-                norm = gradients.coming_norm(register)
-                weight = self._gate.commit(self.constraint)
-                if weight != 0 and self._is_finite(norm()):
-                    self._forget_step(register, weight)
+                self._warn_no_backward()
             self.retain.step()
+
+    def _commit(self, register: Register) -> None:
+        """lambda+, and the forget step if the gate is open."""
+        norm = gradients.coming_norm(register)
+        weight = self._gate.commit(self.constraint)
+        if weight != 0 and self._is_finite(norm()):
+            self._forget_step(register, weight)
+        else:
+            wrapper.count_as_called(self.forget)
 
     def _forget_step(self, register: Register, weight: float) -> None:
         """theta <- forget(theta, sign * lambda+ * g_f), with the retain gradient kept aside."""
@@ -350,7 +365,7 @@ class DualOptimizer(wrapper.Wrapper):
         warnings.warn(
             "DualOptimizer.step: the forget gradient is not finite and would have reached theta; "
             f"the forget step is skipped ({self.skipped} so far). Is the forget loss unbounded?",
-            stacklevel=4,
+            stacklevel=5,
         )
         return False
 

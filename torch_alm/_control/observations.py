@@ -41,6 +41,12 @@ class Observations(list[Observation]):
         super().__init__()
         self._differentiated = 0
         self._is_rehearsed = False
+        self._mean: Mean | None = None
+
+    def append(self, observation: Observation) -> None:
+        """One more; a mean taken before no longer holds."""
+        self._mean = None
+        super().append(observation)
 
     def rehearse(self) -> None:
         """Somebody takes several gradients per measurement (SAM): these tell nothing then."""
@@ -50,20 +56,22 @@ class Observations(list[Observation]):
         """A backward pass has left a gradient; `afresh` if there was none to add it to."""
         if self._is_rehearsed:
             return
-        if afresh:
+        if afresh and self._differentiated:
+            self._mean = None
             del self[: self._differentiated]
         self._differentiated = len(self)
 
-    def take(self) -> list[Observation]:
-        """Hand all of it over and start again."""
-        taken = list(self)
-        self.drop()
-        return taken
+    def mean(self, size: torch.Size) -> "Mean":
+        """The mean of all of it; asked twice, it waits for devices and other ranks once."""
+        if self._mean is None:
+            self._mean = mean(self, size)
+        return self._mean
 
-    def drop(self) -> None:
-        """Start again."""
-        self.clear()
-        self._differentiated = 0
+    def drop(self, keep: int = 0) -> None:
+        """Start again, or go back to the first `keep`."""
+        self._mean = None
+        del self[keep:]
+        self._differentiated = min(self._differentiated, keep)
 
 
 def mean(observations: Sequence[Observation], size: torch.Size) -> Mean:
