@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks import methods
+from benchmarks.layouts import Axis
 from benchmarks.results import Row
 from benchmarks.tables import REFERENCE_LABELS, name_of
 
@@ -52,18 +53,18 @@ def _zero_line(axes: Axes, key: str) -> None:
         axes.axhline(0.0, color="0.6", linewidth=0.8)
 
 
-def tradeoff(rows: Sequence[Row], path: Path, *, x: str, y: str, labels: tuple[str, str]) -> None:
+def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
     """Utility against what is left of the forget set; a grey line from a baseline to its +ALM."""
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.subplots()
-    points = _points(rows, x, y)
+    points = _points(rows, x.key, y.key)
     for method, point in points.items():
         look = {"color": colour(method), "marker": marker(method), "label": name_of(method)}
         axes.scatter(*point, zorder=3 if method == "saul" else 2, **look)
         if f"{method}+alm" in points:
             xs, ys = zip(point, points[f"{method}+alm"], strict=True)
             axes.plot(xs, ys, color="0.7", linewidth=1.0, zorder=1)
-    axes.set(xlabel=labels[0], ylabel=labels[1])
+    axes.set(xlabel=x.label, ylabel=y.label)
     figure.legend(loc="outside right upper", fontsize="small")
     save(figure, path)
 
@@ -78,18 +79,18 @@ def _points(rows: Sequence[Row], x: str, y: str) -> dict[str, tuple[float, float
     return points
 
 
-def utility_per_split(splits: Mapping[str, Sequence[Row]], path: Path, *, y: str) -> None:
+def utility_per_split(splits: Mapping[str, Sequence[Row]], path: Path, *, y: Axis) -> None:
     """Utility of each baseline beside its +ALM, for every split there are results of."""
     figure = Figure(figsize=(3 + 4 * len(splits), 4), layout="constrained")
     axes = figure.subplots(1, len(splits), squeeze=False, sharey=True)[0]
     for panel, (split, rows) in zip(axes, splits.items(), strict=True):
-        heights = {method: v for method, (v, _) in _points(rows, y, y).items()}
+        heights = {method: v for method, (v, _) in _points(rows, y.key, y.key).items()}
         for at, (method, height) in enumerate(heights.items()):
             panel.bar(at, height, color=colour(method), hatch="//" if "+alm" in method else "")
         names = [name_of(method) for method in heights]
         panel.set_xticks(range(len(heights)), names, rotation=60, ha="right", fontsize=7)
         panel.set(title=split)
-    axes[0].set_ylabel(y.replace("_", " "))
+    axes[0].set_ylabel(y.label)
     save(figure, path)
 
 

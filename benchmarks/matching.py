@@ -11,11 +11,9 @@ from tqdm import tqdm
 
 from benchmarks.grids import trials
 from benchmarks.methods import Settings
-from benchmarks.options import LEVELS
 from benchmarks.results import Row, append_line, read_lines
 from benchmarks.runner import Plan, unlearn
 
-UTILITY = "model_utility"
 SEARCH_SEED = 1_000_000
 """Added to the first seed: no reported run has seen the batches a setting was chosen on."""
 
@@ -53,32 +51,46 @@ def attempt(plan: Plan, key: str, settings: Settings, earlier: Sequence[Row]) ->
     model, _, _ = unlearn(plan.benchmark, key, seed, settings)
     glance = plan.benchmark.glance(model)
     row: dict[str, Any] = {"method": key, "seed": seed, "settings": dataclasses.asdict(settings)}
-    row |= {"glance_utility": glance_utility(glance), "glance_exact": glance["forget_exact_match"]}
+    row |= {
+        "glance_utility": glance_utility(glance, plan),
+        "glance_exact": glance_exact(glance, plan),
+    }
     if ruled_out(row, plan, earlier):
         return row | {"evaluated": False}
     numbers = plan.benchmark.evaluate(model).numbers
-    name, _ = target(plan)
-    return row | {"evaluated": True, name: numbers[name], UTILITY: numbers[UTILITY]}
+    shown = (target(plan)[0], utility(plan))
+    return row | {"evaluated": True, **{name: numbers[name] for name in shown}}
 
 
 def ruled_out(row: Row, plan: Plan, earlier: Sequence[Row]) -> bool:
     """Whether generating answers could not make this setting the chosen one.
 
-    An answer given word for word has ROUGE 1, so the share of exact matches bounds forget ROUGE
-    from below. A setting whose probabilities are clearly worse than those of one that meets the
+    Where what a glance finds reproduced bounds the number to match from below, it can be too much
+    already. A setting whose probabilities are clearly worse than those of one that meets the
     level already will not win either.
     """
     name, level = target(plan)
-    remembers = name == "forget_rouge" and row["glance_exact"] > max(2 * level, 0.1)
+    bounded = name in plan.benchmark.layout.bounded
+    remembers = bounded and row["glance_exact"] > max(2 * level, 0.1)
     met = [r["glance_utility"] for r in earlier if r["evaluated"] and meets(r, plan)]
     return remembers or row["glance_utility"] < 0.8 * max(met, default=0.0)
 
 
-def glance_utility(numbers: dict[str, float | None]) -> float:
-    """Harmonic mean of the probabilities on the retain set and both neighbour sets."""
-    names = ("retain_probability", "real_authors_probability", "world_facts_probability")
-    found = [numbers[name] for name in names]
+def glance_utility(numbers: dict[str, float | None], plan: Plan) -> float:
+    """Harmonic mean of what a glance says about utility."""
+    found = [numbers[name] for name in plan.benchmark.layout.glance]
     return 0.0 if None in found else harmonic_mean([max(v, 0.0) for v in found if v is not None])
+
+
+def glance_exact(numbers: dict[str, float | None], plan: Plan) -> float | None:
+    """How much of the forget set is reproduced at a glance; None if a glance cannot tell."""
+    name = plan.benchmark.layout.reproduced
+    return None if name is None else numbers[name]
+
+
+def utility(plan: Plan) -> str:
+    """Name of the number that a matched comparison maximises."""
+    return plan.benchmark.layout.utility.key
 
 
 def target(plan: Plan) -> tuple[str, float]:
@@ -98,15 +110,15 @@ def shortfall(row: Row, plan: Plan) -> float:
     value = row.get(name)
     if value is None:
         return float("inf")
-    return level - value if LEVELS[name] else value - level
+    return level - value if plan.benchmark.layout.levels[name] else value - level
 
 
 def choose(rows: Sequence[Row], plan: Plan) -> Row:
     """Of the trials that meet the level the one with the best utility, else the closest."""
     good = [row for row in rows if meets(row, plan)]
     if good:
-        return max(good, key=lambda row: row[UTILITY] or 0.0)
-    return min(rows, key=lambda row: (shortfall(row, plan), row["glance_exact"]))
+        return max(good, key=lambda row: row[utility(plan)] or 0.0)
+    return min(rows, key=lambda row: (shortfall(row, plan), row["glance_exact"] or 0.0))
 
 
 def verdict(rows: Sequence[Row], best: Row, start: Settings, plan: Plan) -> str:
@@ -118,6 +130,6 @@ def verdict(rows: Sequence[Row], best: Row, start: Settings, plan: Plan) -> str:
     return (
         f"{len(rows)} trials of {plan.options.trials}, {looked} fully evaluated; the best "
         f"{'meets' if meets(best, plan) else 'does NOT meet'} {name}={level:g} with "
-        f"{best.get(name)} and utility {best.get(UTILITY)}; "
+        f"{best.get(name)} and utility {best.get(utility(plan))}; "
         f"changed from the preset: {changed or 'nothing'}."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,6 @@ from benchmarks.methods.settings import parse
 from benchmarks.presets import PRESETS, check_preset
 
 FIRST_RUN = ("single_adamw", "dual_adamw", "dual_adamw+alm", "saul")
-
-# What a matched comparison can hold fixed, and whether forgetting raises it.
-LEVELS = {
-    "forget_rouge": False,
-    "forget_probability": False,
-    "forget_exact_match": False,
-    "extraction_strength": False,
-    "forget_loss": True,
-    "certificate": True,
-    "forget_truth_ratio": True,
-}
 
 # Short options for the settings people change most; `--set name=value` reaches every other one.
 SHORT = {
@@ -89,13 +79,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add(option, metavar="X", dest=names[0], help=f"overrides {' and '.join(names)}")
 
 
-def checked(given: argparse.Namespace, *, name: str, preset: str) -> Options:
+def checked(
+    given: argparse.Namespace, *, name: str, preset: str, levels: Mapping[str, bool]
+) -> Options:
     """The options behind parsed arguments.
 
     Args:
         given: What `argparse` read.
         name: Name of the output folder under `results/` where none is given.
         preset: The preset where none is given.
+        levels: The numbers a matched comparison may hold fixed.
 
     Raises:
         ValueError: An unknown method, preset or setting, or a value that makes no sense.
@@ -116,7 +109,7 @@ def checked(given: argparse.Namespace, *, name: str, preset: str) -> Options:
         quick=given.quick,
         preset=chosen,
         overrides=overrides(given),
-        match=metric_level(given.match),
+        match=metric_level(given.match, levels),
         trials=given.trials,
     )
 
@@ -143,13 +136,13 @@ def overrides(given: argparse.Namespace) -> dict[str, Any]:
     return {name: parse(name, text) for name, text in texts.items() if text is not None}
 
 
-def metric_level(text: str | None) -> tuple[str, float] | None:
+def metric_level(text: str | None, levels: Mapping[str, bool]) -> tuple[str, float] | None:
     """`forget_rouge=0.03` as a name and a number."""
     if text is None:
         return None
     name, _, level = (part.strip() for part in text.partition("="))
-    if name not in LEVELS:
-        closest = difflib.get_close_matches(name, LEVELS, n=1, cutoff=0.0)[0]
+    if name not in levels:
+        closest = difflib.get_close_matches(name, levels, n=1, cutoff=0.0)[0]
         raise ValueError(
             f"--match {text!r}: {name!r} is nothing to match. Did you mean {closest!r}?"
         )

@@ -12,11 +12,11 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import harmonic_mean
 
-from benchmarks import figures, judging
+from benchmarks import figures, judging, layouts
 from benchmarks.examples import RIGHT, WRONG, examples
 from benchmarks.latex import latex_table
+from benchmarks.layouts import Layout
 from benchmarks.metrics.chat import Chat
 from benchmarks.metrics.judge import judge
 from benchmarks.results import ResultsFolder, Row, replace
@@ -29,84 +29,55 @@ from benchmarks.tables import (
     without_deviations,
 )
 
-TERMINAL = (
-    Column("forget_probability", "Forget", "prob.", better=-1),
-    Column("forget_rouge", "Forget", "ROUGE-L", better=-1),
-    Column("forget_exact_match", "Forget", "exact", better=-1),
-    Column("certificate", "Forget", "certif.", better=1),
-    Column("retain_probability", "Retain", "prob.", better=1),
-    Column("retain_rouge", "Retain", "ROUGE-L", better=1),
-    Column("retain_exact_match", "Retain", "exact", better=1),
-    Column("real_authors_rouge", "Neighbours", "authors", better=1),
-    Column("world_facts_rouge", "Neighbours", "facts", better=1),
-    Column("model_utility", "Utility", "MU", better=1),
-    Column("forget_quality_log10", "Utility", "log FQ", digits=1, better=1),
-    Column("gate_open", "Controller", "open"),
-    Column("lambda", "Controller", "λ", digits=3),
-    Column("seconds", "Time", "s", digits=1),
-)
-
-AUTOMATIC = (
-    Column("model_utility", "Automatic", "MU", better=1),
-    Column("forget_rouge", "Automatic", "Forget ROUGE", better=-1),
-)
-JUDGED = (
-    *AUTOMATIC,
-    Column("judge_retain", "Judge", "Retain", better=1),
-    Column("judge_world_facts", "Judge", "World facts", better=1),
-    Column("judge_real_authors", "Judge", "Real authors", better=1),
-    Column("judge_hm", "Judge", "HM", better=1),
-    Column("judge_forget", "Judge", "Forget", better=-1),
-)
-UNJUDGED = (
-    *AUTOMATIC,
-    Column("retain_rouge", "ROUGE-L (%)", "Retain", better=1, percent=True),
-    Column("world_facts_rouge", "ROUGE-L (%)", "World facts", better=1, percent=True),
-    Column("real_authors_rouge", "ROUGE-L (%)", "Real authors", better=1, percent=True),
-    Column("rouge_hm", "ROUGE-L (%)", "HM", better=1, percent=True),
-    Column("forget_rouge", "ROUGE-L (%)", "Forget", better=-1, percent=True),
-)
-CAPTION = (
-    "Unlearning performance{over}. The best and second-best values are marked; methods that still "
-    "say more of the forget set than a model that never saw it ({how}) take no part."
-)
-
 
 def publish(folders: Sequence[Path]) -> None:
-    """Print the table of each folder; write its tables, figures and examples."""
-    splits = {}
+    """Print the table of each folder; write its tables, figures and examples.
+
+    Raises:
+        ValueError: Folders of several benchmarks, whose numbers share no figure.
+    """
+    splits, layout = {}, shared_layout(folders)
     for path in folders:
         folder = ResultsFolder(path)
-        rows = with_derived(judging.with_judgements(folder))
         settings = json.loads(folder.settings.read_text())
+        rows = [layout.derive(row) for row in judging.with_judgements(folder)]
         splits[str(settings["split"])] = rows
-        replace(path / "report.md", markdown(folder, rows, settings))
-        replace(path / "tables.tex", latex(rows))
-        draw(folder, rows)
-        print(f"\n{text_table(without_deviations(lines(rows, TERMINAL)), TERMINAL)}")
+        replace(path / "report.md", markdown(folder, rows, settings, layout))
+        replace(path / "tables.tex", latex(rows, layout))
+        draw(folder, rows, layout)
+        print(f"\n{text_table(without_deviations(lines(rows, layout.numbers)), layout.numbers)}")
         print(f"\n{path}: results.jsonl, report.md (with deviations), tables.tex, figures.")
-    figures.utility_per_split(splits, folders[0] / "utility.png", y="model_utility")
+    figures.utility_per_split(splits, folders[0] / "utility.png", y=layout.utility)
 
 
-def with_derived(rows: Sequence[Row]) -> list[Row]:
-    """The rows with the harmonic mean of the three utility ROUGEs."""
-    names = ("retain_rouge", "real_authors_rouge", "world_facts_rouge")
-    found = [[row.get(name) for name in names] for row in rows]
-    return [
-        row | {"rouge_hm": None if None in values else harmonic_mean(values)}
-        for row, values in zip(rows, found, strict=True)
-    ]
+def shared_layout(folders: Sequence[Path]) -> Layout:
+    """The layout of the benchmark that all folders are of."""
+    found = [json.loads(ResultsFolder(path).settings.read_text())["benchmark"] for path in folders]
+    if len(set(found)) > 1:
+        raise ValueError(
+            f"{', '.join(map(str, folders))} hold results of {', '.join(found)}; one figure would "
+            "show numbers that cannot be compared. Did you mean one call per benchmark?"
+        )
+    return layouts.named(found[0])
 
 
-def paper_columns(rows: Sequence[Row]) -> tuple[Column, ...]:
-    """The paper's columns where a judge has spoken, else ROUGE in their place."""
-    judged = rows and all(row.get("judge_hm") is not None for row in rows)
-    return JUDGED if judged else UNJUDGED
+def paper_columns(rows: Sequence[Row], layout: Layout) -> tuple[Column, ...]:
+    """The paper's columns: a judge's where one has spoken, else what is measured without."""
+    if layout.judged is None or not is_judged(rows):
+        return layout.paper
+    return layout.judged
 
 
-def not_unlearned(rows: Sequence[Row]) -> set[str]:
-    """Methods whose forget ROUGE is above the retrained model's: the paper's red values."""
-    column = (Column("forget_rouge", "", ""),)
+def is_judged(rows: Sequence[Row]) -> bool:
+    """Whether a judge has spoken about every run."""
+    return bool(rows) and all(row.get("judge_hm") is not None for row in rows)
+
+
+def not_unlearned(rows: Sequence[Row], layout: Layout) -> set[str]:
+    """Methods that say more of the forget set than the retrained model: the paper's red values."""
+    if layout.limit is None:
+        return set()
+    column = (Column(layout.limit, "", ""),)
     levels = {line.method: line.cells[0].mean for line in lines(rows, column)}
     limit = levels.get("retrained")
     if limit is None:
@@ -114,23 +85,24 @@ def not_unlearned(rows: Sequence[Row]) -> set[str]:
     return {m for m, v in levels.items() if v is not None and v > limit and m != "original"}
 
 
-def markdown(folder: ResultsFolder, rows: Sequence[Row], settings: Row) -> str:
+def markdown(folder: ResultsFolder, rows: Sequence[Row], settings: Row, layout: Layout) -> str:
     """Everything of a folder to read on: tables, notes on the settings, example answers."""
-    columns = paper_columns(rows)
-    red = not_unlearned(rows)
+    columns = paper_columns(rows, layout)
+    red = not_unlearned(rows, layout)
     first = first_seeds(rows)
+    note = layout.examples_note.format(right=RIGHT, wrong=WRONG, seed=min(first.values()))
     answers = {method: folder.answers_of(method, seed) for method, seed in first.items()}
     parts = [
         "# Results",
-        caption(rows, "struck out"),
+        caption(rows, layout, "struck out"),
         markdown_table(lines(rows, columns), columns, red),
         "## All numbers",
-        markdown_table(lines(rows, TERMINAL), TERMINAL, red),
+        markdown_table(lines(rows, layout.numbers), layout.numbers, red),
         remarks("Notes on the settings", settings.get("notes", {})),
         remarks("How settings were found", settings.get("matched", {})),
         "## Example answers",
-        f"{RIGHT}: every word of the truth, in order. {WRONG}: not so. Seed {min(first.values())}.",
-        *(examples(answers, subset) for subset in ("forget", "retain")),
+        note,
+        *(examples(answers, subset) for subset in layout.examples),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -147,31 +119,29 @@ def remarks(title: str, by_method: dict[str, str]) -> str:
     return "\n\n".join([f"## {title}", "\n".join(found)]) if found else ""
 
 
-def latex(rows: Sequence[Row]) -> str:
+def latex(rows: Sequence[Row], layout: Layout) -> str:
     """The table in the paper's layout, and the one with every number."""
-    red = not_unlearned(rows)
+    red = not_unlearned(rows, layout)
     return "\n\n".join(
-        latex_table(lines(rows, columns), columns, caption(rows, "red"), red) + "\n"
-        for columns in (paper_columns(rows), TERMINAL)
+        latex_table(lines(rows, columns), columns, caption(rows, layout, "red"), red) + "\n"
+        for columns in (paper_columns(rows, layout), layout.numbers)
     )
 
 
-def caption(rows: Sequence[Row], how: str) -> str:
+def caption(rows: Sequence[Row], layout: Layout, how: str) -> str:
     """What the tables show, and how methods that have not unlearned are marked."""
     seeds = {row["seed"] for row in rows if row["method"] not in ("original", "retrained")}
     over = f", mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else ""
-    return CAPTION.format(over=over, how=how)
+    return layout.caption.format(over=over, how=how)
 
 
-def draw(folder: ResultsFolder, rows: Sequence[Row]) -> None:
+def draw(folder: ResultsFolder, rows: Sequence[Row], layout: Layout) -> None:
     """The figures of one folder."""
     traces = {method: folder.trace(method, seed) for method, seed in first_seeds(rows).items()}
     figures.training({m: t for m, t in traces.items() if t}, folder.path / "training.png")
-    judged = paper_columns(rows) is JUDGED
-    x, y = ("judge_forget", "judge_hm") if judged else ("forget_rouge", "model_utility")
-    names = ("forget (judge, %)", "HM of the utility sets (judge, %)")
-    labels = names if judged else ("forget ROUGE-L recall", "model utility")
-    figures.tradeoff(rows, folder.path / "tradeoff.png", x=x, y=y, labels=labels)
+    judged = layout.judged_tradeoff if is_judged(rows) else None
+    x, y = judged or layout.tradeoff
+    figures.tradeoff(rows, folder.path / "tradeoff.png", x=x, y=y)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -204,7 +174,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif given.judge is not None:
             chat = Chat(given.judge, folder.path / "chat.jsonl", base_url=given.judge_url)
             judging.judge_folder(folder, lambda rows, chat=chat: judge(rows, chat, progress=True))
-    publish(given.folders)
+    try:
+        publish(given.folders)
+    except ValueError as error:
+        parser.error(str(error))
     return 0
 
 

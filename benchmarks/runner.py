@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -13,11 +14,12 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from benchmarks import methods
+from benchmarks import levels, methods
+from benchmarks.layouts import Layout
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
 from benchmarks.options import Options
-from benchmarks.presets import preset
+from benchmarks.presets import Presets
 from benchmarks.results import ResultsFolder, Row
 
 
@@ -36,6 +38,12 @@ class Evaluation:
 
 class Benchmark(ABC):
     """What differs between TOFU, MUSE and WMDP."""
+
+    layout: Layout
+    """What its numbers are called where they are shown and matched."""
+
+    presets: Presets
+    """The settings of every method on it."""
 
     split: str
     """Row of the presets to use."""
@@ -63,6 +71,22 @@ class Benchmark(ABC):
     def steps_per_epoch(self, settings: Settings) -> int:
         """Batches in one pass over the forget set."""
 
+    def forget_batches(self, settings: Settings, seed: int) -> Iterable[Batch]:
+        """One pass over the forget set."""
+        pairs = itertools.islice(self.batches(settings, seed), self.steps_per_epoch(settings))
+        return (forget for _, forget in pairs)
+
+    def held_out(self, settings: Settings) -> Iterable[Batch]:
+        """Batches of text like the forget set, and as large, that no model was trained on.
+
+        Raises:
+            ValueError: There is none.
+        """
+        raise ValueError(
+            f"{type(self).__name__} has no held-out text, so alpha=never_seen cannot be measured. "
+            "Did you mean a number?"
+        )
+
     @abstractmethod
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Measure a model; it is left as it was."""
@@ -89,7 +113,7 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
         ValueError: The folder belongs to other settings, or a model cannot be loaded.
     """
     presets = {
-        key: preset(options.preset, benchmark.split, key, options.overrides)
+        key: benchmark.presets.preset(options.preset, benchmark.split, key, options.overrides)
         for key in options.methods
     }
     plan = Plan(
@@ -160,6 +184,8 @@ def unlearn(
     Returns:
         The model, what happened in each step, and the seconds it took.
     """
+    if methods.is_controlled(key):
+        settings = levels.resolved(settings, benchmark)
     torch.manual_seed(seed)
     model = benchmark.reference("original").train()
     method = methods.build(key, model, settings)
@@ -182,13 +208,22 @@ def unlearn(
     return model.eval(), trace, time.perf_counter() - started
 
 
-def summary(trace: list[Row]) -> dict[str, float | None]:
-    """The controller's part of the table: share of steps with an open gate, and the last lambda.
+def summary(trace: list[Row]) -> dict[str, float | str | None]:
+    """The controller's part of the table; all of it is missing (null) where there is none.
 
-    Both are missing (null) where there is no controller.
+    Returns:
+        Share of steps with an open gate; the last lambda; alpha; how far the measure ever went
+        beyond it; the first step that found it met; the status at the end.
     """
     controlled = [row for row in trace if "lambda" in row]
     if not controlled:
-        return {"gate_open": None, "lambda": None}
-    share = sum(row["gate_open"] for row in controlled) / len(controlled)
-    return {"gate_open": share, "lambda": controlled[-1]["lambda"]}
+        return dict.fromkeys(("gate_open", "lambda", "alpha", "overshoot", "met_at", "status"))
+    last = controlled[-1]
+    return {
+        "gate_open": sum(row["gate_open"] for row in controlled) / len(controlled),
+        "lambda": last["lambda"],
+        "alpha": last["alpha"],
+        "overshoot": max(0.0, *(-row["violation"] for row in controlled)),
+        "met_at": next((row["step"] for row in controlled if row["violation"] <= 0), None),
+        "status": last["status"],
+    }

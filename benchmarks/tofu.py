@@ -29,7 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         data = load_data(given)
         name = f"{data.name}-{data.split}"
-        options = checked(given, name=name, preset="paper" if given.model else "recommended")
+        preset = "paper" if given.model else "recommended"
+        options = checked(given, name=name, preset=preset, levels=Tofu.layout.levels)
         benchmark = Tofu(data, given, options)
         plan = begin(benchmark, options)
     except (ValueError, OSError) as error:

@@ -14,12 +14,14 @@ from torch import nn
 from benchmarks.data.batches import collate, encode_all, pad_id, pairs
 from benchmarks.data.tofu import SPLITS, TofuData, load_tofu, load_tofu_hub
 from benchmarks.data.world import build_world
+from benchmarks.layouts.tofu import LAYOUT
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
 from benchmarks.metrics.evaluate import evaluate
 from benchmarks.metrics.summary import truth_ratios
 from benchmarks.models import load_or_train, load_pretrained
 from benchmarks.options import Options
+from benchmarks.presets.tofu import TOFU
 from benchmarks.runner import Benchmark, Evaluation
 from benchmarks.scratch import Recipe, Schedule
 
@@ -65,6 +67,9 @@ class Tofu(Benchmark):
         given: The parsed command line: names of models and data.
         options: The checked command line.
     """
+
+    layout = LAYOUT
+    presets = TOFU
 
     def __init__(self, data: TofuData, given: argparse.Namespace, options: Options) -> None:
         self.data, self.given, self.options = data, given, options
@@ -117,6 +122,16 @@ class Tofu(Benchmark):
         drawn = pairs(self.forget, self.retain, settings.batch_size, settings.epochs, seed)
         for retain, forget in drawn:
             yield self._collated(retain), self._collated(forget)
+
+    def held_out(self, settings: Settings) -> Iterator[Batch]:
+        rows = encode_all(self.tokenizer, self.data.holdout)
+        if not rows:
+            raise ValueError(
+                f"{self.data.name} has no holdout questions for {self.split}, so alpha=never_seen "
+                "cannot be measured. Is the holdout file missing?"
+            )
+        for start in range(0, len(rows), settings.batch_size):
+            yield self._collated(rows[start : start + settings.batch_size])
 
     def _collated(self, rows: list[Any]) -> Batch:
         batch = collate(rows, pad_id(self.tokenizer))

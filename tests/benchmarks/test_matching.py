@@ -1,6 +1,7 @@
 """Matched forgetting: equal budgets, cheap signals first, fresh seeds afterwards."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 
 from benchmarks import matching, methods
 from benchmarks.grids import grid, trials
-from benchmarks.presets import preset
+from benchmarks.layouts.tofu import LAYOUT
+from benchmarks.presets.tofu import TOFU
 from benchmarks.results import ResultsFolder, read_lines
 from benchmarks.runner import Plan, begin, run
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
@@ -27,7 +29,7 @@ def trial(rouge: float | None, utility: float = 0.5, glance: float = 0.5) -> dic
 
 @pytest.mark.parametrize("key", methods.names())
 def test_every_grid_is_larger_than_the_budget_and_starts_with_the_preset(key: str) -> None:
-    start = preset("recommended", "forget", key).settings
+    start = TOFU.preset("recommended", "forget", key).settings
     assert grid(key, start)[0] == start
     assert len(set(grid(key, start))) == len(grid(key, start)) >= 16
     assert len(trials(key, start, 8)) == 8
@@ -36,7 +38,7 @@ def test_every_grid_is_larger_than_the_budget_and_starts_with_the_preset(key: st
 
 @pytest.mark.parametrize("key", methods.names())
 def test_a_grid_turns_knobs_its_method_has(key: str) -> None:
-    start = preset("recommended", "forget", key).settings
+    start = TOFU.preset("recommended", "forget", key).settings
     for name in ("lr", "alpha", "forget_weight"):
         values = {getattr(found, name) for found in grid(key, start)}
         controlled = key.endswith("+alm") or methods.METHODS[key].method.alm == "built in"
@@ -99,3 +101,12 @@ def test_a_glance_rules_out_what_remembers_or_is_clearly_worse(tmp_path: Path) -
     assert matching.ruled_out(trial(None, glance=0.3), at, earlier)
     assert not matching.ruled_out(trial(None, glance=0.3), at, [trial(0.9, glance=0.5)])
     assert matching.ruled_out(trial(None) | {"glance_exact": 0.9}, at, [])
+
+
+def test_where_a_glance_cannot_tell_only_utility_rules_out(tmp_path: Path) -> None:
+    at = plan(tmp_path)
+    at.benchmark.layout = replace(LAYOUT, reproduced=None, bounded=frozenset())
+    found = matching.attempt(at, "saul", at.settings["saul"], [])
+    assert found["glance_exact"] is None
+    assert found["evaluated"]
+    assert matching.choose([trial(0.9) | found], at)

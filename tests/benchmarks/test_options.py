@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks import methods
 from benchmarks.methods import Settings
-from benchmarks.presets import PRESETS, preset
+from benchmarks.presets import PRESETS
+from benchmarks.presets.tofu import TOFU
 from tests.benchmarks.toy_benchmark import options
 
 
@@ -46,7 +47,7 @@ def test_overrides_reach_every_setting(tmp_path: Path) -> None:
     found = options(
         tmp_path, "--rho", "0.5", "--batch-size", "2", "--set", "kappa=2", "--set", "forget_lr=none"
     )
-    changed = preset("paper", "forget01", "saul", found.overrides).settings
+    changed = TOFU.preset("paper", "forget01", "saul", found.overrides).settings
     assert (changed.rho_forget, changed.rho_retain) == (0.5, 0.5)
     assert (changed.batch_size, changed.kappa, changed.forget_lr) == (2, 2.0, None)
 
@@ -55,7 +56,7 @@ def test_overrides_reach_every_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize("split", ["forget01", "forget05", "forget10", "forget"])
 @pytest.mark.parametrize("key", methods.names())
 def test_every_preset_is_complete(name: str, split: str, key: str) -> None:
-    assert isinstance(preset(name, split, key).settings, Settings)
+    assert isinstance(TOFU.preset(name, split, key).settings, Settings)
 
 
 PAPER = {
@@ -80,7 +81,7 @@ PAPER = {
 
 @pytest.mark.parametrize(("split", "key"), PAPER)
 def test_the_paper_preset_is_the_papers_table(split: str, key: str) -> None:
-    found = preset("paper", split, key).settings
+    found = TOFU.preset("paper", split, key).settings
     names = ("lr", "rho_forget", "rho_retain", "alpha", "mu")
     for name, value in zip(names, PAPER[split, key], strict=True):
         assert value is None or getattr(found, name) == value, name
@@ -88,25 +89,27 @@ def test_the_paper_preset_is_the_papers_table(split: str, key: str) -> None:
 
 
 def test_sharpness_methods_use_sgd_on_tofu_and_the_others_adamw() -> None:
-    kinds = {key: preset("paper", "forget01", key).settings.optimizer for key in methods.names()}
+    kinds = {
+        key: TOFU.preset("paper", "forget01", key).settings.optimizer for key in methods.names()
+    }
     sgd = {key.removesuffix("+alm") for key, kind in kinds.items() if kind == "sgd"}
     assert sgd == {"sharp_min_max", "relearning_resilient"}
 
 
 def test_a_suspicious_entry_says_which_reading_is_used() -> None:
-    assert "1e-8" in preset("paper", "forget05", "dual_adamw").note
-    assert "SGD" in preset("paper", "forget10", "sharp_min_max+alm").note
-    assert not preset("paper", "forget10", "saul").note
+    assert "1e-8" in TOFU.preset("paper", "forget05", "dual_adamw").note
+    assert "SGD" in TOFU.preset("paper", "forget10", "sharp_min_max+alm").note
+    assert not TOFU.preset("paper", "forget10", "saul").note
 
 
 def test_the_controller_starts_at_the_baselines_forget_weight() -> None:
     for key in methods.names():
-        settings = preset("paper", "forget05", key).settings
+        settings = TOFU.preset("paper", "forget05", key).settings
         assert settings.multiplier == settings.forget_weight
 
 
 def test_recommended_gives_every_method_the_same_rate_steps_and_controller() -> None:
     shared = ("lr", "epochs", "batch_size", "alpha", "mu", "multiplier", "every", "window")
-    found = [preset("recommended", "forget", key).settings for key in methods.names()]
+    found = [TOFU.preset("recommended", "forget", key).settings for key in methods.names()]
     assert len({tuple(getattr(s, name) for name in shared) for s in found}) == 1
     assert all(dataclasses.asdict(s)["optimizer"] == "adamw" for s in found)

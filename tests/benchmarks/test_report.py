@@ -1,5 +1,6 @@
 """Tables, example answers and figures, from rows whose answers are known."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from matplotlib.image import imread
 from benchmarks import figures, report
 from benchmarks.examples import examples
 from benchmarks.latex import latex_table
+from benchmarks.layouts.tofu import JUDGED, LAYOUT, UNJUDGED
 from benchmarks.results import ResultsFolder, read_lines, write_lines
 from benchmarks.tables import (
     Column,
@@ -122,7 +124,14 @@ FULL = {
 def folder(tmp_path: Path) -> ResultsFolder:
     """A finished run of the original and retrained models and three methods."""
     folder = ResultsFolder(tmp_path)
-    folder.claim({"split": "forget01", "notes": {"saul": "read so and so"}, "methods": {}})
+    folder.claim(
+        {
+            "benchmark": "tofu",
+            "split": "forget01",
+            "notes": {"saul": "read so and so"},
+            "methods": {},
+        }
+    )
     steps = [
         {"step": n, "lambda": 0.1 * n, "violation": 1.0 - n, "forget_loss": n, "retain_loss": 0.1}
         for n in range(1, 4)
@@ -156,12 +165,12 @@ def test_publishing_writes_tables_figures_and_examples(
 def test_a_judge_fills_the_papers_columns(folder: ResultsFolder) -> None:
     names = ("retain", "world_facts", "real_authors", "hm", "forget")
     rows = [row | {f"judge_{name}": 50.0 for name in names} for row in folder.rows()]
-    assert report.paper_columns(rows) is report.JUDGED
-    assert report.paper_columns([*rows, *folder.rows()]) is report.UNJUDGED
+    assert report.paper_columns(rows, LAYOUT) is JUDGED
+    assert report.paper_columns([*rows, *folder.rows()], LAYOUT) is UNJUDGED
 
 
 def test_harmonic_mean_of_the_utility_rouges(folder: ResultsFolder) -> None:
-    found = report.with_derived(folder.rows())[0]["rouge_hm"]
+    found = LAYOUT.derive(folder.rows()[0])["rouge_hm"]
     assert found == pytest.approx(3 / (1 / 0.8 + 1 / 0.6 + 1 / 0.4))
 
 
@@ -171,6 +180,30 @@ def test_a_folder_without_results_is_refused(
     with pytest.raises(SystemExit):
         report.main([str(tmp_path)])
     assert "no settings.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "message"),
+    [("toy", "no table is known for the benchmark 'toy'"), ("other", "Did you mean one call per")],
+)
+def test_results_nobody_can_show_are_a_sentence(
+    folder: ResultsFolder,
+    tmp_path_factory: pytest.TempPathFactory,
+    benchmark: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    strange = ResultsFolder(tmp_path_factory.mktemp("strange"))
+    strange.claim({"benchmark": benchmark, "split": "forget01"})
+    others = [] if benchmark == "toy" else [str(folder.path)]
+    with pytest.raises(SystemExit):
+        report.main([*others, str(strange.path)])
+    assert message in capsys.readouterr().err
+
+
+def test_without_a_limit_no_method_is_struck_out(folder: ResultsFolder) -> None:
+    assert report.not_unlearned(folder.rows(), LAYOUT) == {"dual_adamw"}
+    assert report.not_unlearned(folder.rows(), replace(LAYOUT, limit=None)) == set()
 
 
 def test_a_baseline_and_its_alm_share_a_colour_and_no_two_baselines_do() -> None:
@@ -184,8 +217,8 @@ def test_a_baseline_and_its_alm_share_a_colour_and_no_two_baselines_do() -> None
 def test_several_splits_share_one_figure(folder: ResultsFolder, tmp_path: Path) -> None:
     rows = folder.rows()
     splits = {"forget01": rows, "forget05": rows}
-    figures.utility_per_split(splits, tmp_path / "both.png", y="model_utility")
-    figures.utility_per_split({"forget01": rows}, tmp_path / "one.png", y="model_utility")
+    figures.utility_per_split(splits, tmp_path / "both.png", y=LAYOUT.utility)
+    figures.utility_per_split({"forget01": rows}, tmp_path / "one.png", y=LAYOUT.utility)
     both, one = imread(tmp_path / "both.png"), imread(tmp_path / "one.png")
     assert both.shape[1] > one.shape[1]
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.presets import preset
+from benchmarks.presets.tofu import TOFU
 from benchmarks.results import ResultsFolder, read_lines
 from benchmarks.runner import begin, run, unlearn
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
@@ -141,7 +141,7 @@ def test_the_model_to_unlearn_from_stays_as_it_was() -> None:
 
 
 def begin_settings(benchmark: ToyBenchmark) -> Any:
-    return preset("recommended", benchmark.split, "saul", {"epochs": 3, "lr": 0.02}).settings
+    return TOFU.preset("recommended", benchmark.split, "saul", {"epochs": 3, "lr": 0.02}).settings
 
 
 class Dropping(ToyBenchmark):
@@ -169,7 +169,7 @@ def test_methods_are_told_when_an_epoch_ends() -> None:
     benchmark = ToyBenchmark()
     benchmark.prepare()
     changes = {"epochs": 3, "warmup_epochs": 1, "lr": 1e-3, "epsilon": 30.0}
-    settings = preset("recommended", benchmark.split, "pdu", changes).settings
+    settings = TOFU.preset("recommended", benchmark.split, "pdu", changes).settings
     _, trace, _ = unlearn(benchmark, "pdu", 0, settings)
     nu = [row["retain_multiplier"] for row in trace]
     assert nu[0] == nu[1] == settings.retain_multiplier

@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from benchmarks.layouts.tofu import LAYOUT
 from benchmarks.methods import Settings
 from benchmarks.options import Options, add_arguments, checked
+from benchmarks.presets.tofu import TOFU
 from benchmarks.runner import Benchmark, Evaluation
 from tests.benchmarks.toy import FORGET, Batch, batch, ce, memorised
 
@@ -18,6 +20,8 @@ from tests.benchmarks.toy import FORGET, Batch, batch, ce, memorised
 class ToyBenchmark(Benchmark):
     """Forget one batch, keep others; utility is the probability of what is kept."""
 
+    layout = LAYOUT
+    presets = TOFU
     split = "forget01"
     references = ("original", "retrained")
 
@@ -67,4 +71,4 @@ def options(output: Path, *arguments: str) -> Options:
     add_arguments(parser)
     short = ("--epochs", "3", "--lr", "0.02")
     given = parser.parse_args(["--output", str(output), *short, *arguments])
-    return checked(given, name="toy", preset="recommended")
+    return checked(given, name="toy", preset="recommended", levels=LAYOUT.levels)
