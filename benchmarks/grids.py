@@ -62,9 +62,11 @@ def _scaled(preset: Settings, factors: Mapping[str, float]) -> Settings:
     return dataclasses.replace(preset, **changes)
 
 
-def _times(preset: Settings, name: str, factor: float) -> float | int:
+def _times(preset: Settings, name: str, factor: float) -> float | int | str:
     """A setting times a factor; the forget side's learning rate follows the other's."""
     if name == "forget_lr" and preset.forget_lr is None:
         return factor * preset.lr
     value = getattr(preset, name)
+    if isinstance(value, str):  # a level in words is what it is
+        return value
     return max(1, round(value * factor)) if isinstance(value, int) else value * factor

@@ -55,9 +55,13 @@ def label(key: str) -> str:
     return METHODS[plain].label + (" + ALM" if plain != key else "")
 
 
+def is_controlled(key: str) -> bool:
+    """Whether the controller weighs the forget direction of method `key`."""
+    return key.endswith(ALM) or METHODS[key].method.alm == "built in"
+
+
 def build(key: str, model: nn.Module, settings: Settings) -> Method:
     """The method `key` at work on `model`."""
     check(key)
     method = METHODS[key.removesuffix(ALM)].method
-    controlled = key.endswith(ALM) or method.alm == "built in"
-    return method(model, settings, method.controller(settings) if controlled else None)
+    return method(model, settings, method.controller(settings) if is_controlled(key) else None)

@@ -36,6 +36,6 @@ class BLUR(NPOMethod):
     def _unit_forget_gradient(self, forget: Batch) -> Tensor:
         """.grad = grad U, or nothing where the gate is closed; returns F."""
         loss, value = self.objective(forget)
-        if self.weigh(value) > 0:
+        if self.weigh(value, forget) > 0:
             loss.backward()
         return value

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.methods.method import Batch, Method
+from benchmarks.methods.forgetting import measure
+from benchmarks.methods.method import Batch, Method, forward
 from benchmarks.methods.registry import register
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint, DualOptimizer
-from torch_alm.measures import token_nll
+from torch_alm.measures import token_nll, token_nll_of_logits
 
 
 @register("dual_adamw", "Dual AdamW", position=21)
@@ -23,6 +24,7 @@ class DualAdamW(Method):
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
     ) -> None:
         super().__init__(model, settings, constraint)
+        self.raises_loss = constraint is None or settings.measure == "token_nll"
         self.optimizer = DualOptimizer(
             retain=self.retain_side(),
             forget=self.forget_side(),
@@ -38,13 +40,20 @@ class DualAdamW(Method):
         """The optimizer that raises the forget loss; the weights decay on the other side only."""
         return self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
+    def forgotten(self, forget: Batch) -> Tensor:
+        """What is raised: the measure, or the cross-entropy where there is no controller."""
+        logits, labels = forward(self.model, forget)
+        loss = token_nll_of_logits(logits, labels)
+        self.forget_loss = loss.detach()
+        return loss if self.raises_loss else measure(self.settings)(logits, labels)
+
     def step(self, retain: Batch, forget: Batch) -> None:
         """Algorithm 1, with whatever the two sides are."""
         losses = self.optimizer.backward(
             retain=lambda: token_nll(self.model, retain),
-            forget=lambda: token_nll(self.model, forget),
+            forget=lambda: self.forgotten(forget),
         )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.saw(retain=losses.retain, forget=losses.forget)
+        self.saw(retain=losses.retain, forget=self.forget_loss)
         self.weight = 1.0 if self.constraint is None else float(self.constraint.weight)

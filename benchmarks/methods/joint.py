@@ -44,7 +44,7 @@ class JointMethod(Method):
     def forget_gradient(self, forget: Batch) -> Tensor:
         """Add weight * grad U; return F. At weight 0 nothing is added."""
         loss, value = self.objective(forget)
-        if self.weigh(value) > 0:
+        if self.weigh(value, forget) > 0:
             (self.weight * loss).backward()
         return value
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from benchmarks.methods import gradients
+from benchmarks.methods.forgetting import check_attainable, measure
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
-from torch_alm.measures import token_nll
 
 Batch = Mapping[str, Tensor]
 
@@ -23,8 +23,8 @@ class Method(ABC):
 
     With a constraint a method is its `+ALM` variant, by one rule for all of them: the forget weight
     is replaced by lambda+ = [lambda + mu (alpha - F)]_+, where F is the clean token-mean
-    cross-entropy of the forget batch; at lambda+ = 0 only the retain direction is left (SAUL,
-    section 4.4).
+    cross-entropy of the forget batch, or what `settings.measure` names; at lambda+ = 0 only the
+    retain direction is left (SAUL, section 4.4).
 
     Args:
         model: The model to unlearn from, changed in place.
@@ -48,8 +48,9 @@ class Method(ABC):
 
     @classmethod
     def controller(cls, settings: Settings) -> ALMConstraint:
-        """The controller of the `+ALM` variant: F = clean token-mean cross-entropy >= alpha."""
-        return ALMConstraint(token_nll, **settings.controller())
+        """The controller of the `+ALM` variant: F >= alpha, with F the settings' measure."""
+        check_attainable(settings)
+        return ALMConstraint(measure(settings), **settings.controller())
 
     @abstractmethod
     def step(self, retain: Batch, forget: Batch) -> None:
@@ -59,9 +60,17 @@ class Method(ABC):
         """Called after each pass over the forget set."""
         self.epochs_done += 1
 
-    def weigh(self, value: Tensor) -> float:
-        """The forget weight of this step: the method's own, or lambda+ once `value` is known."""
+    def weigh(self, value: Tensor, forget: Batch | None = None) -> float:
+        """The forget weight of this step: the method's own, or lambda+ once `value` is known.
+
+        Args:
+            value: The cross-entropy, at hand from the forget direction.
+            forget: The batch; another measure than the cross-entropy costs one forward pass more.
+        """
         if self.constraint is not None:
+            if forget is not None and self.settings.measure != "token_nll":
+                with torch.no_grad():
+                    value = measure(self.settings)(*forward(self.model, forget))
             self.constraint.observe(value.detach())
             self.weight = float(self.constraint.step())
         return self.weight
@@ -72,12 +81,17 @@ class Method(ABC):
         if retain is not None:
             self.losses["retain_loss"] = float(retain.detach())
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """What happened in the latest step: losses, forget weight, gate, lambda, violation."""
-        numbers = {**self.losses, "weight": self.weight, "gate_open": float(self.weight > 0)}
+        numbers: dict[str, Any] = {
+            **self.losses,
+            "weight": self.weight,
+            "gate_open": float(self.weight > 0),
+        }
         if self.constraint is not None:
             seen = self.constraint.metrics()
-            numbers |= {"lambda": seen["multiplier"], "violation": seen["violation"]}
+            numbers |= {"lambda": seen["multiplier"], "alpha": self.constraint.alpha}
+            numbers |= {name: seen[name] for name in ("violation", "status")}
         return numbers
 
     def make_optimizer(

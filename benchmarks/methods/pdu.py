@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from benchmarks.methods.joint import JointMethod
@@ -50,6 +52,6 @@ class PDU(JointMethod):
             self.price.step()
         return loss
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, Any]:
         """Those of every method, and the retain multiplier."""
         return {**super().metrics(), "retain_multiplier": float(self.price.multiplier)}

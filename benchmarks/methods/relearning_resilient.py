@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from torch import Tensor
 
+from benchmarks.methods.forgetting import check_attainable
 from benchmarks.methods.method import Batch
 from benchmarks.methods.npo import NPOMethod
 from benchmarks.methods.registry import register
@@ -32,13 +35,14 @@ class RelearningResilient(NPOMethod):
         """F = clean cross-entropy >= alpha, or worst-case NPO <= alpha."""
         if settings.reading == "clean_ce":
             return super().controller(settings)
+        check_attainable(dataclasses.replace(settings, measure="token_nll"))
         return ALMConstraint(npo, sense="<=", **settings.controller())
 
     def forget_gradient(self, forget: Batch) -> Tensor:
         """Add weight * grad U(theta + delta); return the clean F."""
         loss, value = self.objective(forget)
         by_value = self.settings.reading == "clean_ce"
-        if by_value and self.weigh(value) == 0:
+        if by_value and self.weigh(value, forget) == 0:
             return value
         loss.backward()
         with perturbed(self.params, self.settings.rho_forget):

@@ -7,6 +7,8 @@ import difflib
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from torch_alm import Release
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -22,7 +24,13 @@ class Settings:
         max_grad_norm: Clip the combined gradient of a one-state method; None leaves it alone.
         forget_weight: Weight of the forget direction where no controller replaces it.
         retain_weight: Weight of the retain direction; the controller never touches it.
-        alpha: Level the forgetting measure has to reach, in nats per answer token.
+        measure: What the controller looks at: the token-mean cross-entropy of the forget batch, its
+            margin certificate (a share of answers), or the same over tokens. Dual AdamW and SAUL
+            also raise it; the others keep their own direction.
+        tau: Sharpness of the certificates.
+        alpha: Level the measure has to reach: nats per answer token, or a share. Or a word that
+            becomes a number before the run (`benchmarks/levels.py`): `never_seen`, `retrained`,
+            `rate:SHARE`.
         mu: Penalty parameter and dual step size of the controller; 0 freezes the multiplier.
         multiplier: lambda_0, the multiplier to start from.
         scale: Where lambda+ acts in methods with two states: on the gradient, or on the finished
@@ -30,6 +38,8 @@ class Settings:
         every: Steps between two updates of the stored multiplier.
         window: Steps whose mean violation the controller looks at.
         deadband: Standard errors a positive mean violation has to exceed; needs a window.
+        release: Share of the multiplier given back per step while alpha is met; 0 for none.
+        release_after: Steps in a row for which alpha has to be met first.
         rho_forget: Radius of the forget side's perturbation, Euclidean over all weights.
         rho_retain: Radius of the retain side's perturbation.
         beta: Inverse temperature of NPO and SimNPO.
@@ -54,13 +64,17 @@ class Settings:
     max_grad_norm: float | None = None
     forget_weight: float = 1.0
     retain_weight: float = 1.0
-    alpha: float = 10.0
+    measure: Literal["token_nll", "certificate", "token_certificate"] = "token_nll"
+    tau: float = 0.1
+    alpha: float | str = 10.0
     mu: float = 1e-4
     multiplier: float = 1.0
     scale: Literal["gradient", "step"] = "gradient"
     every: int = 1
     window: int = 1
     deadband: float = 0.0
+    release: float = 0.0
+    release_after: int = 1
     rho_forget: float = 1e-3
     rho_retain: float = 1e-3
     beta: float = 0.1
@@ -81,17 +95,23 @@ class Settings:
         Raises:
             ValueError: A count below 1, a rate or radius below 0, or a word not on the list.
         """
-        for name in ("epochs", "batch_size", "every", "window"):
+        for name in ("epochs", "batch_size", "every", "window", "release_after"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("lr", "weight_decay", "mu", "multiplier", "rho_forget", "rho_retain"):
             self._require(name, getattr(self, name) >= 0, "0 or more")
+        self._require("tau", self.tau > 0, "more than 0")
+        self._require("release", 0 <= self.release <= 1, "a share, or 0 for none")
+        self._require("alpha", is_level(self.alpha), LEVELS)
         for name, words in _choices().items():
             self._require(name, getattr(self, name) in words, f"one of {', '.join(words)}")
 
     def controller(self) -> dict[str, Any]:
         """The arguments of `ALMConstraint` these settings stand for."""
         names = ("alpha", "mu", "multiplier", "every", "window", "deadband")
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        if self.release > 0:
+            found["release"] = Release(self.release, self.release_after)
+        return found
 
     def _require(self, name: str, holds: bool, expected: str) -> None:
         if not holds:
@@ -100,6 +120,22 @@ class Settings:
                 f"Settings: {name} is {found!r}, which no method can work with. "
                 f"Did you mean {expected}?"
             )
+
+
+LEVELS = "a number, never_seen, retrained or rate:SHARE with a share such as 0.95"
+
+
+def is_level(alpha: float | str) -> bool:
+    """Whether this is a number, or a word that stands for one."""
+    if not isinstance(alpha, str):
+        return True
+    word, _, share = alpha.partition(":")
+    if word != "rate":
+        return alpha in ("never_seen", "retrained")
+    try:
+        return 0 < float(share) < 1
+    except ValueError:
+        return False
 
 
 def _choices() -> dict[str, tuple[str, ...]]:
@@ -122,6 +158,8 @@ def parse(name: str, text: str) -> object:
         )
     if text.lower() == "none" and default[name] is None:
         return None
+    if name == "alpha" and is_level(text):
+        return text
     kind = float if default[name] is None else type(default[name])
     try:
         return kind(text)

@@ -70,7 +70,7 @@ class SharpMinMax(Method):
     def forget_step(self, forget: Batch) -> Tensor:
         """Step along weight (g - kappa (g_hat - g)) of U; returns F. At weight 0 nothing moves."""
         loss, value = self.objective(forget)
-        if self.weigh(value) > 0:
+        if self.weigh(value, forget) > 0:
             kappa = 1.0 if self.settings.forget_mode == "sam" else -self.settings.kappa
             self._sharpen(loss, lambda: self.objective(forget)[0], self.settings.rho_forget, kappa)
             weighted_step(self.forget_side, self.weight, self.settings.scale)
