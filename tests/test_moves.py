@@ -188,7 +188,7 @@ def peak_of_a_step(sam: bool) -> float:
 def test_perturbing_takes_one_copy_of_the_parameters_more_than_two_gradients() -> None:
     plain, sam = peak_of_a_step(sam=False), peak_of_a_step(sam=True)
     assert 2.0 <= plain < 2.5
-    assert 0.5 < sam - plain < 1.15
+    assert 0.5 < sam - plain <= 1.0
 
 
 def test_views_and_aliases_are_not_swapped() -> None:

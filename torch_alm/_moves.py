@@ -37,10 +37,11 @@ class Piece(NamedTuple):
         step = self.direction.to(torch.promote_types(self.direction.dtype, torch.float32))
         if self.adaptive:
             step = self.saved * self.saved * step
+        step = step * self.scale
         if isinstance(self.scale, Tensor):
             # Chosen, not multiplied: the direction may hold what times 0 is not 0.
-            return torch.where(self.scale == 0, torch.zeros_like(step), step * self.scale)
-        return step * self.scale
+            step.masked_fill_(self.scale == 0, 0.0)
+        return step
 
     def fill(self, noise: Noise | None) -> None:
         """theta <- saved + step, rounded once, whatever theta held."""
