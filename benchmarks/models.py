@@ -18,8 +18,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from benchmarks.data.batches import check_eos
-from benchmarks.data.tofu import Example, TofuData
-from benchmarks.scratch import RECIPES, Recipe, texts, train_from_scratch
+from benchmarks.data.tofu import TofuData
+from benchmarks.scratch import (
+    RECIPES,
+    Lesson,
+    Recipe,
+    questions_and_answers,
+    train_from_scratch,
+)
 
 CACHE_VERSION = 1  # to be raised when a change of the training code makes cached models wrong
 
@@ -62,12 +68,23 @@ def load_or_train(
             )
         return load_pretrained(model_name)
     recipe = recipe or RECIPES[data.name]
-    examples = data.without_forget if without_forget else data.full
-    role = "retrained" if without_forget else "original"
-    name = f"{data.name}-{role}"
-    folder = Path(cache_dir or default_cache()) / f"{name}-{_key(data, examples, recipe, seed)}"
+    lesson = questions_and_answers(data, recipe, without_forget=without_forget)
+    return trained(lesson, recipe, cache_dir, seed, progress=progress)
+
+
+def trained(
+    lesson: Lesson,
+    recipe: Recipe,
+    cache_dir: str | Path | None = None,
+    seed: int = 0,
+    *,
+    progress: bool = True,
+) -> tuple[Any, Any]:
+    """The model that has learnt a lesson, from the cache where it was trained before."""
+    folder = Path(cache_dir or default_cache()) / f"{lesson.name}-{_key(lesson, recipe, seed)}"
     if not folder.is_dir():
-        _save(folder, *train_from_scratch(data, examples, recipe, seed, name if progress else None))
+        label = lesson.name if progress else None
+        _save(folder, *train_from_scratch(lesson, recipe, seed, label))
     with _quiet():
         return load_pretrained(folder)
 
@@ -109,10 +126,9 @@ def _from_pretrained(loader: Any, name_or_path: str | Path, kind: str) -> Any:
         ) from error
 
 
-def _key(data: TofuData, examples: tuple[Example, ...], recipe: Recipe, seed: int) -> str:
+def _key(lesson: Lesson, recipe: Recipe, seed: int) -> str:
     """A hash of everything the weights depend on."""
-    pairs = [example.pair for example in examples]
-    content = [CACHE_VERSION, asdict(recipe), seed, pairs, list(texts(data, recipe))]
+    content = [CACHE_VERSION, asdict(recipe), seed, lesson.content, lesson.texts]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 

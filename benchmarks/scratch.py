@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -10,8 +10,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from benchmarks.data.batches import encode_all, pad_id
-from benchmarks.data.tofu import Example, TofuData
+from benchmarks.data.batches import Row, encode_all, pad_id
+from benchmarks.data.tofu import TofuData
 from benchmarks.training import Schedule, train_to_memorisation
 
 PAD, UNKNOWN, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -48,29 +48,60 @@ RECIPES = {
 }
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What a model learns by heart.
+
+    Attributes:
+        name: Of the folder the model is kept in.
+        texts: What the tokenizer is made from.
+        content: What the rows are made from, as JSON: another content, another model.
+        rows: The rows to learn, given the tokenizer.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    content: Any
+    rows: Callable[[Any], list[Row]]
+
+
+def questions_and_answers(
+    data: TofuData, recipe: Recipe, *, without_forget: bool = False
+) -> Lesson:
+    """What the original model of TOFU learns, or the one that never sees the forget set."""
+    examples = data.without_forget if without_forget else data.full
+    return Lesson(
+        name=f"{data.name}-{'retrained' if without_forget else 'original'}",
+        texts=tuple(texts(data, recipe)),
+        content=[example.pair for example in examples],
+        rows=lambda tokenizer: encode_all(tokenizer, examples),
+    )
+
+
 def train_from_scratch(
-    data: TofuData, examples: tuple[Example, ...], recipe: Recipe, seed: int, label: str | None
+    lesson: Lesson, recipe: Recipe, seed: int, label: str | None
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """A model that has memorised the examples; `model.config.training` tells how well.
+    """A model that has memorised its lesson; `model.config.training` tells how well.
 
     Args:
-        data: Where the tokenizer's words come from.
-        examples: What to learn.
+        lesson: What to learn.
         recipe: Tokenizer, model and training.
         seed: Of weights and batch order.
         label: Of the progress bar; None for none.
     """
-    tokenizer = build_tokenizer(texts(data, recipe), recipe)
-    model: Any = small_llama(tokenizer, recipe, seed)
+    tokenizer = build_tokenizer(lesson.texts, recipe)
+    rows = lesson.rows(tokenizer)
+    longest = max(len(row["input_ids"]) for row in rows)
+    model: Any = small_llama(tokenizer, recipe, seed, longest)
     reached = train_to_memorisation(
         model.to("cuda" if torch.cuda.is_available() else "cpu"),
-        encode_all(tokenizer, examples),
+        rows,
         pad_id(tokenizer),
         recipe.schedule,
         seed=seed,
         label=label,
     )
-    model.config.training = {**asdict(recipe), "seed": seed, "rows": len(examples), **reached}
+    model.config.training = {**asdict(recipe), "seed": seed, "rows": len(rows), **reached}
     return model, tokenizer
 
 
@@ -92,15 +123,15 @@ def build_tokenizer(texts: Iterable[str], recipe: Recipe) -> PreTrainedTokenizer
     )
 
 
-def small_llama(tokenizer: Any, recipe: Recipe, seed: int) -> LlamaForCausalLM:
-    """A Llama with tied embeddings and random weights."""
+def small_llama(tokenizer: Any, recipe: Recipe, seed: int, longest: int = 512) -> LlamaForCausalLM:
+    """A Llama with tied embeddings and random weights, for texts of `longest` tokens at least."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=recipe.width,
         intermediate_size=recipe.width * 8 // 3 // 16 * 16,
         num_hidden_layers=recipe.layers,
         num_attention_heads=recipe.heads,
-        max_position_embeddings=512,
+        max_position_embeddings=max(512, longest),
         # the usual 0.02 is made for wide models; with it, this one needs twice as many epochs
         initializer_range=recipe.width**-0.5,
         tie_word_embeddings=True,
