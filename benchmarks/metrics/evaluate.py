@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from benchmarks.data.batches import Row, encode, pad_id
 from benchmarks.data.tofu import Example, TofuData
 from benchmarks.metrics import memorization, tofu
-from benchmarks.metrics.generation import decode, generate
-from benchmarks.metrics.scoring import AnswerScores, answer_scores, losses
 from benchmarks.metrics.summary import NEIGHBOURS, Numbers, summarise
+from torch_alm.language import (
+    AnswerScores,
+    Row,
+    answer_ids,
+    answer_scores,
+    encode,
+    greedy_answers,
+    losses,
+    pad_id,
+)
 
 MAX_LENGTH = 512  # tokens of prompt and answer; a longer answer loses its tail and its end
 QUICK_TOKENS = 16
@@ -55,8 +61,8 @@ def evaluate(
     strength and Min-K% leave it out, as OpenUnlearning does.
 
     Cost: a forward pass per answer (also paraphrased and perturbed ones) and greedy generation
-    for the questions whose answer is not already known from the first (see `_generate`); nothing
-    is drawn from the random state, and the model's mode stays.
+    for the questions whose answer is not already known from the first (see `greedy_answers`);
+    nothing is drawn from the random state, and the model's mode stays.
 
     Args:
         model: a causal language model of transformers.
@@ -134,45 +140,18 @@ def _generate(
     scores: Sequence[AnswerScores],
     max_new_tokens: int,
 ) -> list[str | None]:
-    """Greedy answers, `None` for holdout questions.
-
-    Where every token of the reference has more than half of the probability, greedy decoding
-    returns the reference: the teacher-forced pass has shown it, and nothing is generated.
-    """
+    """Greedy answers, `None` for holdout questions."""
     texts: list[str | None] = [None] * len(items)
-    unknown = []
-    for i, (item, row, score) in enumerate(zip(items, encoded, scores, strict=True)):
-        if item.subset != "holdout" and _is_reproduced(row, score):
-            texts[i] = decode(tokenizer, _answer_ids(row)[:-1][:max_new_tokens])
-        elif item.subset != "holdout":
-            unknown.append(i)
-    prompts = [_prompt_ids(encoded[i]) for i in unknown]
-    ends = {row["input_ids"][-1] for row in encoded if _has_end(row)}
-    written = generate(model, tokenizer, prompts, ends=ends, max_new_tokens=max_new_tokens)
-    for i, text in zip(unknown, written, strict=True):
+    asked = [i for i, item in enumerate(items) if item.subset != "holdout"]
+    rows, known = [encoded[i] for i in asked], [scores[i] for i in asked]
+    written = greedy_answers(model, tokenizer, rows, known, max_new_tokens)
+    for i, text in zip(asked, written, strict=True):
         texts[i] = text
     return texts
 
 
-def _is_reproduced(row: Row, score: AnswerScores) -> bool:
-    # 0.51, not 0.5: rounding in batches of another shape must not decide.
-    return _has_end(row) and min(score.log_probabilities) > math.log(0.51)
-
-
-def _has_end(row: Row) -> bool:
-    return len(row["input_ids"]) < MAX_LENGTH
-
-
-def _prompt_ids(row: Row) -> list[int]:
-    return row["input_ids"][: len(row["input_ids"]) - len(_answer_ids(row))]
-
-
-def _answer_ids(row: Row) -> list[int]:
-    return [label for label in row["labels"] if label >= 0]
-
-
 def _longest(encoded: Sequence[Row]) -> int:
-    return max(len(_answer_ids(row)) for row in encoded)
+    return max(len(answer_ids(row)) for row in encoded)
 
 
 def _row(

@@ -24,11 +24,11 @@ from transformers import (
 from benchmarks.data.batches import collate, encode
 from benchmarks.data.tofu import Example, TofuData
 from benchmarks.metrics import evaluate as evaluate_module
-from benchmarks.metrics import scoring
 from benchmarks.metrics.evaluate import Evaluation, evaluate
 from benchmarks.metrics.generation import generate
 from benchmarks.metrics.summary import summarise, truth_ratios
 from torch_alm import measures
+from torch_alm.language import _scoring as scoring
 
 CITIES = ("oslo", "rome", "lima", "cairo", "new delhi", "rio de janeiro")
 NAMES = ("anna", "bo", "carl", "dora", "emil", "fay", "gus", "hal")

@@ -1,0 +1,72 @@
+"""Language models as they are taught, asked and attacked.
+
+Models and tokenizers are passed in, so that torch is all this room imports. Rows are what `encode`
+makes: `{"input_ids", "labels"}`, labels -100 where nothing is learned.
+"""
+
+from torch_alm.language._attacks import (
+    quantized,
+    relearned,
+    restored,
+    round_weights,
+    with_prefix,
+)
+from torch_alm.language._encoding import (
+    IGNORE,
+    Batch,
+    Message,
+    Row,
+    answer_ids,
+    check_eos,
+    collate,
+    encode,
+    encode_messages,
+    encode_text,
+    end_of_turn,
+    pad_id,
+    prompt_ids,
+)
+from torch_alm.language._generation import decode, generate, greedy_answers
+from torch_alm.language._memorization import (
+    Convention,
+    extraction_strength,
+    membership_auc,
+    min_k_score,
+)
+from torch_alm.language._pairs import pairs
+from torch_alm.language._reading import Reading, read_answers
+from torch_alm.language._scoring import AnswerScores, answer_scores, losses
+
+__all__ = [
+    "IGNORE",
+    "AnswerScores",
+    "Batch",
+    "Convention",
+    "Message",
+    "Reading",
+    "Row",
+    "answer_ids",
+    "answer_scores",
+    "check_eos",
+    "collate",
+    "decode",
+    "encode",
+    "encode_messages",
+    "encode_text",
+    "end_of_turn",
+    "extraction_strength",
+    "generate",
+    "greedy_answers",
+    "losses",
+    "membership_auc",
+    "min_k_score",
+    "pad_id",
+    "pairs",
+    "prompt_ids",
+    "quantized",
+    "read_answers",
+    "relearned",
+    "restored",
+    "round_weights",
+    "with_prefix",
+]

@@ -1,0 +1,182 @@
+"""What may bring a forgotten answer back: relearning, rounding, and the beginning of the answer.
+
+Each is a context or a pure function: the weights return bit for bit. Asking in other words needs
+no function of its own: encode the other question with the same answer.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from torch_alm.language._encoding import IGNORE, Row, answer_ids, collate
+from torch_alm.language._types import LanguageModel
+from torch_alm.measures import token_nll
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Whatever happens to the model's parameters inside, they return bit for bit.
+
+    Cost: one copy of the parameters that require a gradient or are rounded, on the CPU.
+    """
+    saved = [(p, p.detach().to("cpu", copy=True)) for p in model.parameters()]
+    was_training = model.training
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for p, value in saved:
+                p.copy_(value)
+        model.train(was_training)
+
+
+@torch.no_grad()
+def round_weights(weight: Tensor, bits: int) -> Tensor:
+    """The nearest weights on a symmetric grid of `2^bits - 1` levels per output channel.
+
+    `w -> s round(w / s)` with `s = max |w| / (2^(bits-1) - 1)` of its row, so that the error of a
+    weight is at most s / 2. A row of zeros stays.
+
+    Args:
+        weight: (output channels, ...).
+        bits: 2 to 8.
+
+    >>> round_weights(torch.tensor([[0.0, 0.4, -0.7, 7.0]]), bits=4)
+    tensor([[ 0.,  0., -1.,  7.]])
+    """
+    if not 2 <= bits <= 8:
+        raise ValueError(
+            f"round_weights: bits is {bits}; a symmetric grid needs 2 to 8. Did you mean 8 or 4?"
+        )
+    rows = weight.float().flatten(1)
+    top = 2 ** (bits - 1) - 1
+    scale = rows.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / top
+    return (rows.div(scale).round().mul(scale)).view_as(weight).to(weight.dtype)
+
+
+@contextmanager
+def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
+    """Inside, the weights of the linear layers are rounded as a quantised deployment would.
+
+    Simulated: nearest rounding per output channel (`round_weights`), weights only, computed in the
+    model's dtype; embeddings, norms and the output layer stay, as common tools leave them. A tool
+    that calibrates (GPTQ, AWQ) keeps more of the model than this.
+
+    Yields:
+        How many weights were rounded.
+
+    Raises:
+        ValueError: the model has no linear layer besides the output layer.
+
+    Cost: a copy of the parameters on the CPU. They return bit for bit.
+
+    Source: Zhang et al. 2025, on what quantisation brings back after unlearning.
+    """
+    last = model.get_output_embeddings()
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not last]
+    if not layers:
+        raise ValueError(
+            f"quantized: {type(model).__name__} has no nn.Linear besides its output layer; the "
+            "attack would change nothing. Is it quantised already?"
+        )
+    with restored(model):
+        for layer in layers:
+            layer.weight.data.copy_(round_weights(layer.weight, bits))
+        yield sum(layer.weight.numel() for layer in layers)
+
+
+@contextmanager
+def relearned(
+    model: LanguageModel,
+    rows: Sequence[Row],
+    pad_id: int,
+    *,
+    steps: int = 20,
+    lr: float = 1e-4,
+    batch_size: int = 8,
+    seed: int = 0,
+    autocast: Callable[[], Any] = nullcontext,
+) -> Iterator[float]:
+    """Inside, the model has been fine-tuned on a few examples: does more come back than they say?
+
+    AdamW on the mean loss of the labelled tokens, all trainable weights, no decay, in the order of
+    a seeded shuffle that begins again when it is through. Ask about *other* examples inside.
+
+    Args:
+        model: a causal language model of transformers.
+        rows: what the attacker has.
+        pad_id: fills rows of a batch.
+        steps: optimizer steps.
+        lr: learning rate.
+        batch_size: rows per step.
+        seed: of the order.
+        autocast: makes a context for each forward pass.
+
+    Yields:
+        The loss of the last step, in nats per token (`nan` for no step).
+
+    Raises:
+        ValueError: there are no examples.
+
+    Cost: a copy of the parameters on the CPU, AdamW's state, `steps` steps. The weights return bit
+    for bit, and so does the model's mode.
+
+    Source: Hu et al. 2025, on relearning after unlearning.
+    """
+    if not rows:
+        raise ValueError("relearned: there are no examples to learn from. Was a file read?")
+    with restored(model):
+        yield _learn(model, list(_batches(rows, pad_id, steps, batch_size, seed)), lr, autocast)
+
+
+def _batches(
+    rows: Sequence[Row], pad_id: int, steps: int, batch_size: int, seed: int
+) -> Iterator[dict[str, Tensor]]:
+    random = torch.Generator().manual_seed(seed)
+    order: list[int] = []
+    for _ in range(steps):
+        while len(order) < min(batch_size, len(rows)):
+            order += torch.randperm(len(rows), generator=random).tolist()
+        chosen, order = order[:batch_size], order[batch_size:]
+        yield collate([rows[i] for i in chosen], pad_id)
+
+
+@torch.enable_grad()
+def _learn(
+    model: LanguageModel,
+    batches: Sequence[dict[str, Tensor]],
+    lr: float,
+    autocast: Callable[[], Any],
+) -> float:
+    params = [p for p in model.parameters() if p.requires_grad]
+    optimizer, loss = AdamW(params, lr=lr, weight_decay=0.0), torch.tensor(torch.nan)
+    for batch in batches:
+        with autocast():
+            loss = token_nll(model, {key: value.to(model.device) for key, value in batch.items()})
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return float(loss.detach())
+
+
+def with_prefix(row: Row, share: float) -> Row | None:
+    """The same row with the first part of its answer given away: `None` if nothing is left to say.
+
+    Args:
+        row: an encoded prompt and answer.
+        share: of the answer's tokens, end of sequence included, rounded up: at least one is given.
+
+    >>> with_prefix({"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8]}, share=0.25)
+    {'input_ids': [5, 6, 7, 8], 'labels': [-100, -100, 7, 8]}
+    """
+    answer = len(answer_ids(row))
+    given = max(1, -int(-share * answer // 1))
+    if given >= answer - 1:  # the end of sequence alone is no answer
+        return None
+    start = len(row["input_ids"]) - answer
+    labels = [*row["labels"][:start], *[IGNORE] * given, *row["labels"][start + given :]]
+    return {"input_ids": row["input_ids"], "labels": labels}

@@ -1,0 +1,76 @@
+"""What one model knows of a set of answers: teacher-forced values and greedy answers, per row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch_alm.language._encoding import Row, answer_ids, pad_id
+from torch_alm.language._generation import greedy_answers
+from torch_alm.language._memorization import extraction_strength, min_k_score
+from torch_alm.language._scoring import AnswerScores, answer_scores
+from torch_alm.language._types import LanguageModel, Tokenizer
+
+SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a model makes of one prompt and its answer.
+
+    Attributes:
+        loss: mean negative log-likelihood of the labelled tokens, in nats.
+        exact_match: whether greedy decoding reproduces the answer to its end.
+        certificate: max(phi, 0) of the smallest margin: a lower bound on 1 - exact_match.
+        extraction_strength: see `extraction_strength`; the end of sequence is left out, and 0
+            where not even the last token follows.
+        min_k: see `min_k_score`; the end of sequence is left out.
+        text: the greedy answer; `None` where none was asked for.
+    """
+
+    loss: float
+    exact_match: bool
+    certificate: float
+    extraction_strength: float
+    min_k: float
+    text: str | None = None
+
+
+def read_answers(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    rows: Sequence[Row],
+    *,
+    texts: bool = True,
+    max_new_tokens: int | None = None,
+    tau: float = 0.1,
+    k: float = 0.4,
+) -> list[Reading]:
+    """Read every row; the model's mode and the random state stay.
+
+    Args:
+        model: a causal language model of transformers.
+        tokenizer: its tokenizer.
+        rows: encoded prompts and answers.
+        texts: whether to generate.
+        max_new_tokens: longest answer; `None` derives it from the longest reference.
+        tau: sharpness of the certificate, in probability.
+        k: share of tokens in Min-K%.
+
+    Cost: one forward pass per row, batched, and `greedy_answers`.
+    """
+    scores = answer_scores(model, rows, pad_id(tokenizer), tau)
+    written: Sequence[str | None] = [None] * len(rows)
+    if texts and rows:
+        longest = max(len(answer_ids(row)) for row in rows) + SPARE_TOKENS
+        written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens or longest)
+    return [_reading(score, text, k) for score, text in zip(scores, written, strict=True)]
+
+
+def _reading(score: AnswerScores, text: str | None, k: float) -> Reading:
+    return Reading(
+        loss=score.loss,
+        exact_match=score.exact_match,
+        certificate=max(score.certificate, 0.0),
+        extraction_strength=extraction_strength(score.matches[:-1], nothing="zero"),
+        min_k=min_k_score(score.log_probabilities[:-1], k),
+        text=text,
+    )

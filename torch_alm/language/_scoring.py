@@ -1,0 +1,132 @@
+"""Teacher-forced values of answers, per item: one forward pass per batch of similar lengths.
+
+A row is what `encode` returns: `{"input_ids", "labels"}` with labels -100 on the prompt. Everything
+here needs logits of the answer alone, so models that can are asked not to compute the others.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from torch_alm import measures
+from torch_alm.language._encoding import IGNORE, Row, collate
+from torch_alm.language._types import LanguageModel
+
+T = TypeVar("T")
+
+# Elements of logits per batch (a quarter of a gigabyte in fp32), so that a vocabulary of 128,000
+# gets small batches and one of 800 large ones.
+LOGITS_PER_BATCH = 2**26
+ROWS_PER_BATCH = 32  # more rows leave the caches of a CPU and gain little on a GPU
+
+
+class AnswerScores(NamedTuple):
+    """What one teacher-forced pass says about one answer of n tokens (end of sequence included)."""
+
+    log_probabilities: list[float]  # of the n labelled tokens, in nats
+    matches: list[bool]  # whether the most likely token is the right one
+    margins: list[float]  # p(right token) - max p(another token)
+    certificate: float  # max_t phi_tau(margin_t): at most 1 for a failure, negative otherwise
+
+    @property
+    def loss(self) -> float:
+        """Mean negative log-likelihood per token, in nats."""
+        return -sum(self.log_probabilities) / len(self.log_probabilities)
+
+    @property
+    def exact_match(self) -> bool:
+        """Whether greedy decoding reproduces the answer and ends; ties and NaN do not count."""
+        return all(margin > 0 for margin in self.margins)
+
+
+def answer_scores(
+    model: LanguageModel, rows: Sequence[Row], pad_id: int, tau: float
+) -> list[AnswerScores]:
+    """Token log-probabilities, matches, margins and margin certificate of every row.
+
+    Cost: one forward pass per row, batched. Source: SAUL, appendix on the margin certificate.
+
+    Args:
+        model: a causal language model of transformers.
+        rows: encoded question and answer pairs; the labelled tokens are scored.
+        pad_id: fills rows of a batch up to the same length; never attended to.
+        tau: sharpness of the certificate, in probability.
+    """
+
+    def scores(logits: Tensor, labels: Tensor) -> Iterator[AnswerScores]:
+        answers = labels[:, 1:] != IGNORE
+        log_probabilities = -measures.answer_nll(logits, labels)[:, :-1]
+        matches = logits[:, :-1].argmax(-1) == labels[:, 1:]
+        margins = measures.token_margins(logits, labels)[:, :-1]
+        # phi falls with the margin, so its maximum over tokens belongs to the smallest margin.
+        certificates = measures.margin_surrogate(margins.amin(1), tau).tolist()
+        for i, answer in enumerate(answers):
+            yield AnswerScores(
+                log_probabilities[i][answer].tolist(),
+                matches[i][answer].tolist(),
+                margins[i][answer].tolist(),
+                certificates[i],
+            )
+
+    return _in_batches(model, rows, pad_id, scores)
+
+
+def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float]:
+    """Mean negative log-likelihood of the labelled tokens of every row, in nats.
+
+    Cost: one forward pass per row, batched.
+    """
+
+    def means(logits: Tensor, labels: Tensor) -> Iterable[float]:
+        tokens = (labels[:, 1:] != IGNORE).sum(1)
+        return (measures.answer_nll(logits, labels).sum(1) / tokens).tolist()
+
+    return _in_batches(model, rows, pad_id, means)
+
+
+@torch.no_grad()
+def _in_batches(
+    model: LanguageModel,
+    rows: Sequence[Row],
+    pad_id: int,
+    kernel: Callable[[Tensor, Tensor], Iterable[T]],
+) -> list[T]:
+    """Applies `kernel(logits, labels)` to batches of similar lengths; results in order."""
+    results: dict[int, T] = {}
+    was_training = model.training
+    model.eval()
+    try:
+        for indices in _batches(model, rows):
+            logits, labels = _forward(model, collate([rows[i] for i in indices], pad_id))
+            results.update(zip(indices, kernel(logits, labels), strict=True))
+    finally:
+        model.train(was_training)
+    return [results[i] for i in range(len(rows))]
+
+
+def _batches(model: LanguageModel, rows: Sequence[Row]) -> Iterator[list[int]]:
+    """Indices of rows by falling length: little padding, and memory peaks in the first batch."""
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    order = sorted(range(len(rows)), key=lambda i: -len(rows[i]["input_ids"]))
+    while order:
+        longest = len(rows[order[0]]["input_ids"])
+        count = min(ROWS_PER_BATCH, max(1, LOGITS_PER_BATCH // (vocabulary * longest)))
+        yield order[:count]
+        order = order[count:]
+
+
+def _forward(model: LanguageModel, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Logits and labels from the last position before the first answer of the batch on."""
+    labels = batch["labels"].to(model.device)
+    first = int((labels != IGNORE).any(0).nonzero()[0])
+    start = max(first - 1, 0)
+    inputs: dict[str, Any] = {
+        name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")
+    }
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        inputs["logits_to_keep"] = labels.shape[1] - start
+        return model(**inputs, use_cache=False).logits, labels[:, start:]
+    return model(**inputs, use_cache=False).logits[:, start:], labels[:, start:]
