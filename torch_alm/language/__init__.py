@@ -35,18 +35,27 @@ from torch_alm.language._memorization import (
 )
 from torch_alm.language._pairs import pairs
 from torch_alm.language._reading import Reading, read_answers
+from torch_alm.language._records import Record, read_records
 from torch_alm.language._scoring import AnswerScores, answer_scores, losses
+from torch_alm.language._suite import Attacked, Attacks, attack
+from torch_alm.language._types import LanguageModel, Tokenizer
 
 __all__ = [
     "IGNORE",
     "AnswerScores",
+    "Attacked",
+    "Attacks",
     "Batch",
     "Convention",
+    "LanguageModel",
     "Message",
     "Reading",
+    "Record",
     "Row",
+    "Tokenizer",
     "answer_ids",
     "answer_scores",
+    "attack",
     "check_eos",
     "collate",
     "decode",
@@ -65,6 +74,7 @@ __all__ = [
     "prompt_ids",
     "quantized",
     "read_answers",
+    "read_records",
     "relearned",
     "restored",
     "round_weights",

@@ -125,7 +125,7 @@ def _greedy(
 
 @torch.no_grad()
 def _continue(
-    model: LanguageModel, prompts: Sequence[Sequence[int]], config: Any
+    model: LanguageModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
 ) -> list[list[int]]:
     """New token ids of each row, cut before the first end-of-sequence token."""
     width = max(len(prompt) for prompt in prompts)

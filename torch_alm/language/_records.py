@@ -1,0 +1,91 @@
+"""Rows of JSON files, each with the place it stands, so that an error can name it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias, cast
+
+Parsed: TypeAlias = Any
+
+
+class Record(NamedTuple):
+    """One record and where it was found, such as `"full.json, line 3"`."""
+
+    where: str
+    fields: dict[str, Any]
+
+    def text(self, key: str) -> str:
+        """The non-empty string under `key`; anything else is an error that names the row."""
+        value = self.fields.get(key)
+        if isinstance(value, str) and value.strip():
+            return value
+        found = (
+            f"{key} is {value!r}" if key in self.fields else f"it has only {sorted(self.fields)}"
+        )
+        raise ValueError(
+            f"{self.where}: no {key} ({found}). A model would be trained or judged on nothing. "
+            "Is the row complete?"
+        )
+
+    def optional_text(self, key: str) -> str | None:
+        """As `text`, but `None` where the key is absent or null."""
+        return None if self.fields.get(key) is None else self.text(key)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """The non-empty list of non-empty strings under `key`."""
+        value = self.fields.get(key)
+        if (
+            isinstance(value, list)
+            and value
+            and all(isinstance(t, str) and t.strip() for t in value)
+        ):
+            return tuple(value)
+        raise ValueError(
+            f"{self.where}: {key} must be a list of non-empty strings, found {value!r}. "
+            "Is this the perturbed file?"
+        )
+
+
+def read_records(path: Path) -> list[Record]:
+    """Reads JSON lines, or one JSON list of objects.
+
+    Raises:
+        ValueError: no UTF-8 text, broken JSON, or a row that is no object; names file and line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error}). Is it compressed?") from error
+    return list(_list_rows(path, text) if text.lstrip().startswith("[") else _line_rows(path, text))
+
+
+def _list_rows(path: Path, text: str) -> Iterator[Record]:
+    for number, value in enumerate(_parse(str(path), text), 1):
+        yield _record(f"{path}, row {number}", value)
+
+
+def _line_rows(path: Path, text: str) -> Iterator[Record]:
+    # "\n" alone: str.splitlines would also cut at the line separators JSON allows inside strings
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            where = f"{path}, line {number}"
+            yield _record(where, _parse(where, line))
+
+
+def _parse(where: str, text: str) -> Parsed:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{where} is not valid JSON ({error}). Expected one object per line, or "
+            "one list of objects. Is the file cut off?"
+        ) from error
+
+
+def _record(where: str, value: object) -> Record:
+    if isinstance(value, dict):
+        return Record(where, cast("dict[str, Any]", value))
+    raise ValueError(
+        f"{where} holds a {type(value).__name__} where an object with named fields belongs. "
+        "Is this the right file?"
+    )

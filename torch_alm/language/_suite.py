@@ -1,0 +1,126 @@
+"""All attacks on one model, each with what it knew of the same answers before."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch_alm.language._attacks import quantized, relearned, with_prefix
+from torch_alm.language._encoding import Row, pad_id
+from torch_alm.language._reading import Reading, read_answers
+from torch_alm.language._types import LanguageModel, Tokenizer
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """One attack, and what the model knew before and knows after it.
+
+    Attributes:
+        name: such as `"relearn forget"`.
+        rows: what was asked after the attack.
+        before: one reading per row, of the model as it is, asked in the usual way.
+        after: one reading per row.
+        attacker: what the attacker had and did, in numbers.
+    """
+
+    name: str
+    rows: list[Row]
+    before: list[Reading]
+    after: list[Reading]
+    attacker: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Attacks:
+    """What the attacker has and does.
+
+    Attributes:
+        relearn_rows: examples to relearn on, the first of the forget and of the retain set.
+        relearn_steps: optimizer steps of relearning.
+        relearn_lr: their learning rate.
+        bits: widths to round weights to.
+        prefix: share of the answer that is given away.
+        batch_size: rows per relearning step.
+        seed: of their order.
+    """
+
+    relearn_rows: int = 8
+    relearn_steps: int = 20
+    relearn_lr: float = 1e-4
+    bits: tuple[int, ...] = (8, 4)
+    prefix: float = 0.25
+    batch_size: int = 8
+    seed: int = 0
+
+
+def attack(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    settings: Attacks | None = None,
+    *,
+    paraphrased: Sequence[Row] = (),
+    max_new_tokens: int | None = None,
+    autocast: Callable[[], Any] = nullcontext,
+) -> Iterator[Attacked]:
+    """Relearn, round, rephrase and prompt with a prefix, one after the other.
+
+    After relearning on forget examples only the *others* are asked: what the attacker showed proves
+    nothing. Every attack starts from the same weights, which return bit for bit.
+
+    Args:
+        model: the unlearned model.
+        tokenizer: its tokenizer.
+        forget: rows that shall be forgotten.
+        retain: rows to relearn on.
+        settings: what the attacker has; the default is a modest one.
+        paraphrased: the forget rows asked in other words, in any number.
+        max_new_tokens: longest answer, as in `read_answers`.
+        autocast: makes a context for the forward passes of relearning.
+
+    Cost: a reading of the forget rows, one more per attack, and the relearning steps.
+    """
+    given = settings or Attacks()
+
+    def read(rows: Sequence[Row]) -> list[Reading]:
+        return read_answers(model, tokenizer, rows, max_new_tokens=max_new_tokens)
+
+    def learn(rows: Sequence[Row], asked: Sequence[Row]) -> tuple[list[Reading], float]:
+        pad, steps, lr = pad_id(tokenizer), given.relearn_steps, given.relearn_lr
+        size, seed = given.batch_size, given.seed
+        with relearned(
+            model, rows, pad, steps=steps, lr=lr, batch_size=size, seed=seed, autocast=autocast
+        ) as loss:
+            return read(asked), loss
+
+    now = read(forget)
+    shown = min(given.relearn_rows, len(forget) - 1)
+    if shown > 0:
+        after, loss = learn(forget[:shown], forget[shown:])
+        attacker = {"examples": float(shown), "final loss": loss}
+        yield Attacked("relearn forget", [*forget[shown:]], now[shown:], after, attacker)
+    if others := retain[: given.relearn_rows]:
+        after, loss = learn(others, forget)
+        attacker = {"examples": float(len(others)), "final loss": loss}
+        yield Attacked("relearn retain", [*forget], now, after, attacker)
+    for bits in given.bits:
+        with quantized(model, bits) as count:
+            after = read(forget)
+        yield Attacked(f"int{bits}", [*forget], now, after, {"weights": float(count)})
+    if paraphrased:
+        yield Attacked("paraphrase", [*paraphrased], now, read(paraphrased), {})
+    yield from _prefixed(forget, now, given.prefix, read)
+
+
+def _prefixed(
+    forget: Sequence[Row],
+    now: Sequence[Reading],
+    share: float,
+    read: Callable[[Sequence[Row]], list[Reading]],
+) -> Iterator[Attacked]:
+    cut = [(with_prefix(row, share), reading) for row, reading in zip(forget, now, strict=True)]
+    pairs = [(row, reading) for row, reading in cut if row is not None]
+    if pairs:
+        rows, before = [row for row, _ in pairs], [reading for _, reading in pairs]
+        yield Attacked("answer prefix", rows, before, read(rows), {"share": share})
