@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from benchmarks.data.batches import collate, encode_all, pad_id, pairs
+from benchmarks.data.batches import Row, encode_all
 from benchmarks.data.tofu import SPLITS, TofuData, load_tofu, load_tofu_hub
 from benchmarks.data.world import build_world
+from benchmarks.language import LanguageBenchmark
 from benchmarks.layouts.tofu import LAYOUT
-from benchmarks.methods import Settings
-from benchmarks.methods.method import Batch
 from benchmarks.metrics.evaluate import evaluate
 from benchmarks.metrics.summary import truth_ratios
 from benchmarks.models import load_or_train, load_pretrained
-from benchmarks.options import Options
 from benchmarks.presets.tofu import TOFU
-from benchmarks.runner import Benchmark, Evaluation
+from benchmarks.runner import Evaluation
 from benchmarks.scratch import Recipe, Schedule
 
 GLANCE = 40
@@ -59,26 +54,13 @@ def load_data(given: argparse.Namespace) -> TofuData:
     return build_world(quick=given.quick)
 
 
-class Tofu(Benchmark):
-    """Unlearn a split of TOFU, or the authors to forget of the embedded world.
-
-    Args:
-        data: The task.
-        given: The parsed command line: names of models and data.
-        options: The checked command line.
-    """
+class Tofu(LanguageBenchmark):
+    """Unlearn a split of TOFU, or the authors to forget of the embedded world."""
 
     layout = LAYOUT
     presets = TOFU
-
-    def __init__(self, data: TofuData, given: argparse.Namespace, options: Options) -> None:
-        self.data, self.given, self.options = data, given, options
-        self.split = data.split
-        has_retrained = given.model is None or given.retrained is not None
-        self.references = ("original", "retrained") if has_retrained else ("original",)
-        self.models: dict[str, nn.Module] = {}
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._truth_ratios: list[float] | None = None
+    truth_ratios: list[float] | None = None
+    """Those of the retrained model, which forget quality compares with."""
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -92,17 +74,17 @@ class Tofu(Benchmark):
         }
 
     def prepare(self) -> None:
-        for key in self.references:
-            model, tokenizer = self._load(key)
-            self.models[key] = model.to(self.device)
-            self.tokenizer: Any = tokenizer
-        self.forget = encode_all(self.tokenizer, self.data.forget)
-        self.retain = encode_all(self.tokenizer, self.data.retain)
+        super().prepare()
         if "retrained" in self.models:
             rows = self._evaluate(self.models["retrained"], generations=False).rows
-            self._truth_ratios = truth_ratios(rows)
+            self.truth_ratios = truth_ratios(rows)
 
-    def _load(self, key: str) -> tuple[Any, Any]:
+    def encode(self) -> tuple[list[Row], list[Row]]:
+        sets = (self.data.forget, self.data.retain)
+        forget, retain = (encode_all(self.tokenizer, examples) for examples in sets)
+        return forget, retain
+
+    def load(self, key: str) -> tuple[Any, Any]:
         if key == "retrained" and self.given.retrained is not None:
             return load_pretrained(self.given.retrained)
         missing = key == "retrained"
@@ -114,31 +96,6 @@ class Tofu(Benchmark):
             without_forget=missing,
             recipe=recipe,
         )
-
-    def reference(self, key: str) -> nn.Module:
-        return copy.deepcopy(self.models[key])
-
-    def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
-        drawn = pairs(self.forget, self.retain, settings.batch_size, settings.epochs, seed)
-        for retain, forget in drawn:
-            yield self._collated(retain), self._collated(forget)
-
-    def held_out(self, settings: Settings) -> Iterator[Batch]:
-        rows = encode_all(self.tokenizer, self.data.holdout)
-        if not rows:
-            raise ValueError(
-                f"{self.data.name} has no holdout questions for {self.split}, so alpha=never_seen "
-                "cannot be measured. Is the holdout file missing?"
-            )
-        for start in range(0, len(rows), settings.batch_size):
-            yield self._collated(rows[start : start + settings.batch_size])
-
-    def _collated(self, rows: list[Any]) -> Batch:
-        batch = collate(rows, pad_id(self.tokenizer))
-        return {name: tensor.to(self.device) for name, tensor in batch.items()}
-
-    def steps_per_epoch(self, settings: Settings) -> int:
-        return -(-len(self.forget) // settings.batch_size)
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         shortened = self.options.quick and self.data.name == "tofu"
@@ -155,7 +112,7 @@ class Tofu(Benchmark):
             model,
             self.tokenizer,
             self.data,
-            retrained_truth_ratios=self._truth_ratios,
+            retrained_truth_ratios=self.truth_ratios,
             max_new_tokens=200 if self.given.model else None,
             quick=self.options.quick,
             generations=generations,
