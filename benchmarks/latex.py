@@ -64,6 +64,8 @@ def _latex_group(columns: Sequence[Column]) -> list[str]:
 
 
 def _latex_arrow(column: Column) -> str:
+    if column.nearest is not None:
+        return rf"$\rightarrow {column.nearest:g}$"
     return {1: r"$\uparrow$", -1: r"$\downarrow$", 0: ""}[column.better]
 
 

@@ -24,6 +24,7 @@ class Column:
         digits: Digits after the point.
         better: 1 where higher is better, -1 where lower is, 0 where neither is.
         percent: Whether a share is shown in percent.
+        nearest: The value that the best ones are closest to, where neither higher nor lower is.
     """
 
     key: str
@@ -32,11 +33,20 @@ class Column:
     digits: int = 2
     better: int = 0
     percent: bool = False
+    nearest: float | None = None
 
     @property
     def arrow(self) -> str:
         """The direction of the better values."""
+        if self.nearest is not None:
+            return f"→{self.nearest:g}"
         return {1: "↑", -1: "↓", 0: ""}[self.better]
+
+    def merit(self, shown: float) -> float | None:
+        """A number that is larger for better values; None where no value is better."""
+        if self.nearest is not None:
+            return -abs(shown - self.nearest)
+        return self.better * shown if self.better else None
 
 
 @dataclass(frozen=True)
@@ -171,11 +181,11 @@ def emphasis(
     for at, column in enumerate(columns):
         shown = {i: _ranked(line.cells[at], column) for i, line in enumerate(table)}
         values = {i: v for i, v in shown.items() if v is not None and competing[i]}
-        best = sorted(set(values.values()), reverse=column.better > 0)
-        for i, value in values.items() if column.better else ():
+        best = sorted(set(values.values()), reverse=True)
+        for i, value in values.items():
             ranks[i][at] = 1 + best.index(value) if best.index(value) < 2 else 0
     return ranks
 
 
 def _ranked(c: Cell, column: Column) -> float | None:
-    return None if c.mean is None else round(c.mean, column.digits)
+    return None if c.mean is None else column.merit(round(c.mean, column.digits))

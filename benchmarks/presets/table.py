@@ -55,6 +55,7 @@ class Presets:
         shared: The paper's, for every method.
         methods: By method, for every split; a method without an entry has the shared ones alone.
         splits: By split and method; what it says replaces the others.
+        shared_splits: The paper's, for every method of a split.
         default_split: The paper's row for a split that has none, such as an embedded world.
         own: What a method's own paper fixes, whatever the learning rate.
         recommended: For a small model trained from scratch, the same for every method.
@@ -68,6 +69,7 @@ class Presets:
     own: Mapping[str, Change]
     recommended: Change
     recommended_splits: Mapping[str, Change] = dataclasses.field(default_factory=dict)
+    shared_splits: Mapping[str, Change] = dataclasses.field(default_factory=dict)
 
     def preset(self, name: str, split: str, method: str, overrides: Change | None = None) -> Preset:
         """The settings of a method under a preset, with the overrides of the command line.
@@ -88,10 +90,11 @@ class Presets:
 
         lambda_0 is 1 where the paper is silent: the forget weight of nearly every baseline.
         """
-        entries = self.splits.get(split, self.splits[self.default_split])
+        split = split if split in self.splits else self.default_split
+        entries, shared = self.splits[split], self.shared_splits.get(split, {})
         plain = method.removesuffix(ALM)
         found = [self.methods.get(plain), entries.get(plain), entries.get(method)]
-        changes: dict[str, Any] = {**self.shared, **self.own.get(plain, {})}
+        changes: dict[str, Any] = {**self.shared, **shared, **self.own.get(plain, {})}
         for change, _ in filter(None, found):
             changes |= change
         notes = dict.fromkeys(note for _, note in filter(None, found) if note)

@@ -65,6 +65,16 @@ def test_the_best_values_are_those_of_methods_that_have_unlearned() -> None:
     ]
 
 
+def test_where_neither_direction_is_better_the_nearest_value_is() -> None:
+    column = Column("privleak", "", "PrivLeak", digits=1, nearest=0.0)
+    values = {"saul": -16.0, "npo": 20.0, "blur": 15.96, "dual_adamw": -90.0}
+    table = lines([row(method, privleak=value) for method, value in values.items()], [column])
+    ranks = {line.method: r for line, (r,) in zip(table, emphasis(table, [column]), strict=True)}
+    assert ranks == {"saul": 1, "blur": 1, "npo": 2, "dual_adamw": 0}
+    assert "PrivLeak→0" in text_table(table, [column])
+    assert r"PrivLeak$\rightarrow 0$" in latex_table(table, [column], "")
+
+
 def test_text_table_is_aligned() -> None:
     text = text_table(lines(ROWS, COLUMNS), COLUMNS).splitlines()
     assert text[0].split() == ["Automatic", "Judge"]
