@@ -13,7 +13,7 @@ import pkgutil
 from torch import nn
 
 from benchmarks.methods.method import Method
-from benchmarks.methods.registry import METHODS, Entry
+from benchmarks.methods.registry import LOSSES, METHODS, ON_RMU, Entry
 from benchmarks.methods.settings import Settings
 
 __all__ = ["METHODS", "Entry", "Method", "Settings", "build", "check", "label", "names"]
@@ -24,44 +24,49 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 
-def names() -> list[str]:
-    """Every key a command line may name, in the order of the tables."""
-    entries = sorted(METHODS.items(), key=lambda item: item[1].position)
+def names(losses: str = "tokens") -> list[str]:
+    """Every key a command line may name, in the order of the tables.
+
+    Args:
+        losses: Those that know these losses, a key of `LOSSES`; `any` lists them all.
+    """
+    found = ON_RMU | METHODS if losses == "any" else LOSSES[losses]
+    entries = sorted(found.items(), key=lambda item: item[1].position)
     return [key + suffix for key, entry in entries for suffix in entry.suffixes()]
 
 
-def check(key: str) -> None:
-    """Make sure that `key` is a method.
+def check(key: str, losses: str = "tokens") -> None:
+    """Make sure that `key` is a method that knows these losses.
 
     Raises:
         ValueError: It is not; the message lists the known ones with the closest match.
     """
-    if key in names():
+    if key in names(losses):
         return
-    plain = key.removesuffix(ALM)
-    if plain in METHODS:
+    plain, methods = key.removesuffix(ALM), LOSSES[losses]
+    if plain in methods:
         raise ValueError(
-            f"{key!r} does not exist: in {plain} the controller is {METHODS[plain].method.alm}. "
-            f"Did you mean {'saul' if METHODS[plain].method.alm == 'left out' else plain!r}?"
+            f"{key!r} does not exist: in {plain} the controller is {methods[plain].method.alm}. "
+            f"Did you mean {'saul' if methods[plain].method.alm == 'left out' else plain!r}?"
         )
-    closest = difflib.get_close_matches(key, names(), n=1, cutoff=0.0)[0]
-    known = ", ".join(names())
+    closest = difflib.get_close_matches(key, names(losses), n=1, cutoff=0.0)[0]
+    known = ", ".join(names(losses))
     raise ValueError(f"unknown method {key!r}. Did you mean {closest!r}? Known: {known}.")
 
 
 def label(key: str) -> str:
     """The name of a method in a table, as the paper writes it."""
     plain = key.removesuffix(ALM)
-    return METHODS[plain].label + (" + ALM" if plain != key else "")
+    return (ON_RMU | METHODS)[plain].label + (" + ALM" if plain != key else "")
 
 
 def is_controlled(key: str) -> bool:
     """Whether the controller weighs the forget direction of method `key`."""
-    return key.endswith(ALM) or METHODS[key].method.alm == "built in"
+    return key.endswith(ALM) or (ON_RMU | METHODS)[key].method.alm == "built in"
 
 
 def build(key: str, model: nn.Module, settings: Settings) -> Method:
     """The method `key` at work on `model`."""
-    check(key)
-    method = METHODS[key.removesuffix(ALM)].method
+    check(key, settings.losses)
+    method = LOSSES[settings.losses][key.removesuffix(ALM)].method
     return method(model, settings, method.controller(settings) if is_controlled(key) else None)

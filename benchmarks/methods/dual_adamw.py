@@ -10,7 +10,7 @@ from benchmarks.methods.method import Batch, Method, forward
 from benchmarks.methods.registry import register
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint, DualOptimizer
-from torch_alm.measures import token_nll, token_nll_of_logits
+from torch_alm.measures import token_nll_of_logits
 
 
 @register("dual_adamw", "Dual AdamW", position=21)
@@ -47,13 +47,23 @@ class DualAdamW(Method):
         self.forget_loss = loss.detach()
         return loss if self.raises_loss else measure(self.settings)(logits, labels)
 
+    def kept(self, retain: Batch) -> Tensor:
+        """What is lowered on the retain side."""
+        loss = self.retain_loss(retain)
+        self.retain_seen = loss.detach()
+        return self.settings.retain_weight * loss
+
+    def use(self, constraint: ALMConstraint) -> None:
+        super().use(constraint)
+        self.optimizer.constraint = constraint
+
     def step(self, retain: Batch, forget: Batch) -> None:
         """Algorithm 1, with whatever the two sides are."""
-        losses = self.optimizer.backward(
-            retain=lambda: token_nll(self.model, retain),
+        self.optimizer.backward(
+            retain=lambda: self.kept(retain),
             forget=lambda: self.forgotten(forget),
         )
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.saw(retain=losses.retain, forget=self.forget_loss)
+        self.saw(retain=self.retain_seen, forget=self.forget_loss)
         self.weight = 1.0 if self.constraint is None else float(self.constraint.weight)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from benchmarks.methods.method import Batch, Method, clip
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
-from torch_alm.measures import token_nll
 
 
 class JointMethod(Method):
@@ -50,6 +49,6 @@ class JointMethod(Method):
 
     def retain_gradient(self, retain: Batch) -> Tensor:
         """Add retain_weight * grad L_r; return L_r."""
-        loss = token_nll(self.model, retain)
+        loss = self.retain_loss(retain)
         (self.settings.retain_weight * loss).backward()
         return loss

@@ -14,6 +14,7 @@ from benchmarks.methods import gradients
 from benchmarks.methods.forgetting import check_attainable, measure
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
+from torch_alm.measures import token_nll
 
 Batch = Mapping[str, Tensor]
 
@@ -55,6 +56,19 @@ class Method(ABC):
     @abstractmethod
     def step(self, retain: Batch, forget: Batch) -> None:
         """Move the weights once, given a batch of each kind."""
+
+    def retain_loss(self, retain: Batch) -> Tensor:
+        """What is to stay low: the token-mean cross-entropy."""
+        return token_nll(self.model, retain)
+
+    def use(self, constraint: ALMConstraint) -> None:
+        """From now on, this controller weighs the forget direction."""
+        self.constraint = constraint
+
+    @property
+    def lowers_measure(self) -> bool:
+        """Whether the controller demands that its measure be small."""
+        return self.constraint is not None and self.constraint.sense == "<="
 
     def end_of_epoch(self) -> None:
         """Called after each pass over the forget set."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
@@ -11,18 +9,19 @@ from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward
 from benchmarks.methods.registry import register
 from benchmarks.methods.settings import Settings
+from benchmarks.sharing import frozen
 from torch_alm import ALMConstraint
 from torch_alm.measures import npo_of_logits, sequence_nll, token_nll_of_logits
 
 
 class NPOMethod(JointMethod):
-    """U = NPO against the model from before unlearning, which is kept as a frozen copy."""
+    """U = NPO against the model from before unlearning, kept as a frozen copy of what is trained."""
 
     def __init__(
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
     ) -> None:
         super().__init__(model, settings, constraint)
-        self.reference = copy.deepcopy(model).eval().requires_grad_(False)
+        self.reference = frozen(model)
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

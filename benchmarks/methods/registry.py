@@ -22,13 +22,18 @@ class Entry:
 
 
 METHODS: dict[str, Entry] = {}
+ON_RMU: dict[str, Entry] = {}
+LOSSES = {"tokens": METHODS, "rmu": ON_RMU}
+"""The methods by the losses they lower and raise: cross-entropies, or RMU's."""
 
 
-def register(key: str, label: str, *, position: int = 99) -> Callable[[type[Method]], type[Method]]:
+def register(
+    key: str, label: str, *, position: int = 99, losses: str = "tokens"
+) -> Callable[[type[Method]], type[Method]]:
     """Enter a method in the registry, as a decorator of its class."""
 
     def enter(method: type[Method]) -> type[Method]:
-        METHODS[key] = Entry(method, label, position)
+        LOSSES[losses][key] = Entry(method, label, position)
         return method
 
     return enter

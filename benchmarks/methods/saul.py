@@ -22,7 +22,8 @@ class _BothSAM(_RetainSAM):
 
     def forget_side(self) -> Optimizer:
         """The forget gradient is taken where the forgotten answer is closest to coming back."""
-        return ReverseSAM(super().forget_side(), rho=self.settings.rho_forget)
+        kind = SAM if self.lowers_measure else ReverseSAM
+        return kind(super().forget_side(), rho=self.settings.rho_forget)
 
 
 @register("saul", "SAUL", position=50)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -15,6 +16,8 @@ class Settings:
     """The hyperparameters of a run; a method reads the ones it knows and leaves the others alone.
 
     Attributes:
+        losses: What methods lower and raise: cross-entropies of tokens, or RMU's distances of
+            hidden states (see `rmu.py`).
         optimizer: What moves the weights; two of them where a method keeps two states.
         lr: Learning rate, of both sides unless `forget_lr` is given.
         forget_lr: Learning rate of the forget side of a method with two states.
@@ -30,7 +33,7 @@ class Settings:
         tau: Sharpness of the certificates.
         alpha: Level the measure has to reach: nats per answer token, or a share. Or a word that
             becomes a number before the run (`benchmarks/levels.py`): `never_seen`, `retrained`,
-            `rate:SHARE`.
+            `rate:SHARE`; with RMU's losses, `relative:SHARE` of c^2/d.
         mu: Penalty parameter and dual step size of the controller; 0 freezes the multiplier.
         multiplier: lambda_0, the multiplier to start from.
         scale: Where lambda+ acts in methods with two states: on the gradient, or on the finished
@@ -53,8 +56,13 @@ class Settings:
         retain_multiplier: PDU: retain multiplier to start from.
         epsilon: PDU: level the retain loss may not exceed.
         warmup_epochs: PDU: epochs before the retain multiplier starts to move.
+        layer: RMU's losses: the layer whose states are steered, by name; `auto` is number 7.
+        coefficient: RMU's losses: c, the length of the vector steered to.
+        mask: RMU's losses: labelled tokens only, or every position with padding.
+        multipliers: RMU's losses: one multiplier for all topics, or one each.
     """
 
+    losses: Literal["tokens", "rmu"] = "tokens"
     optimizer: Literal["adamw", "sgd"] = "adamw"
     lr: float = 1e-5
     forget_lr: float | None = None
@@ -88,6 +96,10 @@ class Settings:
     retain_multiplier: float = 100.0
     epsilon: float = 0.3
     warmup_epochs: int = 5
+    layer: str = "auto"
+    coefficient: float = 6.5
+    mask: Literal["tokens", "all"] = "tokens"
+    multipliers: Literal["shared", "per_topic"] = "shared"
 
     def __post_init__(self) -> None:
         """Refuse values no method could work with, before anything is trained.
@@ -122,7 +134,7 @@ class Settings:
             )
 
 
-LEVELS = "a number, never_seen, retrained or rate:SHARE with a share such as 0.95"
+LEVELS = "a number, never_seen, retrained, rate:SHARE (such as 0.95) or relative:SHARE (of c^2/d)"
 
 
 def is_level(alpha: float | str) -> bool:
@@ -130,10 +142,10 @@ def is_level(alpha: float | str) -> bool:
     if not isinstance(alpha, str):
         return True
     word, _, share = alpha.partition(":")
-    if word != "rate":
+    if word not in ("rate", "relative"):
         return alpha in ("never_seen", "retrained")
     try:
-        return 0 < float(share) < 1
+        return 0 < float(share) < (1 if word == "rate" else math.inf)
     except ValueError:
         return False
 

@@ -60,9 +60,9 @@ class SharpMinMax(Method):
     def retain_gradient(self, retain: Batch) -> Tensor:
         """.grad = retain_weight (g + kappa (g_hat - g)); returns L_r."""
         settings = self.settings
-        loss = token_nll(self.model, retain)
+        loss = self.retain_loss(retain)
         self._sharpen(
-            loss, lambda: token_nll(self.model, retain), settings.rho_retain, settings.kappa
+            loss, lambda: self.retain_loss(retain), settings.rho_retain, settings.kappa
         )
         gradients.scale(self.params, settings.retain_weight)
         return loss

@@ -1,0 +1,184 @@
+"""RMU's losses in the place of cross-entropies: what is forgotten is steered, what is kept stays.
+
+A batch of what is to be forgotten is lowered on U = mean (h - c u)^2, its hidden states' distance
+from a random direction; what is to be kept on R = mean (h - h_0)^2, the distance from the model of
+before (Li et al. 2024). The controller demands U <= tau.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.methods.blur import BLUR
+from benchmarks.methods.dual_adamw import DualAdamW
+from benchmarks.methods.joint import JointMethod
+from benchmarks.methods.method import Batch, Method
+from benchmarks.methods.registry import register
+from benchmarks.methods.relearning_resilient import RelearningResilient
+from benchmarks.methods.saul import SAUL, WithoutALM, WithoutALMAndSAM, WithoutSAM
+from benchmarks.methods.settings import Settings
+from benchmarks.methods.sharp_min_max import SharpMinMax
+from benchmarks.sharing import frozen
+from torch_alm import ALMConstraint
+from torch_alm.measures import rmu, rmu_retain, steering_vector
+
+AUTHORS_LAYER = 7
+
+
+class TopicBatch(dict[str, Tensor]):
+    """A batch of one topic; `topic` is its number."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], topic: int = 0) -> None:
+        super().__init__(tensors)
+        self.topic = topic
+
+
+class OnRMU(Method):
+    """A method with RMU's losses: to be named before the method among the bases.
+
+    Each topic has a direction u of its own, drawn when it is first met; `multipliers="per_topic"`
+    gives it a multiplier of its own too. The model of before shares all parameters that are not
+    trained. Cost: beside the method's passes one forward through the model of before per retain
+    loss.
+    """
+
+    reference: nn.Module
+
+    def __init__(
+        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
+    ) -> None:
+        super().__init__(model, settings, constraint)
+        if "reference" not in vars(self):  # the methods that know NPO keep one already
+            self.reference = frozen(model)
+        self.layer = steered_layer(model, settings.layer)
+        self.seed = int(torch.randint(2**31 - 1, ()))
+        self.topic = 0
+        self.constraints = {} if constraint is None else {self.topic: constraint}
+        self.directions: dict[int, Tensor] = {}
+
+    @classmethod
+    def controller(cls, settings: Settings) -> ALMConstraint:
+        """U <= tau, with tau the settings' alpha."""
+        if settings.measure != "token_nll" or isinstance(settings.alpha, str):
+            raise ValueError(
+                f"With RMU's losses the controller looks at U, not at {settings.measure}, and "
+                f"alpha is {settings.alpha!r}. Did you mean a number, or alpha=relative:SHARE in "
+                "units of c^2/d?"
+            )
+        return ALMConstraint(rmu, sense="<=", **settings.controller())
+
+    def step(self, retain: Batch, forget: Batch) -> None:
+        """The method's step, with the direction and the multiplier of the batch's topic."""
+        self.topic = getattr(forget, "topic", 0)
+        if self.constraint is not None and self.settings.multipliers == "per_topic":
+            if self.topic not in self.constraints:
+                self.constraints[self.topic] = self.controller(self.settings)
+            self.use(self.constraints[self.topic])
+        super().step(retain, forget)
+
+    def steering(self, forget: Batch) -> Tensor:
+        """U of a forget batch."""
+        where, settings = next(self.model.parameters()).device, self.settings
+        if self.topic not in self.directions:
+            size = hidden_size(self.model)
+            vector = steering_vector(size, self.seed + self.topic, device=where)
+            self.directions[self.topic] = vector
+        direction = self.directions[self.topic]
+        return rmu(
+            self.model, forget, self.layer, direction, settings.coefficient, mask=settings.mask
+        )
+
+    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
+        """U is both what is lowered and what is measured."""
+        loss = self.steering(forget)
+        return loss, loss
+
+    def forgotten(self, forget: Batch) -> Tensor:
+        """Methods with two states lower what a constraint U <= tau measures, else raise -U."""
+        loss = self.steering(forget)
+        self.forget_loss = loss.detach()
+        return loss if self.lowers_measure else -loss
+
+    def retain_loss(self, retain: Batch) -> Tensor:
+        """R: the distance from the model of before."""
+        return rmu_retain(self.model, retain, self.layer, self.reference, mask=self.settings.mask)
+
+    def metrics(self) -> dict[str, Any]:
+        """Those of every method, the topic, and the multiplier of each topic that has its own."""
+        numbers = {**super().metrics(), "topic": self.topic}
+        if len(self.constraints) > 1:
+            each = {t: float(c.multiplier) for t, c in sorted(self.constraints.items())}
+            numbers |= {f"lambda_{topic}": value for topic, value in each.items()}
+        return numbers
+
+
+def steered_layer(model: nn.Module, name: str) -> str:
+    """The layer by name; `auto` is number 7 from 0, or the last but one of a smaller model.
+
+    Raises:
+        ValueError: There is no module of that name; the message lists the decoder layers.
+    """
+    layers = [n for n, _ in model.named_modules() if re.search(r"(^|\.)(layers|h)\.\d+$", n)]
+    if name == "auto" and layers:
+        return layers[max(0, min(AUTHORS_LAYER, len(layers) - 2))]
+    if name in dict(model.named_modules()):
+        return name
+    raise ValueError(
+        f"layer={name!r}: {type(model).__name__} has no module of that name to steer. Did you mean "
+        f"one of {', '.join(layers) or 'another model'}?"
+    )
+
+
+def hidden_size(model: Any) -> int:
+    """d, the size of a hidden state."""
+    return int(model.config.get_text_config().hidden_size)
+
+
+@register("rmu", "RMU", position=14, losses="rmu")
+class RMU(OnRMU, JointMethod):
+    """One AdamW on U + retain_weight * R (Li et al. 2024). Cost: two backward passes."""
+
+
+@register("dual_adamw", "Dual AdamW", position=21, losses="rmu")
+class DualAdamWOnRMU(OnRMU, DualAdamW):
+    """Dual AdamW on RMU's losses."""
+
+
+@register("sharp_min_max", "Sharp Min-Max", position=30, losses="rmu")
+class SharpMinMaxOnRMU(OnRMU, SharpMinMax):
+    """Sharp Min-Max on RMU's losses."""
+
+
+@register("relearning_resilient", "Relearning-resilient", position=31, losses="rmu")
+class RelearningResilientOnRMU(OnRMU, RelearningResilient):
+    """Relearning-resilient with U in NPO's place; `worst_npo` reads the worst U nearby."""
+
+
+@register("blur", "BLUR", position=40, losses="rmu")
+class BLUROnRMU(OnRMU, BLUR):
+    """d = g_u + w (g_r - its part along g_u), with w the retain weight."""
+
+
+@register("saul", "SAUL", position=50, losses="rmu")
+class SAULOnRMU(OnRMU, SAUL):
+    """min w R, worst case within rho_retain, subject to U <= tau within rho_forget."""
+
+
+@register("saul_no_alm", "SAUL w/o ALM", position=51, losses="rmu")
+class WithoutALMOnRMU(OnRMU, WithoutALM):
+    """The forget step is always on."""
+
+
+@register("saul_no_sam", "SAUL w/o SAM", position=52, losses="rmu")
+class WithoutSAMOnRMU(OnRMU, WithoutSAM):
+    """The forget side is plain."""
+
+
+@register("saul_no_alm_no_sam", "SAUL w/o ALM + SAM", position=53, losses="rmu")
+class WithoutALMAndSAMOnRMU(OnRMU, WithoutALMAndSAM):
+    """A plain forget step, always on."""
