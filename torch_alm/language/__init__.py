@@ -26,7 +26,7 @@ from torch_alm.language._encoding import (
     pad_id,
     prompt_ids,
 )
-from torch_alm.language._generation import decode, generate, greedy_answers
+from torch_alm.language._generation import continuations, decode, generate, greedy_answers
 from torch_alm.language._memorization import (
     Convention,
     extraction_strength,
@@ -58,6 +58,7 @@ __all__ = [
     "attack",
     "check_eos",
     "collate",
+    "continuations",
     "decode",
     "encode",
     "encode_messages",

@@ -46,16 +46,40 @@ def generate(
     Raises:
         ValueError: the tokenizer has no end-of-sequence token.
     """
+    written = continuations(
+        model,
+        tokenizer,
+        prompts,
+        ends=ends,
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+    )
+    return [decode(tokenizer, ids) for ids in written]
+
+
+def continuations(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    *,
+    ends: Collection[int] = (),
+    max_new_tokens: int = 200,
+    batch_size: int = 128,
+) -> list[list[int]]:
+    """What `generate` decodes: the new token ids of each prompt, without the one that ends them.
+
+    Cost, arguments and errors are those of `generate`.
+    """
     check_eos(tokenizer)
-    answers = [""] * len(prompts)
+    written: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     config = _greedy(model, tokenizer, ends, max_new_tokens)
     for first in range(0, len(order), batch_size):
         rows = order[first : first + batch_size]
-        continuations = _continue(model, [prompts[i] for i in rows], config)
-        for i, ids in zip(rows, continuations, strict=True):
-            answers[i] = decode(tokenizer, ids)
-    return answers
+        found = _continue(model, [prompts[i] for i in rows], config)
+        for i, ids in zip(rows, found, strict=True):
+            written[i] = ids
+    return written
 
 
 def greedy_answers(
