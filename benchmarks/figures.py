@@ -99,7 +99,7 @@ def colour(method: str) -> tuple[float, float, float, float] | str:
     fixed = {**dict.fromkeys(REFERENCE_LABELS, "black"), "saul": "crimson"}
     if method in fixed:
         return fixed[method]
-    baselines = [key for key in methods.names() if not key.endswith("+alm") and key not in fixed]
+    baselines = [key for key in methods.names("any") if not key.endswith("+alm") and key not in fixed]
     at = baselines.index(method.removesuffix("+alm"))
     return colormaps["tab20"](2 * at % 20 + 2 * at // 20)
 

@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import Mapping
 
-from benchmarks.methods import METHODS, Settings
+from benchmarks.methods import Settings, is_controlled
 
 ALM = "+alm"
 Factors = Mapping[str, tuple[float, ...]]
@@ -29,6 +29,7 @@ KNOBS: dict[str, Factors] = {
     "relearning_resilient": {"rho_forget": (0.1, 1.0, 10.0), "forget_weight": WEIGHTS},
     "blur": {"forget_weight": WEIGHTS, "beta": (0.5, 1.0, 2.0, 4.0)},
     "pdu": {"epsilon": (0.3, 1.0, 3.0), "retain_multiplier": (0.1, 0.3, 1.0)},
+    "rmu": {"coefficient": (0.5, 1.0, 2.0), "retain_weight": (0.3, 1.0, 3.0)},
     "saul": {"rho_forget": (0.1, 1.0, 10.0)},
     "saul_no_alm": {"rho_forget": (0.1, 1.0, 10.0), "forget_lr": (0.5, 1.0, 2.0)},
     "saul_no_sam": {"rho_retain": (0.1, 1.0, 10.0)},
@@ -39,7 +40,7 @@ KNOBS: dict[str, Factors] = {
 def grid(key: str, preset: Settings) -> list[Settings]:
     """Every combination of a method's knobs, the preset itself first."""
     factors = {"lr": RATES, **KNOBS.get(key.removesuffix(ALM), {"forget_weight": WEIGHTS})}
-    if key.endswith(ALM) or METHODS[key].method.alm == "built in":
+    if is_controlled(key):
         factors = {name: f for name, f in factors.items() if name != "forget_weight"}
         factors["alpha"] = ALPHAS
     combinations = itertools.product(*factors.values())

@@ -80,7 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def checked(
-    given: argparse.Namespace, *, name: str, preset: str, levels: Mapping[str, bool]
+    given: argparse.Namespace,
+    *,
+    name: str,
+    preset: str,
+    levels: Mapping[str, bool],
+    losses: str = "tokens",
 ) -> Options:
     """The options behind parsed arguments.
 
@@ -89,6 +94,7 @@ def checked(
         name: Name of the output folder under `results/` where none is given.
         preset: The preset where none is given.
         levels: The numbers a matched comparison may hold fixed.
+        losses: What the benchmark's methods lower and raise, unless `--set losses=...` says else.
 
     Raises:
         ValueError: An unknown method, preset or setting, or a value that makes no sense.
@@ -100,28 +106,33 @@ def checked(
         )
     chosen = given.preset or preset
     check_preset(chosen)
+    changes = overrides(given)
     return Options(
-        methods=method_keys(given.methods),
+        methods=method_keys(given.methods, changes.get("losses", losses)),
         seeds=tuple(range(given.seed, given.seed + given.seeds)),
         output=given.output or Path("results") / name,
         cache=given.cache,
         overwrite=given.overwrite,
         quick=given.quick,
         preset=chosen,
-        overrides=overrides(given),
+        overrides=changes,
         match=metric_level(given.match, levels),
         trials=given.trials,
     )
 
 
-def method_keys(text: str) -> tuple[str, ...]:
-    """The methods of a comma-separated list, each once; `all` is every key there is."""
+def method_keys(text: str, losses: str = "tokens") -> tuple[str, ...]:
+    """The methods of a comma-separated list, each once; `all` is every one with these losses."""
+    if losses not in methods.LOSSES:
+        known = " or ".join(methods.LOSSES)
+        raise ValueError(f"losses={losses}: no method has such losses. Did you mean {known}?")
+    known = methods.names(losses)
     named = [key.strip() for key in text.split(",") if key.strip()]
-    wanted = [k for key in named for k in (methods.names() if key == "all" else [key])]
+    wanted = [k for key in named for k in (known if key == "all" else [key])]
     if not wanted:
-        raise ValueError(f"--methods {text!r} names none. Known: {', '.join(methods.names())}.")
+        raise ValueError(f"--methods {text!r} names none. Known: {', '.join(known)}.")
     for key in wanted:
-        methods.check(key)
+        methods.check(key, losses)
     return tuple(dict.fromkeys(wanted))
 
 

@@ -48,6 +48,9 @@ class Benchmark(ABC):
     split: str
     """Row of the presets to use."""
 
+    losses: str = "tokens"
+    """What its methods lower and raise, unless the settings say else."""
+
     references: tuple[str, ...]
     """Models to compare with: `original`, and `retrained` where there is one."""
 
@@ -70,6 +73,10 @@ class Benchmark(ABC):
     @abstractmethod
     def steps_per_epoch(self, settings: Settings) -> int:
         """Batches in one pass over the forget set."""
+
+    def resolved(self, settings: Settings) -> Settings:
+        """The settings with numbers in the place of words."""
+        return levels.resolved(settings, self)
 
     def forget_batches(self, settings: Settings, seed: int) -> Iterable[Batch]:
         """One pass over the forget set."""
@@ -185,7 +192,7 @@ def unlearn(
         The model, what happened in each step, and the seconds it took.
     """
     if methods.is_controlled(key):
-        settings = levels.resolved(settings, benchmark)
+        settings = benchmark.resolved(settings)
     torch.manual_seed(seed)
     model = benchmark.reference("original").train()
     method = methods.build(key, model, settings)

@@ -42,7 +42,7 @@ def run_script(
         name = f"{data.name}-{data.split}"
         preset = "paper" if given.model else "recommended"
         levels = benchmark.layout.levels
-        options = checked(given, name=name, preset=preset, levels=levels)
+        options = checked(given, name=name, preset=preset, levels=levels, losses=benchmark.losses)
         plan = begin(benchmark(data, given, options), options)
     except (ValueError, OSError) as error:
         parser.error(str(error))

@@ -91,7 +91,7 @@ def name_of(method: str) -> str:
 def lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
     """One line per method, over its seeds, in the order of the registry."""
     present = {row["method"] for row in rows}
-    order = [key for key in (*REFERENCE_LABELS, *methods.names()) if key in present]
+    order = [key for key in (*REFERENCE_LABELS, *methods.names("any")) if key in present]
     runs = {key: [row for row in rows if row["method"] == key] for key in order}
     return [
         Line(key, tuple(cell([row.get(c.key) for row in found], c) for c in columns))

@@ -16,7 +16,7 @@ from benchmarks.methods.method import Method
 from benchmarks.methods.registry import LOSSES, METHODS, ON_RMU, Entry
 from benchmarks.methods.settings import Settings
 
-__all__ = ["METHODS", "Entry", "Method", "Settings", "build", "check", "label", "names"]
+__all__ = ["LOSSES", "METHODS", "Entry", "Method", "Settings", "build", "check", "label", "names"]
 
 ALM = "+alm"
 

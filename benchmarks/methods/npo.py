@@ -15,7 +15,7 @@ from torch_alm.measures import npo_of_logits, sequence_nll, token_nll_of_logits
 
 
 class NPOMethod(JointMethod):
-    """U = NPO against the model from before unlearning, kept as a frozen copy of what is trained."""
+    """U = NPO against the model from before unlearning: a frozen copy of what is trained."""
 
     def __init__(
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None

@@ -61,9 +61,7 @@ class SharpMinMax(Method):
         """.grad = retain_weight (g + kappa (g_hat - g)); returns L_r."""
         settings = self.settings
         loss = self.retain_loss(retain)
-        self._sharpen(
-            loss, lambda: self.retain_loss(retain), settings.rho_retain, settings.kappa
-        )
+        self._sharpen(loss, lambda: self.retain_loss(retain), settings.rho_retain, settings.kappa)
         gradients.scale(self.params, settings.retain_weight)
         return loss
 
