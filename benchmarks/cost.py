@@ -1,12 +1,13 @@
 """What a step costs against one of Dual AdamW: operations, memory, time.
 
-    python benchmarks/cost.py [--sections flops wall perturb gpu] [--models 1B 3B 7B] [--quick]
+    python benchmarks/cost.py [--sections flops wall run perturb gpu] [--models 1B 3B 7B] [--quick]
 
 *flops*: operations and peak memory of a step of Llama models with 1, 3 and 7 billion weights,
 counted on tensors without data: nothing is computed, nothing is timed. *wall*: seconds of a step of
 a small Llama on this CPU, every method once per round, medians of the ratio to the Dual AdamW step
-beside it. *perturb*: perturbing and restoring, in multiples of one `copy_`. *gpu*: where there is
-one, a random Llama of a billion weights under bfloat16 autocast.
+beside it. *run*: whole runs on the embedded world of TOFU's benchmark. *perturb*: perturbing and
+restoring, in multiples of one `copy_`. *gpu*: where there is one, a random Llama of a billion
+weights under bfloat16 autocast.
 
 Sections that are run replace theirs in `cost.json`; `cost.md` is written from it.
 """
@@ -32,6 +33,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import overhead
+from benchmarks.cost_run import whole_runs
 from benchmarks.counters import Answers, Memory
 from benchmarks.results import replace, write_json
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
@@ -300,19 +302,22 @@ def synchronised_timer() -> Iterator[list[float]]:
 SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
     "flops": lambda options: flops(options.quick, options.models),
     "wall": lambda options: wall(options.quick),
+    "run": lambda options: whole_runs(options.quick),
     "perturb": lambda options: perturb(options.quick),
     "gpu": lambda options: gpu(options.quick),
 }
 TITLES = {
     "flops": "Operations and peak memory of a step, counted (4 x 512 tokens, float32)",
     "wall": "Time of a step of a small Llama on the CPU (4 x 64 tokens, bfloat16 autocast)",
+    "run": "Training seconds of a whole run on the embedded world (20 epochs, medians of 5 seeds)",
     "perturb": "Perturb and restore, in multiples of `copy_`",
     "gpu": "A billion random weights on a GPU (4 x 512 tokens, bfloat16 autocast)",
 }
 
 
 COLUMNS = (
-    *("model", "dtype", "method", "way", "flops", "milliseconds", "tokens per second", "waits"),
+    *("model", "dtype", "method", "way", "flops", "gate open", "milliseconds", "seconds"),
+    *("tokens per second", "waits"),
     *("ratio", "quartiles", "target", "memory ratio", "extra copies"),
 )
 

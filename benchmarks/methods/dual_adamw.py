@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -30,6 +33,7 @@ class DualAdamW(Method):
             forget=self.forget_side(),
             constraint=constraint,
             scale=settings.scale,
+            probe_every=settings.probe_every,
         )
 
     def retain_side(self) -> Optimizer:
@@ -59,9 +63,11 @@ class DualAdamW(Method):
 
     def step(self, retain: Batch, forget: Batch) -> None:
         """Algorithm 1, with whatever the two sides are."""
+        self.forget_loss = torch.tensor(math.nan)  # where a step does not measure
         self.optimizer.backward(
             retain=lambda: self.kept(retain),
             forget=lambda: self.forgotten(forget),
+            last=self.constraint is not None,
         )
         self.optimizer.step()
         self.optimizer.zero_grad()

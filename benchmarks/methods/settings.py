@@ -28,9 +28,12 @@ class Settings:
         forget_weight: Weight of the forget direction where no controller replaces it.
         retain_weight: Weight of the retain direction; the controller never touches it.
         measure: What the controller looks at: the token-mean cross-entropy of the forget batch, its
-            margin certificate (a share of answers), or the same over tokens. Dual AdamW and SAUL
+            margin certificate (a share of answers), the same over tokens, or the share of `level`
+            that the answers cost, each counting up to it and no further. Dual AdamW and SAUL
             also raise it; the others keep their own direction.
         tau: Sharpness of the certificates.
+        level: Nats per answer token at which an answer counts as forgotten in `level_share`; a
+            number or a word, as for alpha.
         alpha: Level the measure has to reach: nats per answer token, or a share. Or a word that
             becomes a number before the run (`benchmarks/levels.py`): `never_seen`, `retrained`,
             `rate:SHARE`; with RMU's losses, `relative:SHARE` of c^2/d.
@@ -41,6 +44,8 @@ class Settings:
         every: Steps between two updates of the stored multiplier.
         window: Steps whose mean violation the controller looks at.
         deadband: Standard errors a positive mean violation has to exceed; needs a window.
+        probe_every: Methods with two states: while the gate is closed and lambda is 0, measure the
+            forget batch on every `probe_every`-th step only.
         release: Share of the multiplier given back per step while alpha is met; 0 for none.
         release_after: Steps in a row for which alpha has to be met first.
         rho_forget: Radius of the forget side's perturbation, Euclidean over all weights.
@@ -72,8 +77,9 @@ class Settings:
     max_grad_norm: float | None = None
     forget_weight: float = 1.0
     retain_weight: float = 1.0
-    measure: Literal["token_nll", "certificate", "token_certificate"] = "token_nll"
+    measure: Literal["token_nll", "certificate", "token_certificate", "level_share"] = "token_nll"
     tau: float = 0.1
+    level: float | str = "never_seen"
     alpha: float | str = 10.0
     mu: float = 1e-4
     multiplier: float = 1.0
@@ -81,6 +87,7 @@ class Settings:
     every: int = 1
     window: int = 1
     deadband: float = 0.0
+    probe_every: int = 1
     release: float = 0.0
     release_after: int = 1
     rho_forget: float = 1e-3
@@ -107,13 +114,14 @@ class Settings:
         Raises:
             ValueError: A count below 1, a rate or radius below 0, or a word not on the list.
         """
-        for name in ("epochs", "batch_size", "every", "window", "release_after"):
+        for name in ("epochs", "batch_size", "every", "window", "probe_every", "release_after"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("lr", "weight_decay", "mu", "multiplier", "rho_forget", "rho_retain"):
             self._require(name, getattr(self, name) >= 0, "0 or more")
         self._require("tau", self.tau > 0, "more than 0")
         self._require("release", 0 <= self.release <= 1, "a share, or 0 for none")
-        self._require("alpha", is_level(self.alpha), LEVELS)
+        for name in ("alpha", "level"):
+            self._require(name, is_level(getattr(self, name)), LEVELS)
         for name, words in _choices().items():
             self._require(name, getattr(self, name) in words, f"one of {', '.join(words)}")
 
@@ -150,6 +158,15 @@ def is_level(alpha: float | str) -> bool:
         return False
 
 
+def _level(name: str, text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError as error:
+        if is_level(text):
+            return text
+        raise ValueError(f"{name}={text}: expected {LEVELS}, found {text!r}.") from error
+
+
 def _choices() -> dict[str, tuple[str, ...]]:
     """The words each worded setting may take, read off its type."""
     hints = get_type_hints(Settings)
@@ -170,8 +187,8 @@ def parse(name: str, text: str) -> object:
         )
     if text.lower() == "none" and default[name] is None:
         return None
-    if name == "alpha" and is_level(text):
-        return text
+    if name in ("alpha", "level"):
+        return _level(name, text)
     kind = float if default[name] is None else type(default[name])
     try:
         return kind(text)
