@@ -12,7 +12,9 @@ Answers = Mapping[str, Sequence[Row]]
 
 
 def is_right(answer: Row) -> bool:
-    """Every word of the reference, in order: ROUGE-L recall 1."""
+    """What the benchmark says, else every word of the reference in order: ROUGE-L recall 1."""
+    if "right" in answer:
+        return answer["right"]
     return answer["rouge"] is not None and answer["rouge"] >= 1.0
 
 

@@ -25,6 +25,7 @@ from benchmarks.tables import (
     lines,
     markdown_table,
     name_of,
+    shown,
     text_table,
     without_deviations,
 )
@@ -45,7 +46,8 @@ def publish(folders: Sequence[Path]) -> None:
         replace(path / "report.md", markdown(folder, rows, settings, layout))
         replace(path / "tables.tex", latex(rows, layout))
         draw(folder, rows, layout)
-        print(f"\n{text_table(without_deviations(lines(rows, layout.numbers)), layout.numbers)}")
+        numbers = shown(layout.numbers, rows)
+        print(f"\n{text_table(without_deviations(lines(rows, numbers)), numbers)}")
         print(f"\n{path}: results.jsonl, report.md (with deviations), tables.tex, figures.")
     figures.utility_per_split(splits, folders[0] / "utility.png", y=layout.utility)
 
@@ -64,8 +66,8 @@ def shared_layout(folders: Sequence[Path]) -> Layout:
 def paper_columns(rows: Sequence[Row], layout: Layout) -> tuple[Column, ...]:
     """The paper's columns: a judge's where one has spoken, else what is measured without."""
     if layout.judged is None or not is_judged(rows):
-        return layout.paper
-    return layout.judged
+        return shown(layout.paper, rows)
+    return shown(layout.judged, rows)
 
 
 def is_judged(rows: Sequence[Row]) -> bool:
@@ -87,7 +89,7 @@ def not_unlearned(rows: Sequence[Row], layout: Layout) -> set[str]:
 
 def markdown(folder: ResultsFolder, rows: Sequence[Row], settings: Row, layout: Layout) -> str:
     """Everything of a folder to read on: tables, notes on the settings, example answers."""
-    columns = paper_columns(rows, layout)
+    columns, numbers = paper_columns(rows, layout), shown(layout.numbers, rows)
     red = not_unlearned(rows, layout)
     first = first_seeds(rows)
     note = layout.examples_note.format(right=RIGHT, wrong=WRONG, seed=min(first.values()))
@@ -97,7 +99,7 @@ def markdown(folder: ResultsFolder, rows: Sequence[Row], settings: Row, layout: 
         caption(rows, layout, "struck out"),
         markdown_table(lines(rows, columns), columns, red),
         "## All numbers",
-        markdown_table(lines(rows, layout.numbers), layout.numbers, red),
+        markdown_table(lines(rows, numbers), numbers, red),
         remarks("Notes on the settings", settings.get("notes", {})),
         remarks("How settings were found", settings.get("matched", {})),
         "## Example answers",
@@ -124,7 +126,7 @@ def latex(rows: Sequence[Row], layout: Layout) -> str:
     red = not_unlearned(rows, layout)
     return "\n\n".join(
         latex_table(lines(rows, columns), columns, caption(rows, layout, "red"), red) + "\n"
-        for columns in (paper_columns(rows, layout), layout.numbers)
+        for columns in (paper_columns(rows, layout), shown(layout.numbers, rows))
     )
 
 

@@ -25,6 +25,7 @@ class Column:
         better: 1 where higher is better, -1 where lower is, 0 where neither is.
         percent: Whether a share is shown in percent.
         nearest: The value that the best ones are closest to, where neither higher nor lower is.
+        optional: Whether a table leaves the column out when no run has the number.
     """
 
     key: str
@@ -34,6 +35,7 @@ class Column:
     better: int = 0
     percent: bool = False
     nearest: float | None = None
+    optional: bool = False
 
     @property
     def arrow(self) -> str:
@@ -86,6 +88,15 @@ class Line:
 def name_of(method: str) -> str:
     """A method or reference model as it is called in tables."""
     return REFERENCE_LABELS.get(method) or methods.label(method)
+
+
+def shown(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
+    """The columns of a table: all but the optional ones that no run has a number for."""
+
+    def has(column: Column) -> bool:
+        return any(row.get(column.key) is not None for row in rows)
+
+    return tuple(c for c in columns if not c.optional or has(c))
 
 
 def lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
