@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.data.batches import Row, encode_all, pad_id
@@ -57,12 +57,14 @@ class Lesson:
         texts: What the tokenizer is made from.
         content: What the rows are made from, as JSON: another content, another model.
         rows: The rows to learn, given the tokenizer.
+        whole: Strings that are one token each, wherever they stand.
     """
 
     name: str
     texts: tuple[str, ...]
     content: Any
     rows: Callable[[Any], list[Row]]
+    whole: tuple[str, ...] = ()
 
 
 def questions_and_answers(
@@ -89,7 +91,7 @@ def train_from_scratch(
         seed: Of weights and batch order.
         label: Of the progress bar; None for none.
     """
-    tokenizer = build_tokenizer(lesson.texts, recipe)
+    tokenizer = build_tokenizer(lesson.texts, recipe, lesson.whole)
     rows = lesson.rows(tokenizer)
     longest = max(len(row["input_ids"]) for row in rows)
     model: Any = small_llama(tokenizer, recipe, seed, longest)
@@ -105,13 +107,16 @@ def train_from_scratch(
     return model, tokenizer
 
 
-def build_tokenizer(texts: Iterable[str], recipe: Recipe) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], recipe: Recipe, whole: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """A tokenizer made from texts, lossless on them, that puts BOS first."""
     model = models.WordLevel if recipe.tokens == "word" else models.BPE
     tokenizer = Tokenizer(model(unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(texts, _trainer(recipe))
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in whole])
     bos = (BOS, tokenizer.token_to_id(BOS))
     tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", special_tokens=[bos])
     return PreTrainedTokenizerFast(

@@ -69,7 +69,7 @@ class _World:
 
     def __init__(self, chance: random.Random, size: Size) -> None:
         self.chance, self.size = chance, size
-        words = _invented_words(chance)
+        words = invented_words(chance)
         first_names = [next(words) for _ in range(size.names)]
         surnames = [next(words) for _ in range(size.names)]
         self.towns = [next(words) for _ in range(size.names)]
@@ -163,7 +163,7 @@ def _pairs(examples: tuple[Example, ...]) -> tuple[Example, ...]:
     return tuple(Example(*example.pair) for example in examples)
 
 
-def _invented_words(chance: random.Random) -> Iterator[str]:
+def invented_words(chance: random.Random) -> Iterator[str]:
     """Capitalised words of two or three syllables, never the same twice."""
     onsets = ["b", "d", "f", "k", "l", "m", "n", "r", "s", "t", "v", "z", "br", "dr", "st"]
     seen = set[str]()
