@@ -16,15 +16,15 @@ from benchmarks.metrics.muse import question_prompt
 from benchmarks.scratch import Lesson, Recipe
 from benchmarks.training import Schedule
 
-ORDERS = 3
+ORDERS = 15
 """Orders in which texts and questions follow each other: each is learnt by itself."""
 
 ANSWER = "Answer: "
 """One token. A prompt ends with this blank, which otherwise belongs to the answer after it."""
 
 RECIPES = {
-    "passages": Recipe("word", 0, 2, 128, 4, Schedule(epochs=20, batch_size=8, lr=3e-3)),
-    "passages-quick": Recipe("word", 0, 2, 64, 4, Schedule(epochs=40, batch_size=8, lr=5e-3)),
+    "passages": Recipe("word", 0, 2, 128, 4, Schedule(epochs=5, batch_size=8, lr=3e-3)),
+    "passages-quick": Recipe("word", 0, 2, 64, 4, Schedule(epochs=8, batch_size=4, lr=5e-3)),
     "muse": Recipe("bpe", 4000, 2, 256, 4, Schedule(20, batch_size=2, lr=1e-3, bfloat16=True)),
     "muse-quick": Recipe("bpe", 1000, 2, 64, 4, Schedule(epochs=1, batch_size=4, lr=5e-3)),
 }

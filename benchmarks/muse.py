@@ -1,0 +1,31 @@
+"""MUSE, or a small world of the same kind: train, unlearn with several methods, and compare.
+
+python benchmarks/muse.py                                  the embedded world, four methods
+python benchmarks/muse.py --methods all --seeds 5          every method, mean and deviation
+python benchmarks/muse.py --data DIR --corpus news         MUSE's JSON files
+python benchmarks/muse.py --hub --corpus books             MUSE from the hub
+python benchmarks/muse.py --model NAME_OR_PATH             a causal LM; MUSE from the hub
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.muse_task import Muse, add_data_arguments, load_data
+from benchmarks.script import run_script
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 0 when every run is finished."""
+    return run_script(
+        argv,
+        prog="muse.py",
+        doc=__doc__,
+        add_data_arguments=add_data_arguments,
+        load_data=load_data,
+        benchmark=Muse,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
