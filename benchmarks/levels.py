@@ -1,4 +1,4 @@
-"""Words for alpha, and the numbers they stand for with a given model and data.
+"""Words for alpha or a level, and the numbers they stand for with a given model and data.
 
 - `never_seen`: what comparable text that nothing was trained on costs the original model;
 - `retrained`: what the forget set costs a model that never saw it, which nobody has in practice;
@@ -29,26 +29,36 @@ CALIBRATION_SEED = 2_000_000
 
 
 def resolved(settings: Settings, benchmark: Benchmark) -> Settings:
-    """The settings with a number for alpha.
+    """The settings with numbers in place of words, for alpha and for the level it is a share of.
 
     Raises:
         ValueError: The benchmark has nothing that this word could be read off, or a rate was not
             reached.
     """
-    if not isinstance(settings.alpha, str):
-        return settings
-    word, _, share = settings.alpha.partition(":")
-    if word == "never_seen":
-        alpha = level(benchmark.reference("original"), benchmark.held_out(settings), settings)
-    elif word == "retrained":
-        alpha = level(
-            benchmark.reference("retrained"),
-            benchmark.forget_batches(settings, CALIBRATION_SEED),
-            settings,
-        )
-    else:
-        alpha = calibrated(settings, benchmark, float(share))
-    return dataclasses.replace(settings, alpha=alpha)
+    names = ["alpha"] + (["level"] if settings.measure == "level_share" else [])
+    words = {name: getattr(settings, name) for name in names}
+    found = {n: number(word, settings, benchmark) for n, word in words.items() if is_word(word)}
+    return dataclasses.replace(settings, **found)
+
+
+def is_word(alpha: float | str) -> bool:
+    """Whether a number is still to be found."""
+    return isinstance(alpha, str)
+
+
+def number(word: str, settings: Settings, benchmark: Benchmark) -> float:
+    """What a word stands for: a level of the loss, or for an alpha that of the measure itself."""
+    looked_at = settings
+    if settings.measure == "level_share":
+        looked_at = dataclasses.replace(settings, measure="token_nll")
+    kind, _, share = word.partition(":")
+    if kind == "rate":
+        return calibrated(looked_at, benchmark, float(share))
+    if kind == "retrained":
+        batches = benchmark.forget_batches(settings, CALIBRATION_SEED)
+        return level(benchmark.reference("retrained"), batches, looked_at)
+    unseen = benchmark.held_out(settings)
+    return level(benchmark.reference("original"), unseen, looked_at)
 
 
 def level(model: nn.Module, batches: Iterable[Batch], settings: Settings) -> float:

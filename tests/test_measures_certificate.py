@@ -302,6 +302,23 @@ def test_certificate_differentiates() -> None:
         )
 
 
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_certified_failure_is_gated_by_one_and_trained_on_the_other(aggregate: str) -> None:
+    logits, labels = random_case(0)
+    both = logits.clone().requires_grad_()
+    value = measures.certified_failure_of_logits(both, labels, aggregate=aggregate)
+    value.backward()
+    clamped = measures.margin_certificate_of_logits(logits, labels, aggregate=aggregate, clamp=True)
+    assert torch.equal(value.detach(), clamped)
+    plain = logits.clone().requires_grad_()
+    measures.margin_certificate_of_logits(plain, labels, aggregate=aggregate).backward()
+    assert torch.equal(both.grad, plain.grad)
+    by_face = measures.certified_failure(lambda: logits, {"labels": labels}, aggregate=aggregate)
+    assert torch.equal(by_face, clamped)
+    with pytest.raises(ValueError, match="`tau`"):
+        measures.certified_failure(lambda: logits, {"labels": labels}, -1.0)
+
+
 def test_climbing_the_certificate_makes_greedy_decoding_fail() -> None:
     logits, labels = random_case(0, scale=0.5)
     logits[:, :-1] += 4.0 * torch.nn.functional.one_hot(labels.roll(-1, 1).clamp(min=0), 5)[:, :-1]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from torch import Tensor
 
+from benchmarks.data.batches import IGNORE
 from benchmarks.methods.settings import Settings
 from torch_alm.measures import (
-    margin_certificate_of_logits,
+    answer_nll,
+    certified_failure_of_logits,
     require_attainable,
     token_nll_of_logits,
 )
@@ -21,31 +24,41 @@ AGGREGATES = {"certificate": "max", "token_certificate": "mean"}
 
 def check_attainable(settings: Settings) -> None:
     """Raise a ValueError if no model could reach `alpha` with this `tau`, or it is still a word."""
-    if isinstance(settings.alpha, str):
+    for name in ("alpha", *(["level"] if settings.measure == "level_share" else [])):
+        if isinstance(getattr(settings, name), str):
+            raise ValueError(
+                f"{name} is the word {getattr(settings, name)!r}, and a controller compares with a "
+                "number. Did you mean to resolve it first (`benchmarks/levels.py`)?"
+            )
+    if settings.measure == "level_share" and float(settings.alpha) > 1:
         raise ValueError(
-            f"alpha is the word {settings.alpha!r}, and a controller compares with a number. "
-            "Did you mean to resolve it first (`benchmarks/levels.py`)?"
+            f"alpha is {settings.alpha} and the measure level_share, which never exceeds 1: the "
+            "constraint could never be met. Did you mean a share such as 0.95?"
         )
     if settings.measure in AGGREGATES:
-        require_attainable(settings.alpha, settings.tau)
+        require_attainable(float(settings.alpha), settings.tau)
 
 
 def measure(settings: Settings) -> Measure:
-    """`settings.measure` over logits and labels, with its gradient.
-
-    A certificate's value is the mean of max(phi, 0), its gradient that of phi: clamping would leave
-    what is still remembered without a gradient, and not clamping would let one remembered answer
-    outweigh all others.
-    """
+    """`settings.measure` over logits and labels, with its gradient."""
     if settings.measure == "token_nll":
         return token_nll_of_logits
+    if settings.measure == "level_share":
+        return level_share(float(settings.level))
     aggregate, tau = AGGREGATES[settings.measure], settings.tau
+    return partial(certified_failure_of_logits, tau=tau, aggregate=aggregate)
 
-    def certificate(logits: Tensor, labels: Tensor) -> Tensor:
-        phi = margin_certificate_of_logits(logits, labels, tau=tau, aggregate=aggregate)
-        clamped = margin_certificate_of_logits(
-            logits.detach(), labels, tau=tau, aggregate=aggregate, clamp=True
-        )
-        return phi - phi.detach() + clamped
 
-    return certificate
+def level_share(level: float) -> Measure:
+    """mean_i min(L_i / level, 1), with L_i the token-mean cross-entropy of answer i.
+
+    An answer that has reached the level counts fully and is pushed no further, so that one
+    forgotten far too well does not make up for one that is remembered.
+    """
+
+    def share(logits: Tensor, labels: Tensor) -> Tensor:
+        lengths = (labels[:, 1:] != IGNORE).sum(dim=1)
+        losses = answer_nll(logits, labels).sum(dim=1) / lengths
+        return (losses / level).clamp(max=1.0).mean()
+
+    return share

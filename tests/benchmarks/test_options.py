@@ -20,7 +20,7 @@ from tests.benchmarks.toy_benchmark import options
         (("--preset", "papre"), "unknown preset 'papre'. Did you mean 'paper'"),
         (("--set", "alhpa=3"), "no setting is called 'alhpa'"),
         (("--set", "alpha"), "Did you mean NAME=VALUE"),
-        (("--alpha", "high"), "alpha=high: expected float"),
+        (("--alpha", "high"), "alpha=high: expected a number"),
         (("--epochs", "2.5"), "epochs=2.5: expected int"),
         (("--seeds", "0"), "at least 1"),
         (("--match", "forget_rouge"), "Did you mean a number"),

@@ -6,6 +6,8 @@ and are shifted inside. Everything is computed in fp32 or wider.
 """
 
 from torch_alm.measures._certificate import (
+    certified_failure,
+    certified_failure_of_logits,
     exact_match_failure,
     exact_match_failure_of_logits,
     largest_tau,
@@ -39,6 +41,8 @@ from torch_alm.measures._representation import (
 
 __all__ = [
     "answer_nll",
+    "certified_failure",
+    "certified_failure_of_logits",
     "exact_match_failure",
     "exact_match_failure_of_logits",
     "flattening",

@@ -148,6 +148,17 @@ def margin_certificate_of_logits(
     return over_sequences(phi.clamp(min=0) if clamp else phi, answers.mask, aggregate)
 
 
+def certified_failure_of_logits(
+    logits: Tensor, labels: Tensor, *, tau: float = 0.1, aggregate: str = "max"
+) -> Tensor:
+    """Larger = more forgotten: the kernel of `certified_failure`, over (B, T, V) and labels."""
+    answers = select(logits, labels)
+    phi = margin_surrogate(margins_of(answers), tau)
+    trained = over_sequences(phi, answers.mask, aggregate)
+    reported = over_sequences(phi.detach().clamp(min=0), answers.mask, aggregate)
+    return trained - trained.detach() + reported  # exactly `reported`: x - x is 0
+
+
 def exact_match_failure_of_logits(
     logits: Tensor, labels: Tensor, *, aggregate: str = "max"
 ) -> Tensor:
@@ -181,7 +192,7 @@ def margin_certificate(
             token receives a gradient); or "mean": a certified share of missed tokens.
         clamp: raise each token's phi to at least 0. Still a lower bound, and no longer ruled by
             remembered sequences, which count down to -1/tau each. Train without (a remembered
-            sequence would have no gradient), gate and report with.
+            sequence would have no gradient), gate and report with; `certified_failure` does both.
 
     Returns:
         Scalar in fp32 or wider, at most 1.
@@ -200,6 +211,42 @@ def margin_certificate(
     """
     logits, labels = logits_and_labels(model, batch)
     return margin_certificate_of_logits(logits, labels, tau=tau, aggregate=aggregate, clamp=clamp)
+
+
+def certified_failure(
+    model: Model, batch: Batch, tau: float = 0.1, *, aggregate: str = "max"
+) -> Tensor:
+    """Larger = more forgotten: the certificate as the measure of a constraint.
+
+    Its value is `margin_certificate` with `clamp=True`, what a gate should see; its gradient is
+    that with `clamp=False`, what a step should follow.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`.
+        tau: sharpness, see `margin_surrogate`; `require_attainable(alpha, tau)` checks a threshold.
+        aggregate: as in `margin_certificate`.
+
+    Returns:
+        Scalar in fp32 or wider, in [0, 1).
+
+    Cost: that of `margin_certificate`.
+
+    Raises:
+        ValueError: as in `margin_certificate`.
+
+    Source: SAUL, appendix on threshold calibration by margins; the split of value and gradient is
+    ours.
+
+    >>> import torch
+    >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 0.0]]], requires_grad=True)
+    >>> remembered = certified_failure(lambda: logits, {"labels": torch.tensor([[-100, 0]])})
+    >>> remembered.backward()
+    >>> remembered.item(), bool(logits.grad.abs().sum() > 0)
+    (0.0, True)
+    """
+    logits, labels = logits_and_labels(model, batch)
+    return certified_failure_of_logits(logits, labels, tau=tau, aggregate=aggregate)
 
 
 def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -> Tensor:
