@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from benchmarks.data.tofu import SPLITS, TofuData, load_tofu, load_tofu_hub
 from benchmarks.data.world import build_world
 from benchmarks.language import LanguageBenchmark
 from benchmarks.layouts.tofu import LAYOUT
+from benchmarks.methods import Settings
+from benchmarks.methods.method import Batch
 from benchmarks.metrics.evaluate import evaluate
 from benchmarks.metrics.summary import truth_ratios
 from benchmarks.models import load_or_train, load_pretrained
@@ -76,7 +79,7 @@ class Tofu(LanguageBenchmark):
     def prepare(self) -> None:
         super().prepare()
         if "retrained" in self.models:
-            rows = self._evaluate(self.models["retrained"], generations=False).rows
+            rows = self._evaluate(self.reference("retrained"), generations=False).rows
             self.truth_ratios = truth_ratios(rows)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
@@ -96,6 +99,16 @@ class Tofu(LanguageBenchmark):
             without_forget=missing,
             recipe=recipe,
         )
+
+    def held_out(self, settings: Settings) -> Iterator[Batch]:
+        rows = encode_all(self.tokenizer, self.data.holdout)
+        if not rows:
+            raise ValueError(
+                f"{self.data.name} has no holdout questions for {self.split}, so alpha=never_seen "
+                "cannot be measured. Is the holdout file missing?"
+            )
+        for start in range(0, len(rows), settings.batch_size):
+            yield self.collated(rows[start : start + settings.batch_size])
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         shortened = self.options.quick and self.data.name == "tofu"
