@@ -1,0 +1,49 @@
+"""`torch-alm attack`: what comes back, measured on the right rows, with the model as it was."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import FORGET, Command, report, write
+
+NAMES = ["relearn forget", "relearn retain", "int8", "int4", "answer prefix"]
+
+
+def test_every_attack_has_numbers_before_and_after(
+    command: Command, tmp_path: Path, folder: Path, capsys: Any
+) -> None:
+    saved = (folder / "model.safetensors").read_bytes()
+    options = ("--relearn", 2, "--relearn-steps", 3, "--relearn-lr", "1e-2")
+    assert command("attack", *options) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    assert [row["name"] for row in found["rows"]] == NAMES
+    assert "No paraphrases" in capsys.readouterr().out
+    rows = {row["name"]: row for row in found["rows"]}
+    # the examples that were shown are not asked
+    assert rows["relearn forget"]["after"]["rows"] == len(FORGET) - 2
+    assert rows["relearn forget"]["before"]["rows"] == len(FORGET) - 2
+    assert rows["int8"]["after"]["rows"] == len(FORGET)
+    # the model knows the answers: rounding to 255 levels does not make it forget them
+    assert rows["int8"]["before"]["exact_match"] == rows["int8"]["after"]["exact_match"] == 1
+    assert rows["int8"]["before"]["loss"] != rows["int8"]["after"]["loss"]
+    assert (folder / "model.safetensors").read_bytes() == saved
+    assert "What comes back" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_paraphrases_come_from_the_rows_or_from_a_file(command: Command, tmp_path: Path) -> None:
+    reworded = [{**row, "paraphrased_question": row["question"]} for row in FORGET]
+    code = command("attack", "--relearn", 0, forget=write(tmp_path / "f.jsonl", reworded))
+    assert code == 0
+    rows = report(tmp_path / "out")["attacks"][0]["rows"]
+    assert [row["name"] for row in rows] == ["int8", "int4", "paraphrase", "answer prefix"]
+    assert rows[2]["before"] == rows[2]["after"], "the same words, the same answers"
+    path = write(tmp_path / "p.jsonl", FORGET[:2])
+    assert command("attack", "--relearn", 0, "--paraphrases", path, output="b") == 0
+    rows = report(tmp_path / "b")["attacks"][0]["rows"]
+    assert rows[2]["after"]["rows"] == 2
+
+
+def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: Path) -> None:
+    assert command("attack", "--relearn", 0, "--compare", folder) == 0
+    first, second = report(tmp_path / "out")["attacks"]
+    assert (first["name"], second["name"]) == ("model", "compared")
+    assert first["rows"] == second["rows"]

@@ -1,0 +1,155 @@
+"""Attacks: what they do to the weights, what they give away, and that the weights return."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from torch_alm.language import (
+    answer_ids,
+    quantized,
+    relearned,
+    restored,
+    round_weights,
+    with_prefix,
+)
+
+ROWS = [
+    {"input_ids": [1, 2, 3 + i, 4 + i, 0], "labels": [-100, -100, 3 + i, 4 + i, 0]}
+    for i in range(4)
+]
+
+
+@pytest.fixture
+def model() -> Any:
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=12, num_hidden_layers=1, **size)).eval()
+
+
+def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def assert_same(model: nn.Module, before: dict[str, torch.Tensor]) -> None:
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_rounding_is_to_the_nearest_level_of_each_row(bits: int) -> None:
+    weight = torch.randn(5, 40) * torch.logspace(-3, 3, 5)[:, None]
+    weight[3] = 0
+    top = 2 ** (bits - 1) - 1
+    for row, rounded in zip(weight, round_weights(weight, bits), strict=True):
+        grid = row.abs().max() * torch.arange(-top, top + 1) / top
+        nearest = (row[:, None] - grid).abs().amin(1)
+        slack = 1e-6 * float(row.abs().max())
+        torch.testing.assert_close((row - rounded).abs(), nearest, rtol=0, atol=slack)
+        assert (rounded[:, None] - grid).abs().amin(1).max() <= 1e-5 * row.abs().max()
+
+
+@pytest.mark.parametrize("bits", [1, 9, 0])
+def test_rounding_to_impossible_widths(bits: int) -> None:
+    with pytest.raises(ValueError, match="needs 2 to 8"):
+        round_weights(torch.ones(2, 2), bits)
+
+
+def test_rounding_keeps_shape_and_dtype() -> None:
+    weight = torch.randn(3, 2, 5, dtype=torch.bfloat16)
+    rounded = round_weights(weight, 8)
+    assert (rounded.shape, rounded.dtype) == (weight.shape, weight.dtype)
+
+
+def test_linear_layers_are_rounded_but_for_the_output(model: Any) -> None:
+    before = snapshot(model)
+    with quantized(model, 4) as count:
+        changed = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
+    linear = {
+        n for n, p in before.items() if p.ndim == 2 and "embed" not in n and "lm_head" not in n
+    }
+    assert changed == linear
+    assert count == sum(before[name].numel() for name in linear)
+    assert_same(model, before)
+
+
+def test_no_layer_to_round(model: Any) -> None:
+    model.model.layers = nn.ModuleList()
+    with pytest.raises(ValueError, match="would change nothing"), quantized(model):
+        raise AssertionError
+
+
+def test_relearning_lowers_the_loss_and_is_undone(model: Any) -> None:
+    before = snapshot(model)
+    with relearned(model, ROWS, 0, steps=30, lr=1e-2, batch_size=2) as last:
+        known = model(torch.tensor([[1, 2, 3]])).logits[0, -1].argmax()
+        assert known == 4
+    assert last < 1.0
+    assert_same(model, before)
+    assert not model.training
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_relearning_is_plain_adamw_on_the_rows(model: Any) -> None:
+    other = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.0)
+    ids = torch.tensor([row["input_ids"] for row in ROWS])
+    for _ in range(3):  # all rows in every step, so that their order says nothing
+        logits = other(ids).logits[:, 1:-1].log_softmax(-1)
+        loss = -logits.gather(-1, ids[:, 2:, None]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with relearned(model, ROWS, 0, steps=3, lr=1e-2, batch_size=4):
+        for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
+
+
+def test_every_example_is_shown_before_one_is_shown_again(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[int] = []
+
+    def seen(found: Any, batch: Any) -> torch.Tensor:
+        shown.extend(batch["input_ids"][:, 2].tolist())
+        return found.lm_head.weight.sum()
+
+    monkeypatch.setattr("torch_alm.language._attacks.token_nll", seen)
+    with relearned(model, ROWS, 0, steps=4, batch_size=3):
+        pass
+    assert len(shown) == 12
+    for start in range(0, 12, 4):
+        assert sorted(shown[start : start + 4]) == [3, 4, 5, 6]
+
+
+def test_nothing_to_relearn_on(model: Any) -> None:
+    with pytest.raises(ValueError, match="no examples"), relearned(model, [], 0):
+        raise AssertionError
+
+
+def test_weights_return_after_an_exception(model: Any) -> None:
+    before = snapshot(model)
+    with pytest.raises(RuntimeError, match="inside"), restored(model):
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(torch.nan)
+        raise RuntimeError("inside")
+    assert_same(model, before)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 0.75])
+@pytest.mark.parametrize("length", [3, 4, 9])
+def test_a_prefix_moves_into_the_prompt(length: int, share: float) -> None:
+    row = {"input_ids": list(range(20, 20 + 2 + length)), "labels": []}
+    row["labels"] = [-100, -100, *row["input_ids"][2:]]
+    given = max(1, next(n for n in range(length + 1) if n >= share * length))
+    found = with_prefix(row, share)
+    if given >= length - 1:  # the end of sequence alone is no answer
+        assert found is None
+        return
+    assert found is not None
+    assert found["input_ids"] == row["input_ids"]
+    assert answer_ids(found) == answer_ids(row)[given:]
+    assert len(found["labels"]) == len(row["labels"])

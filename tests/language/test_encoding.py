@@ -1,0 +1,66 @@
+"""Conversations and plain text as tokens; questions and answers are tested with the benchmarks."""
+
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import make_tokenizer
+from torch_alm.language import answer_ids, encode, encode_messages, encode_text, prompt_ids
+
+CHAT = (
+    "{% for m in messages %}{{ m.role }} : {{ m.content }} </s>{% endfor %}"
+    "{% if add_generation_prompt %}assistant :{% endif %}"
+)
+
+
+@pytest.fixture
+def tokenizer() -> Any:
+    return make_tokenizer()
+
+
+def turns(*contents: str) -> list[dict[str, str]]:
+    roles = ("user", "assistant")
+    return [{"role": roles[i % 2], "content": text} for i, text in enumerate(contents)]
+
+
+def test_a_conversation_labels_its_last_turn_alone(tokenizer: Any) -> None:
+    tokenizer.chat_template = CHAT
+    row = encode_messages(tokenizer, turns("Where does A0 live ?", "Rome", "B0 ?", "Oslo ."))
+    told = tokenizer.decode(prompt_ids(row))
+    assert (
+        told
+        == "user : Where does A0 live ? </s> assistant : Rome </s> user : B0 ? </s> assistant :"
+    )
+    assert tokenizer.decode(answer_ids(row)) == "Oslo . </s>"
+
+
+def test_without_a_template_one_question_is_written_as_usual(tokenizer: Any) -> None:
+    system = {"role": "system", "content": "user"}
+    row = encode_messages(tokenizer, [system, *turns("Where does A0 live ?", "Rome .")])
+    assert row == encode(tokenizer, "Where does A0 live ?", "Rome .")
+    with pytest.raises(ValueError, match="no chat template"):
+        encode_messages(tokenizer, turns("a", "b", "c", "d"))
+
+
+@pytest.mark.parametrize("contents", [("a",), ("a", "b", "c")])
+def test_a_conversation_without_an_answer(tokenizer: Any, contents: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match="no answer to score"):
+        encode_messages(tokenizer, turns(*contents))
+
+
+@pytest.mark.parametrize("length", [1000, 5, 4, 3, 2])
+def test_a_text_is_cut_into_rows_and_nothing_is_lost(tokenizer: Any, length: int) -> None:
+    text = "A0 lives in Rome . B0 lives in Oslo ."
+    whole = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+    rows = encode_text(tokenizer, text, length)
+    assert all(2 <= len(row["input_ids"]) <= length for row in rows)
+    found = [token for row in rows for token in row["input_ids"]]
+    lone = len(whole) % length == 1  # a last token on its own is predicted by nothing
+    assert found == (whole[:-1] if lone else whole)
+    assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
+
+
+@pytest.mark.parametrize("text", ["", "  ", "Rome"])
+def test_a_text_without_two_tokens(tokenizer: Any, text: str) -> None:
+    with pytest.raises(ValueError, match="no two tokens"):
+        encode_text(tokenizer, text)

@@ -1,0 +1,7 @@
+"""`python -m torch_alm` is the command `torch-alm`."""
+
+import sys
+
+from torch_alm.cli import main
+
+sys.exit(main())

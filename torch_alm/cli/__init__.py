@@ -1,0 +1,27 @@
+"""The command `torch-alm`: unlearn, evaluate and attack language models from one's own files."""
+
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+__all__ = ["main"]
+
+NEEDED = ("jinja2", "peft", "rouge_score", "tqdm", "transformers")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; 0 if it did what was asked, 2 if it refused, 130 if it was interrupted."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        print(
+            f"torch-alm: {', '.join(missing)} cannot be imported, and the command cannot read a "
+            "model without. Did you mean to install the extra `torch-alm[hf]`?",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        from torch_alm.cli.command import run
+
+        return run(argv)
+    except KeyboardInterrupt:
+        print("torch-alm: interrupted; nothing was changed.", file=sys.stderr)
+        return 130

@@ -1,0 +1,104 @@
+"""`torch-alm attack`: what of the forgotten comes back."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch_alm import language
+from torch_alm.cli import files, report
+from torch_alm.cli.evaluate import plain_content
+from torch_alm.cli.loading import Files, load_for, read_files
+from torch_alm.cli.measuring import MAX_NEW_TOKENS, numbers, rouge_l_recall, text_of
+from torch_alm.cli.unfinished import Unfinished
+from torch_alm.language import Attacked, Attacks, Reading, Row, Tokenizer
+
+Say = Callable[[str], None]
+
+
+def attack(given: argparse.Namespace, say: Say) -> int:
+    """Attack one model, or two for comparison."""
+    found = read_files(given)
+    reworded = (
+        files.read_entries(given.paraphrases, "paraphrases") if given.paraphrases else found.forget
+    )
+    Unfinished(given.output).check_free(force=given.force)
+    models = {"model": given.model, "compared": given.compare}
+    attacks = [
+        {"name": name, "path": path, "rows": attacked(given, path, found, reworded, say)}
+        for name, path in models.items()
+        if path is not None
+    ]
+    content = plain_content(given, f"Attacks on {Path(given.model).name}", [], attacks)
+    report.publish(given.output, content)
+    say(report.terminal(content))
+    say(f"\n{given.output}: report.html, report.json.")
+    return 0
+
+
+def attacked(
+    given: argparse.Namespace,
+    path: str,
+    found: Files,
+    reworded: Sequence[files.Entry],
+    say: Say,
+) -> list[dict[str, Any]]:
+    """All attacks on the model under one path."""
+    loaded = load_for(given, path, found)
+    tokenizer = loaded.tokenizer
+    if reworded is found.forget:
+        asked = files.paraphrased_rows(tokenizer, reworded, given.max_length)
+    else:
+        encoded = files.encode_entries(tokenizer, reworded, given.max_length)
+        asked = [row for _, row in encoded]
+    if not asked:
+        say("No paraphrases: neither --paraphrases nor a paraphrased_question in the rows.")
+    settings = Attacks(
+        relearn_rows=given.relearn,
+        relearn_steps=given.relearn_steps,
+        relearn_lr=given.relearn_lr,
+        prefix=given.prefix,
+        batch_size=given.batch_size,
+        seed=given.seed,
+    )
+    attacks = language.attack(
+        loaded.model,
+        tokenizer,
+        loaded.rows("forget")[: given.rows],
+        loaded.rows("retain"),
+        settings,
+        paraphrased=asked[: given.rows],
+        max_new_tokens=MAX_NEW_TOKENS,
+        autocast=loaded.place.context(),
+    )
+    return [summary(tokenizer, each, loaded.rows("forget")) for each in _told(attacks, path, say)]
+
+
+def _told(attacks: Any, path: str, say: Say) -> Any:  # noqa: ANN401
+    for each in attacks:
+        say(f"{path}: {each.name}")
+        yield each
+
+
+def summary(tokenizer: Tokenizer, each: Attacked, forget: Sequence[Row]) -> dict[str, Any]:
+    """One attack as a row of the report."""
+    shift = len(forget) - len(each.before)
+    usual = forget[shift:] if each.name == "relearn forget" else forget
+    return {
+        "name": each.name,
+        "attacker": each.attacker,
+        "before": _numbers(tokenizer, usual, each.before),
+        "after": _numbers(tokenizer, each.rows, each.after),
+        "answers": [reading.text for reading in each.after],
+    }
+
+
+def _numbers(
+    tokenizer: Tokenizer, rows: Sequence[Row], readings: Sequence[Reading]
+) -> dict[str, float]:
+    references = [text_of(tokenizer, row) for row in rows]
+    scores = [
+        {"rouge": rouge_l_recall(reading.text or "", reference)}
+        for reading, reference in zip(readings, references, strict=False)
+    ]
+    return numbers(readings, scores)

@@ -1,0 +1,173 @@
+"""The user's rows: questions with answers, conversations, or plain text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from torch_alm.cli.refusal import Refusal
+from torch_alm.language import (
+    Message,
+    Record,
+    Row,
+    Tokenizer,
+    encode,
+    encode_messages,
+    encode_text,
+    read_records,
+)
+
+PAIRS = (("question", "answer"), ("prompt", "completion"))
+KINDS = '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]} or {"text"}'
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of a file, with the place it stands.
+
+    Attributes:
+        where: such as `"forget.jsonl, line 3"`.
+        prompt: what is asked, to be shown; empty for plain text.
+        answer: what is scored.
+        messages: the whole conversation, where the row is one.
+        paraphrase: the question in other words, where the row has one.
+    """
+
+    where: str
+    prompt: str
+    answer: str
+    messages: tuple[Message, ...] = field(default=(), compare=False)
+    paraphrase: str | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether there is nothing but text."""
+        return not self.prompt
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What two rows have in common when they are the same but for white space and case."""
+        return _plain(self.prompt), _plain(self.answer)
+
+
+def read_entries(path: Path, role: str) -> list[Entry]:
+    """All rows of a file.
+
+    Raises:
+        Refusal: no file, no rows, or a row of another form; names file and line.
+    """
+    try:
+        records = read_records(path)
+        entries = [_entry(record) for record in records]
+    except OSError as error:
+        raise Refusal(
+            f"cannot read the {role} file {path} ({error.strerror}). Is the path right?"
+        ) from error
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    if not entries:
+        raise Refusal(
+            f"the {role} file {path} has no rows; there would be nothing to {_verb(role)}. Is it "
+            "the right file?"
+        )
+    return entries
+
+
+def check_distinct(first: Sequence[Entry], second: Sequence[Entry], otherwise: str) -> None:
+    """Refuse rows that stand in both lists.
+
+    Raises:
+        Refusal: names the first such pair, and how many there are.
+    """
+    seen = {entry.key: entry for entry in first}
+    shared = [(seen[entry.key], entry) for entry in second if entry.key in seen]
+    if shared:
+        one, other = shared[0]
+        more = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
+        raise Refusal(
+            f"{one.where} and {other.where} are the same row{more}; {otherwise}. Should it stand "
+            "in one of the two files only?"
+        )
+
+
+def encode_entries(
+    tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int
+) -> list[tuple[Entry, Row]]:
+    """Every entry with its tokens; a long plain text is several rows.
+
+    Raises:
+        Refusal: a row that cannot be encoded; names file and line.
+    """
+    return [(entry, row) for entry in entries for row in rows_of(tokenizer, entry, max_length)]
+
+
+def paraphrased_rows(tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int) -> list[Row]:
+    """The rows of the entries that have a paraphrase, asked in those words."""
+    return [
+        encode(tokenizer, entry.paraphrase, entry.answer, max_length)
+        for entry in entries
+        if entry.paraphrase is not None
+    ]
+
+
+def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int) -> list[Row]:
+    """The tokens of one entry.
+
+    Raises:
+        Refusal: it cannot be encoded; names file and line.
+    """
+    try:
+        if entry.is_text:
+            return encode_text(tokenizer, entry.answer, max_length)
+        if entry.messages:
+            return [encode_messages(tokenizer, entry.messages, max_length)]
+        return [encode(tokenizer, entry.prompt, entry.answer, max_length)]
+    except ValueError as error:
+        raise Refusal(f"{entry.where}: {error}") from error
+
+
+def _entry(record: Record) -> Entry:
+    for question, answer in PAIRS:
+        if question in record.fields:
+            other = record.optional_text("paraphrased_question")
+            return Entry(record.where, record.text(question), record.text(answer), paraphrase=other)
+    if "messages" in record.fields:
+        return _conversation(record)
+    if "text" in record.fields:
+        return Entry(record.where, "", record.text("text"))
+    raise ValueError(
+        f"{record.where} has the fields {sorted(record.fields)}; a row is {KINDS}. Is it the right "
+        "file?"
+    )
+
+
+def _conversation(record: Record) -> Entry:
+    messages: Any = record.fields["messages"]
+    if not isinstance(messages, list) or not all(map(_is_message, cast("list[Any]", messages))):
+        raise ValueError(
+            f"{record.where}: messages must be a list of objects with role and content, both text. "
+            "Is it a chat file?"
+        )
+    turns = cast("list[Message]", messages)
+    if len(turns) < 2 or turns[-1]["role"] != "assistant" or not turns[-1]["content"].strip():
+        raise ValueError(
+            f"{record.where}: the conversation does not end with an answer of the assistant, so "
+            "there is nothing to score. Is the last turn missing?"
+        )
+    return Entry(record.where, turns[-2]["content"], turns[-1]["content"], messages=tuple(turns))
+
+
+def _is_message(value: Any) -> bool:  # noqa: ANN401  # whatever JSON holds
+    return (
+        isinstance(value, dict)
+        and isinstance(cast("dict[str, Any]", value).get("role"), str)
+        and isinstance(cast("dict[str, Any]", value).get("content"), str)
+    )
+
+
+def _verb(role: str) -> str:
+    return {"forget": "forget", "retain": "retain"}.get(role, "compare with")
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).casefold()

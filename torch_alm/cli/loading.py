@@ -1,0 +1,66 @@
+"""From the paths of a command line to a model and its rows."""
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch_alm.cli import files
+from torch_alm.cli.files import Entry
+from torch_alm.cli.measuring import Encoded
+from torch_alm.cli.models import Place, load, place
+from torch_alm.language import LanguageModel, Row, Tokenizer
+
+
+@dataclass(frozen=True)
+class Files:
+    """The user's rows, checked against one another before any model is loaded."""
+
+    forget: list[Entry]
+    retain: list[Entry]
+    holdout: list[Entry]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, its tokenizer, and the rows as it reads them."""
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    place: Place
+    sets: Mapping[str, Encoded]
+
+    def rows(self, name: str) -> list[Row]:
+        """The token rows of a set."""
+        return [row for _, row in self.sets.get(name, ())]
+
+    def first(self, count: int) -> dict[str, Encoded]:
+        """The first rows of each set, to be measured."""
+        return {name: rows[:count] for name, rows in self.sets.items()}
+
+
+def read_files(given: argparse.Namespace) -> Files:
+    """Read all files.
+
+    Raises:
+        Refusal: one is missing, empty or malformed, or a row stands in two of them.
+    """
+    forget = files.read_entries(given.forget, "forget")
+    retain = files.read_entries(given.retain, "retain")
+    holdout = files.read_entries(given.holdout, "holdout") if given.holdout else []
+    files.check_distinct(forget, retain, "it would be forgotten and kept at once")
+    for rows in (forget, retain):
+        files.check_distinct(rows, holdout, "what was trained on says nothing of what was not")
+    return Files(forget, retain, holdout)
+
+
+def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool = False) -> Loaded:
+    """Load a model and encode the rows for it."""
+    where = place(given.device, given.precision, lora=lora)
+    model, tokenizer = load(name, where)
+    entries = {"forget": found.forget, "retain": found.retain, "holdout": found.holdout}
+    sets = {
+        key: files.encode_entries(tokenizer, rows, given.max_length)
+        for key, rows in entries.items()
+        if rows
+    }
+    return Loaded(model, tokenizer, where, sets)

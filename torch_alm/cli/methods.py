@@ -1,0 +1,225 @@
+"""The methods of the command, each under the controller: one step on a batch of either kind.
+
+Which forget direction is taken is the method's; how hard, and when no more, is the constraint's.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm.cli.goal import Goal
+from torch_alm.cli.models import trainable
+from torch_alm.language import Batch, LanguageModel
+from torch_alm.measures import (
+    npo_of_logits,
+    sequence_nll,
+    simnpo_of_logits,
+    token_nll_of_logits,
+)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The numbers of a method.
+
+    Attributes:
+        lr: learning rate, of both sides where there are two.
+        rho: radius of SAUL's perturbations.
+        mu: step size of the multiplier.
+        beta: inverse temperature of NPO (0.1) and SimNPO (4.5).
+    """
+
+    lr: float
+    rho: float
+    mu: float
+    beta: float
+
+
+class Step(NamedTuple):
+    """What one step saw: the retain loss, and the measured value on the forget batch."""
+
+    retain: float
+    forget: float
+
+
+class Method(ABC):
+    """A model, a constraint on it, and the optimizer that moves it.
+
+    Args:
+        model: changed in place.
+        goal: what is measured, and the level it shall reach.
+        rates: the numbers.
+        autocast: makes the context of a forward pass.
+    """
+
+    needs_reference: ClassVar[bool] = False
+    """Whether batches carry `reference_nll`, what the original model says to them."""
+
+    def __init__(
+        self, model: LanguageModel, goal: Goal, rates: Rates, autocast: Callable[[], Any]
+    ) -> None:
+        self.model, self.goal, self.rates, self.autocast = model, goal, rates, autocast
+        self.constraint = ALMConstraint(None, alpha=goal.alpha, mu=rates.mu)
+        self.params = list(trainable(model).values())
+        self.optimizer = self.make_optimizer()
+
+    @abstractmethod
+    def make_optimizer(self) -> Optimizer:
+        """What moves the weights."""
+
+    @abstractmethod
+    def step(self, retain: Batch, forget: Batch) -> Step:
+        """Move the weights once."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs besides the weights."""
+
+    @abstractmethod
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore `state()`."""
+
+    def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Logits and labels."""
+        inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
+        with self.autocast():
+            return self.model(**inputs, use_cache=False).logits, batch["labels"]
+
+    def retain_loss(self, batch: Batch) -> Tensor:
+        """Token NLL of the retain answers."""
+        return token_nll_of_logits(*self.logits(batch))
+
+
+class Dual(Method):
+    """Dual AdamW with the controller: a state for each side (SAUL, section 4.3)."""
+
+    def make_optimizer(self) -> DualOptimizer:
+        """Both sides at the same weights."""
+        return DualOptimizer(self.retain_side(), self.forget_side(), self.constraint)
+
+    def retain_side(self) -> Optimizer:
+        """The optimizer that lowers the retain loss."""
+        return AdamW(self.params, lr=self.rates.lr, weight_decay=0.0)
+
+    def forget_side(self) -> Optimizer:
+        """The optimizer that raises what is measured."""
+        return AdamW(self.params, lr=self.rates.lr, weight_decay=0.0)
+
+    def step(self, retain: Batch, forget: Batch) -> Step:
+        """Algorithm 1, with whatever the two sides are."""
+        optimizer = self.optimizer
+        assert isinstance(optimizer, DualOptimizer)
+        seen = optimizer.backward(
+            retain=lambda: self.retain_loss(retain),
+            forget=lambda: self.goal.measure(*self.logits(forget)),
+            last=True,
+        )
+        optimizer.step()
+        optimizer.zero_grad()
+        return Step(float(seen.retain), float(seen.forget))
+
+    def state(self) -> dict[str, Any]:
+        """Both sides and the constraint."""
+        return self.optimizer.state_dict()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore both sides and the constraint."""
+        self.optimizer.load_state_dict(dict(state))
+
+
+class SAUL(Dual):
+    """Algorithm 1 of SAUL: both sides sharpness-aware. Four passes each way per step."""
+
+    def retain_side(self) -> Optimizer:
+        """The retain gradient is taken where the retain loss is worst nearby."""
+        return SAM(super().retain_side(), rho=self.rates.rho)
+
+    def forget_side(self) -> Optimizer:
+        """The forget gradient is taken where the answer is closest to coming back."""
+        return ReverseSAM(super().forget_side(), rho=self.rates.rho)
+
+
+class GradDiff(Method):
+    """Gradient difference with the controller: retain loss, minus lambda+ times the measure."""
+
+    def make_optimizer(self) -> Optimizer:
+        """One state for the sum."""
+        return AdamW(self.params, lr=self.rates.lr, weight_decay=0.0)
+
+    def objective(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What is descended on the forget batch, and what the constraint sees."""
+        value = self.goal.measure(*self.logits(batch))
+        return -value, value
+
+    def step(self, retain: Batch, forget: Batch) -> Step:
+        """The forget direction, weighed by lambda+; the retain direction; one step."""
+        loss, value = self.objective(forget)
+        self.constraint.observe(value.detach())
+        weight = float(self.constraint.step())
+        if weight > 0:
+            (weight * loss).backward()
+        kept = self.retain_loss(retain)
+        kept.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return Step(float(kept.detach()), float(value.detach()))
+
+    def state(self) -> dict[str, Any]:
+        """The optimizer and the constraint."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "constraint": self.constraint.state_dict(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore the optimizer and the constraint."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.constraint.load_state_dict(state["constraint"])
+
+
+class NPO(GradDiff):
+    """NPO with the controller (Zhang et al. 2024), beside the retain loss.
+
+    The reference is what the original model says to each forget row, computed once: no second model
+    is kept.
+    """
+
+    needs_reference = True
+
+    def objective(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """NPO against the reference."""
+        logits, labels = self.logits(batch)
+        loss = npo_of_logits(logits, labels, batch["reference_nll"], beta=self.rates.beta)
+        return loss, self.goal.measure(logits, labels)
+
+
+class SimNPO(GradDiff):
+    """SimNPO with the controller (Fan et al. 2024), beside the retain loss."""
+
+    def objective(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """SimNPO, without a reference."""
+        logits, labels = self.logits(batch)
+        loss = simnpo_of_logits(logits, labels, beta=self.rates.beta)
+        return loss, self.goal.measure(logits, labels)
+
+
+METHODS: Mapping[str, type[Method]] = {
+    "saul": SAUL,
+    "dual": Dual,
+    "grad_diff": GradDiff,
+    "npo": NPO,
+    "simnpo": SimNPO,
+}
+BETAS = {"npo": 0.1, "simnpo": 4.5}
+
+
+@torch.no_grad()
+def reference_nll(model: LanguageModel, batches: Sequence[Batch]) -> Tensor:
+    """(rows,) summed NLL of every forget row under the model as it is, for NPO."""
+    return torch.cat([sequence_nll(model, batch, reduction="none") for batch in batches])

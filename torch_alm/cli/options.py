@@ -1,0 +1,121 @@
+"""What the command can be asked for."""
+
+import argparse
+from pathlib import Path
+
+from torch_alm.cli.methods import METHODS
+
+WIDTH = 80
+
+DESCRIPTION = """\
+Unlearn, evaluate and attack language models from your own files.
+
+A file holds one JSON object per line: {"question", "answer"}, or
+{"prompt", "completion"}, or {"messages": [...]} that end with the assistant's
+answer, or {"text"}."""
+
+EXAMPLES = """\
+examples:
+  torch-alm unlearn --model M --forget forget.jsonl --retain retain.jsonl \\
+      --output DIR
+  torch-alm evaluate --model DIR/model --forget forget.jsonl \\
+      --retain retain.jsonl --output DIR2
+  torch-alm attack --model DIR/model --forget forget.jsonl \\
+      --retain retain.jsonl --output DIR3"""
+
+
+class _Form(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=WIDTH)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command with its three verbs."""
+    command = argparse.ArgumentParser(
+        prog="torch-alm", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=_Form
+    )
+    verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, (told, more) in VERBS.items():
+        verb = verbs.add_parser(name, help=told, description=told, formatter_class=_Form)
+        _add_common(verb)
+        more(verb)
+    return command
+
+
+def _add_common(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add("--model", required=True, metavar="M", help="a folder made with save_pretrained, or a name")
+    add("--forget", required=True, type=Path, metavar="FILE", help="rows to forget")
+    add("--retain", required=True, type=Path, metavar="FILE", help="rows to keep")
+    add("--holdout", type=Path, metavar="FILE", help="rows of the same kind, never trained on")
+    add("--output", required=True, type=Path, metavar="DIR", help="where the results go")
+    add("--force", action="store_true", help="replace what an earlier run left in DIR")
+    add("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute")
+    told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
+    add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
+    add("--max-length", type=_at_least(8), default=512, metavar="N", help="most tokens of a row")
+    add("--rows", type=_at_least(1), default=200, metavar="N", help="most rows to read of each set")
+    add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind per step")
+    add("--seed", type=int, default=0, metavar="N", help="of the order of the rows")
+
+
+def _add_unlearn(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add("--method", default="saul", choices=tuple(METHODS), help="default: %(default)s")
+    level = verb.add_mutually_exclusive_group()
+    told = "forget until the loss is so many nats per token; default 4, or --holdout's"
+    level.add_argument("--alpha", type=float, metavar="X", help=told)
+    told = "forget until this share of answers is certified not to be said word for word"
+    level.add_argument("--certify", type=float, metavar="RATE", help=told)
+    add("--lora", action="store_true", help="train adapters only, and save them")
+    add("--epochs", type=_at_least(1), default=10, metavar="N", help="passes over the forget rows")
+    add("--lr", type=_positive, metavar="X", help="default: 1e-5, with --lora 1e-4")
+    add("--rho", type=_positive, default=1e-3, metavar="X", help="SAUL's radius")
+    add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda")
+    told = "of npo (0.1) and simnpo (4.5)"
+    add("--beta", type=_positive, metavar="X", help=told)
+
+
+def _add_evaluate(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--original", metavar="M", help="a second model to compare with")
+
+
+def _add_attack(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
+    told = "the forget questions in other words, with the same answers"
+    add("--paraphrases", type=Path, metavar="FILE", help=told)
+    add("--relearn", type=_at_least(0), default=8, metavar="N", help="examples to relearn on")
+    add("--relearn-steps", type=_at_least(1), default=20, metavar="N", help="steps of relearning")
+    add("--relearn-lr", type=_positive, default=1e-4, metavar="X", help="their learning rate")
+    told = "share of the answer that is given away"
+    add("--prefix", type=_share, default=0.25, metavar="X", help=told)
+
+
+def _at_least(least: int):  # noqa: ANN202  # argparse names a type by its function
+    def count(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"{value} is too small. Did you mean {least} or more?")
+        return value
+
+    count.__name__ = "whole number"
+    return count
+
+
+def _positive(text: str) -> float:
+    if not 0 < (value := float(text)) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0. Is a sign wrong?")
+    return value
+
+
+def _share(text: str) -> float:
+    if not 0 < (value := float(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1. Did you mean 0.25?")
+    return value
+
+
+VERBS = {
+    "unlearn": ("make a model forget rows and keep others", _add_unlearn),
+    "evaluate": ("what a model knows of your rows", _add_evaluate),
+    "attack": ("try to bring forgotten answers back", _add_attack),
+}

@@ -1,0 +1,193 @@
+"""`report.html` from what stands in `report.json`, and the table on the terminal."""
+
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jinja2
+
+from torch_alm.cli import charts
+from torch_alm.cli.charts import Chart
+from torch_alm.cli.measuring import ROWS, Shown
+from torch_alm.cli.writing import write_json, write_text
+
+Content: TypeAlias = Mapping[str, Any]
+
+ANSWERS = 20  # shown per set; report.json has them all
+PACKAGES = ("torch-alm", "torch", "transformers", "peft")
+SETS = {"forget": "Forget", "retain": "Retain", "holdout": "Never seen"}
+ATTACK_COLUMNS = ("loss", "rouge", "exact_match", "extraction_strength")
+
+
+def publish(folder: Path, content: Content) -> None:
+    """Write both reports."""
+    write_json(folder / "report.json", content)
+    write_text(folder / "report.html", html(content))
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def html(content: Content) -> str:
+    """The whole page: no script, and nothing fetched from anywhere."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("torch_alm.cli", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=False,
+    )
+    settings = {**content["settings"], "versions": _listed(content["versions"])}
+    return environment.get_template("report.html.j2").render(
+        title=content["title"],
+        subtitle=content["subtitle"],
+        verdict=verdict(content),
+        notes=content["notes"],
+        table=table(content["models"]),
+        attacks=[attack_table(each) for each in content["attacks"]],
+        charts=lines(content),
+        answers=answers(content["models"]),
+        settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
+        width=charts.WIDTH,
+        height=charts.HEIGHT,
+        left=charts.LEFT,
+        right=charts.RIGHT,
+        top=charts.TOP,
+        bottom=charts.BOTTOM,
+    )
+
+
+def verdict(content: Content) -> dict[str, str] | None:
+    """Whether the goal is met on all forget rows, in a sentence; None without a goal."""
+    goal = content["goal"]
+    if goal is None:
+        return None
+    after = content["models"][-1]["numbers"]["forget"]
+    if goal["kind"] == "rate":
+        reached, asked = f"{after['certificate']:.1%}", f"{goal['alpha']:.1%}"
+        is_met = after["certificate"] >= goal["alpha"]
+        told = f"{reached} of the forget answers are certified not to be said word for word"
+    else:
+        asked = f"{goal['alpha']:.2f}"
+        is_met = after["loss"] >= goal["alpha"]
+        told = f"the loss of the forget answers is {after['loss']:.2f} nats per token"
+    start = "The goal is met" if is_met else "The goal is not met"
+    advice = "" if is_met else " Would more --epochs or a larger --lr do?"
+    text = f"{start}: {told}; asked for were {asked} ({goal['source']}).{advice}"
+    return {"text": text, "tone": "met" if is_met else "missed"}
+
+
+def table(models: Sequence[Content]) -> dict[str, Any] | None:
+    """Numbers per set, a column per model."""
+    if not models:
+        return None
+    parts = [
+        {
+            "name": f"{title} ({models[-1]['numbers'][name]['rows']:.0f} rows)",
+            "rows": [
+                {
+                    "name": how.told,
+                    "cells": [cell(m["numbers"][name].get(key), how) for m in models],
+                }
+                for key, how in ROWS.items()
+                if key in models[-1]["numbers"][name]
+            ],
+        }
+        for name, title in SETS.items()
+        if name in models[-1]["numbers"]
+    ]
+    auc = [cell(m["membership_auc"], Shown("membership AUC", 2)) for m in models]
+    parts.append({"name": "Membership", "rows": [{"name": "forget against unseen", "cells": auc}]})
+    return {"columns": [m["name"] for m in models], "parts": parts}
+
+
+def cell(value: float | None, how: Shown) -> str:
+    """A number as a table shows it."""
+    if value is None:
+        return "–"
+    return f"{100 * value:.{how.digits}f} %" if how.percent else f"{value:.{how.digits}f}"
+
+
+def lines(content: Content) -> list[Chart]:
+    """What was measured in each step."""
+    trace = content["trace"]
+    if not trace:
+        return []
+    goal = content["goal"]
+    is_open = [row["weight"] > 0 for row in trace]
+    measured = "Forget loss" if goal["kind"] == "loss" else "Certified rate"
+    shown = (
+        (measured, "forget", goal["alpha"]),
+        ("Retain loss", "retain_loss", None),
+        ("λ, the price of forgetting too little", "lambda", None),
+    )
+    return [Chart(t, [row[key] for row in trace], level, is_open) for t, key, level in shown]
+
+
+def answers(models: Sequence[Content]) -> list[dict[str, Any]]:
+    """The first answers of each set, what every model says below one another."""
+    if not models:
+        return []
+    return [
+        {
+            "name": f"Answers: {name}",
+            "rows": [
+                {**row, "said": [(m["name"], m["answers"][name][i]["answer"]) for m in models]}
+                for i, row in enumerate(models[-1]["answers"][name][:ANSWERS])
+            ],
+            "more": max(0, len(models[-1]["answers"][name]) - ANSWERS),
+        }
+        for name in ("forget", "retain")
+        if models[-1]["answers"].get(name)
+    ]
+
+
+def attack_table(attacked: Content) -> dict[str, Any]:
+    """Before and after every attack on one model."""
+
+    def cells(row: Content) -> list[str]:
+        sides = row["before"], row["after"]
+        return [" → ".join(cell(s[key], ROWS[key]) for s in sides) for key in ATTACK_COLUMNS]
+
+    rows = [{"name": told(row), "cells": cells(row)} for row in attacked["rows"]]
+    names = ("loss", "ROUGE-L", "word for word", "follows once begun")
+    return {"name": attacked["name"], "columns": names, "rows": rows}
+
+
+def told(row: Content) -> str:
+    """An attack and the attacker's numbers in a few words."""
+    given = row["attacker"]
+    known = {"examples": "on {:.0f} rows", "share": "{:.0%} given"}
+    words = [form.format(given[key]) for key, form in known.items() if key in given]
+    return f"{row['name']} {' '.join(words)}".strip()
+
+
+def terminal(content: Content) -> str:
+    """What the page says first, in at most 80 columns."""
+    found = table(content["models"])
+    out: list[str] = []
+    if found is not None:
+        out.append(_row("", found["columns"]))
+        for part in found["parts"]:
+            out.append(part["name"])
+            out += [_row("  " + row["name"], row["cells"]) for row in part["rows"]]
+    for each in map(attack_table, content["attacks"]):
+        out += [f"\n{each['name']}: " + ", ".join(each["columns"])]
+        out += [f"  {row['name']:<26}{_squeezed(row['cells'])}" for row in each["rows"]]
+    told = verdict(content)
+    return "\n".join([*out, *([told["text"]] if told else [])])
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+    return f"{name:<36}" + "".join(f"{each:>14}" for each in cells)
+
+
+def _squeezed(cells: Iterable[str]) -> str:
+    return "  ".join(each.replace(" %", "%").replace(" → ", "→") for each in cells)
+
+
+def _listed(found: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in found.items())

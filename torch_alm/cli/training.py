@@ -1,0 +1,164 @@
+"""The loop: every step of a run, its bar, and where it can be stopped and taken up again."""
+
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from torch_alm.cli.methods import Method, reference_nll
+from torch_alm.cli.models import trainable
+from torch_alm.language import Batch, Row, collate, pairs
+
+WIDTH = 80
+
+
+class Stopped(Exception):
+    """The user has asked to stop, and the run stands between two steps."""
+
+
+class Training:
+    """A method at work on rows.
+
+    Args:
+        method: what is done.
+        forget: rows to forget.
+        retain: rows to keep.
+        pad: fills rows of a batch.
+        epochs: passes over the forget rows.
+        batch_size: rows of either kind per step.
+        seed: of the order.
+
+    Attributes:
+        trace: a row of numbers per step taken.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        forget: list[Row],
+        retain: list[Row],
+        pad: int,
+        *,
+        epochs: int,
+        batch_size: int,
+        seed: int,
+    ) -> None:
+        self.method, self.forget, self.retain, self.pad = method, forget, retain, pad
+        self.device = method.params[0].device
+        self.order = list(pairs(range(len(forget)), range(len(retain)), batch_size, epochs, seed))
+        self.trace: list[dict[str, float]] = []
+        self.reference: Tensor | None = None
+        if method.needs_reference:
+            self.reference = self._reference(batch_size)
+
+    @property
+    def steps(self) -> int:
+        """How many there are in all."""
+        return len(self.order)
+
+    def run(self, label: str, *, silent: bool = False) -> None:
+        """Take the steps that are left.
+
+        Raises:
+            Stopped: after the step in which the user asked for it.
+        """
+        self.method.model.train()
+        left = self.order[len(self.trace) :]
+        with _asked_to_stop() as stop, self._bar(label, silent) as bar:
+            for retain, forget in left:
+                seen = self.method.step(self._batch(self.retain, retain), self._forget(forget))
+                self.trace.append(self._numbers(seen.retain, seen.forget))
+                bar.set_postfix_str(postfix(self.trace[-1]), refresh=False)
+                bar.update()
+                if stop:
+                    raise Stopped
+        self.method.model.eval()
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run needs: weights, method, random state, trace."""
+        weights = {name: p.detach().cpu() for name, p in trainable(self.method.model).items()}
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return {
+            "weights": weights,
+            "method": self.method.state(),
+            "random": [torch.get_rng_state(), *cuda],
+            "trace": self.trace,
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore `state()`."""
+        with torch.no_grad():
+            for name, p in trainable(self.method.model).items():
+                p.copy_(state["weights"][name])
+        self.method.load(state["method"])
+        cpu, *cuda = state["random"]
+        torch.set_rng_state(cpu)
+        if cuda and len(cuda) == torch.cuda.device_count():
+            torch.cuda.set_rng_state_all(cuda)
+        self.trace = list(state["trace"])
+
+    def _batch(self, rows: list[Row], chosen: list[int]) -> Batch:
+        batch = collate([rows[i] for i in chosen], self.pad)
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+
+    def _forget(self, chosen: list[int]) -> Batch:
+        batch = self._batch(self.forget, chosen)
+        if self.reference is not None:
+            batch["reference_nll"] = self.reference[chosen]
+        return batch
+
+    def _reference(self, batch_size: int) -> Tensor:
+        indices = torch.arange(len(self.forget)).split(batch_size)
+        batches = [self._batch(self.forget, chosen.tolist()) for chosen in indices]
+        return reference_nll(self.method.model, batches)
+
+    def _numbers(self, retain: float, forget: float) -> dict[str, float]:
+        seen = self.method.constraint.metrics()
+        return {
+            "retain_loss": retain,
+            "forget": forget,
+            "violation": seen["violation"],
+            "lambda": seen["multiplier"],
+            "weight": seen["weight"],
+        }
+
+    def _bar(self, label: str, silent: bool) -> "tqdm[Any]":
+        return tqdm(
+            total=self.steps,
+            initial=len(self.trace),
+            desc=label,
+            ncols=WIDTH,
+            disable=silent,
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}",
+        )
+
+
+def postfix(numbers: Mapping[str, float]) -> str:
+    """The controller in a width that stays, so that the bar beside it does."""
+    gate = "open" if numbers["weight"] > 0 else "closed"
+    found = f"lambda {numbers['lambda']:6.3f}, violation {numbers['violation']:+6.2f}"
+    return f"{found}, gate {gate:<6}"
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """A list that is empty until the first Ctrl-C (or SIGTERM); the second one interrupts."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    names = (signal.SIGINT, signal.SIGTERM)
+    before = {name: signal.signal(name, ask) for name in names}
+    try:
+        yield asked
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
