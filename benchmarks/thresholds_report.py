@@ -1,0 +1,164 @@
+"""Tables and figures of `thresholds.py`, from the lines of its results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.metrics.memorization import privleak
+from benchmarks.results import ResultsFolder, Row, replace, write_json
+from benchmarks.thresholds_figures import draw
+from benchmarks.variants import candidates, presets, pressures, targets
+
+PARTS = {"targets": targets, "pressures": pressures, "choose": candidates, "presets": presets}
+MISSING = "–"
+
+Number = tuple[str, str, int]
+NUMBERS: tuple[Number, ...] = (
+    ("forget_exact_match", "forget exact", 3),
+    ("forget_loss", "forget loss", 2),
+    ("forget_quality_log10", "log FQ", 1),
+    ("min_k_auc", "AUC", 2),
+    ("privleak", "PrivLeak", 0),
+    ("gate_open", "open", 2),
+    ("overshoot", "overshoot", 2),
+    ("met_at", "met at", 0),
+)
+"""Means over learning rates and seeds: the number, its heading, its digits."""
+
+FORGOTTEN = 0.025
+RECOGNISED = 0.15
+RULE = (
+    f"Of what forgets at every learning rate (at most {FORGOTTEN:.1%} of the forget answers exact, "
+    f"the membership AUC at most {RECOGNISED} above the retrained model's), what keeps most retain "
+    "answers exact at the learning rate where it keeps fewest."
+)
+
+
+def publish(path: Path, part: str) -> None:
+    """Write `report.md` and the figures of a folder; for a choice, `choice.json`."""
+    folder = ResultsFolder(path)
+    rows = with_privleak(folder.rows())
+    split = json.loads(folder.settings.read_text())["split"]
+    labels = {one.key: one.label for one in PARTS[part](split)}
+    text = report(rows, labels, part)
+    if part == "choose":
+        chosen = choice(rows)
+        write_json(path / "choice.json", {"rule": RULE, "chosen": chosen})
+        text += f"\n{RULE}\n\nChosen: {labels.get(chosen or '', 'nothing')}.\n"
+    replace(path / "report.md", text)
+    draw(rows, labels, part, path)
+    print(text)
+
+
+def with_privleak(rows: Sequence[Row]) -> list[Row]:
+    """The rows with PrivLeak relative to the retrained model, where there is one."""
+    levels = [row["min_k_auc"] for row in rows if row["method"] == "retrained"]
+    level = levels[0] if levels else None
+    return [row | {"privleak": _privleak(row.get("min_k_auc"), level)} for row in rows]
+
+
+def _privleak(auc: float | None, retrained: float | None) -> float | None:
+    """In MUSE's orientation, which is the other way round."""
+    if auc is None or retrained is None or retrained == 1:
+        return None
+    return privleak(1 - auc, 1 - retrained)
+
+
+def report(rows: Sequence[Row], labels: dict[str, str], part: str) -> str:
+    """The table between the marks is also part of the documentation."""
+    return (
+        "\n".join(
+            [
+                f"# Thresholds: {part}\n",
+                f"Written by `python benchmarks/thresholds.py {part}` from `results.jsonl`; the "
+                "settings are in `settings.json`.\n",
+                "<!-- --8<-- [start:table] -->",
+                table(rows, labels),
+                "<!-- --8<-- [end:table] -->",
+                *failures(rows, labels),
+            ]
+        )
+        + "\n"
+    )
+
+
+def table(rows: Sequence[Row], labels: dict[str, str]) -> str:
+    """What is kept at each learning rate, and what is forgotten over all of them."""
+    rates = sorted({row["rate"] for row in rows if "rate" in row})
+    kept = ("retain_exact_match", "retain exact") if _is_search(rows) else ("model_utility", "MU")
+    head = ["", *(f"{kept[1]} at {rate:g}" for rate in rates), *(name for _, name, _ in NUMBERS)]
+    head.append("status at the end")
+    lines = [reference(name, rows, kept[0], len(rates)) for name in ("original", "retrained")]
+    for key, label in labels.items():
+        mine = [row for row in rows if row.get("variant") == key]
+        if mine:
+            per_rate = [mean((r for r in mine if r["rate"] == rate), kept[0]) for rate in rates]
+            overall = [shown(mean(mine, name), digits) for name, _, digits in NUMBERS]
+            lines.append([label, *(shown(v, 3) for v in per_rate), *overall, statuses(mine)])
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
+
+
+def _is_search(rows: Sequence[Row]) -> bool:
+    return all(row.get("model_utility") is None for row in rows)
+
+
+def reference(name: str, rows: Sequence[Row], kept: str, rates: int) -> list[str]:
+    """The line of a model that was not unlearned."""
+    mine = [row for row in rows if row["method"] == name]
+    numbers = [shown(mean(mine, key), digits) for key, _, digits in NUMBERS]
+    return [f"{name} model", *[shown(mean(mine, kept), 3)] * rates, *numbers, MISSING]
+
+
+def mean(rows: Iterable[Row], key: str) -> float | None:
+    """Over the rows that have the number; what was never met has no `met_at`."""
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return fmean(values) if values else None
+
+
+def shown(value: float | None, digits: int) -> str:
+    """A number, or a dash."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def statuses(rows: Sequence[Row]) -> str:
+    """How often each was the last word, most often first."""
+    words = [row["status"] for row in rows if row.get("status")]
+    counts = sorted(((words.count(word), word) for word in set(words)), reverse=True)
+    return ", ".join(f"{word} {count}" for count, word in counts) or MISSING
+
+
+def failures(rows: Sequence[Row], labels: dict[str, str]) -> list[str]:
+    """The runs that could not be made, and why."""
+    failed = [row for row in rows if row.get("failed")]
+    return [
+        f"\nNot run: {labels.get(row['variant'], row['variant'])} at {row['rate']:g}, seed "
+        f"{row['seed']}: {row['failed']}"
+        for row in failed
+    ]
+
+
+def choice(rows: Sequence[Row]) -> str | None:
+    """The key of the variant that `RULE` picks; None if none forgets at every rate."""
+    retrained = mean((row for row in rows if row["method"] == "retrained"), "min_k_auc")
+    keys = dict.fromkeys(row["variant"] for row in rows if "variant" in row)
+    found = {key: [row for row in rows if row.get("variant") == key] for key in keys}
+    good = {key: mine for key, mine in found.items() if forgets(mine, retrained)}
+    return max(good, key=lambda key: _worst(good[key], "retain_exact_match", min), default=None)
+
+
+def forgets(rows: Sequence[Row], retrained: float | None) -> bool:
+    """Whether every learning rate forgets, in the mean over its seeds."""
+    if retrained is None or any(row.get("failed") for row in rows):
+        return False
+    exact, auc = (_worst(rows, key, max) for key in ("forget_exact_match", "min_k_auc"))
+    return exact <= FORGOTTEN and auc <= retrained + RECOGNISED
+
+
+def _worst(rows: Sequence[Row], key: str, of: Callable[[list[Any]], Any]) -> float:
+    """The worst of the means over seeds, one per learning rate."""
+    rates = {row["rate"] for row in rows}
+    return of([mean((r for r in rows if r["rate"] == rate), key) for rate in rates])
