@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -47,11 +48,33 @@ class Memory(TorchDispatchMode):
 
 
 class Answers(TorchDispatchMode):
-    """Says 1.0 whenever a number is asked for that a tensor without data does not have."""
+    """Answers what tensors without data do not know: numbers are 1.0, and all entries are true."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return 1.0 if args[0].is_floating_point() else 1
+        if func is torch.ops.aten.nonzero.default:
+            return args[0].new_zeros((args[0].numel(), args[0].ndim), dtype=torch.long)
+        if func.overloadpacket in INDEXED:
+            args = (args[0], [i for index in args[1] for i in numbered(index)], *args[2:])
         return func(*args, **(kwargs or {}))
+
+
+aten = torch.ops.aten
+INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
+
+
+def numbered(index: Tensor | None) -> list[Tensor | None]:
+    """A mask as the indices of all its entries; other indices as they are."""
+    if index is None or index.dtype is not torch.bool:
+        return [index]
+    return [index.new_zeros(index.numel(), dtype=torch.long) for _ in range(index.ndim)]
+
+
+class Fake(FakeTensorMode):
+    """Tensors without data, of which copies belong here too."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Fake:
+        return self

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import copy
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from benchmarks.data.batches import Row, collate, pad_id, pairs
+from benchmarks.holding import hold
+from benchmarks.memory import announce
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
 from benchmarks.options import Options
 from benchmarks.runner import Benchmark
+from benchmarks.sharing import twin
 
 
 class LanguageBenchmark(Benchmark):
@@ -37,6 +39,9 @@ class LanguageBenchmark(Benchmark):
         self.forget: list[Row] = []
         self.retain: list[Row] = []
 
+    longest: int = 512
+    """Tokens of the longest row."""
+
     @abstractmethod
     def load(self, key: str) -> tuple[Any, Any]:
         """The reference model `key` and its tokenizer, loaded or trained."""
@@ -48,11 +53,20 @@ class LanguageBenchmark(Benchmark):
     def prepare(self) -> None:
         for key in self.references:
             model, self.tokenizer = self.load(key)
-            self.models[key] = model.to(self.device)
+            self.models[key] = hold(model, self.options.holding)
         self.forget, self.retain = self.encode()
 
+    def announce(self, settings: Mapping[str, Settings]) -> None:
+        if self.given.model is not None:
+            how, limit = self.options.holding, self.options.memory_limit
+            announce(self.given.model, how, settings, self.longest, limit)
+
     def reference(self, key: str) -> nn.Module:
-        return copy.deepcopy(self.models[key])
+        """A copy on the device; what is not trained is there once, whatever the number of copies.
+
+        The model itself stays where it was loaded, apart from what it shares.
+        """
+        return twin(self.models[key]).to(self.device)
 
     def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
         drawn = pairs(self.forget, self.retain, settings.batch_size, settings.epochs, seed)

@@ -98,7 +98,7 @@ class Muse(LanguageBenchmark):
         super().prepare()
         self.retrained_auc = muse.RETRAINED_AUC.get(self.split)
         if "retrained" in self.models:
-            self.retrained_auc = self.auc(self.models["retrained"])
+            self.retrained_auc = self.auc(self.reference("retrained"))
 
     def load(self, key: str) -> tuple[Any, Any]:
         if self.given.model is not None:

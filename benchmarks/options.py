@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import methods
+from benchmarks.holding import Holding, add_holding_arguments, holding
 from benchmarks.methods.settings import parse
 from benchmarks.presets import PRESETS, check_preset
 
@@ -45,6 +46,8 @@ class Options:
         overrides: Settings that replace the preset's, for every method.
         match: Metric and level of a matched comparison, if asked for.
         trials: Settings to try per method when matching.
+        holding: What of a model is trained, and in which numbers.
+        memory_limit: Gigabytes to do with, in place of what the device has.
     """
 
     methods: tuple[str, ...]
@@ -57,6 +60,8 @@ class Options:
     overrides: dict[str, Any]
     match: tuple[str, float] | None
     trials: int
+    holding: Holding
+    memory_limit: float | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trials", type=int, default=8, metavar="K", help="settings tried per method by --match")
     named = "any other setting of the methods, repeatable"
     add("--set", action="append", default=[], metavar="NAME=VALUE", dest="sets", help=named)
+    add_holding_arguments(parser)
     for option, names in SHORT.items():
         add(option, metavar="X", dest=names[0], help=f"overrides {' and '.join(names)}")
 
@@ -118,6 +124,8 @@ def checked(
         overrides=changes,
         match=metric_level(given.match, levels),
         trials=given.trials,
+        holding=holding(given),
+        memory_limit=given.memory_limit,
     )
 
 

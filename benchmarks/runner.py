@@ -58,6 +58,14 @@ class Benchmark(ABC):
     def identity(self) -> dict[str, Any]:
         """What a result depends on apart from the method: data, model, sizes."""
 
+    def announce(self, settings: Mapping[str, Settings]) -> None:
+        """Say what the runs will need before anything is loaded.
+
+        Raises:
+            ValueError: The device has not that much.
+        """
+        return
+
     @abstractmethod
     def prepare(self) -> None:
         """Load or train the models; whatever bad input can break breaks here or before."""
@@ -132,6 +140,7 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
     notes = {key: found.note for key, found in presets.items() if found.note}
     plan.folder.claim(description(plan) | {"notes": notes}, overwrite=options.overwrite)
     if unfinished(plan):
+        benchmark.announce(plan.settings)
         benchmark.prepare()
     return plan
 
@@ -145,6 +154,7 @@ def description(plan: Plan) -> dict[str, Any]:
         "quick": options.quick,
         "match": None if options.match is None else list(options.match),
         "trials": None if options.match is None else options.trials,
+        "holding": dataclasses.asdict(options.holding),
         "overrides": [f"{name}={value}" for name, value in sorted(options.overrides.items())],
         "methods": {key: dataclasses.asdict(found) for key, found in plan.settings.items()},
         "versions": {"torch": torch.__version__},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -17,6 +17,20 @@ from torch_alm import ALMConstraint
 from torch_alm.measures import token_nll
 
 Batch = Mapping[str, Tensor]
+
+
+def adamw_of_8_bits(params: list[nn.Parameter], **settings: float) -> Optimizer:
+    """torchao's AdamW, loaded when it is asked for."""
+    from torchao.optim import AdamW8bit
+
+    return AdamW8bit(params, bf16_stochastic_round=True, **settings)
+
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "adamw": AdamW,
+    "sgd": SGD,
+    "adamw8bit": adamw_of_8_bits,
+}
 
 
 class Method(ABC):
@@ -112,7 +126,7 @@ class Method(ABC):
         self, lr: float | None = None, weight_decay: float | None = None
     ) -> Optimizer:
         """The optimizer the settings ask for, over the trainable weights."""
-        kind = {"adamw": AdamW, "sgd": SGD}[self.settings.optimizer]
+        kind = OPTIMIZERS[self.settings.optimizer]
         decay = self.settings.weight_decay if weight_decay is None else weight_decay
         return kind(self.params, lr=self.settings.lr if lr is None else lr, weight_decay=decay)
 
@@ -137,7 +151,7 @@ def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:
         return
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
-        group["lr"] *= weight
+        group["lr"] = group["lr"] * weight  # a new number: torchao's is a tensor
     optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate

@@ -21,7 +21,7 @@ class NPOMethod(JointMethod):
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
     ) -> None:
         super().__init__(model, settings, constraint)
-        self.reference = frozen(model)
+        self.reference = frozen(model, offloaded=settings.reference == "offloaded")
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

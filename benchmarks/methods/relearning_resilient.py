@@ -45,7 +45,8 @@ class RelearningResilient(NPOMethod):
         if by_value and self.weigh(value, forget) == 0:
             return value
         loss.backward()
-        with perturbed(self.params, self.settings.rho_forget):
+        settings = self.settings
+        with perturbed(self.params, settings.rho_forget, rounding=settings.rounding):
             worst, _ = self.objective(forget)
             if by_value or self.weigh(worst) > 0:
                 (self.weight * worst).backward()

@@ -54,7 +54,7 @@ class OnRMU(Method):
     ) -> None:
         super().__init__(model, settings, constraint)
         if "reference" not in vars(self):  # the methods that know NPO keep one already
-            self.reference = frozen(model)
+            self.reference = frozen(model, offloaded=settings.reference == "offloaded")
         self.layer = steered_layer(model, settings.layer)
         self.seed = int(torch.randint(2**31 - 1, ()))
         self.topic = 0

@@ -14,7 +14,8 @@ class _RetainSAM(DualAdamW):
 
     def retain_side(self) -> Optimizer:
         """The retain gradient is taken where the retain loss is worst nearby."""
-        return SAM(super().retain_side(), rho=self.settings.rho_retain)
+        settings = self.settings
+        return SAM(super().retain_side(), rho=settings.rho_retain, rounding=settings.rounding)
 
 
 class _BothSAM(_RetainSAM):
@@ -22,8 +23,8 @@ class _BothSAM(_RetainSAM):
 
     def forget_side(self) -> Optimizer:
         """The forget gradient is taken where the forgotten answer is closest to coming back."""
-        kind = SAM if self.lowers_measure else ReverseSAM
-        return kind(super().forget_side(), rho=self.settings.rho_forget)
+        kind, settings = SAM if self.lowers_measure else ReverseSAM, self.settings
+        return kind(super().forget_side(), rho=settings.rho_forget, rounding=settings.rounding)
 
 
 @register("saul", "SAUL", position=50)

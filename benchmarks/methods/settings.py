@@ -19,6 +19,10 @@ class Settings:
         losses: What methods lower and raise: cross-entropies of tokens, or RMU's distances of
             hidden states (see `rmu.py`).
         optimizer: What moves the weights; two of them where a method keeps two states.
+            `adamw8bit` is torchao's, whose moments take a quarter of the memory.
+        reference: Where the model of before is kept, by methods that compare with it: beside the
+            other, or in the machine's memory, from where its weights come when they are used.
+        rounding: Of a perturbation of bfloat16 weights, which nearest rounding mostly drops.
         lr: Learning rate, of both sides unless `forget_lr` is given.
         forget_lr: Learning rate of the forget side of a method with two states.
         weight_decay: Decoupled decay, applied once per step (the forget side never decays).
@@ -68,7 +72,9 @@ class Settings:
     """
 
     losses: Literal["tokens", "rmu"] = "tokens"
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Literal["adamw", "sgd", "adamw8bit"] = "adamw"
+    reference: Literal["resident", "offloaded"] = "resident"
+    rounding: Literal["nearest", "stochastic"] = "nearest"
     lr: float = 1e-5
     forget_lr: float | None = None
     weight_decay: float = 0.0
