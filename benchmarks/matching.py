@@ -9,10 +9,11 @@ from typing import Any
 
 from tqdm import tqdm
 
+from benchmarks import ranks
 from benchmarks.grids import trials
 from benchmarks.methods import Settings
 from benchmarks.results import Row, append_line, read_lines
-from benchmarks.runner import Plan, unlearn
+from benchmarks.runner import Plan, hidden, unlearn
 
 SEARCH_SEED = 1_000_000
 """Added to the first seed: no reported run has seen the batches a setting was chosen on."""
@@ -25,23 +26,30 @@ def matched(plan: Plan) -> Plan:
     `trials.jsonl` and never repeated.
     """
     chosen, verdicts = {}, {}
-    for key in tqdm(plan.options.methods, desc="searches", unit="method", position=0):
+    keys = plan.options.methods
+    for key in tqdm(keys, desc="searches", unit="method", disable=hidden()):
         rows = search(plan, key)
         best = choose(rows, plan)
         chosen[key] = Settings(**best["settings"])
         verdicts[key] = verdict(rows, best, plan.settings[key], plan)
-        tqdm.write(f"{key}: {verdicts[key]}")
-    plan.folder.remember({"matched": verdicts})
+        if ranks.is_first():
+            tqdm.write(f"{key}: {verdicts[key]}")
+    if ranks.is_first():
+        plan.folder.remember({"matched": verdicts})
     return dataclasses.replace(plan, settings=chosen)
 
 
 def search(plan: Plan, key: str) -> list[Row]:
     """Try a method's settings, as many as the budget has; earlier trials count."""
-    rows = [row for row in read_lines(plan.folder.trials) if row["method"] == key]
+    known = ranks.from_first(lambda: read_lines(plan.folder.trials))
+    rows = [row for row in known if row["method"] == key]
     budget = trials(key, plan.settings[key], plan.options.trials)
-    for settings in tqdm(budget[len(rows) :], desc=key, unit="trial", position=1, leave=False):
+    for settings in tqdm(
+        budget[len(rows) :], desc=key, unit="trial", position=1, leave=False, disable=hidden()
+    ):
         rows.append(attempt(plan, key, settings, rows))
-        append_line(plan.folder.trials, rows[-1])
+        if ranks.is_first():
+            append_line(plan.folder.trials, rows[-1])
     return rows
 
 
@@ -49,7 +57,7 @@ def attempt(plan: Plan, key: str, settings: Settings, earlier: Sequence[Row]) ->
     """Unlearn once; look closer only where a glance does not rule the setting out."""
     seed = plan.options.seeds[0] + SEARCH_SEED
     model, _, _ = unlearn(plan.benchmark, key, seed, settings)
-    glance = plan.benchmark.glance(model)
+    glance = ranks.from_first(lambda: plan.benchmark.glance(model))
     row: dict[str, Any] = {"method": key, "seed": seed, "settings": dataclasses.asdict(settings)}
     row |= {
         "glance_utility": glance_utility(glance, plan),
@@ -57,7 +65,7 @@ def attempt(plan: Plan, key: str, settings: Settings, earlier: Sequence[Row]) ->
     }
     if ruled_out(row, plan, earlier):
         return row | {"evaluated": False}
-    numbers = plan.benchmark.evaluate(model).numbers
+    numbers = ranks.from_first(lambda: plan.benchmark.evaluate(model)).numbers
     shown = (target(plan)[0], utility(plan))
     return row | {"evaluated": True, **{name: numbers[name] for name in shown}}
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from benchmarks import levels, methods
+from benchmarks import levels, methods, ranks
 from benchmarks.layouts import Layout
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
@@ -138,10 +138,12 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
         {key: found.settings for key, found in presets.items()},
     )
     notes = {key: found.note for key, found in presets.items() if found.note}
-    plan.folder.claim(description(plan) | {"notes": notes}, overwrite=options.overwrite)
+    described = description(plan) | {"notes": notes}
+    ranks.from_first(lambda: plan.folder.claim(described, overwrite=options.overwrite))
     if unfinished(plan):
         benchmark.announce(plan.settings)
-        benchmark.prepare()
+        with ranks.first_goes_first():
+            benchmark.prepare()
     return plan
 
 
@@ -163,7 +165,7 @@ def description(plan: Plan) -> dict[str, Any]:
 
 def run(plan: Plan) -> None:
     """Do every run that is not finished yet, each written down as soon as it is."""
-    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0, position=0) as runs:
+    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0, disable=hidden()) as runs:
         for key, seed in runs:
             runs.set_postfix_str(f"{key}, seed {seed}")
             finish(plan, key, seed)
@@ -171,7 +173,7 @@ def run(plan: Plan) -> None:
 
 def unfinished(plan: Plan) -> list[tuple[str, int]]:
     """The runs without a line yet; a reference model needs one line for all seeds."""
-    finished = plan.folder.finished()
+    finished = ranks.from_first(plan.folder.finished)
     known = {method for method, _ in finished}
     seeds = plan.options.seeds
     references = [(key, seeds[0]) for key in plan.benchmark.references if key not in known]
@@ -185,7 +187,9 @@ def finish(plan: Plan, key: str, seed: int) -> None:
         model, trace, seconds = plan.benchmark.reference(key), [], 0.0
     else:
         model, trace, seconds = unlearn(plan.benchmark, key, seed, plan.settings[key])
-    measured = plan.benchmark.evaluate(model)
+    measured = ranks.from_first(lambda: plan.benchmark.evaluate(model))
+    if not ranks.is_first():
+        return
     plan.folder.write_trace(key, seed, trace)
     plan.folder.write_answers(key, seed, measured.answers)
     plan.folder.append(
@@ -205,6 +209,7 @@ def unlearn(
         settings = benchmark.resolved(settings)
     torch.manual_seed(seed)
     model = benchmark.reference("original").train()
+    ranks.average_gradients(model)
     method = methods.build(key, model, settings)
     per_epoch = benchmark.steps_per_epoch(settings)
     trace: list[Row] = []
@@ -215,14 +220,20 @@ def unlearn(
         unit="step",
         position=1,
         leave=False,
+        disable=hidden(),
     ) as bar:
         for step, (retain, forget) in enumerate(benchmark.batches(settings, seed), 1):
-            method.step(retain, forget)
+            method.step(ranks.share(retain), ranks.share(forget))
             trace.append({"step": step, **method.metrics()})
             if step % per_epoch == 0:
                 method.end_of_epoch()
             bar.update()
     return model.eval(), trace, time.perf_counter() - started
+
+
+def hidden() -> bool:
+    """Whether to hide progress: on all ranks but the first."""
+    return not ranks.is_first()
 
 
 def summary(trace: list[Row]) -> dict[str, float | str | None]:

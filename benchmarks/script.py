@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks import report
+from benchmarks import ranks, report
 from benchmarks.matching import matched
 from benchmarks.options import add_arguments, checked
 from benchmarks.runner import begin, run
@@ -37,17 +37,19 @@ def run_script(
     add_arguments(parser)
     add_data_arguments(parser)
     given = parser.parse_args(argv)
-    try:
-        data = load_data(given)
-        name = f"{data.name}-{data.split}"
-        preset = "paper" if given.model else "recommended"
-        levels = benchmark.layout.levels
-        options = checked(given, name=name, preset=preset, levels=levels, losses=benchmark.losses)
-        plan = begin(benchmark(data, given, options), options)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    if options.match is not None:
-        plan = matched(plan)
-    run(plan)
-    report.publish([plan.folder.path])
+    with ranks.joined():
+        try:
+            data = load_data(given)
+            name = f"{data.name}-{data.split}"
+            preset = "paper" if given.model else "recommended"
+            levels, losses = benchmark.layout.levels, benchmark.losses
+            options = checked(given, name=name, preset=preset, levels=levels, losses=losses)
+            plan = begin(benchmark(data, given, options), options)
+        except (ValueError, OSError) as error:
+            parser.error(str(error))
+        if options.match is not None:
+            plan = matched(plan)
+        run(plan)
+        if ranks.is_first():
+            report.publish([plan.folder.path])
     return 0

@@ -1,0 +1,72 @@
+"""A benchmark over two ranks is the same benchmark, and is written down once."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import ranks as benchmark_ranks
+from benchmarks.results import read_lines
+from benchmarks.runner import begin, run
+from tests.benchmarks.toy_benchmark import ToyBenchmark, options
+from tests.distributed.ranks import Ranks
+
+METHODS = "dual_adamw,saul,npo+alm,sharp_min_max+alm,blur"
+REPOSITORY = Path(__file__).parents[2]
+
+
+def evaluations(rank: int, folder: Path) -> int:
+    """Run the toy benchmark; how often this rank evaluated."""
+    benchmark = ToyBenchmark()
+    run(begin(benchmark, options(folder, "--methods", METHODS, "--alpha", "0.1")))
+    return benchmark.evaluated
+
+
+def test_two_ranks_give_the_numbers_of_one(ranks: Ranks, tmp_path: Path) -> None:
+    folders = tmp_path / "alone", tmp_path / "pair"
+    count = evaluations(0, folders[0])
+    assert ranks(evaluations, folders[1], timeout=80) == [count, 0]
+    alone, pair = (read_lines(folder / "results.jsonl") for folder in folders)
+    for mine, its in zip(pair, alone, strict=True):
+        numbers = {key for key, value in its.items() if isinstance(value, float)} - {"seconds"}
+        assert {*mine} == {*its} and mine["method"] == its["method"]
+        assert len(numbers) > 5
+        for key in sorted(numbers):
+            assert mine[key] == pytest.approx(its[key], rel=1e-7, abs=1e-9), (mine["method"], key)
+    shares = [row["gate_open"] for row in pair if row["gate_open"] is not None]
+    assert any(0 < share < 1 for share in shares), "a gate opens and closes"
+
+
+def shared(rank: int, rows: int) -> list[int]:
+    batch = {"input_ids": torch.arange(rows).reshape(rows, 1)}
+    return benchmark_ranks.share(batch)["input_ids"].flatten().tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [(4, [[0, 2], [1, 3]]), (3, [[0, 2], [1]]), (1, [[0], [0]])],
+)
+def test_every_rank_has_rows(ranks: Ranks, rows: int, expected: list[list[int]]) -> None:
+    assert ranks(shared, rows) == expected
+
+
+def test_torchrun_runs_the_script_as_it_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["benchmarks/tofu.py", "--quick", "--methods", "saul", "--cache", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--output", str(tmp_path / "results")],
+        cwd=REPOSITORY,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "results" / "results.jsonl").read_text().splitlines()
+    assert [json.loads(line)["method"] for line in lines] == ["original", "retrained", "saul"]
+    assert done.stdout.count("results.jsonl") == 1, "one report"
