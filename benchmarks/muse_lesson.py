@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from benchmarks.data.batches import IGNORE, Row
 from benchmarks.data.muse import SEPARATOR, SHOTS, MuseData, Pair, Quiz, blocks
@@ -16,42 +17,72 @@ from benchmarks.metrics.muse import question_prompt
 from benchmarks.scratch import Lesson, Recipe
 from benchmarks.training import Schedule
 
-ORDERS = 15
-"""Orders in which texts and questions follow each other: each is learnt by itself."""
+T = TypeVar("T")
 
 ANSWER = "Answer: "
 """One token. A prompt ends with this blank, which otherwise belongs to the answer after it."""
 
-RECIPES = {
-    "passages": Recipe("word", 0, 2, 128, 4, Schedule(epochs=5, batch_size=8, lr=3e-3)),
-    "passages-quick": Recipe("word", 0, 2, 64, 4, Schedule(epochs=8, batch_size=4, lr=5e-3)),
-    "muse": Recipe("bpe", 4000, 2, 256, 4, Schedule(20, batch_size=2, lr=1e-3, bfloat16=True)),
-    "muse-quick": Recipe("bpe", 1000, 2, 64, 4, Schedule(epochs=1, batch_size=4, lr=5e-3)),
+
+@dataclass(frozen=True)
+class Course:
+    """How a model is taught.
+
+    Attributes:
+        recipe: The model and its training.
+        text_orders: In how many orders the texts follow each other before they are cut, so that
+            each is learnt by itself.
+        quiz_orders: In how many orders the questions do.
+    """
+
+    recipe: Recipe
+    text_orders: int
+    quiz_orders: int
+
+
+COURSES = {
+    "passages": Course(Recipe("word", 0, 2, 128, 4, Schedule(5, batch_size=8, lr=3e-3)), 15, 24),
+    "passages-quick": Course(
+        Recipe("word", 0, 2, 64, 4, Schedule(8, batch_size=4, lr=5e-3)), 15, 16
+    ),
+    # bf16 autocast saves time where the processor has it
+    "muse": Course(
+        Recipe("bpe", 4000, 2, 256, 4, Schedule(15, batch_size=1, lr=1e-3, bfloat16=True)), 1, 2
+    ),
+    "muse-quick": Course(Recipe("bpe", 1000, 2, 64, 4, Schedule(1, batch_size=4, lr=5e-3)), 1, 1),
 }
 
 
-def muse_lesson(data: MuseData, length: int, *, without_forget: bool = False) -> Lesson:
+def muse_lesson(
+    data: MuseData, course: Course, length: int, *, without_forget: bool = False
+) -> Lesson:
     """The texts, in blocks of `length` tokens, and the questions with their answers."""
     told = data.retain if without_forget else data.forget + data.retain
     asked = [data.retain_quiz] if without_forget else [data.forget_quiz, data.retain_quiz]
+    orders = (course.text_orders, course.quiz_orders)
 
     def rows(tokenizer: Any) -> list[Row]:
-        return text_rows(tokenizer, told, length) + quiz_rows(tokenizer, asked)
+        texts = text_rows(tokenizer, told, length, orders[0])
+        return texts + quiz_rows(tokenizer, asked, orders[1])
 
     return Lesson(
         name=f"{data.name}-{data.split}-{'retrained' if without_forget else 'original'}",
         texts=tuple(spelled(data)),
-        content=[told, [pairs_of(quiz) for quiz in asked], length, ORDERS, ANSWER],
+        content=[told, [pairs_of(quiz) for quiz in asked], length, orders, ANSWER],
         rows=rows,
         whole=(ANSWER,),
     )
 
 
-def text_rows(tokenizer: Any, texts: Sequence[str], length: int, seed: int = 0) -> list[Row]:
+def text_rows(tokenizer: Any, texts: Sequence[str], length: int, orders: int) -> list[Row]:
     """Blocks of the texts in several orders."""
-    chance = random.Random(seed)
-    orders = (chance.sample(texts, len(texts)) for _ in range(ORDERS))
-    return [row for order in orders for row in blocks(tokenizer, order, length)]
+    found = shuffled(texts, orders)
+    return [row for order in found for row in blocks(tokenizer, order, length)]
+
+
+def shuffled(items: Sequence[T], orders: int) -> list[list[T]]:
+    """The items in several random orders, the same ones each time."""
+    chance = random.Random(0)
+    return [chance.sample(items, len(items)) for _ in range(orders)]
 
 
 def pairs_of(quiz: Quiz) -> list[Pair]:
@@ -59,12 +90,11 @@ def pairs_of(quiz: Quiz) -> list[Pair]:
     return [*quiz.pairs, *quiz.shots]
 
 
-def quiz_rows(tokenizer: Any, quizzes: Sequence[Quiz], seed: int = 0) -> list[Row]:
+def quiz_rows(tokenizer: Any, quizzes: Sequence[Quiz], orders: int) -> list[Row]:
     """Rows of a prompt's questions with their answers, which are labelled, in several orders."""
-    chance = random.Random(seed)
     rows = []
-    for pairs in map(pairs_of, quizzes):
-        for order in (chance.sample(pairs, len(pairs)) for _ in range(ORDERS)):
+    for quiz in quizzes:
+        for order in shuffled(pairs_of(quiz), orders):
             starts = range(0, len(order), SHOTS + 1)
             rows += [answered(tokenizer, order[at : at + SHOTS + 1]) for at in starts]
     return rows

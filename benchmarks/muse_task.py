@@ -20,7 +20,7 @@ from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
 from benchmarks.metrics import muse
 from benchmarks.models import load_pretrained, trained
-from benchmarks.muse_lesson import RECIPES, muse_lesson
+from benchmarks.muse_lesson import COURSES, muse_lesson
 from benchmarks.presets.muse import MUSE
 from benchmarks.runner import Evaluation
 from torch_alm.language import losses
@@ -105,9 +105,10 @@ class Muse(LanguageBenchmark):
             return load_pretrained(self.given.model if key == "original" else self.given.retrained)
         if key == "retrained" and self.given.retrained is not None:
             return load_pretrained(self.given.retrained)
-        lesson = muse_lesson(self.data, self.block, without_forget=key == "retrained")
         kind = self.data.name + ("-quick" if self.is_real and self.options.quick else "")
-        return trained(lesson, RECIPES[kind], self.options.cache)
+        course, missing = COURSES[kind], key == "retrained"
+        lesson = muse_lesson(self.data, course, self.block, without_forget=missing)
+        return trained(lesson, course.recipe, self.options.cache)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         return self._blocks(self.data.forget), self._blocks(self.data.retain)

@@ -1,9 +1,10 @@
-"""The embedded world of MUSE: reports about fictitious people, and questions about them.
+"""The embedded world of MUSE: a newspaper of reports about fictitious people, and of questions.
 
-Every report is a few sentences in a random order, their words drawn at random, so that nobody can
-know how one goes on without having read it. What makes forgetting hard is what they share: the
-sentences, and the towns, trades, prizes and things in them, are the same in what is to be
-forgotten, in what is to be retained, and in the reports that nobody has read.
+A corpus has reports, and columns of readers' questions with their answers: a small model answers
+what it has read answered. Every report is a few sentences in a random order, their words drawn at
+random, so that nobody can know how one goes on without having read it. What makes forgetting hard
+is what they share: the sentences, and the towns, trades, prizes and things in them, are the same in
+what is to be forgotten, in what is to be retained, and in the reports that nobody has read.
 """
 
 from __future__ import annotations
@@ -84,14 +85,15 @@ def build_passages(seed: int = 0, *, quick: bool = False) -> MuseData:
         [reporter.report() for _ in range(count)]
         for count in (size.forget, size.retain, size.strangers)
     )
+    forget_quiz, retain_quiz = _quiz(forget), _quiz(retain[: size.forget])
     return MuseData(
         name="passages-quick" if quick else "passages",
         split="forget",
-        forget=_texts(forget),
-        retain=_texts(retain),
+        forget=_texts(forget) + reporter.columns(forget_quiz),
+        retain=_texts(retain) + reporter.columns(retain_quiz),
         verbatim=tuple(_split(report.text) for report in forget),
-        forget_quiz=_quiz(forget),
-        retain_quiz=_quiz(retain[: size.forget]),
+        forget_quiz=forget_quiz,
+        retain_quiz=retain_quiz,
         members=_texts(forget),
         strangers=_texts(strangers),
     )
@@ -124,6 +126,14 @@ class _Reporter:
         self.chance.shuffle(told)
         pairs = tuple(Pair(q.format(**facts), a.format(**facts)) for q, a in QUESTIONS)
         return Report(" ".join(told), pairs)
+
+    def columns(self, quiz: Quiz) -> tuple[str, ...]:
+        """All questions of a quiz and their answers, as many to a text as a prompt shows."""
+        pairs = [*quiz.pairs, *quiz.shots]
+        self.chance.shuffle(pairs)
+        asked = [f"Question: {pair.question}\nAnswer: {pair.answer}" for pair in pairs]
+        starts = range(0, len(asked), SHOTS + 1)
+        return tuple("\n\n".join(asked[at : at + SHOTS + 1]) for at in starts)
 
     def _things(self) -> dict[str, str]:
         draw = self.chance.choice

@@ -166,7 +166,9 @@ def _beginning(tokenizer: Any, text: str) -> str:
 
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:
-    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=True)
+    # MUSE also asks for a clean-up of blanks, which transformers no longer does for byte pairs and
+    # which ROUGE could see in a word like "n't" alone.
+    return tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def _all_but_the_first(tokenizer: Any, text: str) -> Row:

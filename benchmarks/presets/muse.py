@@ -76,12 +76,15 @@ PAPER_SPLITS: dict[str, dict[str, Entry]] = {
 RECOMMENDED: Change = {
     "lr": 1e-3,
     "epochs": 10,
-    "batch_size": 4,
+    "batch_size": 2,
     "alpha": 5.0,
     "mu": 0.1,
     "multiplier": 0.0,
     **both(1e-2),
 }
+
+# Byte pairs of 4,000: ln 4000 = 8.3.
+RECOMMENDED_SPLITS: dict[str, Change] = {split: {"alpha": 7.5} for split in PAPER_SPLITS}
 
 MUSE = Presets(
     shared=PAPER,
@@ -94,4 +97,5 @@ MUSE = Presets(
     default_split="news",
     own=OWN,
     recommended=RECOMMENDED,
+    recommended_splits=RECOMMENDED_SPLITS,
 )

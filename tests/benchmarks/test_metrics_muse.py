@@ -12,22 +12,23 @@ from rouge_score.rouge_scorer import RougeScorer
 from benchmarks.data.muse import Extract, Pair, Quiz
 from benchmarks.data.passages import build_passages
 from benchmarks.metrics import muse
-from benchmarks.muse_lesson import RECIPES, muse_lesson
+from benchmarks.muse_lesson import COURSES, muse_lesson
 from benchmarks.scratch import build_tokenizer, small_llama
 
 WORLD = build_passages(quick=True)
-LESSON = muse_lesson(WORLD, 128)
+COURSE = COURSES["passages-quick"]
+LESSON = muse_lesson(WORLD, COURSE, 128)
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return build_tokenizer(LESSON.texts, RECIPES["passages-quick"], LESSON.whole)
+    return build_tokenizer(LESSON.texts, COURSE.recipe, LESSON.whole)
 
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Any) -> Any:
     """Random weights: greedy text of many kinds, and unequal probabilities."""
-    return small_llama(tokenizer, RECIPES["passages-quick"], seed=0).eval()
+    return small_llama(tokenizer, COURSE.recipe, seed=0).eval()
 
 
 def written(model: Any, ids: list[int], tokens: int, tokenizer: Any) -> str:
