@@ -12,6 +12,7 @@ import torch
 from pytest_examples import CodeExample, EvalExample, find_examples
 
 import torch_alm
+from torch_alm import language
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = list(find_examples(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs"))
@@ -39,4 +40,9 @@ def test_every_public_name_has_its_place_in_the_api_pages() -> None:
     for module in (torch_alm.measures, torch_alm.thresholds):
         public |= {f"{module.__name__}.{name}" for name in module.__all__}
     not_imported_by_itself = {"torch_alm.checkpoint", "torch_alm.checkpoint.DualState"}
+    not_imported_by_itself |= {"torch_alm.language"} | {
+        f"torch_alm.language.{name}"
+        for name in language.__all__  # but for the names of types
+        if getattr(getattr(language, name), "__module__", "").startswith("torch_alm.")
+    }
     assert shown == public | not_imported_by_itself
