@@ -1,0 +1,3 @@
+from tests.distributed.conftest import ranks
+
+__all__ = ["ranks"]

@@ -1,0 +1,326 @@
+"""What surrounds the steps: resumes, logs, stops, the best checkpoint, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import Trainer, TrainerCallback
+
+from tests.distributed.ranks import Ranks
+from tests.integrations import toy
+from tests.integrations.test_trainers import in_a_group
+from tests.table import assert_same
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm.integrations.transformers import (
+    ALMTrainer,
+    PairedCollator,
+    SAMTrainer,
+    SAULTrainer,
+    StopOnMetric,
+    StopOnStatus,
+)
+
+SAVING = {"save_strategy": "steps", "save_steps": 5, "save_total_limit": 9}
+KINDS = {
+    ALMTrainer: lambda: {"constraint": toy.constraint(alpha=2.6)},
+    SAMTrainer: lambda: {"rho": 0.05, "train_dataset": toy.rows(20, 3)},
+    SAULTrainer: lambda: {"constraint": toy.constraint(alpha=2.6), "rho": 0.05},
+}
+
+
+def trained(kind: Any, folder: Path, resume: str | None = None, **args: Any) -> tuple[Any, list]:
+    logs = toy.Logs()
+    given = {**KINDS[kind](), "callbacks": [logs]}
+    trainer = toy.trainer(kind, folder, toy.toy(dropout=0.3), args={**SAVING, **args}, **given)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer, [
+        {k: v for k, v in line.items() if "_per_second" not in k} for line in logs.seen
+    ]
+
+
+@pytest.mark.parametrize("step", [5, 6])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resume_in_the_middle_is_bit_exact(kind: Any, step: int, tmp_path: Path) -> None:
+    """With dropout; at step 5 in the middle of an epoch, at step 6 between two."""
+    through, logs = trained(kind, tmp_path, save_steps=step)
+    resumed, later = trained(kind, tmp_path, str(tmp_path / f"checkpoint-{step}"), save_steps=step)
+    found, expected = toy.values(resumed.model), toy.values(through.model)
+    assert all(torch.equal(found[name], p) for name, p in expected.items())
+    assert later[:-1] == logs[step:-1], "the last line has the run's time"
+    if kind is not SAMTrainer:
+        assert {line["constraint/gate"] for line in logs[:-1]} == {0.0, 1.0}
+        assert_same(resumed.constraint.state_dict(), through.constraint.state_dict())
+
+
+def test_two_ranks_resume_bit_exactly(ranks: Ranks, tmp_path: Path) -> None:
+    args = {**SAVING, "num_train_epochs": 6}
+    through = ranks(in_a_group, SAULTrainer, str(tmp_path), args)
+    args["resume"] = str(tmp_path / "checkpoint-5")
+    resumed = ranks(in_a_group, SAULTrainer, str(tmp_path), args)
+    for found, expected in zip(resumed, through, strict=True):
+        assert found.multipliers == expected.multipliers[5:]
+        assert all(torch.equal(found.theta[name], p) for name, p in expected.theta.items())
+
+
+def test_a_checkpoint_without_a_multiplier_is_refused(tmp_path: Path) -> None:
+    trained(ALMTrainer, tmp_path)
+    (tmp_path / "checkpoint-5" / "constraint.pt").unlink()
+    with pytest.raises(ValueError, match=r"has no constraint\.pt, and the multiplier would start"):
+        trained(ALMTrainer, tmp_path, str(tmp_path / "checkpoint-5"))
+
+
+@pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
+def test_logs_are_numbers_and_show_what_the_constraint_does(kind: Any, tmp_path: Path) -> None:
+    trainer, logs = trained(kind, tmp_path, max_grad_norm=1.0, save_strategy="no")
+    names = {"value", "violation", "multiplier", "weight", "gate"}
+    for line in logs[:-1]:
+        assert {f"constraint/{name}" for name in names} | {"retain_loss"} <= line.keys()
+        assert all(isinstance(value, int | float) for value in line.values())
+        c = trainer.constraint.alpha - line["constraint/value"]
+        assert line["constraint/violation"] == pytest.approx(c, abs=1e-15)
+        assert line["constraint/gate"] == (line["constraint/weight"] > 0)
+        assert ("forget_grad_norm" in line) == (kind is SAULTrainer)
+    assert {line["constraint/gate"] for line in logs[:-1]} == {0.0, 1.0}
+
+
+def test_the_retain_loss_is_the_mean_since_the_last_log(tmp_path: Path) -> None:
+    each = trained(ALMTrainer, tmp_path, gradient_accumulation_steps=1, save_strategy="no")[1]
+    some = trained(
+        ALMTrainer, tmp_path, gradient_accumulation_steps=1, logging_steps=4, save_strategy="no"
+    )[1]
+    mean = sum(line["retain_loss"] for line in each[:4]) / 4
+    assert some[0]["retain_loss"] == pytest.approx(mean, rel=1e-12)
+
+
+# Stops
+
+
+@pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
+def test_stops_once_released_for_so_many_steps(kind: Any, tmp_path: Path) -> None:
+    _, logs = trained(kind, tmp_path, num_train_epochs=12, save_strategy="no")
+    released = [
+        line["constraint/gate"] == 0 and line["constraint/multiplier"] == 0 for line in logs[:-1]
+    ]
+    first = next(i for i in range(len(released)) if all(released[i : i + 2]))
+    given = KINDS[kind]()
+    stop = StopOnStatus(given["constraint"], times=2)
+    trainer = toy.trainer(
+        kind, tmp_path, toy.toy(0.3), args={"num_train_epochs": 12}, callbacks=[stop], **given
+    )
+    trainer.train()
+    assert trainer.state.global_step == first + 2 < len(released)
+
+
+def test_a_count_survives_a_resume(tmp_path: Path) -> None:
+    constraint = toy.constraint(alpha=-1.0)  # met from the start
+    given = {"constraint": constraint, "args": {**SAVING, "save_steps": 2}}
+    for resume in (None, str(tmp_path / "checkpoint-2")):
+        stop = StopOnStatus(constraint, times=5)
+        trainer = toy.trainer(SAULTrainer, tmp_path, callbacks=[stop], **given)
+        trainer.train(resume_from_checkpoint=resume)
+        assert trainer.state.global_step == 5
+    saved = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
+    assert saved["stateful_callbacks"]["torch_alm.StopOnStatus"] == 2
+
+
+@pytest.mark.parametrize("bound", [{"above": 2.3}, {"below": 2.5}])
+def test_stops_when_a_metric_leaves_its_bounds(bound: dict[str, float], tmp_path: Path) -> None:
+    def outside(value: float) -> bool:
+        return value > bound.get("above", 9.0) or value < bound.get("below", 0.0)
+
+    _, logs = trained(SAULTrainer, tmp_path, save_strategy="no")
+    expected = next(i for i, line in enumerate(logs, 1) if outside(line["retain_loss"]))
+    stop = StopOnMetric("retain_loss", **bound)
+    given = {**KINDS[SAULTrainer](), "callbacks": [stop]}
+    trainer = toy.trainer(SAULTrainer, tmp_path, toy.toy(0.3), **given)
+    trainer.train()
+    assert trainer.state.global_step == expected
+
+
+def test_a_stop_without_a_bound_is_refused() -> None:
+    with pytest.raises(ValueError, match="'loss' has no bound, so it would never stop"):
+        StopOnMetric("loss")
+
+
+# The best checkpoint
+
+
+class Scripted(TrainerCallback):
+    """Puts weights of known worth into the model before each evaluation."""
+
+    def __init__(self, scales: list[float]) -> None:
+        self.scales = list(scales)
+
+    def on_step_end(self, *_: Any, model: nn.Module, **__: Any) -> None:
+        with torch.no_grad():
+            model.head.weight.copy_(self.scales.pop(0) * torch.ones_like(model.head.weight))
+            model.head.bias.copy_(torch.arange(toy.VOCABULARY) * model.head.weight[0, 0])
+
+
+def evaluated(folder: Path, alpha: float, scales: list[float], **args: Any) -> Any:
+    """One evaluation per step; the further from 0 a scale, the higher both losses."""
+    saving = {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1}
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "retain_loss"}
+    best["greater_is_better"] = False
+    return toy.trainer(
+        SAULTrainer,
+        folder,
+        args={**saving, **best, "max_steps": len(scales), **args},
+        constraint=toy.constraint(alpha=alpha),
+        eval_dataset={"forget": toy.rows(10, 1), "retain": toy.rows(23, 2)},
+        callbacks=[Scripted(scales)],
+    )
+
+
+def test_the_best_checkpoint_is_the_best_of_those_that_meet_the_constraint(tmp_path: Path) -> None:
+    trainer = evaluated(tmp_path, 3.0, [0.0, 1.0, 0.5, -1.0, 0.1])
+    trainer.train()
+    seen = [line for line in trainer.state.log_history if "eval_forget_loss" in line]
+    retained = [
+        line["eval_retain_loss"] for line in trainer.state.log_history if "eval_retain_loss" in line
+    ]
+    met = [line["eval_forget_loss"] >= 3.0 for line in seen]
+    assert any(met) and not all(met)
+    best = min((loss, i) for i, (loss, ok) in enumerate(zip(retained, met, strict=True)) if ok)
+    assert best[0] > min(retained), "a checkpoint that does not meet it has the lowest loss"
+    assert trainer.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{best[1] + 1}")
+    assert trainer.model.head.weight[0, 0].item() == [0.0, 1.0, 0.5, -1.0, 0.1][best[1]]
+
+
+def test_nothing_is_the_best_if_nothing_meets_the_constraint(tmp_path: Path) -> None:
+    trainer = evaluated(tmp_path, 99.0, [0.0, 1.0])
+    with pytest.warns(UserWarning, match="no evaluation met the constraint"):
+        trainer.train()
+    assert trainer.state.best_model_checkpoint is None
+
+
+def test_an_evaluation_has_the_measure_of_the_forget_set(tmp_path: Path) -> None:
+    trainer = evaluated(tmp_path, 3.0, [0.4])
+    trainer.train()
+    found = trainer.evaluate()
+    model = trainer.model.eval()
+    collate = PairedCollator(toy.Tokens())
+    with torch.no_grad():
+        forget = trainer.constraint.measure(model, collate(toy.rows(10, 1)))
+        batches = [toy.rows(23, 2)[i : i + 8] for i in range(0, 23, 8)]
+        retain = sum(len(b) * model(**collate(b)).loss for b in batches) / 23
+    assert found["eval_forget_loss"] == pytest.approx(forget.item(), rel=1e-6)  # kept in float32
+    assert found["eval_retain_loss"] == pytest.approx(retain.item(), rel=1e-6)
+    alone = trainer.evaluate(toy.rows(10, 1), metric_key_prefix="forget")
+    assert alone["forget_loss"] == found["eval_forget_loss"]
+
+
+# Refusals
+
+
+def test_batches_that_are_no_pairs_are_refused(tmp_path: Path) -> None:
+    for kind in (ALMTrainer, SAULTrainer):
+        given = {**KINDS[kind](), "train_dataset": toy.rows(4, 1)}
+        with pytest.raises(ValueError, match=r"\['attention_mask', 'input_ids', 'labels'\]"):
+            toy.trainer(kind, tmp_path, **given).train()
+
+
+def test_a_constraint_that_measures_nothing_is_refused(tmp_path: Path) -> None:
+    trainer = toy.trainer(SAULTrainer, tmp_path, constraint=ALMConstraint(None, 1.0, 1.0))
+    with pytest.raises(TypeError, match="the constraint has no measure"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("kind", [SAMTrainer, SAULTrainer])
+def test_deepspeed_is_refused(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Trainer.create_accelerator_and_postprocess
+
+    def as_under_deepspeed(self: Any) -> None:
+        make(self)
+        self.is_deepspeed_enabled = True
+
+    monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", as_under_deepspeed)
+    with pytest.raises(ValueError, match="DeepSpeed steps inside its own backward"):
+        toy.trainer(kind, tmp_path, **KINDS[kind]())
+
+
+@pytest.mark.parametrize(("attribute", "words"), [("is_fsdp_enabled", "under FSDP by parameter")])
+def test_fsdp_is_refused_where_checkpoints_would_mix_the_sides(
+    attribute: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Trainer.create_accelerator_and_postprocess
+
+    def as_under_it(self: Any) -> None:
+        make(self)
+        setattr(self, attribute, True)
+
+    monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", as_under_it)
+    with pytest.raises(ValueError, match=words):
+        toy.trainer(SAULTrainer, tmp_path, **KINDS[SAULTrainer]())
+
+
+def test_float16_is_refused(tmp_path: Path) -> None:
+    arguments = toy.arguments(tmp_path)
+    arguments.fp16 = True
+    with pytest.raises(ValueError, match="`fp16=True` brings a GradScaler"):
+        SAULTrainer(toy.toy(), arguments, **KINDS[SAULTrainer]())
+
+
+def test_an_optimizer_that_forgets_nothing_is_refused(tmp_path: Path) -> None:
+    model = toy.toy()
+    plain = torch.optim.AdamW(model.parameters())
+    given = {**KINDS[SAULTrainer](), "optimizers": (plain, None)}
+    with pytest.raises(TypeError, match="found an optimizer of type AdamW"):
+        toy.trainer(SAULTrainer, tmp_path, model, **given).train()
+
+
+def test_a_dual_optimizer_of_ones_own_is_the_same(tmp_path: Path) -> None:
+    given = KINDS[SAULTrainer]()
+    usual = toy.trainer(SAULTrainer, tmp_path, **given)
+    usual.train()
+    model, constraint = toy.toy(), toy.constraint(alpha=2.6)
+    sides = [torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.0) for _ in range(2)]
+    own = DualOptimizer(SAM(sides[0], 0.05), ReverseSAM(sides[1], 0.05), constraint)
+    given = {"constraint": constraint, "optimizers": (own, None)}
+    trainer = toy.trainer(SAULTrainer, tmp_path, model, **given)
+    trainer.train()
+    found = toy.values(trainer.model)
+    torch.testing.assert_close(found, toy.values(usual.model), rtol=0, atol=1e-12)
+
+
+def test_both_sides_get_what_the_arguments_and_the_trainer_say(tmp_path: Path) -> None:
+    trainer = toy.trainer(
+        SAULTrainer,
+        tmp_path,
+        args={"weight_decay": 0.1, "optim": "adamw_torch", "adam_beta2": 0.9},
+        constraint=toy.constraint(),
+        rho=0.2,
+        forget_rho=0.0,
+        forget_learning_rate=0.01,
+    )
+    dual = trainer.create_optimizer()
+    assert isinstance(dual.retain, SAM) and dual.retain.rho == 0.2
+    assert type(dual.forget) is type(dual.retain.base) is torch.optim.AdamW
+    decays = [{g["weight_decay"] for g in side.param_groups} for side in (dual.retain, dual.forget)]
+    assert decays == [{0.1, 0.0}, {0.0}]
+    assert {g["lr"] for g in dual.forget.param_groups} == {0.01}
+    assert {g["betas"][1] for g in dual.param_groups} == {0.9}
+
+
+def test_a_constraint_from_above_is_met_by_lowering(tmp_path: Path) -> None:
+    """`sense="<="`: the forget side descends, and looks where it is worst."""
+    constraint = toy.constraint(sense="<=", alpha=1.0)
+    trainer = toy.trainer(
+        SAULTrainer, tmp_path, constraint=constraint, args={"num_train_epochs": 8}
+    )
+    trainer.train()
+    assert isinstance(trainer.create_optimizer().optimizer.forget, SAM)
+    values = [line["constraint/value"] for line in trainer.state.log_history if "loss" in line]
+    assert values[-1] < values[0] - 0.5
+
+
+def test_it_can_be_trained_twice(tmp_path: Path) -> None:
+    for kind in KINDS:
+        trainer = toy.trainer(kind, tmp_path, args={"max_steps": 2}, **KINDS[kind]())
+        trainer.train()
+        before = toy.values(trainer.model)
+        trainer.train()
+        assert not torch.equal(trainer.model.head.weight, before["head.weight"])

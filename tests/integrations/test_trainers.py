@@ -1,0 +1,163 @@
+"""The trainers are what they say, step by step, in one process and in two."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState
+from torch import Tensor
+from transformers import Trainer
+
+from tests.distributed.ranks import Ranks
+from tests.integrations import by_hand, toy
+from torch_alm.integrations.transformers import ALMTrainer, SAMTrainer, SAULTrainer
+
+ALPHA, MU, RHO, DECAY, CLIP = 2.9, 1.0, 0.05, 0.0, 0.6
+TERMS = {"alpha": ALPHA, "mu": MU, "rho": RHO, "decay": DECAY}
+Hand = Callable[..., list[float]]
+
+
+class Run(NamedTuple):
+    """What a run comes to."""
+
+    theta: dict[str, Tensor]
+    multipliers: list[float]
+    gates: list[float]
+    rates: list[float]
+    steps: list[Any]
+
+
+def run(kind: Any, folder: str, args: dict[str, Any], **given: Any) -> Run:
+    logs = toy.Logs()
+    if issubclass(kind, SAULTrainer | ALMTrainer):
+        given["constraint"] = toy.constraint(alpha=ALPHA, mu=MU)
+    if issubclass(kind, SAULTrainer | SAMTrainer):
+        given["rho"] = RHO
+    resume = args.pop("resume", None)
+    trainer = toy.trainer(
+        toy.recording(kind), folder, args={"max_grad_norm": CLIP, **args}, callbacks=[logs], **given
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    seen = [line for line in logs.seen if "loss" in line]
+    return Run(
+        toy.values(trainer.model),
+        [line.get("constraint/multiplier", 0.0) for line in seen],
+        [line.get("constraint/gate", 0.0) for line in seen],
+        _rates(trainer.state.max_steps),
+        trainer.steps[:-1],
+    )
+
+
+def _rates(total: int) -> list[float]:
+    """The linear schedule."""
+    return [0.05 * (1 - step / total) for step in range(total)]
+
+
+def merged(runs: list[Run]) -> list[Any]:
+    """Steps of micro-batches of one batch per rank."""
+    each = zip(*(one.steps for one in runs), strict=True)
+    return [list(zip(*step, strict=True)) for step in each]
+
+
+def assert_is(found: list[Run], hand: Hand) -> None:
+    model = toy.toy()
+    weights = hand(model, merged(found), found[0].rates, CLIP, **TERMS)
+    torch.testing.assert_close(found[0].theta, toy.values(model), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found[0].multipliers, weights, rtol=0, atol=1e-12)
+    assert [gate > 0 for gate in found[0].gates] == [weight > 0 for weight in weights]
+
+
+def assert_gate_opens_and_closes(found: Run) -> None:
+    assert {*found.gates} == {0.0, 1.0}, "the gate must open and close in this test"
+
+
+HANDS: dict[Any, Hand] = {SAULTrainer: by_hand.saul, ALMTrainer: by_hand.alm}
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("kind", HANDS)
+def test_it_is_the_algorithm_with_schedule_clipping_and_accumulation(
+    kind: Any, parts: int, tmp_path: Path
+) -> None:
+    found = run(kind, str(tmp_path), {"gradient_accumulation_steps": parts, "num_train_epochs": 8})
+    assert_is([found], HANDS[kind])
+    assert_gate_opens_and_closes(found)
+
+
+def in_a_group(rank: int, kind: Any, folder: str, args: dict[str, Any]) -> Run:
+    """As a launcher starts it; the process group is there already."""
+    for state in (AcceleratorState, GradientState):
+        state._reset_state()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1", ACCELERATE_USE_CPU="true")
+    return run(kind, folder, args, **({} if kind is not SAMTrainer else flat()))
+
+
+def flat() -> dict[str, Any]:
+    return {"train_dataset": toy.rows(20, 3)}
+
+
+@pytest.mark.parametrize("kind", HANDS)
+def test_two_ranks_are_the_algorithm(kind: Any, ranks: Ranks, tmp_path: Path) -> None:
+    found = ranks(in_a_group, kind, str(tmp_path), {"num_train_epochs": 16})
+    assert found[0].multipliers == found[1].multipliers
+    assert all(torch.equal(found[1].theta[name], p) for name, p in found[0].theta.items())
+    assert any(len(step) == 2 for step in found[0].steps), "no step had two micro-batches"
+    assert_is(found, HANDS[kind])
+    assert_gate_opens_and_closes(found[0])
+
+
+def test_sam_is_sam_on_the_loss_over_all_micro_batches(tmp_path: Path) -> None:
+    found = run(SAMTrainer, str(tmp_path), {}, **flat())
+    model = toy.toy()
+    by_hand.sam(model, merged([found]), found.rates, CLIP, **TERMS)
+    torch.testing.assert_close(found.theta, toy.values(model), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("accepts", [True, False], ids=["by item", "by batch"])
+def test_without_a_radius_sam_is_the_trainer_behind_it(accepts: bool, tmp_path: Path) -> None:
+    thetas = []
+    for kind, given in ((SAMTrainer, {"rho": 0.0}), (Trainer, {})):
+        trainer = toy.trainer(kind, tmp_path, toy.toy(0.2), **flat(), **given)
+        trainer.model_accepts_loss_kwargs = accepts
+        trainer.train()
+        thetas.append(toy.values(trainer.model))
+    assert all(torch.equal(thetas[1][name], p) for name, p in thetas[0].items())
+
+
+class Doubling(Trainer):
+    """Somebody else's Trainer, with a loss of its own."""
+
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().compute_loss(*args, **kwargs)
+        return (2 * found[0], *found[1:]) if isinstance(found, tuple) else 2 * found
+
+
+@pytest.mark.parametrize("kind", HANDS)
+def test_as_a_mixin_the_retain_loss_is_that_of_the_other_trainer(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mixed = type("Mixed", (kind, Doubling), {})
+    found = run(mixed, str(tmp_path), {})
+    single, example = by_hand.by_token, by_hand.by_example
+    monkeypatch.setattr(by_hand, "by_token", lambda *a: 2 * single(*a))
+    monkeypatch.setattr(by_hand, "by_example", lambda *a: example(*a) / 2)  # it calls by_token
+    assert_is([found], HANDS[kind])
+
+
+def test_sam_in_front_of_alm_perturbs_the_lagrangian(tmp_path: Path) -> None:
+    class Both(SAMTrainer, ALMTrainer):
+        pass
+
+    found = run(Both, str(tmp_path), {"gradient_accumulation_steps": 1, "num_train_epochs": 8})
+    unperturbed = run(ALMTrainer, str(tmp_path), {"gradient_accumulation_steps": 1})
+    assert_gate_opens_and_closes(found)
+    model = toy.toy()
+    first = found.steps[0][0]
+    value = by_hand.by_example(model, first["forget"]).item()
+    assert unperturbed.multipliers[0] == pytest.approx(MU * (ALPHA - value), abs=1e-12)
+    assert found.multipliers[0] != pytest.approx(unperturbed.multipliers[0], abs=1e-4)

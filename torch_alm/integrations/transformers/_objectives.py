@@ -1,0 +1,61 @@
+"""Trainers that hand objectives to the optimizer instead of calling backward themselves."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from transformers import Trainer
+
+
+class ObjectiveTrainer(Trainer):
+    """A Trainer whose gradients are taken by the optimizer, at points of its own choosing."""
+
+    _parts = 1
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As the Trainer; gradients are then reduced in every micro-batch."""
+        super().create_accelerator_and_postprocess()
+        if self.is_deepspeed_enabled:
+            raise ValueError(
+                f"{type(self).__name__}: DeepSpeed steps inside its own backward and keeps "
+                "gradients in partitions of its own, so that no second gradient can be taken. Did "
+                "you mean ALMTrainer, which takes one, or DDP?"
+            )
+        # Which releases of the Trainer heed accelerate's `sync_each_batch` differs. Without
+        # reduction the perturbation would be each rank's own (DDP), or there is none (FSDP2).
+        self.accelerator.no_sync = _in_sync
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """As the Trainer, counting the micro-batches of the step; an epoch's last has fewer."""
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        self._parts = max(len(batches), 1)
+        return batches, items
+
+    def _ready(self, model: nn.Module, inputs: Any) -> Any:
+        """The model set to train, and the batch where it is."""
+        model.train()
+        return self._prepare_inputs(inputs)
+
+    def _within(self, objective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Evaluate an objective in the Trainer's context; over several devices, its mean."""
+        with self.compute_loss_context_manager():
+            found = objective(*args, **kwargs)
+        return found.mean() if isinstance(found, Tensor) else found
+
+    def _backward(self, loss: Tensor) -> None:
+        """The accelerator's, without its division: shares of micro-batches are given already."""
+        self.accelerator.backward(loss * self.accelerator.gradient_accumulation_steps)
+
+
+@contextmanager
+def _in_sync(model: nn.Module) -> Iterator[None]:
+    yield
+
+
+def innermost(optimizer: Any) -> Optimizer | None:
+    """The optimizer that accelerate may have wrapped; its wrapper has no `backward`."""
+    while optimizer is not None and type(optimizer).__module__.startswith("accelerate"):
+        optimizer = optimizer.optimizer
+    return optimizer

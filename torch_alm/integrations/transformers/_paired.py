@@ -1,0 +1,172 @@
+"""What all trainers with a constraint share: pairs, evaluations, logs, and which is the best."""
+
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+
+from torch_alm._control import terms
+from torch_alm.constraint import ALMConstraint
+from torch_alm.integrations.transformers._pairs import PairedDataset
+
+SIDES = ("forget", "retain")
+
+
+class PairedTrainer(Trainer):
+    """A Trainer whose training batches are pairs and whose evaluations know the measure.
+
+    Args:
+        constraint: over the forget side; its `measure` is called with `(model, batch)`.
+    """
+
+    def __init__(self, *args: Any, constraint: ALMConstraint, **kwargs: Any) -> None:
+        self.constraint = constraint
+        self._evaluated = ""
+        self._retain_losses: list[Tensor] = []
+        super().__init__(*args, **kwargs)
+        # A pair has no `labels` that a Trainer could count: every loss is the mean of its batch.
+        self.model_accepts_loss_kwargs = False
+        self.loss_is_scaled_for_ga = False  # so that micro-batches are averaged, since 5
+        self.add_callback(_Epochs(self))
+
+    def retain_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
+        """What is lowered: the loss of the Trainer behind this one."""
+        loss: Any = super().compute_loss(model, dict(batch))
+        return loss
+
+    def forget_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Any:
+        """What the constraint is about: its measure, of the forget batch."""
+        if self.constraint.measure is None:
+            raise TypeError(
+                f"{type(self).__name__}: the constraint has no measure, so nothing says what the "
+                "forget batch is to be measured by. Did you mean `ALMConstraint(token_nll, ...)`?"
+            )
+        return self.constraint.measure(model, batch)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """The retain loss of a pair; of a single batch its own, or the measure of a forget set.
+
+        A set is a forget set if it is evaluated as one: `eval_dataset={"forget": ..., ...}`, or
+        `evaluate(..., metric_key_prefix="forget")`.
+        """
+        if is_pair(inputs):
+            loss = self.retain_objective(model, inputs["retain"])
+            return (loss, {}) if return_outputs else loss
+        loss, outputs = super().compute_loss(model, dict(inputs), return_outputs=True)
+        if self._evaluated == "forget":
+            loss = value_of(self.forget_objective(model, inputs))
+        return (loss, outputs) if return_outputs else loss
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **kwargs: Any,
+    ) -> dict[str, float]:
+        """As the Trainer; `eval_forget_loss` is the constraint's measure of the forget set."""
+        outer, self._evaluated = self._evaluated, metric_key_prefix.removeprefix("eval_")
+        try:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
+        finally:
+            self._evaluated = outer
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As the Trainer; beside a training loss, what the constraint does."""
+        if "loss" in logs:
+            logs.update(self._control_logs())
+        super().log(logs, *args, **kwargs)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As the Trainer; warns if no checkpoint met the constraint and the best was wanted."""
+        outcome = super().train(*args, **kwargs)
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
+            warnings.warn(
+                f"{type(self).__name__}: no evaluation met the constraint, so there is no best "
+                "checkpoint, and the model has the weights of the last step. Is alpha out of "
+                "reach, or the run too short?",
+                stacklevel=2,
+            )
+        return outcome
+
+    def _control_logs(self) -> dict[str, float]:
+        """Numbers for TensorBoard and the like; a mean over the steps since the last ones."""
+        found = self.constraint.metrics()
+        logs = {f"constraint/{n}": found[n] for n in ("value", "violation", "multiplier", "weight")}
+        logs["constraint/gate"] = float(found["weight"] != 0)
+        if self._retain_losses:
+            mean: Any = self.accelerator.reduce(torch.stack(self._retain_losses).mean(), "mean")
+            logs["retain_loss"] = mean.item()
+            self._retain_losses.clear()
+        return logs
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Whether this evaluation is the best so far of those that meet the constraint."""
+        return self._is_met(metrics) and super()._determine_best_metric(metrics, trial)
+
+    def _is_met(self, metrics: Mapping[str, float]) -> bool:
+        """By the measure of the forget set, where one was evaluated; else by the last step's."""
+        value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
+        c = terms.signed(self.constraint, value)
+        return not math.isnan(value) and bool(terms.is_met(self.constraint, c))
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Keep `remove_unused_columns=True` from removing both sides of a pair."""
+        super()._set_signature_columns_if_needed()
+        columns: list[str] = self._signature_columns or []
+        self._signature_columns = [*columns, *(side for side in SIDES if side not in columns)]
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Those of both sides of a pair, for one forward and one backward pass each."""
+        if not is_pair(inputs):
+            return super().floating_point_ops(inputs)
+        return sum(Trainer.floating_point_ops(self, inputs[side]) for side in SIDES)
+
+
+class _Epochs(TrainerCallback):
+    """Announces epochs to the pairs.
+
+    accelerate does that for data sets, too, but neither with several ranks nor after a resume in
+    the middle of an epoch.
+    """
+
+    def __init__(self, trainer: PairedTrainer) -> None:
+        self._trainer = trainer
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        """`state.epoch` is a whole number here, or where the resumed run stood."""
+        dataset = self._trainer.train_dataset
+        if isinstance(dataset, PairedDataset):
+            dataset.set_epoch(int(state.epoch or 0))
+
+
+def is_pair(inputs: Mapping[str, Any]) -> bool:
+    """Whether this is a batch to forget with one to keep."""
+    return all(side in inputs for side in SIDES)
+
+
+def require_pair(owner: object, inputs: Mapping[str, Any]) -> None:
+    """Raise for a training batch that is no pair."""
+    if not is_pair(inputs):
+        raise ValueError(
+            f"{type(owner).__name__}: a training batch has the entries {sorted(inputs)}; without "
+            'a "forget" and a "retain" batch nothing would be forgotten. Did you mean '
+            "`train_dataset=PairedDataset(...)` and `data_collator=PairedCollator(tokenizer)`?"
+        )
+
+
+def value_of(objective: Any) -> Tensor:
+    """The measured value of an objective that may be a pair `(loss, value)`."""
+    return objective[1] if isinstance(objective, tuple) else objective

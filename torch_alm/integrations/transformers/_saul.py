@@ -1,0 +1,161 @@
+"""SAULTrainer: Algorithm 1 inside a Trainer."""
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from torch_alm.constraint import ALMConstraint
+from torch_alm.dual import DualOptimizer
+from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, innermost
+from torch_alm.integrations.transformers._paired import PairedTrainer, require_pair
+from torch_alm.sam import SAM, ReverseSAM
+
+
+class SAULTrainer(ObjectiveTrainer, PairedTrainer):
+    r"""Sharpness-aware augmented-Lagrangian unlearning in a Trainer.
+
+    Both sides get the optimizer that the Trainer would have made of its arguments (`optim`,
+    `learning_rate`, `weight_decay`, ...), in `SAM` and `ReverseSAM`, joined by a `DualOptimizer`.
+    The schedule scales both learning rates. `max_grad_norm` clips each side on its own; the logs
+    have `grad_norm` (retain) and `forget_grad_norm`. Gradients are reduced over ranks in every
+    micro-batch. Where lambda+ will be 0, the last forget backward pass of a step is skipped.
+    Checkpoints are the Trainer's own: `optimizer.pt` holds both sides and the constraint.
+
+    As a mixin, `class Mine(SAULTrainer, YourTrainer)`, it takes the loss of `YourTrainer` for the
+    retain loss. Override `forget_objective` to descend one quantity and measure another: it may
+    return a pair `(loss, value)`. Logs, evaluations and the choice of the best checkpoint are as in
+    `ALMTrainer`.
+
+    Args:
+        *args: those of the Trainer behind it.
+        constraint: over the forget side; its `measure` is called with `(model, batch)` and is the
+            forget objective. `ReverseSAM` looks where it is hardest to meet, `SAM` for `"<="`.
+        rho: radius of the retain side's ball, in the units of the weights; 0 for none.
+        forget_rho: that of the forget side; `rho` if `None`.
+        scale: see `DualOptimizer`.
+        forget_learning_rate: of the forget side; that of the arguments if `None`.
+        forget_weight_decay: of the forget side. Two sides that decay would decay twice.
+        probe_every: see `DualOptimizer`.
+        sam: further arguments of both `SAM` and `ReverseSAM`.
+        **kwargs: those of the Trainer behind it. `optimizers=(DualOptimizer(...), None)` takes the
+            place of everything above but `constraint`, which has to be the same.
+
+    Attributes:
+        constraint: as given.
+
+    Raises:
+        ValueError: under DeepSpeed or FSDP, with `fp16=True`; for a training batch that is no pair.
+        TypeError: for an optimizer of your own that is no `DualOptimizer`.
+
+    Cost per step: 4 forward and 4 backward passes, 3 backward passes while the gate is closed; two
+    copies of the gradients, one of the parameters, two optimizer states.
+
+    Source: SAUL, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        constraint: ALMConstraint,
+        rho: float = 1e-3,
+        forget_rho: float | None = None,
+        scale: Literal["gradient", "step"] = "gradient",
+        forget_learning_rate: float | None = None,
+        forget_weight_decay: float = 0.0,
+        probe_every: int = 1,
+        sam: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.rho, self.forget_rho = rho, rho if forget_rho is None else forget_rho
+        self.forget_learning_rate = forget_learning_rate
+        self.forget_weight_decay = forget_weight_decay
+        self._dual_settings: dict[str, Any] = {"scale": scale, "probe_every": probe_every}
+        self._sam = dict(sam or {})
+        self._forget_norm: Tensor | None = None
+        super().__init__(*args, constraint=constraint, **kwargs)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As the Trainer; clipping then reaches both sides."""
+        super().create_accelerator_and_postprocess()
+        _refuse_engine(self)
+        self.accelerator.clip_grad_norm_ = self._clip
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """Two of the optimizers that the Trainer behind it would have made, joined."""
+        given = innermost(self.optimizer)
+        if given is None:
+            self.optimizer = self._joined(*args, **kwargs)
+        elif not isinstance(given, DualOptimizer) or given.constraint is not self.constraint:
+            raise TypeError(
+                f"{type(self).__name__} found an optimizer of type {type(given).__name__}, which "
+                "is no DualOptimizer with this trainer's constraint, so the forget side would "
+                "never step. Did you mean `optimizers=(DualOptimizer(retain, forget, constraint), "
+                "None)`, or none, for the one that the arguments describe?"
+            )
+        self._optimizer.backward_fn = self._backward
+        return self.optimizer
+
+    def _joined(self, *args: Any, **kwargs: Any) -> DualOptimizer:
+        retain, forget = (self._base(*args, **kwargs) for _ in range(2))
+        for group in forget.param_groups:
+            group["weight_decay"] = self.forget_weight_decay
+            if self.forget_learning_rate is not None:
+                group["lr"] = self.forget_learning_rate
+        around = SAM if self.constraint.sense == "<=" else ReverseSAM
+        return DualOptimizer(
+            SAM(retain, self.rho, **self._sam) if self.rho else retain,
+            around(forget, self.forget_rho, **self._sam) if self.forget_rho else forget,
+            self.constraint,
+            **self._dual_settings,
+        )
+
+    def _base(self, *args: Any, **kwargs: Any) -> Optimizer:
+        self.optimizer = None
+        return super().create_optimizer(*args, **kwargs)
+
+    @property
+    def _optimizer(self) -> DualOptimizer:
+        optimizer = innermost(self.optimizer)
+        assert isinstance(optimizer, DualOptimizer)
+        return optimizer
+
+    def training_step(
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
+    ) -> Tensor:
+        """Both gradients of one micro-batch; returns its share in the step's retain loss."""
+        inputs = self._ready(model, inputs)
+        require_pair(self, inputs)
+        losses = self._optimizer.backward(
+            retain=lambda: self._within(self.retain_objective, model, inputs["retain"]),
+            forget=lambda: self._within(self.forget_objective, model, inputs["forget"]),
+            weight=1.0 / self._parts,
+            last=self.accelerator.sync_gradients,
+        )
+        self._retain_losses.append(losses.retain)
+        return losses.retain / self._parts
+
+    def _clip(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Tensor:
+        """Each side on its own; returns the retain side's norm, as the Trainer logs it."""
+        norms = self._optimizer.clip_grad_norm_(max_norm)
+        self._forget_norm = norms.forget
+        return norms.retain
+
+    def _control_logs(self) -> dict[str, float]:
+        norm = {} if self._forget_norm is None else {"forget_grad_norm": self._forget_norm.item()}
+        return {**norm, **super()._control_logs()}
+
+
+def _refuse_engine(trainer: SAULTrainer) -> None:
+    name = type(trainer).__name__
+    if trainer.is_fsdp_enabled:
+        raise ValueError(
+            f"{name}: the Trainer saves an optimizer under FSDP by parameter name, and one side "
+            "would get the other's moments. Did you mean DDP, or a loop of your own with "
+            "`fully_shard` and `torch_alm.checkpoint.DualState`?"
+        )
+    if trainer.args.fp16:
+        raise ValueError(
+            f"{name}: `fp16=True` brings a GradScaler, which unscales the retain gradient only. "
+            "Did you mean `bf16=True`, which needs none?"
+        )

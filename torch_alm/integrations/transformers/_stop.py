@@ -1,0 +1,110 @@
+"""Callbacks that end a training: it is forgotten, or it costs too much."""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from torch_alm.constraint import ALMConstraint
+from torch_alm.group import ConstraintGroup
+
+
+class _Counting(TrainerCallback):
+    """Counts in a row; the count is kept in `trainer_state.json` and survives a resume."""
+
+    times: int
+
+    def _count(self, state: TrainerState, control: TrainerControl, *, happened: bool) -> None:
+        counts = cast(dict[str, Any], state.stateful_callbacks)
+        name = self._name()
+        counts[name] = counts.get(name, 0) + 1 if happened else 0
+        if counts[name] >= self.times:
+            control.should_training_stop = True
+
+    def _name(self) -> str:
+        return f"torch_alm.{type(self).__name__}"
+
+
+class StopOnStatus(_Counting):
+    """Ends the training once a constraint has a status: by default, once it is released.
+
+    Released means met, and with a price of 0: nothing pushes any more, and a longer run would only
+    train the retain side. One batch may meet a constraint by luck; ask for several steps in a row,
+    or give the constraint a `window`.
+
+    Args:
+        constraint: that of the trainer.
+        status: one of those of `ALMConstraint.metrics`.
+        times: steps in a row.
+
+    Example:
+        >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1)
+        >>> stop = StopOnStatus(constraint, times=5)  # SAULTrainer(..., callbacks=[stop])
+    """
+
+    def __init__(
+        self,
+        constraint: ALMConstraint | ConstraintGroup,
+        status: str = "released",
+        *,
+        times: int = 1,
+    ) -> None:
+        self.constraint, self.status, self.times = constraint, status, times
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """After the multiplier's update."""
+        found = self.constraint.metrics()["status"]
+        self._count(state, control, happened=found == self.status)
+
+
+class StopOnMetric(_Counting):
+    """Ends the training once a logged number has left its bounds, such as an evaluation's.
+
+    Args:
+        metric: as it is logged: `"eval_retain_loss"`, `"retain_loss"`, `"constraint/value"`.
+        above: stop where it is larger than this.
+        below: stop where it is smaller than this.
+        times: in so many logs in a row that have it.
+
+    Raises:
+        ValueError: without a bound.
+
+    Example:
+        >>> stop = StopOnMetric("eval_retain_loss", above=1.5)
+    """
+
+    def __init__(
+        self,
+        metric: str,
+        *,
+        above: float | None = None,
+        below: float | None = None,
+        times: int = 1,
+    ) -> None:
+        if above is None and below is None:
+            raise ValueError(
+                f"StopOnMetric: {metric!r} has no bound, so it would never stop. Did you mean "
+                "`above=...` or `below=...`?"
+            )
+        self.metric, self.above, self.below, self.times = metric, above, below, times
+
+    def _name(self) -> str:
+        return f"{super()._name()} {self.metric}"
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """Evaluations are logged, too."""
+        found = (logs or {}).get(self.metric)
+        if found is None:
+            return
+        too_large = self.above is not None and found > self.above
+        too_small = self.below is not None and found < self.below
+        self._count(state, control, happened=too_large or too_small)
