@@ -1,13 +1,13 @@
 """What a step costs against one of Dual AdamW: operations, memory, time.
 
-    python benchmarks/cost.py [--sections flops wall run perturb gpu] [--models 1B 3B 7B] [--quick]
+    python benchmarks/cost.py [--sections NAME ...] [--models 1B 3B 7B] [--quick]
 
 *flops*: operations and peak memory of a step of Llama models with 1, 3 and 7 billion weights,
 counted on tensors without data: nothing is computed, nothing is timed. *wall*: seconds of a step of
 a small Llama on this CPU, every method once per round, medians of the ratio to the Dual AdamW step
-beside it. *run*: whole runs on the embedded world of TOFU's benchmark. *perturb*: perturbing and
-restoring, in multiples of one `copy_`. *gpu*: where there is one, a random Llama of a billion
-weights under bfloat16 autocast.
+beside it. *compile*: the same with `torch.compile`, against the same without. *run*: whole runs on
+the embedded world of TOFU's benchmark. *perturb*: perturbing and restoring, in multiples of one
+`copy_`. *gpu*: where there is one, a random Llama of a billion weights under bfloat16 autocast.
 
 Sections that are run replace theirs in `cost.json`; `cost.md` is written from it.
 """
@@ -24,98 +24,31 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks import overhead
+from benchmarks.cost_compile import compiled
 from benchmarks.cost_run import whole_runs
+from benchmarks.cost_steps import (
+    METHODS,
+    SHAPES,
+    SMALL,
+    TINY,
+    Method,
+    Training,
+    llama,
+    timed,
+    trace,
+)
 from benchmarks.counters import Answers, Memory
 from benchmarks.results import replace, write_json
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
+from torch_alm import perturbed
 
 Rows = list[dict[str, Any]]
-OPEN, CLOSED = 1e9, -1e9
-SHAPES = {  # hidden, inner, layers, heads, key-value heads, words, tied embeddings
-    "1B": (2048, 8192, 16, 32, 8, 128_256, True),
-    "3B": (3072, 8192, 28, 24, 8, 128_256, True),
-    "7B": (4096, 11_008, 32, 32, 32, 32_000, False),
-}
-SMALL = (384, 1024, 4, 6, 6, 4096, True)
-TINY = (64, 128, 2, 2, 2, 256, True)
-
-
-class Method(NamedTuple):
-    """A way to take a step; `target` bounds its cost, in steps of Dual AdamW."""
-
-    name: str
-    sam: bool
-    alpha: float | None
-    last: bool = False
-    probe_every: int = 1
-    target: float | None = None
-
-    def optimizer(self, params: list[Tensor]) -> DualOptimizer:
-        sides: list[Optimizer] = [AdamW(params, lr=1e-5), AdamW(params, lr=1e-5, weight_decay=0.0)]
-        if self.sam:
-            sides = [SAM(sides[0], rho=1e-2), ReverseSAM(sides[1], rho=1e-2)]
-        constraint = None if self.alpha is None else ALMConstraint(None, self.alpha, mu=1e-3)
-        return DualOptimizer(*sides, constraint, probe_every=self.probe_every)
-
-
-BASELINE = Method("Dual AdamW", sam=False, alpha=None)
-METHODS = [
-    BASELINE,
-    Method("Dual AdamW + ALM, gate closed, last=True", sam=False, alpha=CLOSED, last=True),
-    Method("SAUL, gate open", sam=True, alpha=OPEN, target=2.05),
-    Method("SAUL, gate open, last=True", sam=True, alpha=OPEN, last=True, target=2.05),
-    Method("SAUL, gate closed", sam=True, alpha=CLOSED),
-    Method("SAUL, gate closed, last=True", sam=True, alpha=CLOSED, last=True, target=1.70),
-    Method("SAUL, gate closed, last=True, probe_every=8", True, CLOSED, True, 8, target=1.10),
-]
-
-
-def llama(shape: tuple[Any, ...]) -> LlamaForCausalLM:
-    hidden, inner, layers, heads, kv_heads, words, tied = shape
-    config = LlamaConfig(
-        hidden_size=hidden,
-        intermediate_size=inner,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        vocab_size=words,
-        tie_word_embeddings=tied,
-        use_cache=False,
-        attn_implementation="eager",  # whose products are all counted
-    )
-    return LlamaForCausalLM(config)
-
-
-class Training:
-    """Steps of one method on one model and batch."""
-
-    def __init__(self, model: nn.Module, method: Method, ids: Tensor) -> None:
-        self.model, self.method, self.ids = model, method, ids
-        self.optimizer = method.optimizer(list(model.parameters()))
-
-    def loss(self) -> Tensor:
-        kind = self.ids.device.type
-        with torch.autocast("cpu" if kind == "meta" else kind, torch.bfloat16):
-            return self.model(input_ids=self.ids, labels=self.ids).loss
-
-    def forget(self) -> tuple[Tensor, float | Tensor]:
-        loss = -self.loss()
-        return loss, 0.0 if loss.is_meta else loss.detach()  # no number comes out of no data
-
-    def step(self) -> None:
-        self.optimizer.backward(retain=self.loss, forget=self.forget, last=self.method.last)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
 
 # Counted
 
@@ -190,14 +123,6 @@ def wall(quick: bool) -> Rows:
     ]
 
 
-def timed(run: Callable[[], Any]) -> float:
-    """Seconds of this thread's own processor time on one thread, else of the wall clock."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    began = clock()
-    run()
-    return clock() - began
-
-
 def perturb(quick: bool) -> Rows:
     """Perturbing and restoring, in multiples of `copy_`."""
     shapes = overhead.llama_shapes(1, 2000) if quick else overhead.llama_shapes(6, 8000)
@@ -251,7 +176,7 @@ def pointers(weights: overhead.Weights) -> Callable[[], None]:
     return run
 
 
-def gpu(quick: bool) -> Rows:
+def gpu(quick: bool, traces: Path | None) -> Rows:
     """Tokens per second, peak memory and waits for the device of a billion random weights."""
     if not torch.cuda.is_available():
         return []
@@ -282,6 +207,8 @@ def gpu(quick: bool) -> Rows:
             }
         )
         rows[-1]["ratio"] = rows[-1]["seconds"] / rows[0]["seconds"]
+        if traces is not None:
+            trace(training, traces)
         del training, model
         torch.cuda.empty_cache()
     return rows
@@ -302,14 +229,16 @@ def synchronised_timer() -> Iterator[list[float]]:
 SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
     "flops": lambda options: flops(options.quick, options.models),
     "wall": lambda options: wall(options.quick),
+    "compile": lambda options: compiled(options.quick),
     "run": lambda options: whole_runs(options.quick),
     "perturb": lambda options: perturb(options.quick),
-    "gpu": lambda options: gpu(options.quick),
+    "gpu": lambda options: gpu(options.quick, options.traces),
 }
 TITLES = {
     "flops": "Operations and peak memory of a step, counted (4 x 512 tokens, float32)",
     "wall": "Time of a step of a small Llama on the CPU (4 x 64 tokens, bfloat16 autocast)",
-    "run": "Training seconds of a whole run on the embedded world (20 epochs, medians of 5 seeds)",
+    "compile": "Time of a step with `torch.compile`, relative to the same step without",
+    "run": "Training seconds of a whole run on the embedded world (20 epochs, medians of 3 seeds)",
     "perturb": "Perturb and restore, in multiples of `copy_`",
     "gpu": "A billion random weights on a GPU (4 x 512 tokens, bfloat16 autocast)",
 }
@@ -317,7 +246,7 @@ TITLES = {
 
 COLUMNS = (
     *("model", "dtype", "method", "way", "flops", "gate open", "milliseconds", "seconds"),
-    *("tokens per second", "waits"),
+    *("tokens per second", "waits", "compiled again"),
     *("ratio", "quartiles", "target", "memory ratio", "extra copies"),
 )
 
@@ -379,6 +308,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sections", nargs="+", default=[*SECTIONS], choices=[*SECTIONS])
     parser.add_argument("--models", nargs="+", default=[*SHAPES], choices=[*SHAPES])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
+    parser.add_argument("--traces", type=Path, help="folder for profiles of steps on the GPU")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args(arguments)

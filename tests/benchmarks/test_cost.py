@@ -1,8 +1,12 @@
 """The cost benchmark counts what it says it counts."""
 
-import pytest
+import json
+from pathlib import Path
 
-from benchmarks import cost, cost_run
+import pytest
+import torch
+
+from benchmarks import cost, cost_run, cost_steps
 
 
 @pytest.mark.parametrize(
@@ -18,8 +22,8 @@ def test_a_forward_is_a_third_of_a_pass_and_sam_takes_two(name: str, passes: int
 
     A little is missing: the first layer's inputs need no gradient.
     """
-    method = next(method for method in cost.METHODS if method.name == name)
-    base, mine = (cost.counted(cost.TINY, each, (2, 16)) for each in (cost.BASELINE, method))
+    method = next(method for method in cost_steps.METHODS if method.name == name)
+    base, mine = (cost.counted(cost_steps.TINY, each, (2, 16)) for each in (cost_steps.BASELINE, method))
     assert mine["flops"] / base["flops"] == pytest.approx(passes / 6, rel=0.01)
     assert (mine["peak bytes"] > base["peak bytes"]) == ("open" in name)
 
@@ -46,3 +50,12 @@ def test_a_whole_run_is_compared_seed_by_seed(gate_open: float, target: float | 
     found = cost_run.row("SAUL", lines)
     assert found["ratio"] == pytest.approx(1.2) and found["seconds"] == 12
     assert found["gate open"] == pytest.approx(gate_open) and found["target"] == target
+
+
+def test_a_trace_names_both_passes_of_a_step(tmp_path: Path) -> None:
+    ids = torch.zeros(1, 8, dtype=torch.long)
+    training = cost_steps.Training(cost_steps.llama(cost_steps.TINY), cost_steps.METHODS[2], ids)
+    path = cost_steps.trace(training, tmp_path / "traces")
+    assert path.name == "saul-gate-open.json"
+    names = [event.get("name") for event in json.loads(path.read_text())["traceEvents"]]
+    assert names.count("aten::embedding") == 4, "four forward passes"
