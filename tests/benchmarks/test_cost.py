@@ -23,7 +23,8 @@ def test_a_forward_is_a_third_of_a_pass_and_sam_takes_two(name: str, passes: int
     A little is missing: the first layer's inputs need no gradient.
     """
     method = next(method for method in cost_steps.METHODS if method.name == name)
-    base, mine = (cost.counted(cost_steps.TINY, each, (2, 16)) for each in (cost_steps.BASELINE, method))
+    both = (cost_steps.BASELINE, method)
+    base, mine = (cost.counted(cost_steps.TINY, each, (2, 16)) for each in both)
     assert mine["flops"] / base["flops"] == pytest.approx(passes / 6, rel=0.01)
     assert (mine["peak bytes"] > base["peak bytes"]) == ("open" in name)
 
