@@ -46,7 +46,7 @@ COURSES = {
     ),
     # bf16 autocast saves time where the processor has it
     "muse": Course(
-        Recipe("bpe", 4000, 2, 192, 4, Schedule(12, batch_size=1, lr=1e-3, bfloat16=True)), 1, 2
+        Recipe("bpe", 3000, 2, 128, 4, Schedule(15, batch_size=1, lr=2e-3, bfloat16=True)), 1, 2
     ),
     "muse-quick": Course(Recipe("bpe", 1000, 2, 64, 4, Schedule(1, batch_size=4, lr=5e-3)), 1, 1),
 }

@@ -83,7 +83,7 @@ RECOMMENDED: Change = {
     **both(1e-2),
 }
 
-# Byte pairs of 4,000: ln 4000 = 8.3.
+# Byte pairs of 3,000: ln 3000 = 8.0.
 RECOMMENDED_SPLITS: dict[str, Change] = {split: {"alpha": 7.5} for split in PAPER_SPLITS}
 
 MUSE = Presets(
