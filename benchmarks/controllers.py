@@ -1,16 +1,19 @@
 """Three constraint controllers on the same problems: ours, cooper, humancompatible-train.
 
     python benchmarks/controllers.py [--quick] [--only LIBRARY ...] [--no-problems]
-        [--output FILE.json]
+        [--more | --no-more] [--output DIR]
 
 - solved: problems with known optima (`tests/problems.py`), one default for all: Adam, 4,000 steps,
-  lr 5e-2 with a cosine schedule, mu = 1; the dual step every 50 steps, and every step;
+  lr 5e-2 with a cosine schedule, mu = 1; the dual step every 50 steps, and every step; ours also
+  on more problems (`tests/problems_more.py`), with the penalty as it is and growing;
 - noise: an inactive constraint (slack 0.1, sd 1, mu 1) for 20,000 steps: mean multiplier, and the
   share of steps on which it is above zero;
 - NaN: whether multiplier and weights are finite 15 steps after one NaN measurement;
 - resume: saved and loaded in fresh objects, how often 10 further steps are what they would have
   been;
 - cost: thread time per step on a one-parameter model, and what a constraint that never acts costs.
+
+DIR receives `controllers.json` and, written from it, `controllers.md`.
 
 The two peers are not dependencies: `pip install cooper-optim` and
 `pip install --no-deps humancompatible-train`.
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import math
 import random
 import statistics
@@ -33,11 +37,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam
 
+from benchmarks.controllers_table import filtered, markdown, more_lines
 from benchmarks.peers import Controller, Cooper, HumanCompatible, Ours
-from benchmarks.results import write_json
+from benchmarks.results import replace, write_json
 from benchmarks.snippets import LINES, SNIPPETS
+from tests import slsqp
 from tests.problems import EASY, Problem
-from torch_alm import ALMConstraint
+from tests.problems import solve as solve_with
+from tests.problems_more import MORE
+from torch_alm import ALMConstraint, PenaltyGrowth
 
 LIBRARIES: dict[str, type[Controller]] = {
     "torch-alm": Ours,
@@ -77,6 +85,29 @@ def solved(library: type[Controller], every: int, steps: int) -> dict[str, Any]:
         for tolerance in (1e-3, 1e-5)
     }
     return {"1e-3": within[1e-3], "1e-5": within[1e-5], "of": len(found), "problems": found}
+
+
+GROWTH = {
+    "as it is": {},
+    "growing": {"growth": PenaltyGrowth(factor=2.0, limit=1e3), "tolerance": 1e-6},
+}
+
+
+def more(steps: int) -> dict[str, Any]:
+    """Ours on more problems: how far from the published optimum, and SciPy from the same start.
+
+    Of a problem with several optima each may find its own; `scipy` says which one that does.
+    """
+    found: dict[str, Any] = {}
+    for problem in MORE:
+        x = torch.tensor(slsqp.optimum(problem))
+        gap = abs(float(problem.objective(x)) - problem.optimum) / (1 + abs(problem.optimum))
+        ends = {name: solve_with(problem, steps, **how) for name, how in GROWTH.items()}
+        found[problem.name] = {
+            "scipy": gap,
+            **{name: [end.violation, end.gap] for name, end in ends.items()},
+        }
+    return found
 
 
 UNSOLVED = {"1e-3": "-", "1e-5": "-", "of": len(EASY)}
@@ -254,7 +285,9 @@ def gate(steps: int) -> dict[str, float]:
     return {"retain only": microseconds(retain_only, steps) / 1e3, **found}
 
 
-def compare(names: list[str], *, quick: bool, problems: bool) -> dict[str, Any]:
+def compare(
+    names: list[str], *, quick: bool, problems: bool, further: bool = True
+) -> dict[str, Any]:
     """Everything, by library."""
     steps, noisy, timed = (400, 2_000, 200) if quick else (4_000, 20_000, 2_000)
     costs, gates = cost(timed), gate(timed // 20)
@@ -273,6 +306,8 @@ def compare(names: list[str], *, quick: bool, problems: bool) -> dict[str, Any]:
             "every step": solved(library, 1, steps) if problems else UNSOLVED,
         }
         print(row(name, found[name]), flush=True)
+    if further and problems:
+        found["more"] = more(steps)
     return found
 
 
@@ -304,24 +339,41 @@ def main() -> int:
         "--only", nargs="+", choices=LIBRARIES, default=list(LIBRARIES), help="of these libraries"
     )
     parser.add_argument("--no-problems", action="store_true", help="all but the long part")
-    parser.add_argument("--output", type=Path, help="where to write the numbers as JSON")
+    further = parser.add_mutually_exclusive_group()
+    further.add_argument("--more", action="store_true", help="only the further problems")
+    further.add_argument("--no-more", action="store_true", help="without the further problems")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write the numbers")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    path = options.output / "controllers.json" if options.output else None
+    if options.more:
+        earlier = json.loads(path.read_text()) if path else {}
+        publish(path, {**earlier, "more": more(400 if options.quick else 4_000)})
+        return 0
     print(HEADER)
-    found = compare(options.only, quick=options.quick, problems=not options.no_problems)
-    mean, stored, acting = found["filtered noise"]
-    print(
-        f"\ntorch-alm with every=50, window=50, deadband=1: mean multiplier {mean:.3f}, stored "
-        f"above zero on {stored:.0%}, acting on {acting:.0%} of the steps"
+    found = compare(
+        options.only,
+        quick=options.quick,
+        problems=not options.no_problems,
+        further=not options.no_more,
     )
+    print(f"\n{filtered(found)}")
     print("us/step: " + ", ".join(f"{name} {value:.0f}" for name, value in found["cost"].items()))
     print(
         "ms/step with a constraint that never acts: "
         + ", ".join(f"{name} {value:.2f}" for name, value in found["gate"].items())
     )
-    if options.output:
-        write_json(options.output, found)
+    publish(path, found)
     return 0
+
+
+def publish(path: Path | None, found: dict[str, Any]) -> None:
+    """Say how the further problems went; write the numbers, and the tables beside them."""
+    if "more" in found:
+        print("\n".join(more_lines(found["more"])))
+    if path is not None:
+        write_json(path, found)
+        replace(path.with_suffix(".md"), markdown(found))
 
 
 if __name__ == "__main__":

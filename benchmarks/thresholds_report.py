@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.metrics.memorization import privleak
-from benchmarks.results import ResultsFolder, Row, replace, write_json
+from benchmarks.results import ResultsFolder, Row, replace
 from benchmarks.thresholds_figures import draw
 from benchmarks.variants import candidates, presets, pressures, targets
 
@@ -39,19 +39,27 @@ RULE = (
 
 
 def publish(path: Path, part: str) -> None:
-    """Write `report.md` and the figures of a folder; for a choice, `choice.json`."""
+    """Write `report.md` and the figures of a folder."""
     folder = ResultsFolder(path)
-    rows = with_privleak(folder.rows())
-    split = json.loads(folder.settings.read_text())["split"]
-    labels = {one.key: one.label for one in PARTS[part](split)}
+    text = page(folder, part)
+    replace(path / "report.md", text)
+    draw(folder.rows(), labels_of(folder, part), part, path)
+    print(text)
+
+
+def page(folder: ResultsFolder, part: str) -> str:
+    """`report.md`, from the lines of a folder; with the choice where there is one."""
+    rows, labels = with_privleak(folder.rows()), labels_of(folder, part)
     text = report(rows, labels, part)
     if part == "choose":
-        chosen = choice(rows)
-        write_json(path / "choice.json", {"rule": RULE, "chosen": chosen})
-        text += f"\n{RULE}\n\nChosen: {labels.get(chosen or '', 'nothing')}.\n"
-    replace(path / "report.md", text)
-    draw(rows, labels, part, path)
-    print(text)
+        text += f"\n{RULE}\n\nChosen: {labels.get(choice(rows) or '', 'nothing')}.\n"
+    return text
+
+
+def labels_of(folder: ResultsFolder, part: str) -> dict[str, str]:
+    """The variants of a part and their names."""
+    split = json.loads(folder.settings.read_text())["split"]
+    return {one.key: one.label for one in PARTS[part](split)}
 
 
 def with_privleak(rows: Sequence[Row]) -> list[Row]:

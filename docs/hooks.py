@@ -1,6 +1,7 @@
 """What the site needs beyond its pages: shared texts, sources, examples, formulas.
 
 README, CONTRIBUTING and CHANGELOG exist once, in the root of the repository, and become pages here.
+Measured figures lie under `benchmarks/results/` and appear below `results/` here.
 A line `::source FILE NAME` becomes the code of that function. Examples in docstrings become code
 blocks. A fence marked `math` becomes MathML, which browsers draw by themselves.
 """
@@ -17,6 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 PAGES = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -37,9 +39,12 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the shared texts as pages."""
+    """Add the shared texts as pages, and the measured figures."""
     for page, source in PAGES.items():
         files.append(File.generated(config, page, content=_as_page((ROOT / source).read_text())))
+    for figure in sorted(RESULTS.rglob("*.png")):
+        page = Path("results") / figure.relative_to(RESULTS)
+        files.append(File.generated(config, page.as_posix(), abs_src_path=str(figure)))
     return files
 
 
