@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from benchmarks.methods.rmu import TopicBatch
+
 T = TypeVar("T")
 PATIENCE = timedelta(hours=12)
 """How long others wait while the first rank trains a model or generates answers."""
@@ -74,7 +76,8 @@ def share(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     rows = len(next(iter(batch.values())))
     mine = range(dist.get_rank(), max(rows, world()), world())
     index = torch.tensor([i % rows for i in mine])
-    return {name: tensor[index.to(tensor.device)] for name, tensor in batch.items()}
+    found = {name: tensor[index.to(tensor.device)] for name, tensor in batch.items()}
+    return TopicBatch(found, batch.topic) if isinstance(batch, TopicBatch) else found
 
 
 def average_gradients(model: nn.Module) -> None:

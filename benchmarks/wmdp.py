@@ -1,0 +1,30 @@
+r"""WMDP, or a small world of the same kind: train, unlearn with RMU's losses, and compare.
+
+python benchmarks/wmdp.py                                  the embedded world, eight methods
+python benchmarks/wmdp.py --methods all --seeds 5          every method, mean and deviation
+python benchmarks/wmdp.py --model NAME_OR_PATH --data DIR --mmlu DIR \
+    --forget cyber=CORPUS --retain CORPUS                  a causal LM; your own corpora
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.script import run_script
+from benchmarks.wmdp_task import Wmdp, add_data_arguments, load_data
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; 0 when every run is finished."""
+    return run_script(
+        argv,
+        prog="wmdp.py",
+        doc=__doc__,
+        add_data_arguments=add_data_arguments,
+        load_data=load_data,
+        benchmark=Wmdp,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
