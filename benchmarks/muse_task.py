@@ -94,6 +94,11 @@ class Muse(LanguageBenchmark):
         """Tokens of a block."""
         return self.given.block or (BLOCK if self.is_real else WORLD_BLOCK)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row: those of a block."""
+        return self.block
+
     def prepare(self) -> None:
         super().prepare()
         self.retrained_auc = muse.RETRAINED_AUC.get(self.split)
