@@ -79,10 +79,10 @@ def by_pressure(rows: Sequence[Row], labels: dict[str, str]) -> Figure:
         for at, start in enumerate(("0", "1")):
             points = [(row, mu_of(row)) for row in rows if is_step(row, start)]
             known = [{**row, "mu": mu} for row, mu in points if row.get(key) is not None]
-            line(axes, known, "mu", key, f"step, λ₀ = {start}", 2 * at + 2)
+            line(axes, known, "mu", key, f"λ₀ = {start}, step", 2 * at + 2)
             flat = [r[key] for r in rows if is_gate(r, start) and r.get(key) is not None]
             if flat:
-                axes.axhline(fmean(flat), ls="--", color=f"C{at}", label=f"gradient, λ₀ = {start}")
+                axes.axhline(fmean(flat), ls="--", color=f"C{at}", label=f"λ₀ = {start}, gradient")
         axes.set(xscale="log", xlabel="μ", title=title)
     figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
