@@ -1,0 +1,202 @@
+"""The launcher; for real where `OPEN_UNLEARNING` points to a checkout and the TOFU files exist."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
+
+from tests.integrations import toy
+from torch_alm.integrations.openunlearning.__main__ import CONFIGS, completed, main
+from torch_alm.integrations.openunlearning._trainers import trainers
+
+CHECKOUT = os.environ.get("OPEN_UNLEARNING", "")
+DATA = Path(__file__).parents[3] / "shared" / "data" / "tofu"
+real = pytest.mark.skipif(
+    not CHECKOUT or not DATA.is_dir(),
+    reason="OPEN_UNLEARNING does not point to a checkout of OpenUnlearning, or no TOFU files",
+)
+
+
+def test_overrides_are_completed_and_nothing_given_is_lost() -> None:
+    start = ["--config-name=unlearn.yaml", f"hydra.searchpath=[{CONFIGS}]"]
+    assert completed(["a=1"]) == [*start, "trainer=SAUL", "a=1"]
+    assert completed(["trainer=ALM"]) == [*start, "trainer=ALM"]
+    assert completed(["--config-name=x"]) == [start[1], "trainer=SAUL", "--config-name=x"]
+    merged = completed(["b=2", "hydra.searchpath=[file:///c]"])[1]
+    assert merged == f"hydra.searchpath=[{CONFIGS},file:///c]"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_says_how_it_is_used(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match=r"usage: .* CHECKOUT \[overrides\]"):
+        main(arguments)
+
+
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"has no src/train\.py"):
+        main([str(tmp_path)])
+
+
+def launched(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """In a process of its own: it changes the folder, the path and `__main__`."""
+    root = Path(__file__).parents[2]
+    path = os.pathsep.join([str(root), str(folder), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "torch_alm.integrations.openunlearning", *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_package_that_the_checkout_needs_is_named(tmp_path: Path) -> None:
+    source = tmp_path / "src"
+    (source / "trainer").mkdir(parents=True)
+    (source / "train.py").touch()
+    (source / "trainer" / "__init__.py").write_text("import a_package_nobody_has")
+    done = launched(str(tmp_path), folder=tmp_path)
+    assert done.returncode == 1
+    assert "imports a_package_nobody_has, which is not installed" in done.stderr
+
+
+class Theirs(Trainer):
+    """What OpenUnlearning's trainers take."""
+
+    def __init__(
+        self, *args: Any, evaluators: Any = None, template_args: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["SAUL", "ALM"])
+def test_a_configuration_becomes_a_trainer_that_stops_once_released(
+    name: str, tmp_path: Path
+) -> None:
+    kinds = {kind.__name__: kind for kind in trainers(Theirs)}
+    trainer = toy.trainer(
+        kinds[name],
+        tmp_path,
+        evaluators=None,
+        template_args={},
+        tokenizer=None,
+        alpha=-1.0,
+        mu=0.5,
+        constraint={"window": 3},
+        stop_when_released=2,
+    )
+    trainer.train()
+    assert trainer.constraint.window == 3 and trainer.constraint.mu == 0.5
+    assert trainer.state.global_step == 2
+
+
+def test_a_measure_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no measure 'nll'\. Did you mean one of answer_nll, "):
+        toy.trainer(trainers(Theirs)[0], tmp_path, alpha=1.0, measure="nll")
+
+
+def small_model(folder: Path) -> str:
+    """Words of the data as tokens, and a Llama with one layer."""
+    rows = [json.loads(line) for line in (DATA / "forget01.json").read_text().splitlines()]
+    words = {word: None for row in rows for text in row.values() for word in text.split()}
+    names = ["<pad>", "<eos>", "<unk>", *words]
+    bare = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, "<unk>"))
+    bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=bare, **special).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(names),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+STUBS = {  # of what it imports and this run does not use
+    "deepspeed": {"__init__.py": "class DeepSpeedEngine: pass"},
+    "lm_eval": {
+        "__init__.py": "simple_evaluate = None",
+        "models/__init__.py": "",
+        "models/hf_vlms.py": "HFLM = None",
+        "tasks.py": "TaskManager = None",
+    },
+}
+
+
+def stand_ins(folder: Path) -> Path:
+    """For heavy packages that OpenUnlearning imports, where they are not installed."""
+    for name, files in STUBS.items():
+        if importlib.util.find_spec(name) is None:
+            for file, text in files.items():
+                path = folder / name / file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+    return folder
+
+
+def from_files(side: str, file: str) -> list[str]:
+    args = f"data.{side}.TOFU_QA_{side}.args.hf_args"
+    return [f"{args}.path=json", f"{args}.name={file}", f"+{args}.data_files={DATA}/{file}.json"]
+
+
+@real
+@pytest.mark.parametrize("name", ["SAUL", "ALM"])
+def test_an_unmodified_checkout_unlearns_tofu(name: str, tmp_path: Path) -> None:
+    model, output = small_model(tmp_path / "model"), tmp_path / "out"
+    done = launched(
+        CHECKOUT,
+        "experiment=unlearn/tofu/default",
+        f"trainer={name}",
+        "task_name=test",
+        "model=phi-1_5",
+        f"model.model_args.pretrained_model_name_or_path={model}",
+        f"model.tokenizer_args.pretrained_model_name_or_path={model}",
+        "+model.model_args.torch_dtype=float32",
+        *from_files("forget", "forget01"),
+        *from_files("retain", "retain99"),
+        "~eval.tofu",
+        f"paths.output_dir={output}",
+        "trainer.method_args.alpha=6.35",
+        "trainer.method_args.mu=0.1",
+        "trainer.args.warmup_epochs=null",
+        "~trainer.args.logging_dir",  # transformers 5 has no such argument any more
+        "trainer.args.bf16=false",
+        "trainer.args.bf16_full_eval=false",
+        "trainer.args.optim=adamw_torch",
+        "trainer.args.report_to=none",
+        "trainer.args.logging_steps=1",
+        "trainer.args.per_device_train_batch_size=8",
+        "trainer.args.gradient_accumulation_steps=1",
+        "trainer.args.learning_rate=1e-3",
+        "trainer.args.num_train_epochs=8",
+        "trainer.args.do_eval=false",
+        "trainer.args.eval_strategy=no",
+        "trainer.args.eval_on_start=false",
+        "+trainer.args.use_cpu=true",
+        folder=stand_ins(tmp_path),
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    state = json.loads((output / "trainer_state.json").read_text())
+    logs = [line for line in state["log_history"] if "constraint/value" in line]
+    assert len(logs) == 40  # 40 rows, 8 a step, 8 epochs
+    print([round(line["constraint/value"], 2) for line in logs])
+    assert logs[0]["constraint/value"] < 6.3 and logs[-1]["constraint/value"] > 6.35
+    assert {line["constraint/gate"] for line in logs} == {0.0, 1.0}
+    trained = LlamaForCausalLM.from_pretrained(output).state_dict()
+    before = LlamaForCausalLM.from_pretrained(model).state_dict()
+    assert all(not torch.equal(trained[n], p) for n, p in before.items() if "proj" in n)

@@ -1,0 +1,26 @@
+r"""SAUL and "+ ALM" in OpenUnlearning, with a checkout of it that nobody has to edit.
+
+    python -m torch_alm.integrations.openunlearning CHECKOUT [hydra overrides]
+
+runs the checkout's `src/train.py` with two more trainers, `trainer=SAUL` (the default) and
+`trainer=ALM`. Everything else, overrides included, is as OpenUnlearning documents it; the
+configuration is `unlearn.yaml` unless `--config-name` says otherwise. Paths are relative to the
+checkout, where the run takes place.
+
+    python -m torch_alm.integrations.openunlearning ~/open-unlearning \
+        experiment=unlearn/tofu/default task_name=saul trainer.method_args.alpha=4.0
+
+`trainer.method_args` of both trainers:
+
+- `alpha`, required: the level that the forget measure has to reach.
+- `mu`: see `ALMConstraint`.
+- `measure`: a name in `torch_alm.measures`; the mean negative log-likelihood by default.
+- `constraint`: further arguments of `ALMConstraint`, such as `{window: 8, deadband: 1.0}`.
+- `stop_when_released`: end the run after so many released steps in a row; 0 never does. A
+  threshold that is given back once it is met is what early stopping is asked for.
+
+and of SAUL also `rho`, `forget_rho`, `scale` and the others of `SAULTrainer`. OpenUnlearning loads
+models in bfloat16, which swallows a perturbation: pass `model.model_args.torch_dtype=float32`.
+
+Needs what OpenUnlearning needs, deepspeed and lm-eval included: it imports both.
+"""

@@ -1,0 +1,70 @@
+"""Run a checkout's training script with our trainers registered."""
+
+import os
+import runpy
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from torch_alm.integrations.openunlearning._trainers import trainers
+
+CONFIGS = "pkg://torch_alm.integrations.openunlearning.configs"
+SEARCH_PATH = "hydra.searchpath="
+
+
+def main(arguments: list[str]) -> None:
+    """Run `CHECKOUT/src/train.py` as `__main__`, in the checkout, with these overrides."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.exit("usage: python -m torch_alm.integrations.openunlearning CHECKOUT [overrides]")
+    checkout, *overrides = arguments
+    script = _script(checkout)
+    os.chdir(script.parent.parent)
+    sys.path.insert(0, str(script.parent))
+    package = _import("trainer", checkout)
+    for kind in trainers(import_module("trainer.unlearn.base").UnlearnTrainer):
+        package._register_trainer(kind)
+    sys.argv = [str(script), *completed(overrides)]
+    # Importing the script and calling its `main` does not do: Hydra would look for the
+    # configuration relative to a module.
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def completed(overrides: list[str]) -> list[str]:
+    """The overrides with our configurations, our trainer and OpenUnlearning's unlearning mode."""
+    ours = [f"{SEARCH_PATH}[{CONFIGS}]"]
+    for i, given in enumerate(overrides):
+        if given.startswith(SEARCH_PATH):
+            theirs = given.removeprefix(SEARCH_PATH).strip("[]")
+            overrides = [*overrides[:i], *overrides[i + 1 :]]
+            ours = [f"{SEARCH_PATH}[{CONFIGS},{theirs}]"]
+    if not any(o.startswith(("--config-name", "-cn")) for o in overrides):
+        ours.insert(0, "--config-name=unlearn.yaml")
+    if not any(o.startswith("trainer=") for o in overrides):
+        ours.append("trainer=SAUL")
+    return [*ours, *overrides]
+
+
+def _script(checkout: str) -> Path:
+    script = Path(checkout).expanduser().resolve() / "src" / "train.py"
+    if not script.is_file():
+        sys.exit(
+            f"{checkout} has no src/train.py. Is it a checkout of OpenUnlearning "
+            "(github.com/locuslab/open-unlearning)?"
+        )
+    return script
+
+
+def _import(name: str, checkout: str) -> ModuleType:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        sys.exit(
+            f"OpenUnlearning at {checkout} imports {error.name}, which is not installed. Did you "
+            "mean to install its requirements.txt and lm-eval first? Without a GPU, "
+            "`DS_BUILD_OPS=0 pip install deepspeed` builds no kernels."
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

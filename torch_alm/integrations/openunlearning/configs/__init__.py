@@ -1,0 +1,1 @@
+"""Configurations that Hydra finds through `hydra.searchpath`."""
