@@ -25,13 +25,13 @@ from benchmarks.presets.muse import MUSE
 from benchmarks.runner import Evaluation
 from torch_alm.language import losses
 
-WORLD_BLOCK = 256
-"""Tokens of a block in the embedded world, whose texts are short."""
+BLOCKS = {"passages": 256, "passages-quick": 128}
+"""Tokens of a block in the embedded worlds, whose texts are short."""
 
 LOOKED_AT = 32
 """Blocks of each corpus whose loss is measured."""
 
-QUICK_TEXTS, QUICK_QUESTIONS = 6, 8
+QUICK_COUNT, QUICK_CHARACTERS = 6, 600
 """What `--quick` leaves of real data: a model that learns next to nothing, but at once."""
 
 
@@ -61,9 +61,8 @@ def load_data(given: argparse.Namespace) -> MuseData:
     else:
         named = given.data.name if given.data.name in CORPORA else "news"
         data = load_muse(given.data, given.corpus or named, given.retain)
-    if given.quick:
-        return data.shortened(given.texts or QUICK_TEXTS, QUICK_QUESTIONS)
-    return data if given.texts is None else data.shortened(given.texts)
+    found = data if given.texts is None else data.shortened(given.texts)
+    return found.glimpse(QUICK_COUNT, QUICK_CHARACTERS) if given.quick else found
 
 
 class Muse(LanguageBenchmark):
@@ -92,7 +91,7 @@ class Muse(LanguageBenchmark):
     @property
     def block(self) -> int:
         """Tokens of a block."""
-        return self.given.block or (BLOCK if self.is_real else WORLD_BLOCK)
+        return self.given.block or BLOCKS.get(self.data.name, BLOCK)
 
     @property
     def longest(self) -> int:

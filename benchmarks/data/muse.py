@@ -46,10 +46,6 @@ class Quiz:
     pairs: tuple[Pair, ...]
     shots: tuple[Pair, ...]
 
-    def shortened(self, questions: int | None) -> Quiz:
-        """The first questions alone; all of them if None."""
-        return replace(self, pairs=self.pairs[:questions])
-
 
 @dataclass(frozen=True)
 class MuseData:
@@ -77,12 +73,8 @@ class MuseData:
     members: tuple[str, ...]
     strangers: tuple[str, ...]
 
-    def shortened(self, texts: int, questions: int | None = None) -> MuseData:
-        """The task with the first texts alone, so that a model from scratch can learn them.
-
-        Args:
-            texts: How many texts to forget, to retain, and of the holdout set.
-            questions: How many questions of each quiz; all of them if None.
+    def shortened(self, texts: int) -> MuseData:
+        """The task with the first texts of each kind alone, for a model that has to learn them.
 
         Raises:
             ValueError: No extract, or no text of PrivLeak's, is in what is left to forget.
@@ -102,10 +94,27 @@ class MuseData:
             forget=forget,
             retain=self.retain[:texts],
             verbatim=verbatim,
-            forget_quiz=self.forget_quiz.shortened(questions),
-            retain_quiz=self.retain_quiz.shortened(questions),
             members=members,
             strangers=self.strangers[: len(members)],
+        )
+
+    def glimpse(self, count: int, characters: int) -> MuseData:
+        """So little of everything that a run takes seconds and means nothing."""
+
+        def some(texts: Sequence[str]) -> tuple[str, ...]:
+            return tuple(text[:characters] for text in texts[:count])
+
+        return replace(
+            self,
+            forget=some(self.forget),
+            retain=some(self.retain),
+            verbatim=tuple(
+                e._replace(prompt=e.prompt[-characters:]) for e in self.verbatim[:count]
+            ),
+            forget_quiz=replace(self.forget_quiz, pairs=self.forget_quiz.pairs[:count]),
+            retain_quiz=replace(self.retain_quiz, pairs=self.retain_quiz.pairs[:count]),
+            members=some(self.members),
+            strangers=some(self.strangers),
         )
 
 

@@ -143,16 +143,26 @@ def test_text_without_tokens_is_refused() -> None:
 
 
 def test_a_shortened_task_measures_what_it_still_forgets() -> None:
-    found = WORLD.shortened(2, 3)
+    found = WORLD.shortened(2)
     assert found.forget == WORLD.forget[:2]
+    assert found.retain == WORLD.retain[:2]
     assert found.verbatim == WORLD.verbatim[:2]
     assert found.members == WORLD.members[:2]
     assert found.strangers == WORLD.strangers[:2]
-    assert found.forget_quiz.pairs == WORLD.forget_quiz.pairs[:3]
-    assert found.retain_quiz.shots == WORLD.retain_quiz.shots
-    assert WORLD.shortened(99).forget_quiz == WORLD.forget_quiz
+    assert found.forget_quiz == WORLD.forget_quiz
     with pytest.raises(ValueError, match=r"0 extracts of VerbMem and 0 texts.*more texts"):
         WORLD.shortened(0)
+
+
+def test_a_glimpse_has_something_of_everything() -> None:
+    found = WORLD.glimpse(2, 50)
+    assert found.forget == tuple(text[:50] for text in WORLD.forget[:2])
+    assert found.verbatim[0].continuation == WORLD.verbatim[0].continuation
+    assert WORLD.verbatim[0].prompt.endswith(found.verbatim[0].prompt)
+    assert [len(quiz.pairs) for quiz in (found.forget_quiz, found.retain_quiz)] == [2, 2]
+    assert found.retain_quiz.shots == WORLD.retain_quiz.shots
+    sizes = {len(texts) for texts in (found.retain, found.members, found.strangers)}
+    assert sizes == {2}
 
 
 def test_the_published_news_files() -> None:
