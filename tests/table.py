@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adafactor, AdamW, Optimizer
 
+from tests import third_party
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
 Make = Callable[[list[Any]], Optimizer]
@@ -47,6 +48,9 @@ ROWS: dict[str, Make] = {
     "Dual(SGD, Adafactor)": lambda params: DualOptimizer(sgd(params), Adafactor(params, lr=0.01)),
     "SAUL": saul,
     "SAUL, scale=step": lambda params: saul(params, scale="step"),
+    "SAM(pytorch_optimizer.Lion)": lambda params: SAM(third_party.LION(params), rho=0.05),
+    "SAM(torchao.AdamW8bit)": lambda params: SAM(third_party.TORCHAO(params), rho=0.05),
+    "SAM(bitsandbytes.AdamW8bit)": lambda params: SAM(third_party.BNB(params), rho=0.05),
 }
 PLAIN = [name for name in ROWS if "(" not in name and "SAUL" not in name]
 OURS = [name for name in ROWS if name not in PLAIN]

@@ -172,7 +172,7 @@ def test_an_unmodified_checkout_unlearns_tofu(name: str, tmp_path: Path) -> None
         "~eval.tofu",
         f"paths.output_dir={output}",
         "trainer.method_args.alpha=6.35",
-        "trainer.method_args.mu=0.1",
+        "trainer.method_args.mu=2.0",
         "trainer.args.warmup_epochs=null",
         "~trainer.args.logging_dir",  # transformers 5 has no such argument any more
         "trainer.args.bf16=false",
