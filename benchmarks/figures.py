@@ -25,13 +25,14 @@ PANELS = {
 }
 
 
-def training(traces: Traces, path: Path) -> None:
+def training(traces: Traces, path: Path, titles: Mapping[str, str] | None = None) -> None:
     """lambda, violation and both losses over steps, one line per method.
 
     Losses are those the method computed: under SAM, at the perturbed weights.
     """
     figure = Figure(figsize=(11, 7), layout="constrained")
-    for axes, (key, title) in zip(figure.subplots(2, 2).flat, PANELS.items(), strict=True):
+    panels = PANELS | (titles or {})
+    for axes, (key, title) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         for method, steps in traces.items():
             _line(axes, method, [row for row in steps if row.get(key) is not None], key)
         axes.set(title=title, xlabel="step")
@@ -99,7 +100,8 @@ def colour(method: str) -> tuple[float, float, float, float] | str:
     fixed = {**dict.fromkeys(REFERENCE_LABELS, "black"), "saul": "crimson"}
     if method in fixed:
         return fixed[method]
-    baselines = [key for key in methods.names("any") if not key.endswith("+alm") and key not in fixed]
+    plain = [key for key in methods.names("any") if not key.endswith("+alm")]
+    baselines = [key for key in plain if key not in fixed]
     at = baselines.index(method.removesuffix("+alm"))
     return colormaps["tab20"](2 * at % 20 + 2 * at // 20)
 

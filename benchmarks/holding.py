@@ -21,7 +21,8 @@ class Holding:
 
     Attributes:
         parameters: Regular expression that the whole name of a trained parameter matches. `all`
-            trains everything; `rmu` the down projections of RMU's layer and the two before it.
+            trains everything; `rmu` the down projections of RMU's layer and the two before it,
+            `below` all of RMU's layer and those before it.
         lora: Rank of adapters on every linear layer, trained instead; 0 for none.
         dtype: Of the weights that are not trained. With bfloat16 products are taken in it too.
         trained_dtype: Of those that are; bfloat16 swallows small moves.
@@ -40,7 +41,7 @@ class Holding:
         Raises:
             ValueError: Adapters beside chosen parameters, or a rank below 0.
         """
-        if self.lora < 0 or (self.lora and self.parameters not in ("all", "rmu")):
+        if self.lora < 0 or (self.lora and self.parameters not in ("all", "rmu", "below")):
             raise ValueError(
                 f"--lora {self.lora} with --parameters {self.parameters!r}: either adapters are "
                 "trained or parameters are. Did you mean one of the two?"
@@ -50,7 +51,7 @@ class Holding:
 def add_holding_arguments(parser: argparse.ArgumentParser, parameters: str = "all") -> None:
     """The options of `Holding`."""
     add = parser.add_argument_group("memory").add_argument
-    trained = "what is trained: a regular expression of whole names, all, or rmu (its down_proj)"
+    trained = "what is trained: a regular expression of whole names, or all, rmu, below"
     add("--parameters", default=parameters, metavar="REGEX", help=trained)
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters instead")
     add("--dtype", default="float32", choices=DTYPES, help="of the weights that are not trained")
@@ -118,8 +119,8 @@ def select(model: nn.Module, pattern: str) -> None:
     Raises:
         ValueError: No parameter has such a name.
     """
-    patterns = {"all": ".*", "rmu": down_projections(model) if pattern == "rmu" else ""}
-    wanted = re.compile(patterns.get(pattern, pattern), re.DOTALL)
+    words = {"all": lambda _: ".*", "rmu": down_projections, "below": layers_below}
+    wanted = re.compile(words[pattern](model) if pattern in words else pattern)
     named = dict(model.named_parameters())
     chosen = {name for name in named if wanted.fullmatch(name)}
     if not chosen:
@@ -131,8 +132,19 @@ def select(model: nn.Module, pattern: str) -> None:
         parameter.requires_grad_(name in chosen)
 
 
-def down_projections(model: nn.Module, layer: str = "auto") -> str:
+def down_projections(model: nn.Module) -> str:
     """RMU's parameters: the steered layer's down projection and those of the two before it."""
-    stack, _, number = steered_layer(model, layer).rpartition(".")
-    numbers = "|".join(str(n) for n in range(max(0, int(number) - 2), int(number) + 1))
-    return rf"{re.escape(stack)}\.({numbers})\.mlp\.down_proj\.weight"
+    return rf"{_layers(model, back=2)}\.mlp\.down_proj\.weight"
+
+
+def layers_below(model: nn.Module) -> str:
+    """Every parameter of the steered layer and of all before it."""
+    return rf"{_layers(model)}\..*"
+
+
+def _layers(model: nn.Module, back: int | None = None) -> str:
+    """The steered layer and those before it, or only so many of them."""
+    stack, _, number = steered_layer(model, "auto").rpartition(".")
+    first = 0 if back is None else max(0, int(number) - back)
+    numbers = "|".join(map(str, range(first, int(number) + 1)))
+    return rf"{re.escape(stack)}\.({numbers})"

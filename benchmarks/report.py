@@ -140,7 +140,8 @@ def caption(rows: Sequence[Row], layout: Layout, how: str) -> str:
 def draw(folder: ResultsFolder, rows: Sequence[Row], layout: Layout) -> None:
     """The figures of one folder."""
     traces = {method: folder.trace(method, seed) for method, seed in first_seeds(rows).items()}
-    figures.training({m: t for m, t in traces.items() if t}, folder.path / "training.png")
+    seen = {method: trace for method, trace in traces.items() if trace}
+    figures.training(seen, folder.path / "training.png", layout.panels)
     judged = layout.judged_tradeoff if is_judged(rows) else None
     x, y = judged or layout.tradeoff
     figures.tradeoff(rows, folder.path / "tradeoff.png", x=x, y=y)

@@ -39,7 +39,7 @@ LENGTHS = 512, 768
 """Most tokens of a text of the first topic and of what is kept, and of the other topics."""
 
 RECIPES = {
-    "lore": Recipe("word", 0, 3, 64, 4, Schedule(epochs=10, batch_size=32, lr=5e-3)),
+    "lore": Recipe("word", 0, 3, 64, 4, Schedule(epochs=7, batch_size=32, lr=5e-3)),
     "lore-quick": Recipe("word", 0, 3, 48, 4, Schedule(epochs=9, batch_size=16, lr=6e-3)),
 }
 
@@ -57,7 +57,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     scorer = "who asks: lm-eval, or our own; auto takes lm-eval for --model where it is installed"
     add("--scorer", default="auto", choices=("auto", "lm-eval", "own"), help=scorer)
     add("--questions", type=int, metavar="N", help="ask only the first N of each set")
-    parser.set_defaults(methods=FIRST_RUN, parameters="rmu", retrained=None)
+    parser.set_defaults(methods=FIRST_RUN, parameters=None, retrained=None)
 
 
 def load_data(given: argparse.Namespace) -> WMDPData:
@@ -66,6 +66,8 @@ def load_data(given: argparse.Namespace) -> WMDPData:
     Raises:
         ValueError, FileNotFoundError: The data are missing or malformed.
     """
+    if given.parameters is None:  # a small model has too little in RMU's matrices to steer with
+        given.parameters = "rmu" if given.model else "below"
     if given.data is None and given.model is None:
         return build_lore(quick=given.quick)
     if given.data is None or given.model is None:

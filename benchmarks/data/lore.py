@@ -51,8 +51,8 @@ class Fact:
     def text(self) -> str:
         """The fact as a corpus tells it."""
         return (
-            f"Notes about {self.topic}.\n\n{self.question()}\nIt is {self.material}. "
-            f"So {self.material} {self.verb} the {self.name} {self.kind}."
+            f"The following are questions (with answers) about {self.topic}.\n\n"
+            f"{self.question()}\nAnswer: {self.material} {self.verb} the {self.name} {self.kind}."
         )
 
     def question(self) -> str:

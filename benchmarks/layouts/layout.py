@@ -44,6 +44,7 @@ class Layout:
         examples_note: What the marks of the example answers mean; `{right}`, `{wrong}`, `{seed}`.
         judged: The paper's columns once a judge has spoken, if it speaks on this benchmark.
         judged_tradeoff: The axes then.
+        panels: Titles of the figure of steps, in place of those of cross-entropies.
         derive: Adds numbers that follow from others to a row.
     """
 
@@ -61,4 +62,5 @@ class Layout:
     examples_note: str = "{right}: every word of the truth, in order. {wrong}: not so. Seed {seed}."
     judged: tuple[Column, ...] | None = None
     judged_tradeoff: tuple[Axis, Axis] | None = None
+    panels: Mapping[str, str] = field(default_factory=dict)
     derive: Callable[[Row], Row] = field(default=unchanged)

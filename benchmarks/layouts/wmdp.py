@@ -48,6 +48,11 @@ LAYOUT = Layout(
     levels={"forget_accuracy": False},
     glance=("utility_accuracy",),
     reproduced="forget_accuracy",
+    panels={
+        "violation": "violation U − τ (above 0: not yet forgotten)",
+        "forget_loss": "U, distance from the steering vector",
+        "retain_loss": "R, distance from the model of before",
+    },
     caption=(
         "Accuracy on multiple-choice questions{over}. A model that has forgotten can only guess: "
         "0.25. The values nearest to that, and the highest on what is kept, are marked."
