@@ -1,7 +1,7 @@
 """`torch-alm attack`: what of the forgotten comes back."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ def attack(given: argparse.Namespace, say: Say) -> int:
     Unfinished(given.output).check_free(force=given.force)
     models = {"model": given.model, "compared": given.compare}
     attacks = [
-        {"name": name, "path": path, "rows": attacked(given, path, found, reworded, say)}
+        {"name": name, "rows": attacked(given, name, path, found, reworded, say)}
         for name, path in models.items()
         if path is not None
     ]
@@ -38,6 +38,7 @@ def attack(given: argparse.Namespace, say: Say) -> int:
 
 def attacked(
     given: argparse.Namespace,
+    name: str,
     path: str,
     found: Files,
     reworded: Sequence[files.Entry],
@@ -71,12 +72,12 @@ def attacked(
         max_new_tokens=MAX_NEW_TOKENS,
         autocast=loaded.place.context(),
     )
-    return [summary(tokenizer, each, loaded.rows("forget")) for each in _told(attacks, path, say)]
+    return [summary(tokenizer, each, loaded.rows("forget")) for each in _told(attacks, name, say)]
 
 
-def _told(attacks: Any, path: str, say: Say) -> Any:  # noqa: ANN401
+def _told(attacks: Iterator[Attacked], name: str, say: Say) -> Iterator[Attacked]:
     for each in attacks:
-        say(f"{path}: {each.name}")
+        say(f"{name}: {each.name}")
         yield each
 
 

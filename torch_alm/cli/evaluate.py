@@ -34,8 +34,8 @@ def plain_content(
     given: argparse.Namespace, title: str, models: list[dict[str, Any]], attacks: list[Any]
 ) -> dict[str, Any]:
     """A report without a run behind it."""
-    names = (*READ, "forget", "retain", "holdout")
-    settings = {name: getattr(given, name) for name in names}
+    names = sorted(vars(given).keys() - {"verb", "output", "force"} - {*READ})
+    settings = {name: getattr(given, name) for name in (*READ, *names)}
     return {
         "title": title,
         "subtitle": f"{given.forget} against {given.retain}",

@@ -175,8 +175,8 @@ def terminal(content: Content) -> str:
             out.append(part["name"])
             out += [_row("  " + row["name"], row["cells"]) for row in part["rows"]]
     for each in map(attack_table, content["attacks"]):
-        out += [f"\n{each['name']}: " + ", ".join(each["columns"])]
-        out += [f"  {row['name']:<26}{_squeezed(row['cells'])}" for row in each["rows"]]
+        out += ["", _narrow(each["name"], ("loss", "ROUGE-L", "exact", "once begun"))]
+        out += [_narrow("  " + row["name"], row["cells"]) for row in each["rows"]]
     told = verdict(content)
     return "\n".join([*out, *([told["text"]] if told else [])])
 
@@ -185,8 +185,9 @@ def _row(name: str, cells: Iterable[str]) -> str:
     return f"{name:<36}" + "".join(f"{each:>14}" for each in cells)
 
 
-def _squeezed(cells: Iterable[str]) -> str:
-    return "  ".join(each.replace(" %", "%").replace(" → ", "→") for each in cells)
+def _narrow(name: str, cells: Iterable[str]) -> str:
+    short = (each.replace(" %", "%").replace(" → ", "→") for each in cells)
+    return f"{name:<28}" + "".join(f"{each:>12}" for each in short)
 
 
 def _listed(found: Mapping[str, str]) -> str:
