@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -308,12 +309,15 @@ def test_kept_memory_is_not_part_of_copies_and_checkpoints() -> None:
     assert {*optimizer.state_dict()} == {"state", "param_groups"}
 
 
-def test_deepspeeds_optimizers_are_refused_with_what_to_use() -> None:
+@pytest.mark.parametrize("is_optimizer", [True, False])
+def test_deepspeeds_optimizers_are_refused_with_what_to_use(is_optimizer: bool) -> None:
+    """Some of them are torch optimizers, others are not."""
     model, _ = network()
-    engine = type("ZeroOptimizer", (SGD,), {"__module__": "deepspeed.runtime.zero.stage3"})
+    bases = (SGD,) if is_optimizer else (SimpleNamespace,)
+    engine = type("ZeroOptimizer", bases, {"__module__": "deepspeed.runtime.zero.stage3"})
     for wrap in (SAM, ReverseSAM, lambda base: DualOptimizer(base, SGD(model.parameters()))):
         with pytest.raises(TypeError, match=r"ZeroOptimizer: DeepSpeed keeps gradients.*FSDP2"):
-            wrap(engine(model.parameters(), lr=0.1))
+            wrap(engine(model.parameters(), lr=0.1) if is_optimizer else engine())
 
 
 def test_the_first_pass_runs_in_a_context_of_its_own() -> None:

@@ -138,12 +138,12 @@ def check_base(base: object, owner: str) -> Optimizer:
             f"{owner} wraps an optimizer and found the class {base.__name__}, which has no "
             f"parameters yet. Did you mean `{owner}({base.__name__}(params, lr=...))`?"
         )
+    _refuse_sharding_engine(base, owner)  # before the next: not all of its classes are optimizers
     if not isinstance(base, Optimizer):
         raise TypeError(
             f"{owner} wraps a torch.optim.Optimizer and found {type(base).__name__}, whose step "
             f"would never be taken. Did you mean `{owner}(AdamW(params, lr=...))`?"
         )
-    _refuse_sharding_engine(base, owner)
     closure = inspect.signature(base.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise TypeError(
@@ -153,7 +153,7 @@ def check_base(base: object, owner: str) -> Optimizer:
     return base
 
 
-def _refuse_sharding_engine(base: Optimizer, owner: str) -> None:
+def _refuse_sharding_engine(base: object, owner: str) -> None:
     """DeepSpeed's optimizers own the gradients: `.grad` is empty where others have theirs."""
     names = {f"{kind.__module__}.{kind.__name__}".lower() for kind in type(base).__mro__}
     if any("deepspeed" in name for name in names):
