@@ -96,17 +96,25 @@ def alm(
     return weights
 
 
+def by_sum(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    """The sum over all labelled tokens."""
+    return by_token(model, batch) * labelled(batch)
+
+
+def labelled(batch: dict[str, Tensor]) -> int:
+    return int((batch["labels"][:, 1:] != -100).sum())
+
+
 def sam(
     model: nn.Module, steps: Sequence[Step], rates: Sequence[float], limit: float, **terms: float
 ) -> None:
-    """SAM on single batches, the loss a mean over the tokens of all the step's micro-batches."""
+    """SAM on single batches; the loss is a mean over the tokens of all batches of the step."""
     theta = list(model.parameters())
     s = oracle.AdamW(0.0, terms["decay"])
     for step, s.lr in zip(steps, rates, strict=True):
-        counts = [sum(int((b["labels"][:, 1:] != -100).sum()) for b in micro) for micro in step]
-        parts = []
-        for count, objective in zip(counts, objectives(model, step, "", by_token), strict=True):
-            g, value = oracle.grad_sam(objective, theta, terms["rho"], +1.0)
-            share = len(step) * count / sum(counts)
-            parts.append(([None if x is None else share * x for x in g], value))
-        s.step(theta, clipped(oracle.mean(parts)[0], limit))
+        total = sum(labelled(batch) for micro in step for batch in micro)
+        means = objectives(model, step, "", by_sum)
+        parts = [oracle.grad_sam(f, theta, terms["rho"], +1.0) for f in means]
+        share = len(step) * len(step[0]) / total  # of sums, not means of means
+        g, _ = oracle.mean(parts)
+        s.step(theta, clipped([None if x is None else share * x for x in g], limit))

@@ -166,7 +166,7 @@ def test_an_unmodified_checkout_unlearns_tofu(name: str, tmp_path: Path) -> None
         "model=phi-1_5",
         f"model.model_args.pretrained_model_name_or_path={model}",
         f"model.tokenizer_args.pretrained_model_name_or_path={model}",
-        "+model.model_args.torch_dtype=float32",
+        "++model.model_args.torch_dtype=float32",
         *from_files("forget", "forget01"),
         *from_files("retain", "retain99"),
         "~eval.tofu",

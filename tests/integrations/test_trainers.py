@@ -111,11 +111,18 @@ def test_two_ranks_are_the_algorithm(kind: Any, ranks: Ranks, tmp_path: Path) ->
     assert_gate_opens_and_closes(found[0])
 
 
-def test_sam_is_sam_on_the_loss_over_all_micro_batches(tmp_path: Path) -> None:
-    found = run(SAMTrainer, str(tmp_path), {}, **flat())
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "two ranks"])
+def test_sam_is_sam_on_the_loss_over_all_batches_of_a_step(
+    alone: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    given = SAMTrainer, str(tmp_path), {"average_tokens_across_devices": True}
+    if alone:
+        found = [run(*given, **flat())]
+    else:
+        found = request.getfixturevalue("ranks")(in_a_group, *given)
     model = toy.toy()
-    by_hand.sam(model, merged([found]), found.rates, CLIP, **TERMS)
-    torch.testing.assert_close(found.theta, toy.values(model), rtol=0, atol=1e-12)
+    by_hand.sam(model, merged(found), found[0].rates, CLIP, **TERMS)
+    torch.testing.assert_close(found[0].theta, toy.values(model), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("accepts", [True, False], ids=["by item", "by batch"])

@@ -20,7 +20,8 @@ checkout, where the run takes place.
   threshold that is given back once it is met is what early stopping is asked for.
 
 and of SAUL also `rho`, `forget_rho`, `scale` and the others of `SAULTrainer`. OpenUnlearning loads
-models in bfloat16, which swallows a perturbation: pass `model.model_args.torch_dtype=float32`.
+models in bfloat16, which swallows a perturbation: pass
+`++model.model_args.torch_dtype=float32`.
 
 Needs what OpenUnlearning needs, deepspeed and lm-eval included: it imports both.
 """
