@@ -82,7 +82,7 @@ PAPER_SPLITS: dict[str, dict[str, Entry]] = {
 # - lr: about the rate the model was trained with, so that 50 steps suffice to forget for methods
 #   without a controller, too.
 # - the constraint: what `benchmarks/thresholds.py choose` picked on the embedded world, on seeds of
-#   its own, by a rule that was fixed before. It is the same for every vocabulary and model.
+#   its own, by the rule stated there. It is the same for every vocabulary and model.
 # - multiplier 0: the gate closes as soon as the forgetting in excess has made up for what was
 #   missing before. From the paper's 1 with mu = 1e-3 it could not close in 50 steps.
 # - mu: drops out of two-AdamW methods when lambda_0 = 0; elsewhere it sets the scale of lambda.
