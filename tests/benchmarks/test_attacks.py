@@ -36,7 +36,7 @@ def test_every_model_is_attacked_once_and_in_every_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(tofu_task, "load_or_train", untrained)
-    monkeypatch.setattr(attacks, "encode_all", lambda *given: original(*given)[:12])
+    monkeypatch.setattr(attacks, "encode_all", lambda *given: original(*given)[:6])
     words = ["--quick", "--methods", "saul", "--epochs", "1", "--relearn-steps", "2"]
     arguments = [*words, "--output", str(tmp_path), "--seeds"]
     assert attacks.main([*arguments, "1"]) == 0
