@@ -40,7 +40,7 @@ LENGTHS = 512, 768
 
 RECIPES = {
     "lore": Recipe("word", 0, 3, 64, 4, Schedule(epochs=7, batch_size=32, lr=5e-3)),
-    "lore-quick": Recipe("word", 0, 3, 48, 4, Schedule(epochs=9, batch_size=16, lr=6e-3)),
+    "lore-quick": Recipe("word", 0, 3, 48, 4, Schedule(epochs=12, batch_size=16, lr=6e-3)),
 }
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from benchmarks.methods import Settings
 from benchmarks.sharing import frozen, twin
 
 CONFIG = LlamaConfig(
-    hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=2,
+    hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
     num_key_value_heads=2, vocab_size=50, use_cache=False, pad_token_id=0,
 )  # fmt: skip
 ON_RMU = Settings(losses="rmu", batch_size=2, lr=1e-3, alpha=1e-3, mu=1.0, multiplier=1.0)
@@ -34,8 +35,7 @@ def tokens(rows: int = 2, columns: int = 16) -> dict[str, torch.Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
 
 
-@pytest.mark.parametrize("key", ["rmu", "saul", "sharp_min_max"])
-@pytest.mark.parametrize("parameters", ["rmu", "all"])
+@pytest.mark.parametrize(("key", "parameters"), [("saul", "rmu"), ("sharp_min_max", "all")])
 def test_the_count_is_what_real_tensors_take(key: str, parameters: str) -> None:
     how = Holding(parameters)
     found = memory.counted(CONFIG, how, key, ON_RMU, (2, 16))
@@ -53,17 +53,15 @@ def test_the_count_is_what_real_tensors_take(key: str, parameters: str) -> None:
 
 def test_every_saving_saves() -> None:
     def peak(settings: Settings = ON_RMU, columns: int = 64, **how: Any) -> int:
-        return memory.counted(CONFIG, Holding(**how), "saul", settings, (2, columns)).peak
+        return memory.counted(CONFIG, Holding(**how), "rmu", settings, (2, columns)).peak
 
-    from dataclasses import replace
-
-    whole = peak()
+    whole, short = peak(), peak(columns=2)
     assert peak(parameters="rmu") < 0.8 * whole
     assert peak(lora=2) < 0.8 * whole
     assert peak(checkpointing=True) < whole
-    assert peak(replace(ON_RMU, optimizer="adamw8bit"), columns=2) < 0.8 * peak(columns=2)
-    weights = memory.counted(CONFIG, Holding(), "saul", ON_RMU, (1, 2)).weights
-    saved = peak() - peak(replace(ON_RMU, reference="offloaded"))
+    assert peak(replace(ON_RMU, optimizer="adamw8bit"), columns=2) < 0.9 * short  # tables of 1 kB each
+    weights = sum(p.nbytes for p in llama().parameters())
+    saved = whole - peak(replace(ON_RMU, reference="offloaded"))
     assert 0.8 * weights < saved < weights
 
 
@@ -75,7 +73,7 @@ def test_a_twin_shares_what_is_not_trained_and_nothing_else() -> None:
         assert torch.equal(mine, its)
     reference = frozen(model)
     assert not any(p.requires_grad for p in reference.parameters())
-    assert sum(p.requires_grad for p in model.parameters()) == 3
+    assert sum(p.requires_grad for p in model.parameters()) == 1
     with torch.no_grad():
         next(p for p in other.parameters() if p.requires_grad).zero_()
     same = zip(model.parameters(), reference.parameters(), strict=True)
@@ -95,8 +93,6 @@ def test_an_offloaded_reference_says_the_same() -> None:
 
 
 def run(model: nn.Module, key: str = "saul", steps: int = 3, **changes: Any) -> nn.Module:
-    from dataclasses import replace
-
     torch.manual_seed(1)
     method = methods.build(key, model.train(), replace(ON_RMU, **changes))
     for _ in range(steps):
