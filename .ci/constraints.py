@@ -1,0 +1,59 @@
+"""Other versions to run `.ci/run` with: prints a `constraints.txt` that differs in one thing.
+
+`pinned` is the file itself. `oldest-torch` and `newest-torch` exchange torch, and leave open what a
+release of torch pins. `oldest` has the lower bound of each library of the extras. `free` keeps
+torch alone, for a Python that some pinned version does not install on.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WITH_TORCH = {"sympy", "torch"}
+LIBRARIES = (
+    "bench",
+    "hf",
+    "test",
+)  # `.ci/run` runs the tests with these
+
+
+def main(which: str) -> str:
+    """The text of a constraints file."""
+    pinned = (ROOT / "constraints.txt").read_text().splitlines()
+    if which == "pinned":
+        lines = pinned
+    elif which == "free":
+        lines = [line for line in pinned if name_of(line) == "torch"]
+    else:
+        others = [line for line in pinned if name_of(line) not in WITH_TORCH]
+        lines = {
+            "newest-torch": others,
+            "oldest-torch": [*others, f"torch=={bounds('dependencies')['torch']}"],
+            "oldest": [*main("free").splitlines(), *oldest()],
+        }[which]
+    return "\n".join(lines) + "\n"
+
+
+def oldest() -> list[str]:
+    """The lower bounds of the extras that `.ci/run` runs the tests with."""
+    found = {name: bound for extra in LIBRARIES for name, bound in bounds(extra).items()}
+    return [f"{name}=={bound}" for name, bound in sorted(found.items())]
+
+
+def bounds(key: str) -> dict[str, str]:
+    """Each name in a list of pyproject.toml with its lower bound."""
+    # By hand: Python 3.10 has no tomllib.
+    text = (ROOT / "pyproject.toml").read_text()
+    entries = re.search(rf"^{key} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert entries is not None, key
+    return dict(re.findall(r'^  "([\w-]+)>=([\d.]+)', entries[1], re.MULTILINE))
+
+
+def name_of(line: str) -> str:
+    """The distribution that a line of constraints is about."""
+    return line.partition("==")[0].lower()
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1]), end="")
