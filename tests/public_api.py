@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 RECORDED = Path(__file__).with_name("public_api.txt")
+OURS = "torch_alm"
 MODULES = (
     "torch_alm",
     "torch_alm.checkpoint",
@@ -63,7 +64,7 @@ def members(kind: type) -> dict[str, Any]:
     """Public methods, properties and attributes that classes of ours define, `__call__` too."""
     found: dict[str, Any] = {}
     for owner in reversed(kind.__mro__):
-        if owner.__module__.startswith("torch_alm"):
+        if owner.__module__.startswith(OURS):
             found |= dict.fromkeys(set_on_self(owner)) | vars(owner)
             found |= dict.fromkeys(vars(owner).get("__annotations__", {}))
     return {name: found[name] for name in found if name == "__call__" or not name.startswith("_")}

@@ -1,5 +1,7 @@
 """A name, a parameter or a default cannot change unnoticed: all of them are written down."""
 
+import pytest
+
 from tests import public_api
 
 RENEW = "python -m tests.public_api"
@@ -39,8 +41,8 @@ class Example:
     def _private(self) -> None: ...
 
 
-def test_what_is_written_down_of_a_class(monkeypatch) -> None:  # noqa: ANN001
-    monkeypatch.setattr(Example, "__module__", "torch_alm.example")
+def test_what_is_written_down_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(public_api, "OURS", __name__)
     assert list(public_api.of_object("Example", Example)) == [
         "Example(first, *, second=len)",
         "Example.__call__(*values)",
