@@ -59,7 +59,8 @@ def test_every_saving_saves() -> None:
     assert peak(parameters="rmu") < 0.8 * whole
     assert peak(lora=2) < 0.8 * whole
     assert peak(checkpointing=True) < whole
-    assert peak(replace(ON_RMU, optimizer="adamw8bit"), columns=2) < 0.9 * short  # tables of 1 kB each
+    eight_bit = peak(replace(ON_RMU, optimizer="adamw8bit"), columns=2)
+    assert eight_bit < 0.9 * short  # not a half: the tables are as large as these weights
     weights = sum(p.nbytes for p in llama().parameters())
     saved = whole - peak(replace(ON_RMU, reference="offloaded"))
     assert 0.8 * weights < saved < weights
@@ -129,6 +130,8 @@ def test_bfloat16_around_what_is_trained_follows_float32() -> None:
     assert torch.cosine_similarity(*moves, dim=0) > 0.9
 
 
+# peft asks transformers in a way it has moved away from
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_adapters_are_trained_alone() -> None:
     model = hold(llama(), Holding(lora=2))
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
@@ -151,10 +154,10 @@ def test_the_record_is_written_line_by_line(
     short = [case._replace(tokens=(1, 4)) for case in memory.cases()[:2]]
     monkeypatch.setattr(memory, "cases", lambda: short)
     monkeypatch.setattr(memory, "MistralConfig", lambda **_: CONFIG)
-    for only in ("saul", "rmu"):
+    for only in ("dual", "rmu"):
         assert memory.main(["--quick", "--output", str(tmp_path), "--only", only]) == 0
     lines = json.loads((tmp_path / "memory.json").read_text())["lines"]
-    assert [line["method"] for line in lines.values()] == ["rmu", "dual_adamw+alm"]
+    assert [line["method"] for line in lines.values()] == ["dual_adamw+alm", "rmu"]
     table = (tmp_path / "memory.md").read_text()
     assert "| WMDP, RMU's parameters | Dual AdamW + ALM | 1 x 4 |" in table
     assert "GB at most" in capsys.readouterr().out

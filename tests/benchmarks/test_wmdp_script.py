@@ -9,7 +9,6 @@ from benchmarks import wmdp
 from benchmarks.data.lore import build_lore
 from benchmarks.results import ResultsFolder
 
-
 # The tiny world has two batches a pass: as many steps as the other one takes in its default run.
 QUICK = ["--quick", "--epochs", "40", "--alpha", "relative:0.6", "--set", "retain_weight=200"]
 CONTROLLED = ("rmu+alm", "dual_adamw+alm", "saul")
