@@ -80,6 +80,8 @@ def test_certify_reaches_the_rate(command: Command, tmp_path: Path) -> None:
     assert after["certificate"] >= 0.9
     assert after["exact_match"] <= 0.1
     assert report(tmp_path / "out")["goal"]["kind"] == "rate"
+    trace = report(tmp_path / "out")["trace"]
+    assert {row["weight"] > 0 for row in trace} == {True, False}, "a rate has to let go, too"
 
 
 def test_a_holdout_says_what_never_seen_costs(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm import SAM, ALMConstraint, DualOptimizer, Release, ReverseSAM
 from torch_alm.cli.goal import Goal
 from torch_alm.cli.models import trainable
 from torch_alm.language import Batch, LanguageModel
@@ -65,7 +65,9 @@ class Method(ABC):
         self, model: LanguageModel, goal: Goal, rates: Rates, autocast: Callable[[], Any]
     ) -> None:
         self.model, self.goal, self.rates, self.autocast = model, goal, rates, autocast
-        self.constraint = ALMConstraint(None, alpha=goal.alpha, mu=rates.mu)
+        # A rate has no room above its level for lambda to unwind in: it is given back instead.
+        release = Release(share=0.5) if goal.kind == "rate" else None
+        self.constraint = ALMConstraint(None, alpha=goal.alpha, mu=rates.mu, release=release)
         self.params = list(trainable(model).values())
         self.optimizer = self.make_optimizer()
 

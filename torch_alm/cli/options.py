@@ -54,7 +54,7 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
     add("--max-length", type=_at_least(8), default=512, metavar="N", help="most tokens of a row")
-    add("--rows", type=_at_least(1), default=200, metavar="N", help="most rows to read of each set")
+    add("--rows", type=_at_least(1), default=200, metavar="N", help="most rows of a set to measure")
     add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind per step")
     add("--seed", type=int, default=0, metavar="N", help="of the order of the rows")
 
@@ -68,10 +68,16 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told = "forget until this share of answers is certified not to be said word for word"
     level.add_argument("--certify", type=float, metavar="RATE", help=told)
     add("--lora", action="store_true", help="train adapters only, and save them")
-    add("--epochs", type=_at_least(1), default=10, metavar="N", help="passes over the forget rows")
+    add(
+        "--epochs",
+        type=_at_least(1),
+        default=10,
+        metavar="N",
+        help="passes over the forget set, 10",
+    )
     add("--lr", type=_positive, metavar="X", help="default: 1e-5, with --lora 1e-4")
-    add("--rho", type=_positive, default=1e-3, metavar="X", help="SAUL's radius")
-    add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda")
+    add("--rho", type=_positive, default=1e-3, metavar="X", help="SAUL's radius, 1e-3")
+    add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda, 0.1")
     told = "of npo (0.1) and simnpo (4.5)"
     add("--beta", type=_positive, metavar="X", help=told)
 
