@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from socket import socket
@@ -20,7 +21,6 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-from transformers.utils import import_utils
 
 pytest.importorskip("openai", reason="the judge's client is not installed")
 
@@ -394,8 +394,11 @@ def wait_until_up(process: subprocess.Popen, port: int, log: Path) -> None:
     raise TimeoutError(log.read_text())
 
 
+SERVING = ("fastapi", "pydantic", "uvicorn")
+
+
 @pytest.mark.skipif(
-    not import_utils.is_serve_available(),
+    not all(map(find_spec, SERVING)),
     reason="`transformers serve` needs the `serving` extra of transformers (fastapi, uvicorn)",
 )
 @pytest.mark.parametrize(("says", "expected"), [("1", [1, 1]), ("perhaps", [None, None])])
