@@ -1,56 +1,99 @@
-"""What the site needs beyond its pages: shared texts, sources, examples, formulas.
+"""What the site needs beyond its pages: shared texts, sources, figures, the API, formulas.
 
-README, CONTRIBUTING and CHANGELOG exist once, in the root of the repository, and become pages here.
-Measured figures lie under `benchmarks/results/` and appear below `results/` here.
-A line `::source FILE NAME` becomes the code of that function. Examples in docstrings become code
-blocks. A fence marked `math` becomes MathML, which browsers draw by themselves.
+README, CONTRIBUTING, CHANGELOG and the README of the benchmarks exist once, where they lie in the
+repository, and become pages here. What was measured lies under `benchmarks/results/` and appears
+below `results/` here; drawings are made by `docs/figures` while the site is built. In a page
+
+- `::source FILE NAME` becomes the code of that function,
+- `::section FILE HEADING` what stands below that heading of a Markdown file,
+- `::figure NAME` a drawing, for a light page and for a dark one,
+- `::precision RHO` a table of what each dtype holds,
+- `::page NAME`, below `docs/api`, a page of that name (`reference.py`).
+
+A fence marked `math` becomes MathML, which browsers draw by themselves.
 """
 
 import ast
+import json
 import re
-from pathlib import Path
+from os.path import normpath, relpath
+from pathlib import Path, PurePosixPath
 from textwrap import dedent
 from typing import Any
 
-import griffe
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+from docs import checks, reference
+from docs.figures import themes
+from docs.figures.drawings import DRAWINGS
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+NOT_IN_NAV = InclusionLevel.NOT_IN_NAV
 PAGES = {
     "index.md": "README.md",
+    "benchmarks.md": "benchmarks/README.md",
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
 }
 
 SOURCE = re.compile(r"^::source (\S+) (\S+)$", re.MULTILINE)
-# A line with a prompt, and what follows it down to an empty line.
-EXAMPLE = re.compile(r"^( *)>>> .*(?:\n\1 *\S.*)*", re.MULTILINE)
+SECTION = re.compile(r"^::section (\S+) (.+)$", re.MULTILINE)
+PRECISION = re.compile(r"^::precision (\S+)$", re.MULTILINE)
+FIGURE = re.compile(r"^::figure (\S+)$", re.MULTILINE)
+LINK = re.compile(r"\[([^][]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Teach the Markdown renderer the `math` fence."""
+    """Teach the Markdown renderer the `math` fence, and list the API in the navigation."""
     fence = {"name": "math", "class": "math", "format": _mathml}
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
     config.watch.extend(str(ROOT / source) for source in PAGES.values())
+    for entry in config.nav or []:
+        if isinstance(entry, dict) and "API" in entry:
+            entry["API"] = reference.navigation()
     return config
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the shared texts as pages, and the measured figures."""
+    """Add the shared texts, the pages of the API, the measured figures and the drawings."""
     for page, source in PAGES.items():
-        files.append(File.generated(config, page, content=_as_page((ROOT / source).read_text())))
+        files.append(File.generated(config, page, content=_as_page(source, page)))
+    for report in sorted(RESULTS.rglob("*.md")):
+        page = report.relative_to(RESULTS.parent).as_posix()
+        text = _as_page(report.relative_to(ROOT).as_posix(), page)
+        files.append(File.generated(config, page, content=text, inclusion=NOT_IN_NAV))
+    for page, text in reference.pages().items():
+        files.append(File.generated(config, page, content=text))
     for figure in sorted(RESULTS.rglob("*.png")):
         page = Path("results") / figure.relative_to(RESULTS)
         files.append(File.generated(config, page.as_posix(), abs_src_path=str(figure)))
+    for name, drawing in DRAWINGS.items():
+        for theme in themes.COLOURS:
+            text = themes.svg(drawing.figure, theme)
+            files.append(File.generated(config, f"figures/{name}-{theme}.svg", content=text))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the code in place of each `::source` line."""
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Put code, drawings and the names of the API where their lines stand."""
+    path = PurePosixPath(page.file.src_uri)
+    if path.parent.name == "api":
+        markdown = reference.with_links(markdown, path.stem)
+    markdown = FIGURE.sub(lambda match: _figure(match.group(1)), markdown)
+    markdown = SECTION.sub(lambda match: _section(*match.groups()), markdown)
+    markdown = PRECISION.sub(lambda match: _precision(float(match.group(1))), markdown)
     return SOURCE.sub(lambda match: _source(*match.groups()), markdown)
+
+
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Refuse a site with broken links, or one that fetches something from elsewhere."""
+    if found := checks.problems(Path(config.site_dir)):
+        raise PluginError("\n".join(found))
 
 
 def _source(file: str, name: str) -> str:
@@ -63,22 +106,55 @@ def _source(file: str, name: str) -> str:
     return "\n".join([f'```python title="{file}"', dedent("\n".join(lines)), "```"])
 
 
-def _as_page(text: str) -> str:
-    """Links that are right in the root of the repository, made right inside the site."""
-    for page, source in PAGES.items():
-        text = text.replace(f"]({source}", f"]({page}")
-    return text.replace("](docs/", "](")
+def _section(file: str, heading: str) -> str:
+    """What stands below the heading that begins so, in a Markdown file of the repository."""
+    parts = re.split(r"^## ", (ROOT / file).read_text(), flags=re.MULTILINE)
+    found = next(part for part in parts if part.startswith(heading))
+    return found.split("\n", 1)[1].strip()
+
+
+def _figure(name: str) -> str:
+    """A drawing twice; the page shows the one that fits."""
+    alt = DRAWINGS[name].alt()
+    return "\n".join(f"![{alt}](figures/{name}-{t}.svg#only-{t})" for t in themes.COLOURS)
+
+
+def _precision(rho: float) -> str:
+    """What each way of holding the weights keeps of a perturbation of this length."""
+    rows = json.loads((RESULTS / "precision.json").read_text())["rows"]
+    lines = ["| Weights | delta | computed |", "| --- | ---: | ---: |"]
+    for row in rows:
+        if row["rho"] == rho:
+            cells = ("–" if row[k] is None else f"{row[k]:.2f}" for k in ("delta", "computed"))
+            lines.append(f"| {row['way']} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _as_page(source: str, page: str) -> str:
+    """A text of the repository: links between files made links between pages.
+
+    What is no page of the site keeps its words and loses its link.
+    """
+    folder = PurePosixPath(source).parent
+
+    def link(match: re.Match[str]) -> str:
+        words, target, anchor = match.group(1), match.group(2), match.group(3) or ""
+        found = _page_of(normpath(folder / target))
+        if found is None:
+            return words
+        return f"[{words}]({relpath(found, PurePosixPath(page).parent)}{anchor})"
+
+    return LINK.sub(link, (ROOT / source).read_text())
+
+
+def _page_of(path: str) -> str | None:
+    """Where a file of the repository is found in the site."""
+    known = {origin: page for page, origin in PAGES.items()}
+    shown = path.startswith(("docs/", "benchmarks/results/")) and path.endswith((".md", ".png"))
+    if path in known or not shown or not (ROOT / path).is_file():
+        return known.get(path)
+    return path.removeprefix("docs/").removeprefix("benchmarks/")
 
 
 def _mathml(source: str, *_: Any, **__: Any) -> str:
     return convert(source, display="block")
-
-
-class DocstringExamples(griffe.Extension):
-    """Fence the `>>>` examples of a docstring: to Markdown, `>` alone begins a quotation."""
-
-    def on_instance(self, *, obj: griffe.Object | griffe.Alias, **_: Any) -> None:
-        """Called with every object that was read."""
-        if not obj.is_alias and obj.docstring:
-            text = obj.docstring.value
-            obj.docstring.value = EXAMPLE.sub(r"\1```pycon\n\g<0>\n\1```", text)

@@ -6,13 +6,16 @@ that follow its `print` calls as `#> ...` comments.
 
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from pytest_examples import CodeExample, EvalExample, find_examples
 
 import torch_alm
-from torch_alm import language
+from docs import reference
+from torch_alm import cli, language, measures, thresholds
+from torch_alm.integrations import transformers
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = list(find_examples(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs"))
@@ -33,16 +36,24 @@ def test_example_runs_and_prints_what_it_says(
     eval_example.run_print_check(example)
 
 
-def test_every_public_name_has_its_place_in_the_api_pages() -> None:
-    pages = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
-    shown = set(re.findall(r"^::: (\S+)$", pages, re.MULTILINE))
-    public = {f"torch_alm.{name}" for name in torch_alm.__all__}
-    for module in (torch_alm.measures, torch_alm.thresholds):
-        public |= {f"{module.__name__}.{name}" for name in module.__all__}
-    not_imported_by_itself = {"torch_alm.checkpoint", "torch_alm.checkpoint.DualState"}
-    not_imported_by_itself |= {"torch_alm.language"} | {
-        f"torch_alm.language.{name}"
-        for name in language.__all__  # but for the names of types
-        if getattr(getattr(language, name), "__module__", "").startswith("torch_alm.")
-    }
-    assert shown == public | not_imported_by_itself
+def exported(module: ModuleType) -> set[str]:
+    """The public names of a module, in full."""
+    return {f"{module.__name__}.{name}" for name in module.__all__}
+
+
+def test_every_public_name_has_a_page_of_its_own() -> None:
+    rooms = (torch_alm, measures, thresholds, language, transformers, cli)
+    public = set().union(*(exported(room) for room in rooms))
+    public -= {"torch_alm.measures", "torch_alm.thresholds"}  # rooms, with a list each
+    listed = [name for room in reference.ROOMS for name in reference.names(room)]
+    assert sorted(listed) == sorted(public | {"torch_alm.checkpoint.DualState"})
+    assert len(set(reference.pages())) == len(listed)
+
+
+def test_the_pages_of_a_file_come_in_its_order() -> None:
+    for room in reference.ROOMS:
+        for block in re.findall(r"(?:^::page \S+\n)+", reference.text(room), re.MULTILINE):
+            found = [reference.definition(name) for name in reference.LINE.findall(block)]
+            places = [(str(one.filepath), one.lineno or 0) for one in found]
+            files = list(dict.fromkeys(file for file, _ in places))
+            assert places == sorted(places, key=lambda place: (files.index(place[0]), place[1]))

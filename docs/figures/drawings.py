@@ -1,0 +1,24 @@
+"""The drawings by name: how each is made, and what it shows in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from docs.figures import certificate, cost, perturbations, run, themes
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and its text for those who cannot see it."""
+
+    figure: themes.Draw
+    alt: Callable[[], str]
+
+
+DRAWINGS = {
+    "perturbations": Drawing(perturbations.figure, perturbations.alt),
+    "certificate": Drawing(certificate.figure, certificate.alt),
+    "run": Drawing(run.figure, run.alt),
+    "cost": Drawing(cost.figure, cost.alt),
+}

@@ -1,0 +1,97 @@
+"""The API: one page per public name, listed by the pages in `docs/api`.
+
+There a line `::page NAME` stands for a name: it makes the page, its place in the navigation and,
+where the line stands, a link with the first line of the docstring.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+ROOT = Path(__file__).resolve().parent.parent
+INDEXES = ROOT / "docs" / "api"
+ROOMS = ("index", "measures", "thresholds", "checkpoint", "language", "transformers", "command")
+LINE = re.compile(r"^::page (\S+)$", re.MULTILINE)
+
+WRAPPED = ["add_param_group", "backward", "load_state_dict", "perturbed", "state_dict", "step"]
+INHERITED = {
+    "torch_alm.SAM": WRAPPED,
+    "torch_alm.ReverseSAM": WRAPPED,
+    "torch_alm.DualOptimizer": ["load_state_dict", "state_dict"],
+}
+"""What a page shows of the bases, which are no names of their own."""
+
+
+def text(room: str) -> str:
+    """A page in `docs/api` as it is written."""
+    return (INDEXES / f"{room}.md").read_text()
+
+
+def names(room: str) -> list[str]:
+    """The names it lists, in its order."""
+    return LINE.findall(text(room))
+
+
+def path(name: str, room: str) -> str:
+    """Where the page of a name lies in the site."""
+    folder = "api" if room == "index" else f"api/{room}"
+    return f"{folder}/{name.rpartition('.')[2]}.md"
+
+
+def pages() -> dict[str, str]:
+    """The text of every page, by path."""
+    return {path(name, room): _page(name) for room in ROOMS for name in names(room)}
+
+
+def navigation() -> list[Any]:
+    """The part of the navigation below *API*: a section per room, after its page."""
+
+    def entries(room: str) -> list[Any]:
+        listed = [{name.rpartition(".")[2]: path(name, room)} for name in names(room)]
+        return [f"api/{room}.md", *listed]
+
+    return [*entries("index"), *({room: entries(room)} for room in ROOMS[1:])]
+
+
+def with_links(markdown: str, room: str) -> str:
+    """Each `::page NAME` as an item of a list: the name, and what it is in a line."""
+
+    def item(match: re.Match[str]) -> str:
+        name = match.group(1)
+        target = path(name, room).removeprefix("api/")
+        return f"- [`{name.rpartition('.')[2]}`]({target}): {summary(name)}"
+
+    return LINE.sub(item, markdown)
+
+
+def summary(name: str) -> str:
+    """The first line of the docstring."""
+    found = definition(name)
+    return found.docstring.value.splitlines()[0] if found.docstring else ""
+
+
+def definition(name: str) -> griffe.Object:
+    """Where a public name is defined."""
+    found = _package()[name.removeprefix("torch_alm.")]
+    return found.final_target if isinstance(found, griffe.Alias) else found
+
+
+@cache
+def _package() -> griffe.Object:
+    loader = griffe.GriffeLoader(search_paths=[ROOT])
+    package = loader.load("torch_alm")
+    loader.resolve_aliases()
+    assert isinstance(package, griffe.Object)
+    return package
+
+
+def _page(name: str) -> str:
+    lines = [f"::: {name}"]
+    if name in INHERITED:
+        lines += ["    options:", f"      inherited_members: [{', '.join(INHERITED[name])}]"]
+    return "\n".join(lines) + "\n"

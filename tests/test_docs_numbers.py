@@ -1,0 +1,90 @@
+"""Numbers that pages quote from recorded results are those of the results."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.figures import run
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def recorded(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def ratio(method: str, models: str = "1B") -> str:
+    rows = recorded("cost")["flops"]["rows"]
+    (found,) = [r["ratio"] for r in rows if r["method"] == method and r["model"] == models]
+    return f"{found:.2f}"
+
+
+def solved(cadence: str) -> int:
+    found = {recorded("controllers")[name][cadence]["1e-3"] for name in ("torch-alm", "cooper")}
+    (count,) = found
+    return count
+
+
+def noise() -> str:
+    mean, stored, _ = recorded("controllers")["filtered noise"]
+    plain, share = recorded("controllers")["torch-alm"]["noise"]
+    filtered = f"mean λ {mean:.3f} and a gate open on {stored:.0%} of the steps"
+    return f"{filtered}, instead of {plain:.1f} and {share:.0%}".replace("%", " %")
+
+
+SENTENCES = {
+    "what a closed gate saves": (
+        "choose",
+        lambda: f"{ratio('Dual AdamW + ALM, gate closed, last=True')}× the operations while",
+    ),
+    "what a probe saves": (
+        "choose",
+        lambda: (
+            f"{ratio('SAUL, gate closed, last=True, probe_every=8')}× the operations of Dual "
+            f"AdamW while released, instead of {ratio('SAUL, gate closed, last=True')}×"
+        ),
+    ),
+    "what cadence solves": (
+        "choose",
+        lambda: f"{solved('every 50')} of 21 problems to 1e-3; {solved('every step')} with",
+    ),
+    "what cadence does not solve": (
+        "results",
+        lambda: f"{solved('every step')} of 21 problems with known optima are solved to 1e-3",
+    ),
+    "what a filter does": ("choose", noise),
+    "the recorded settings": (
+        "results",
+        lambda: (
+            "α = {alpha} nats, μ = {mu}, λ₀ = {multiplier:g}, learning rate 1e-3, "
+            "ρ = {rho_retain} on both sides, batches of {batch_size}".format(
+                **run.recorded()["settings"]
+            )
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_quoted_number_is_the_recorded_one(name: str) -> None:
+    page, sentence = SENTENCES[name]
+    text = " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
+    assert sentence() in text
+
+
+def test_the_real_run_is_told_as_its_table_has_it() -> None:
+    """Retain probabilities of the methods without a brake, without and with the controller."""
+    _, text = (ROOT / "benchmarks" / "README.md").read_text().split("## Real forget01")
+    table = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| `")]
+    rows = {line.split("`")[1]: line.split("|") for line in table}
+    unbounded = ("grad_diff", "single_adamw", "dual_adamw", "sharp_min_max")
+    plain, controlled = (
+        sorted(float(rows[name + alm][6]) for name in unbounded) for alm in ("", "+alm")
+    )
+    text = " ".join((ROOT / "docs" / "results.md").read_text().split())
+    assert (
+        f"ends at {controlled[0]} to {controlled[-1]} instead of {plain[0]} to {plain[-1]}" in text
+    )
