@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from transformers import Trainer, TrainerCallback
 
@@ -22,6 +23,9 @@ from torch_alm.integrations.transformers import (
     StopOnMetric,
     StopOnStatus,
 )
+
+# transformers 4 says so by a warning, on file systems that keep whole seconds
+pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
 
 SAVING = {"save_strategy": "steps", "save_steps": 5, "save_total_limit": 9}
 KINDS = {
@@ -55,6 +59,10 @@ def test_a_resume_in_the_middle_is_bit_exact(kind: Any, step: int, tmp_path: Pat
         assert_same(resumed.constraint.state_dict(), through.constraint.state_dict())
 
 
+@pytest.mark.skipif(
+    transformers.__version__ < "5",
+    reason="on several CPU ranks the Trainer of transformers 4 loads no optimizer state at all",
+)
 def test_two_ranks_resume_bit_exactly(ranks: Ranks, tmp_path: Path) -> None:
     args = {**SAVING, "num_train_epochs": 6}
     through = ranks(in_a_group, SAULTrainer, str(tmp_path), args)
