@@ -96,7 +96,8 @@ def shown(columns: Sequence[Column], rows: Sequence[Row]) -> tuple[Column, ...]:
     def has(column: Column) -> bool:
         return any(row.get(column.key) is not None for row in rows)
 
-    return tuple(c for c in columns if not c.optional or has(c))
+    kept = tuple(c for c in columns if not c.optional or has(c))
+    return kept if len(kept) < len(columns) else tuple(columns)  # the very same where it is whole
 
 
 def lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
