@@ -72,7 +72,7 @@ PAPER_SPLITS: dict[str, dict[str, Entry]] = {
     },
 }
 
-# As for TOFU's small models, for the same reasons; nothing is chosen per method. alpha is just below
+# As for TOFU's small models, for the same reasons; nothing is chosen per method. alpha: just below
 # the loss of a uniform guess (ln 264 = 5.6 nats in the embedded world); pairs of blocks make 60
 # steps of ten epochs. Single blocks at half the rate were tried there too: no method gained.
 RECOMMENDED: Change = {
