@@ -83,11 +83,11 @@ class Wrapper(Optimizer, ABC):
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a checkpoint, sharing no memory with it."""
+        """Restore a checkpoint, sharing no memory with it (but tensors that cannot be copied)."""
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replaced = before(self, state_dict)
             state_dict = state_dict if replaced is None else replaced
-        self._load_state_dict(copy.deepcopy(state_dict))
+        self._load_state_dict(_owned(state_dict))
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -129,6 +129,16 @@ class ObjectiveOptimizer(Wrapper):
         wanted: Callable[[Evaluation], bool] | None = None,
     ) -> Evaluation:
         """`.grad += weight * gradient` at that point, if wanted; the objective's numbers there."""
+
+
+def _owned(entry: Any) -> Any:
+    """A copy of a checkpoint; what refuses to be copied is handed on, as torch itself does."""
+    if isinstance(entry, dict):
+        return {key: _owned(value) for key, value in entry.items()}
+    try:
+        return copy.deepcopy(entry)
+    except NotImplementedError:  # tensor classes without `clone`, such as quantised moments
+        return [_owned(value) for value in entry] if isinstance(entry, list) else entry
 
 
 def check_base(base: object, owner: str) -> Optimizer:
