@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -87,7 +87,7 @@ class Wrapper(Optimizer, ABC):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replaced = before(self, state_dict)
             state_dict = state_dict if replaced is None else replaced
-        self._load_state_dict(_owned(state_dict))
+        self._load_state_dict(cast("dict[str, Any]", _owned(state_dict)))
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -131,7 +131,7 @@ class ObjectiveOptimizer(Wrapper):
         """`.grad += weight * gradient` at that point, if wanted; the objective's numbers there."""
 
 
-def _owned(entry: Any) -> Any:
+def _owned(entry: object) -> object:
     """A copy of a checkpoint; what refuses to be copied is handed on, as torch itself does."""
     if isinstance(entry, dict):
         return {key: _owned(value) for key, value in entry.items()}
