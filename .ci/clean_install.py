@@ -16,7 +16,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 NEW_MODULES = """
-import sys, torch
+import sys, torch.utils.checkpoint
 before = set(sys.modules)
 import torch_alm
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))

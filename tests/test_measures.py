@@ -206,7 +206,7 @@ def test_logits_of_another_length_are_an_error(face: Callable) -> None:
 def test_every_measure_states_its_orientation_first() -> None:
     scalars = {"hidden_states", "largest_tau", "require_attainable", "steering_vector"}
     oriented = set(measures.__all__) - scalars
-    assert len(oriented) == 22
+    assert len(oriented) == 24
     for name in oriented:
         first_line = (inspect.getdoc(getattr(measures, name)) or "").splitlines()[0]
         assert first_line.startswith(("Larger = ", "Smaller = ")), name
