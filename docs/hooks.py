@@ -157,4 +157,4 @@ def _page_of(path: str) -> str | None:
 
 
 def _mathml(source: str, *_: Any, **__: Any) -> str:
-    return convert(source, display="block")
+    return f'<div class="formula">{convert(source, display="block")}</div>'
