@@ -15,7 +15,16 @@ import griffe
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEXES = ROOT / "docs" / "api"
-ROOMS = ("index", "measures", "thresholds", "checkpoint", "language", "transformers", "command")
+ROOMS = (
+    "index",
+    "measures",
+    "thresholds",
+    "checkpoint",
+    "language",
+    "transformers",
+    "openunlearning",
+    "command",
+)
 LINE = re.compile(r"^::page (\S+)$", re.MULTILINE)
 
 WRAPPED = ["add_param_group", "backward", "load_state_dict", "perturbed", "state_dict", "step"]
@@ -51,11 +60,11 @@ def pages() -> dict[str, str]:
 def navigation() -> list[Any]:
     """The part of the navigation below *API*: a section per room, after its page."""
 
-    def entries(room: str) -> list[Any]:
-        listed = [{name.rpartition(".")[2]: path(name, room)} for name in names(room)]
-        return [f"api/{room}.md", *listed]
+    def listed(room: str) -> list[Any]:
+        return [{name.rpartition(".")[2]: path(name, room)} for name in names(room)]
 
-    return [*entries("index"), *({room: entries(room)} for room in ROOMS[1:])]
+    rooms = [{room: [{"Overview": f"api/{room}.md"}, *listed(room)]} for room in ROOMS[1:]]
+    return ["api/index.md", *listed("index"), *rooms]
 
 
 def with_links(markdown: str, room: str) -> str:
