@@ -392,3 +392,12 @@ def test_preview_follows_what_is_observed_after_it() -> None:
     constraint.discard()
     with pytest.raises(RuntimeError, match=r"preview\(\) found no measurement"):
         constraint.preview()
+
+
+@pytest.mark.parametrize("mu", [0.125, 2.0])
+def test_far_inside_the_penalty_is_flat_at_what_the_multiplier_is_worth(mu: float) -> None:
+    constraint = ALMConstraint(lambda value: value, alpha=1.0, mu=mu, multiplier=0.5)
+    value = torch.tensor(100.0, requires_grad=True)
+    penalty = constraint.penalty(value)
+    assert penalty.item() == -(0.5**2) / (2 * mu)
+    assert torch.autograd.grad(penalty, value)[0] == 0

@@ -10,6 +10,7 @@ from torch.optim import SGD, AdamW
 
 from tests.distributed.task import assert_gate_opens_and_closes
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm._gate import Gate
 
 STEPS = 40
 
@@ -139,6 +140,11 @@ def test_the_probing_rhythm_survives_a_checkpoint() -> None:
         second.step(i)
     assert second.weights == through.weights[17:]
     assert all(torch.equal(a, b) for a, b in zip(second.theta(), through.theta(), strict=True))
+
+
+@pytest.mark.parametrize(("every", "state"), [(1, {}), (2, {"idle": None})])
+def test_only_a_gate_that_skips_has_something_to_remember(every: int, state: dict) -> None:
+    assert Gate(every).state() == state
 
 
 def test_nothing_comes_after_the_last_micro_batch() -> None:
