@@ -16,6 +16,8 @@ from torch import Tensor
 
 from torch_alm import perturbed
 
+Loss = Callable[[Tensor], Tensor]
+
 RHO = 0.8
 KEPT, REMEMBERED = torch.tensor([-1.9, -0.6]), torch.tensor([1.9, -0.9])
 START = torch.tensor([0.1, 0.4])
@@ -33,7 +35,7 @@ def forget_loss(theta: Tensor) -> Tensor:
     return 0.9 * x.square() + 0.5 * y.square() - 0.5 * x * y
 
 
-def nearby(loss: Callable[[Tensor], Tensor], sign: int) -> tuple[Tensor, Tensor]:
+def nearby(loss: Loss, sign: int) -> tuple[Tensor, Tensor]:
     """theta + delta, and the gradient there."""
     theta = torch.nn.Parameter(START.clone())
     loss(theta).backward()

@@ -16,6 +16,7 @@ import datasets
 import pytest
 
 from benchmarks import figures, overhead, scratch
+from benchmarks.metrics import muse as muse_metrics
 from benchmarks.results import ResultsFolder
 from benchmarks.training import Schedule
 from tests.benchmarks.test_muse_data import tables, write_muse
@@ -44,13 +45,15 @@ def commands() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pass over what a model is to know, and no pictures: other tests look at both."""
+    """One pass over what a model is to know, four words of it, no pictures: other tests look."""
     train = scratch.train_to_memorisation
 
     def once(model: Any, rows: Any, pad: int, schedule: Schedule, **options: Any) -> Any:
         return train(model, rows, pad, dataclasses.replace(schedule, epochs=1), **options)
 
     monkeypatch.setattr(scratch, "train_to_memorisation", once)
+    for name in ("VERBATIM_TOKENS", "ANSWER_TOKENS"):
+        monkeypatch.setattr(muse_metrics, name, 4)
     monkeypatch.setattr(figures, "save", lambda _, path: path.touch())
 
 
