@@ -78,11 +78,15 @@ class Presets:
             name: `paper` or `recommended`.
             split: A split of the benchmark, or the name of an embedded world.
             method: A registry key.
-            overrides: Settings that replace the preset's.
+            overrides: Settings that replace the preset's. An alpha alone is in nats per token, as
+                in the paper, whatever the preset measures.
         """
         check_preset(name)
+        changes = dict(overrides or {})
+        if "alpha" in changes:
+            changes = {"measure": "token_nll", **changes}
         found = self._paper(split, method) if name == "paper" else self._recommended(split, method)
-        settings = dataclasses.replace(found.settings, **(overrides or {}))
+        settings = dataclasses.replace(found.settings, **changes)
         return Preset(settings, found.note)
 
     def _paper(self, split: str, method: str) -> Preset:

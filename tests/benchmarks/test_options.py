@@ -43,6 +43,16 @@ def test_seeds_count_from_the_first(tmp_path: Path) -> None:
     assert options(tmp_path, "--seed", "3", "--seeds", "2").seeds == (3, 4)
 
 
+def test_an_alpha_alone_is_in_nats_and_a_measure_beside_it_is_kept() -> None:
+    """The recommended preset constrains a rate, which no number of nats could be."""
+    kept = TOFU.preset("recommended", "world", "saul").settings
+    assert kept.measure == "token_certificate" and kept.alpha == 0.5
+    nats = TOFU.preset("recommended", "world", "saul", {"alpha": 4.0}).settings
+    assert nats == dataclasses.replace(kept, measure="token_nll", alpha=4.0)
+    rate = {"alpha": 0.9, "measure": "certificate"}
+    assert TOFU.preset("recommended", "world", "saul", rate).settings.measure == "certificate"
+
+
 def test_overrides_reach_every_setting(tmp_path: Path) -> None:
     found = options(
         tmp_path, "--rho", "0.5", "--batch-size", "2", "--set", "kappa=2", "--set", "forget_lr=none"
