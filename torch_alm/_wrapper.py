@@ -52,10 +52,13 @@ class Wrapper(Optimizer, ABC):
     def _face(self) -> Optimizer:
         return next(iter(self._bases.values()))
 
-    def count_bases_as_called(self) -> None:
-        """See `count_as_called`."""
-        for base in self._bases.values():
-            count_as_called(base)
+    @staticmethod
+    def _count_as_called(optimizer: Optimizer) -> None:
+        """A step that leaves this optimizer alone is one of its steps: its schedulers go on."""
+        optimizer._opt_called = True  # type: ignore[attr-defined]
+        if isinstance(optimizer, Wrapper):
+            for base in optimizer._bases.values():
+                Wrapper._count_as_called(base)
 
     @property
     def defaults(self) -> dict[str, Any]:
@@ -179,13 +182,6 @@ def _refuse_sharding_engine(base: object, owner: str) -> None:
 def parameters(optimizer: Optimizer) -> list[Tensor]:
     """All parameters of an optimizer, in order, each once."""
     return list(dict.fromkeys(p for group in optimizer.param_groups for p in group["params"]))
-
-
-def count_as_called(optimizer: Optimizer) -> None:
-    """A step that leaves this optimizer alone is one of its steps: its schedulers go on."""
-    optimizer._opt_called = True  # type: ignore[attr-defined]
-    if isinstance(optimizer, Wrapper):
-        optimizer.count_bases_as_called()
 
 
 @contextmanager

@@ -344,7 +344,7 @@ class DualOptimizer(wrapper.Wrapper):
         if weight != 0 and self._is_finite(norm()):
             self._forget_step(register, weight)
         else:
-            wrapper.count_as_called(self.forget)
+            self._count_as_called(self.forget)
 
     def _forget_step(self, register: Register, weight: float) -> None:
         """theta <- forget(theta, sign * lambda+ * g_f), with the retain gradient kept aside."""

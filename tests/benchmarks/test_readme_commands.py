@@ -1,7 +1,7 @@
 """Every command that `benchmarks/README.md` shows is run: as it stands, then made short.
 
 The last of two options counts, so what is appended shortens a run without touching what it reads.
-Scripts that the README names without a command are run by themselves.
+Scripts that the README names without a command have tests of their own.
 """
 
 import dataclasses
