@@ -92,7 +92,8 @@ class DualOptimizer(wrapper.Wrapper):
     the gate is closed `backward(last=True)` takes 1 backward pass less, and a step that does not
     measure is one of the retain side alone. Memory for both gradients and, with SAM, one copy of
     the parameters; `scale="step"` one copy of the parameters. On an accelerator one
-    synchronisation, the constraint's.
+    synchronisation, the constraint's; with `last=True` and an open gate also a wait for the norm of
+    the forget gradient.
 
     Source: SAUL, Algorithm 1.
 
