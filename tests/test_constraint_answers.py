@@ -144,6 +144,14 @@ def test_what_is_not_out_of_reach(given: dict[str, Any], values: list[float]) ->
         assert follow(c, [value])["status"] != "suspected_infeasible"
 
 
+def test_steps_at_the_limit_do_not_count_as_growing_pressure() -> None:
+    c = constraint(max_multiplier=0.5)
+    with pytest.warns(UserWarning, match="max_multiplier"):
+        follow(c, [0.0] * 300)
+    c.max_multiplier = None
+    assert c.metrics()["status"] == "violated", "nothing was tried yet"
+
+
 def test_steps_within_the_tolerance_do_not_count_as_violated() -> None:
     c = constraint(tolerance=1.0)
     follow(c, [0.0] * 300)
@@ -199,12 +207,23 @@ def test_the_best_step_is_the_lowest_objective_among_those_that_met() -> None:
         (2.0, math.nan),
         (2.0, -math.inf),
         (3.0, 1.5),
+        (4.0, 1.5),  # as good: the first of them stays
     ]
     for value, objective in steps:
         c.observe(value)
         c.step(objective=torch.tensor(objective))
     assert saved == [Best(2, 3.0, 1.5), Best(3, 2.0, 0.95), Best(8, 1.5, 3.0)]
     assert c.best == saved[-1]
+
+
+@pytest.mark.parametrize("objective", [math.nan, math.inf, -math.inf])
+def test_an_objective_that_is_not_finite_is_never_the_best_not_even_the_first(
+    objective: float,
+) -> None:
+    c = constraint()
+    c.observe(2.0)
+    c.step(objective=objective)
+    assert c.best is None
 
 
 def test_a_step_without_objective_or_measurement_is_never_the_best() -> None:

@@ -154,3 +154,28 @@ def test_what_is_observed_is_a_copy() -> None:
 
     assert total(torch.tensor(0.0)) == 0.5
     assert total(torch.tensor([0.0, -1.0])).tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("sense", [">=", "<=", "=="])
+def test_the_penalty_of_an_index_is_that_of_its_constraints(sense: str) -> None:
+    together = per_example(multiplier=0.3, sense=sense)
+    alone = ALMConstraint(None, alpha=1.0, mu=0.5, multiplier=0.3, sense=sense)
+    for value in (-2.0, 4.0):
+        price = together.penalty(torch.tensor([value]), index=[2])
+        assert price.item() == pytest.approx(alone.penalty(torch.tensor(value)).item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("given", [{}, {"window": 2}], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+def test_the_penalty_of_a_vector_is_in_its_type_or_float32(
+    dtype: torch.dtype, given: dict[str, Any]
+) -> None:
+    c = per_example(**given)
+    price = c.penalty(torch.zeros(5, dtype=dtype, requires_grad=True))
+    assert price.dtype == torch.promote_types(dtype, torch.float32)
+
+
+def test_the_penalty_of_a_vector_is_where_the_vector_is() -> None:
+    """torch refuses to mix tensors of the host with those of "meta", which has no numbers."""
+    price = per_example(multiplier=0.3).penalty(torch.zeros(5, device="meta", requires_grad=True))
+    assert price.device.type == "meta"

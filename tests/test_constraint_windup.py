@@ -56,6 +56,9 @@ def test_an_equality_is_capped_in_size() -> None:
     v = constraint(alpha=torch.ones(2), sense="==", max_multiplier=1.0)
     with pytest.warns(UserWarning, match="max_multiplier"):
         assert follow(v, [torch.tensor([5.0, 0.5])])[0].tolist() == [-1.0, 0.25]
+    with pytest.warns(UserWarning, match="max_multiplier"):
+        up = constraint(alpha=torch.ones(2), sense="==", max_multiplier=1.0)
+        assert follow(up, [torch.tensor([-5.0, 0.5])])[0].tolist() == [1.0, 0.25]
 
 
 @pytest.mark.parametrize("size", [None, 2])
@@ -139,15 +142,20 @@ def test_a_release_is_checked(given: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        {"factor": 1.0, "limit": 9.0},
-        {"factor": 2.0, "limit": math.inf},
-        {"factor": 2.0, "limit": 9.0, "progress": 1.0},
+        {"factor": 1.0},
+        {"factor": math.inf},
+        {"limit": 0.0},
+        {"limit": math.inf},
+        {"progress": 0.0},
+        {"progress": 1.0},
     ],
     ids=str,
 )
 def test_a_growth_is_checked(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"PenaltyGrowth: (factor|limit|progress) is"):
-        PenaltyGrowth(**given)
+    rules = {"factor": "above 1", "limit": "positive and finite", "progress": "between 0 and 1"}
+    (name,) = given
+    with pytest.raises(ValueError, match=rf"PenaltyGrowth: {name} is .* must be {rules[name]}\. "):
+        PenaltyGrowth(**{"factor": 2.0, "limit": 9.0, **given})
 
 
 def test_mu_grows_only_on_too_little_progress_and_up_to_its_limit() -> None:
@@ -183,6 +191,17 @@ def test_growth_looks_at_updates_and_has_a_tolerance() -> None:
     assert fixed.mu == 0.0
 
 
+def test_a_resumed_growth_compares_with_the_residual_before() -> None:
+    def growing() -> ALMConstraint:
+        return constraint(alpha=0.0, mu=1.0, growth=PenaltyGrowth(factor=10.0, limit=50.0))
+
+    c, resumed = growing(), growing()
+    follow(c, [-1.0])
+    resumed.load_state_dict(c.state_dict())
+    follow(resumed, [-0.9])
+    assert resumed.mu == 10.0, "0.9 is more than half of 1"
+
+
 def test_a_limit_below_mu_does_not_lower_it() -> None:
     c = constraint(mu=2.0, growth=PenaltyGrowth(2.0, limit=1.0))
     follow(c, [0.0, 0.0, 0.0])
@@ -210,6 +229,7 @@ def test_a_run_too_short_to_close_the_gate_says_so_with_the_numbers() -> None:
         {"total_steps": 500},
         {"release": Release(0.5)},
         {"sense": "=="},
+        {"mu": 1.0, "alpha": 1.3, "total_steps": 1},  # to zero exactly
     ],
     ids=str,
 )
@@ -223,9 +243,9 @@ def test_a_run_that_is_long_enough_is_silent(given: dict[str, Any]) -> None:
 def test_cadence_and_warm_up_shorten_a_run() -> None:
     long_enough = {"mu": 0.05, "multiplier": 1.0, "total_steps": 40}
     follow(constraint(**long_enough), [0.0])
-    for shorter in ({"every": 3}, {"warmup": 25}):
+    for shorter in ({"every": 3}, {"warmup": 25}, {"warmup": 60, "mu": 1.5}):
         with pytest.warns(UserWarning, match="total_steps=40"):
-            follow(constraint(**long_enough, **shorter), [0.0])
+            follow(constraint(**{**long_enough, **shorter}), [0.0])
 
 
 @pytest.mark.parametrize(

@@ -230,3 +230,26 @@ def test_probe_every_counts_from_one() -> None:
     theta = nn.Parameter(torch.ones(1))
     with pytest.raises(ValueError, match="probe_every is 0"):
         DualOptimizer(SGD([theta]), SGD([theta]), probe_every=0)
+
+
+def test_a_closed_gate_counts_the_steps_since_it_measured() -> None:
+    gate, constraint = Gate(probe_every=3), ALMConstraint(None, 0.0, 1.0)
+    assert gate.is_decided() is False
+    constraint.observe(1.0)
+    assert gate.measures() and gate.commit(constraint) == 0.0 and gate.idle == 0
+    for idle in (1, 2):
+        assert not gate.measures() and gate.commit(constraint) == 0.0 and gate.idle == idle
+    constraint.observe(-2.0)
+    assert gate.measures() and gate.commit(constraint) == 2.0 and gate.idle is None
+
+
+@pytest.mark.parametrize(("multiplier", "value"), [(1.0, 9.0), (0.0, -1.0)])
+def test_a_constraint_is_released_when_weight_and_multiplier_are_gone(
+    multiplier: float, value: float
+) -> None:
+    gate = Gate(probe_every=3)
+    constraint = ALMConstraint(None, 0.0, 1.0, multiplier=multiplier, every=2)
+    constraint.observe(value)
+    weight = gate.commit(constraint)
+    assert (weight == 0) != (constraint.multiplier == 0), "one of them only"
+    assert gate.idle is None

@@ -1,0 +1,30 @@
+"""A warning of a constraint points at the line of the loop that called it."""
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+
+from torch_alm import ALMConstraint
+
+
+@pytest.mark.parametrize(
+    ("value", "given", "sentence"),
+    [
+        (math.nan, {}, "not finite"),
+        (0.0, {"max_multiplier": 0.1}, "max_multiplier"),
+        (0.0, {"mu": 1e-3, "multiplier": 1.0, "total_steps": 9}, "total_steps"),
+    ],
+    ids=["not finite", "capped", "cannot unwind"],
+)
+def test_a_warning_points_at_the_call_of_step(
+    value: float, given: dict[str, Any], sentence: str
+) -> None:
+    c = ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
+    c.observe(value)
+    with pytest.warns(UserWarning, match=sentence) as found:
+        c.step()
+    lines, first = inspect.getsourcelines(test_a_warning_points_at_the_call_of_step)
+    (call,) = (first + i for i, line in enumerate(lines) if line.strip() == "c.step()")
+    assert [(w.filename, w.lineno) for w in found] == [(__file__, call)]
