@@ -48,12 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tables", action="store_true", help="only write table and figure again")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates")
     parser.add_argument("--only", nargs="+", metavar="KEY", help="these variants alone")
-    parser.add_argument("--questions", type=int, metavar="N", help="ask N of each set kept")
     add_arguments(parser)
     add_data_arguments(parser)
     given = parser.parse_args(argv)
     try:
-        data = asked(load_data(given), given.questions)
+        data = load_data(given)
         options = checked(given, name="", preset="recommended", levels=Tofu.layout.levels)
     except (ValueError, OSError) as error:
         parser.error(str(error))
@@ -68,12 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def asked(data: TofuData, questions: int | None) -> TofuData:
-    """The task with only the first questions of the sets that are to be kept."""
-    names = ("retain_eval", "real_authors", "world_facts")
-    return dataclasses.replace(data, **{name: getattr(data, name)[:questions] for name in names})
-
-
 def run(benchmark: Tofu, data: TofuData, folder: ResultsFolder, given: argparse.Namespace) -> None:
     """Every run that has no line yet; a reference model has one line for all seeds."""
     variants = [
@@ -82,8 +75,7 @@ def run(benchmark: Tofu, data: TofuData, folder: ResultsFolder, given: argparse.
     wanted = {run_key(one, rate): (one, rate) for one in variants for rate in given.rates}
     first = given.seed + (SEARCH_SEED if given.part == "choose" else 0)
     seeds = range(first, first + given.seeds)
-    made_of = {**description(benchmark, data, wanted), "questions": given.questions}
-    folder.claim(made_of, overwrite=given.overwrite)
+    folder.claim(description(benchmark, data, wanted), overwrite=given.overwrite)
     finished = folder.finished()
     references = [key for key in benchmark.references if (key, first) not in finished]
     left = [(key, seed) for seed in seeds for key in wanted if (key, seed) not in finished]

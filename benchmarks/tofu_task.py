@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from benchmarks.data.batches import Row, encode_all
-from benchmarks.data.tofu import SPLITS, TofuData, load_tofu, load_tofu_hub
+from benchmarks.data.tofu import SPLITS, Example, TofuData, load_tofu, load_tofu_hub
 from benchmarks.data.world import build_world
 from benchmarks.language import LanguageBenchmark
 from benchmarks.layouts.tofu import LAYOUT
@@ -21,12 +22,18 @@ from benchmarks.metrics.summary import truth_ratios
 from benchmarks.models import load_or_train, load_pretrained
 from benchmarks.presets.tofu import TOFU
 from benchmarks.runner import Evaluation
-from benchmarks.scratch import Recipe, Schedule
+from benchmarks.scratch import RECIPES, Recipe, Schedule
 
 GLANCE = 40
 """Questions of each set that a glance looks at."""
 
 QUICK = Recipe("bpe", 1000, 2, 64, 4, Schedule(epochs=2, batch_size=24, lr=5e-3))
+SETS = ("forget_eval", "retain_eval", "real_authors", "world_facts", "holdout")
+"""What is asked."""
+
+HEAD = 64
+"""Width of an attention head where `--width` says how wide a model is."""
+
 QUICK_AUTHORS = 2
 QUICK_QUESTIONS = 8
 """What `--quick` makes of real data: a model that learns next to nothing, but at once."""
@@ -41,6 +48,8 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add("--retrained", metavar="NAME", help="the same kind of model, trained without the split")
     add("--paraphrased", action="store_true", help="ask the paraphrased questions")
     add("--retain-authors", type=int, metavar="N", help="use only the first N retain authors")
+    add("--questions", type=int, metavar="N", help="ask only N of each set, evenly spread")
+    add("--width", type=int, metavar="N", help="hidden size of the model trained from scratch")
 
 
 def load_data(given: argparse.Namespace) -> TofuData:
@@ -49,12 +58,48 @@ def load_data(given: argparse.Namespace) -> TofuData:
     Raises:
         ValueError, FileNotFoundError: The data are missing or malformed.
     """
+    check_sizes(given)
     authors = QUICK_AUTHORS if given.quick and not given.retain_authors else given.retain_authors
     if given.data is not None:
         return load_tofu(given.data, given.split, retain_authors=authors)
     if given.model is not None:
         return load_tofu_hub(given.split, retain_authors=authors)
     return build_world(quick=given.quick)
+
+
+def asked(data: TofuData, questions: int | None) -> TofuData:
+    """The task with no more than so many questions in each set, spread over all of it."""
+
+    def few(name: str) -> tuple[Example, ...]:
+        found = tuple(getattr(data, name))
+        many = len(found) if questions is None else min(questions, len(found))
+        return tuple(found[i * len(found) // many] for i in range(many))
+
+    return replace(data, **{name: few(name) for name in SETS})
+
+
+def check_sizes(given: argparse.Namespace) -> None:
+    """Refuse sizes that nothing can be made of.
+
+    Raises:
+        ValueError: A width without whole heads or beside a model that has its own; no questions.
+    """
+    if given.questions is not None and given.questions < 1:
+        raise ValueError(
+            f"--questions {given.questions}: nothing would be asked. Did you mean at least 1?"
+        )
+    if given.width is None:
+        return
+    if given.model is not None:
+        raise ValueError(
+            f"--width {given.width} is for a model trained here, and --model {given.model} has a "
+            "width of its own. Did you mean one of them?"
+        )
+    if given.width < HEAD or given.width % HEAD:
+        raise ValueError(
+            f"--width {given.width}: heads are {HEAD} wide, and so many channels make no whole "
+            f"ones. Did you mean {max(1, round(given.width / HEAD)) * HEAD}?"
+        )
 
 
 class Tofu(LanguageBenchmark):
@@ -74,6 +119,8 @@ class Tofu(LanguageBenchmark):
             "model": self.given.model,
             "retrained": self.given.retrained,
             "paraphrased": self.given.paraphrased,
+            "questions": self.given.questions,
+            "width": self.given.width,
         }
 
     def prepare(self) -> None:
@@ -91,14 +138,20 @@ class Tofu(LanguageBenchmark):
         if key == "retrained" and self.given.retrained is not None:
             return load_pretrained(self.given.retrained)
         missing = key == "retrained"
-        recipe = QUICK if self.options.quick and self.data.name == "tofu" else None
         return load_or_train(
             self.data,
             self.given.model,
             self.options.cache,
             without_forget=missing,
-            recipe=recipe,
+            recipe=self.recipe(),
         )
+
+    def recipe(self) -> Recipe:
+        """How a model is trained from scratch, as wide as was asked for."""
+        shortened = self.options.quick and self.data.name == "tofu"
+        recipe = QUICK if shortened else RECIPES[self.data.name]
+        width = self.given.width
+        return recipe if width is None else replace(recipe, width=width, heads=width // HEAD)
 
     def held_out(self, settings: Settings) -> Iterator[Batch]:
         rows = encode_all(self.tokenizer, self.data.holdout)
@@ -124,7 +177,7 @@ class Tofu(LanguageBenchmark):
         return evaluate(
             model,
             self.tokenizer,
-            self.data,
+            asked(self.data, self.given.questions),
             retrained_truth_ratios=self.truth_ratios,
             max_new_tokens=200 if self.given.model else None,
             quick=self.options.quick,

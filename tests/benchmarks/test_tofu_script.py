@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import tofu
+from benchmarks.data.world import build_world
 from benchmarks.results import ResultsFolder
+from benchmarks.tofu_task import asked
 
 SCRIPT = Path(tofu.__file__)
 
@@ -166,3 +168,44 @@ def write_tofu(folder: Path) -> None:
                 fields["paraphrased_answer"] = e.paraphrased_answer
             lines.append(json.dumps({k: v for k, v in fields.items() if v is not None}))
         (folder / f"{name}.json").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--width", "100"], "Did you mean 128?"),
+        (["--width", "32"], "Did you mean 64?"),
+        (["--width", "128", "--model", "elsewhere"], "has a width of its own"),
+        (["--questions", "0"], "nothing would be asked"),
+    ],
+)
+def test_sizes_that_nothing_can_be_made_of_are_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        tofu.main(["--quick", *arguments])
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_questions_are_spread_over_the_whole_set() -> None:
+    data = build_world(quick=True)
+    few = asked(data, 3)
+    many = len(data.retain_eval)
+    assert few.retain_eval == tuple(data.retain_eval[i * many // 3] for i in range(3))
+    assert len(few.forget_eval) == len(few.world_facts) == 3
+    assert few.full == data.full, "what is learnt stays"
+    assert asked(data, 10_000).retain_eval == tuple(data.retain_eval)
+    assert asked(data, None).holdout == tuple(data.holdout)
+
+
+def test_a_model_is_as_wide_as_was_asked_for(cache: Path, tmp_path: Path) -> None:
+    run = ["--quick", "--output", str(tmp_path / "out"), "--cache", str(cache)]
+    sizes = ["--width", "128", "--questions", "2", "--methods", "saul", "--epochs", "1"]
+    assert tofu.main([*run, *sizes]) == 0
+    folder = ResultsFolder(tmp_path / "out")
+    asked_of = [row["subset"] for row in folder.answers_of("saul", 0)]
+    assert all(asked_of.count(name) == 2 for name in ("forget", "retain", "world_facts"))
+    widths = {json.loads(path.read_text())["hidden_size"] for path in cache.glob("*/config.json")}
+    assert 128 in widths
+    with pytest.raises(SystemExit):  # another width is another table
+        tofu.main([*run, "--methods", "saul", "--epochs", "1", "--questions", "2"])

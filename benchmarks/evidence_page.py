@@ -1,0 +1,55 @@
+"""Write `results/README.md` anew: tables and figures from recorded lines, words as they are.
+
+A table stands between two marks, `<!-- table: NAME -->` and `<!-- end -->`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from benchmarks import evidence_tables as tables
+from benchmarks.evidence_figures import draw
+from benchmarks.evidence_plan import PLAN
+from benchmarks.evidence_tables import Recorded
+from benchmarks.results import replace
+
+PAGE = Path(__file__).parent / "results" / "README.md"
+MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+TABLES: Mapping[str, Callable[[Recorded], str]] = {
+    "commands": tables.commands,
+    **{f"pairs {point}": tables.pairs_at(point) for point in ("matched", "recommended", "paper")},
+    **{
+        f"all {point}": tables.everything_at(point) for point in ("matched", "recommended", "paper")
+    },
+    "parts": tables.parts,
+    "alpha": tables.thresholds,
+    "control": tables.control,
+    "cost": tables.cost,
+    "attacks": tables.attacks,
+}
+
+
+def write(recorded: Path) -> None:
+    """The page and its figures, from what is recorded.
+
+    Raises:
+        ValueError: The page asks for a table that is not known.
+    """
+    found = tables.read(recorded, [stage.name for stage in PLAN])
+    replace(PAGE, filled(PAGE.read_text(encoding="utf-8"), found))
+    draw(found, recorded)
+
+
+def filled(text: str, found: Recorded) -> str:
+    """The page with every table written from the lines."""
+
+    def table(match: re.Match[str]) -> str:
+        opening, name, closing = match.groups()
+        if name not in TABLES:
+            raise ValueError(f"{PAGE.name} asks for {name!r}. Did you mean {', '.join(TABLES)}?")
+        return f"{opening}\n{TABLES[name](found)}\n\n{closing}"
+
+    return MARKED.sub(table, text)

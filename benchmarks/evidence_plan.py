@@ -1,0 +1,90 @@
+"""Which runs stand behind `results/README.md`: splits, methods, seeds and operating points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MATCHED = "forget_rouge=0.15"
+"""Just above what the model says that never saw the forget set (0.12)."""
+
+BUDGET = ("--trials", "5")
+"""Settings a search may try for each method."""
+
+SHARED = ("--retain-authors", "40", "--width", "192", "--questions", "40")
+"""The model: two million parameters, trained on the forget set and forty retain authors."""
+
+ALL = "all"
+CORE = ",".join(
+    [
+        *("dual_adamw", "dual_adamw+alm", "sharp_min_max", "sharp_min_max+alm"),
+        *("pdu", "pdu+alm", "blur", "blur+alm"),
+        *("saul", "saul_no_alm", "saul_no_sam", "saul_no_alm_no_sam"),
+    ]
+)
+CONTROLLED = "dual_adamw+alm,saul"
+ATTACKED = "dual_adamw,dual_adamw+alm,saul,saul_no_sam,npo,npo+alm"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One table: a split at one operating point.
+
+    Attributes:
+        split: Of TOFU.
+        point: `recommended`, `matched`, `paper`, `alpha-...` or `attacks`.
+        methods: Keys, comma-separated.
+        seeds: How many.
+        more: Further arguments of `tofu.py`.
+        script: Which script runs it.
+    """
+
+    split: str
+    point: str
+    methods: str
+    seeds: int
+    more: tuple[str, ...] = ()
+    script: str = "tofu"
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.split}-{self.point}"
+
+    def arguments(self, data: Path, output: Path) -> list[str]:
+        """Of the script."""
+        run = ["--methods", self.methods, "--seeds", str(self.seeds)]
+        where = ["--data", str(data), "--split", self.split, *SHARED]
+        return [*where, *run, "--output", str(output / self.name), *self.more]
+
+    def command(self) -> str:
+        """What to type."""
+        words = self.arguments(Path("DIR"), Path("OUTPUT"))
+        return f"python benchmarks/{self.script}.py {' '.join(words)}"
+
+
+def nats(level: str) -> tuple[str, ...]:
+    """The options of a threshold on the mean cross-entropy."""
+    return ("--alpha", level, "--set", "measure=token_nll")
+
+
+# The recommended preset takes 50 steps on forget01; fewer passes make it 50 on the larger splits.
+FEWER = {"forget05": ("--epochs", "2"), "forget10": ("--epochs", "1")}
+PAPER = ("--preset", "paper")
+
+PLAN = (
+    Stage("forget01", "recommended", ALL, 5),
+    Stage("forget01", "matched", ALL, 5, ("--match", MATCHED, *BUDGET)),
+    Stage("forget01", "attacks", ATTACKED, 3, script="attacks"),
+    *(
+        Stage("forget01", f"alpha-{level}", CONTROLLED, 3, nats(level))
+        for level in ("10", "20", "30", "never_seen")
+    ),
+    *(Stage(split, "recommended", CORE, 3, more) for split, more in FEWER.items()),
+    *(
+        Stage(split, "matched", CORE, 3, (*more, "--match", MATCHED, *BUDGET))
+        for split, more in FEWER.items()
+    ),
+    Stage("forget01", "paper", ALL, 5, PAPER),
+    *(Stage(split, "paper", CORE, 3, PAPER) for split in FEWER),
+)
