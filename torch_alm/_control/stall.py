@@ -61,8 +61,9 @@ class Stall:
         run, first = numbers.largest(self._run), max(STEPS, UPDATES * every)
         if run <= before and before > 0:
             self._restart()
+        if self.end == 0:  # where an entry takes over, its first stretch begins there
+            self.end = 2.0 * max(run, first)
         if run <= first:
-            self.end = 2.0 * first
             return
         self.count += 1
         self.total += numbers.largest(abs(numbers.choose(self._run >= run, excess, 0.0)))

@@ -1,0 +1,109 @@
+"""Out of reach: when a constraint says that growing pressure does not help."""
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from torch_alm import ALMConstraint
+
+SUSPECTED = "suspected_infeasible"
+
+
+def equality(**given: Any) -> ALMConstraint:
+    return ALMConstraint(None, **{"alpha": 0.0, "mu": 1e-3, "sense": "==", **given})
+
+
+def follow(c: ALMConstraint, values: Any) -> list[bool]:
+    """After each step, whether the constraint is suspected to be out of reach."""
+    found = []
+    for value in values:
+        c.observe(value)
+        c.step()
+        found.append(c.metrics()["status"] == SUSPECTED)
+    return found
+
+
+def run_at_the_end(values: list[float]) -> list[float]:
+    """The sizes of the latest values, back to the last one of another sign."""
+    signs = [(v > 0) - (v < 0) for v in values]
+    same = itertools.takewhile(lambda s: s == signs[-1] != 0, reversed(signs))
+    return [abs(v) for v in values[len(values) - len(list(same)) :]]
+
+
+def out_of_reach(values: list[float], every: int) -> bool:
+    """Of stretches that end after 2, 4, 8 ... units, the last two that are complete.
+
+    A unit is 64 steps or 8 updates. The second has to be less than a tenth smaller on average.
+    """
+    run, ends = run_at_the_end(values), [max(64, 8 * every)]
+    while 2 * ends[-1] <= len(run):
+        ends.append(2 * ends[-1])
+    means = [sum(run[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
+    return len(means) > 1 and 0 < 0.9 * means[-2] < means[-1]
+
+
+def wandering(seed: int, steps: int) -> Iterator[float]:
+    """Stretches of one sign, of none, or of both, at levels that fall or stay."""
+    noise = random.Random(seed)
+    while steps > 0:
+        length = min(steps, noise.choice([3, 70, 200, 300, 700]))
+        level, side, fall = noise.uniform(0.1, 9), noise.choice([-1, -1, 1, 1, 0]), noise.random()
+        for i in range(length):
+            yield -side * level * (1 - 0.9 * fall * i / length) * noise.uniform(0.8, 1)
+        steps -= length
+
+
+@pytest.mark.parametrize(("every", "seed"), [(1, 0), (1, 1), (1, 2), (13, 4)])
+def test_it_is_suspected_when_a_stretch_is_hardly_better_than_the_one_before(
+    every: int, seed: int
+) -> None:
+    values = list(wandering(seed, 2500))
+    found = follow(equality(every=every), values)
+    steps = [*range(0, 2500, 9), *(i for i in range(1, 2500) if found[i] != found[i - 1])]
+    assert [found[i] for i in steps] == [out_of_reach(values[: i + 1], every) for i in steps]
+    assert any(found) and not all(found)
+
+
+def test_a_tenth_better_is_progress() -> None:
+    values = [10.0] * 128 + [9.0] * 128
+    assert not any(follow(equality(), values))
+    assert follow(equality(), [*values[:-1], 9.001])[-1]
+
+
+@pytest.mark.parametrize("stop", [1, 70, 129, 255, 300])
+def test_a_resumed_run_remembers_for_how_long(stop: int) -> None:
+    values = [-1.0] * 400
+    whole, stopped, resumed = equality(), equality(), equality()
+    follow(stopped, values[:stop])
+    resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+    assert follow(resumed, values[stop:]) == follow(whole, values)[stop:]
+
+
+def rows(*columns: list[float]) -> list[torch.Tensor]:
+    return [torch.tensor(row, dtype=torch.float64) for row in zip(*columns, strict=True)]
+
+
+def test_entries_that_are_met_say_nothing() -> None:
+    falling = [-0.5 * 0.98**i for i in range(400)]
+    c = equality(alpha=torch.zeros(2))
+    assert not any(follow(c, rows(falling, [0.0] * 400)))
+    assert follow(equality(alpha=torch.zeros(2)), rows([-0.5] * 400, [0.0] * 400))[-1]
+
+
+def test_the_next_longest_entry_is_judged_from_where_it_takes_over() -> None:
+    """One is met after 200 steps; the other, violated since the 50th, is on its way all the time."""
+    one = [-1.0] * 200 + [0.0] * 400
+    other = [0.0] * 50 + [-0.5 * 0.995**i for i in range(550)]
+    assert not any(follow(equality(alpha=torch.zeros(2)), rows(one, other)))
+
+
+def test_an_entry_as_long_as_the_one_before_is_judged_on_its_own() -> None:
+    one = [-1000.0] * 150 + [0.0] * 500
+    other = [0.0] + [-1.0] * 649
+    found = follow(equality(alpha=torch.zeros(2)), rows(one, other))
+    assert found.index(True) == 600, "two stretches of its own: to its 300th and its 600th step"
