@@ -199,7 +199,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _told(given: argparse.Namespace, options: Options) -> str:
     """The arguments that say what was run; seeds may have been run one after the other."""
     data = "" if given.data is None else f" --data DIR --split {given.split}"
-    return data + "".join(f" --set {name}={value}" for name, value in options.overrides.items())
+    sizes = {
+        "retain-authors": given.retain_authors,
+        "width": given.width,
+        "questions": given.questions,
+    }
+    named = (f" --{name} {value}" for name, value in sizes.items() if value is not None)
+    changed = (f" --set {name}={value}" for name, value in options.overrides.items())
+    return "".join((data, *named, *changed))
 
 
 if __name__ == "__main__":

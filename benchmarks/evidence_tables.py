@@ -81,14 +81,14 @@ def numbers(rows: Sequence[Row], key: str, digits: int) -> str:
 
 
 def commands(found: Recorded) -> str:
-    """Every table's command, and how many of its runs are recorded."""
+    """Every table, how much of it is recorded, and what is special in its command."""
     lines = []
     for stage in PLAN:
         rows = [r for r in found.lines[stage.name] if r["method"] not in REFERENCE_LABELS]
-        seeds = sorted({row["seed"] for row in rows})
-        done = f"{len(rows)} ({len(seeds)} of {stage.seeds} seeds)"
-        lines.append([stage.name, done, f"`{stage.command()}`"])
-    return markdown(["table", "runs recorded", "command"], lines)
+        seeds = len({row["seed"] for row in rows})
+        options = f"`{' '.join(stage.more)}`" if stage.more else ""
+        lines.append([f"{stage.name} {options}", str(len(rows)), f"{seeds} of {stage.seeds}"])
+    return markdown(["table, and its own options", "runs recorded", "seeds begun"], lines)
 
 
 def pairs_at(point: str) -> Callable[[Recorded], str]:

@@ -37,7 +37,17 @@ def test_every_model_is_attacked_once_and_in_every_way(
 ) -> None:
     monkeypatch.setattr(tofu_task, "load_or_train", untrained)
     monkeypatch.setattr(attacks, "encode_all", lambda *given: original(*given)[:6])
-    words = ["--quick", "--methods", "saul", "--epochs", "1", "--relearn-steps", "2"]
+    words = [
+        "--quick",
+        "--methods",
+        "saul",
+        "--epochs",
+        "1",
+        "--relearn-steps",
+        "2",
+        "--width",
+        "64",
+    ]
     arguments = [*words, "--output", str(tmp_path), "--seeds"]
     assert attacks.main([*arguments, "1"]) == 0
     first = rows(tmp_path)
@@ -56,6 +66,7 @@ def test_every_model_is_attacked_once_and_in_every_way(
     assert rows(tmp_path)[:3] == first
     assert len(rows(tmp_path)) == 4
     table = (tmp_path / "attacks.md").read_text()
+    assert "Written by `python benchmarks/attacks.py --width 64 --set epochs=1`" in table
     losses = [row["attacks"]["int4"]["after"]["loss"] for row in rows(tmp_path)[2:]]
     assert f"{sum(losses) / 2:.2f} ± " in table
     assert table in capsys.readouterr().out
