@@ -95,10 +95,22 @@ def test_penalty_is_pure_and_call_observes() -> None:
     before = c.state_dict()
     c.penalty(torch.tensor(0.0))
     assert c.state_dict().keys() == before.keys()
-    with pytest.raises(RuntimeError, match="no measurement since the last step"):
-        c.step()
+    for verb in ("step", "preview"):
+        with pytest.raises(
+            RuntimeError, match=rf"\.{verb}\(\) found no measurement since the last"
+        ):
+            getattr(c, verb)()
     c(torch.tensor(-1.0), scale=2.0)
     assert c.step() == 1.5 and c.metrics()["value"] == -2.0
+
+
+def test_each_call_of_a_step_has_its_own_price_and_an_equal_share() -> None:
+    x = torch.tensor(1.0, requires_grad=True)
+    c = ALMConstraint(lambda shift: x + shift, alpha=1.0, mu=0.5)
+    gradients = [torch.autograd.grad(c(shift), x)[0].item() for shift in (-4.0, -1.0, 3.0)]
+    assert gradients == [-2.0, -0.5, 0.0]
+    c.observe(7.0)
+    assert c.step() == 0.0 and c.metrics()["value"] == (-3.0 + 0.0 + 4.0 + 7.0) / 4
 
 
 def test_second_derivatives_are_those_of_the_formula() -> None:
@@ -144,6 +156,8 @@ def test_the_penalty_of_a_non_finite_measurement_costs_nothing(bad: float) -> No
     x = torch.tensor(2.0, requires_grad=True)
     c = ALMConstraint(lambda: x * bad, alpha=1.0, mu=0.5, multiplier=1.0)
     (x.square() + c()).backward()
+    assert x.grad.item() == 4.0
+    c().backward()  # nor is it an error on its own
     assert x.grad.item() == 4.0
 
 

@@ -184,6 +184,9 @@ def test_an_equality_overshoots_to_the_side_it_did_not_come_from() -> None:
     c = constraint(sense="==")
     found = [follow(c, [value])["overshoot"] for value in (1.0, 5.0, 2.0, 0.75, 1.5)]
     assert found == [0.0, 0.0, 0.0, 0.25, 0.25]
+    late = constraint(sense="==")
+    assert follow(late, [1.0, 0.0])["overshoot"] == 0.0, "the first to differ says the side"
+    assert follow(late, [1.5])["overshoot"] == 0.5
     v = constraint(sense="==", alpha=torch.ones(2))
     found = follow(v, [torch.tensor([5.0, 0.0]), torch.tensor([0.75, 1.5])])
     assert found["overshoot"] == 0.5
@@ -242,6 +245,20 @@ def test_every_entry_has_to_meet_for_the_best_step() -> None:
         c.observe(torch.tensor(row))
         c.step(objective=1.0)
     assert c.best == Best(2, 1.0, 2.0)
+
+
+def test_a_resumed_run_remembers_the_best_step_and_where_it_came_from() -> None:
+    c, resumed = constraint(sense="=="), constraint(sense="==")
+    for value in (5.0, 1.0):
+        c.observe(value)
+        c.step(objective=value)
+    resumed.load_state_dict(c.state_dict())
+    assert resumed.best == c.best == Best(2, 1.0, 1.0)
+    assert follow(resumed, [0.75])["overshoot"] == 0.25
+    for value in (1.0, 2.0):
+        resumed.observe(1.0)
+        resumed.step(objective=value)
+    assert resumed.best == c.best
 
 
 def test_discard_forgets_the_step() -> None:
@@ -361,6 +378,12 @@ def test_a_checkpoint_is_loaded_in_a_run_with_another_window() -> None:
     shorter.load_state_dict(c.state_dict())
     follow(shorter, [0.0, 3.0])
     assert shorter.metrics()["violation"] == pytest.approx(-0.5)
+    for before, after, kept in ((6, 2, [3.0, 4.0]), (2, 6, [0.0, 3.0, 4.0])):
+        c, other = (constraint(window=w, alpha=torch.ones(2)) for w in (before, after))
+        follow(c, [torch.full((2,), v) for v in (9.0, 0.0, 3.0)])
+        other.load_state_dict(c.state_dict())
+        violation = follow(other, [torch.full((2,), 4.0)])["violation"]
+        assert violation == pytest.approx(1 - sum(kept) / len(kept))
 
 
 def test_what_was_observed_before_loading_is_gone() -> None:

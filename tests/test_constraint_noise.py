@@ -73,7 +73,7 @@ def test_a_deadband_of_a_vector_is_that_of_its_entries() -> None:
     noise = random.Random(2)
     rows = [[noise.gauss(1.0, 0.5), noise.gauss(0.5, 0.5)] for _ in range(30)]
     for sense in (">=", "=="):
-        given: dict[str, Any] = {"window": 4, "deadband": 0.5, "every": 3, "sense": sense}
+        given: dict[str, Any] = {"window": 4, "deadband": 1.0, "every": 3, "sense": sense}
         together = constraint(alpha=torch.ones(2), **given)
         apart = [constraint(**given) for _ in range(2)]
         for row in rows:
@@ -160,6 +160,15 @@ def test_every_counts_steps_from_the_first() -> None:
         follow(c, [0.0])
         stored.append(c.multiplier)
     assert [i + 1 for i in range(1, 12) if stored[i] != stored[i - 1]] == [8, 12]
+
+
+@pytest.mark.parametrize("given", [{"ema": 0.5}, {"window": 3}], ids=str)
+def test_a_first_step_that_is_skipped_leaves_no_mean(given: dict[str, Any]) -> None:
+    c = constraint(**given)
+    c.observe(math.nan)
+    with pytest.warns(UserWarning, match="not finite"):
+        assert c.step() == 0.0
+    assert follow(c, [-1.0]) == [1.0]
 
 
 def test_a_skipped_step_leaves_the_window_alone() -> None:

@@ -96,7 +96,7 @@ def test_entries_that_are_met_say_nothing() -> None:
 
 
 def test_the_next_longest_entry_is_judged_from_where_it_takes_over() -> None:
-    """One is met after 200 steps; the other, violated since the 50th, is on its way all the time."""
+    """One is met after 200 steps; the other, violated since the 50th, is on its way."""
     one = [-1.0] * 200 + [0.0] * 400
     other = [0.0] * 50 + [-0.5 * 0.995**i for i in range(550)]
     assert not any(follow(equality(alpha=torch.zeros(2)), rows(one, other)))

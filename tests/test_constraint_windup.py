@@ -49,6 +49,10 @@ def test_without_a_cap_nothing_is_limited() -> None:
     assert follow(constraint(mu=1e6), [-1e6])[0] == pytest.approx(1e12, rel=1e-5)
 
 
+def test_an_equality_may_start_with_a_negative_multiplier() -> None:
+    assert follow(constraint(sense="==", multiplier=-2.0), [0.0]) == [-1.5]
+
+
 def test_an_equality_is_capped_in_size() -> None:
     c = constraint(sense="==", max_multiplier=1.0)
     with pytest.warns(UserWarning, match="violation of -4"):
@@ -86,6 +90,30 @@ def test_hold_compares_with_the_last_update_not_the_last_step() -> None:
 def test_hold_of_an_equality_keeps_both_signs() -> None:
     assert follow(constraint(sense="==", hold=0.5), [2.0, 1.25, 1.25]) == [-0.5, -0.5, -0.625]
     assert follow(constraint(sense="==", hold=0.5), [2.0, 0.75]) == [-0.5, -0.375]
+    tie = constraint(sense="==", hold=0.5, alpha=0.0, mu=1.0, multiplier=9.0)
+    assert follow(tie, [8.0, 2.0]) == [1.0, -1.0], "no larger, so it is no growth"
+
+
+@pytest.mark.parametrize("given", [{"hold": 0.5}, {"release": Release(0.5, after=2)}], ids=str)
+@pytest.mark.parametrize("stop", [0, 1, 2, 3])
+def test_a_resumed_rule_goes_on_where_it_was(given: dict[str, Any], stop: int) -> None:
+    values = [-1.0, 0.2, 0.5, 1.5, 1.5, 1.5]
+    whole, resumed = constraint(**given), constraint(**given)
+    found = follow(whole, values[:stop])
+    resumed.load_state_dict(whole.state_dict())
+    assert follow(resumed, values[stop:]) == follow(whole, values[stop:])
+    assert len(found) == stop
+
+
+def test_a_step_that_saw_nothing_is_neither_met_nor_violated() -> None:
+    c = constraint(release=Release(share=0.5, after=2), multiplier=8.0, alpha=0.0, mu=1.0)
+    blind = constraint(release=Release(share=0.5, after=1), multiplier=8.0, alpha=0.0, mu=1.0)
+    follow(c, [0.0])
+    for each in (c, blind):
+        with pytest.warns(UserWarning, match="not finite"):
+            follow(each, [math.nan])
+        assert each.multiplier == 8.0
+    assert follow(c, [0.0]) == [4.0] == follow(blind, [0.0])
 
 
 def test_a_release_lets_go_after_so_many_steps_in_a_row() -> None:
@@ -253,6 +281,7 @@ def test_cadence_and_warm_up_shorten_a_run() -> None:
     [
         {"ema": 1.0},
         {"ema": 0.5, "window": 2},
+        {"deadband": math.inf, "window": 2},
         {"warmup": -1},
         {"tolerance": -0.1},
         {"max_multiplier": 0.0},
