@@ -24,6 +24,7 @@ TABLES: Mapping[str, Callable[[Recorded], str]] = {
     **{
         f"all {point}": tables.everything_at(point) for point in ("matched", "recommended", "paper")
     },
+    "gains": tables.gains,
     "parts": tables.parts,
     "alpha": tables.thresholds,
     "control": tables.control,

@@ -23,6 +23,15 @@ CORE = ",".join(
     ]
 )
 CONTROLLED = "dual_adamw+alm,saul"
+OTHERS = ",".join(
+    f"{key}+alm"
+    for key in (
+        *("grad_ascent", "grad_diff", "npo", "simnpo", "single_adamw", "sharp_min_max"),
+        *("relearning_resilient", "blur", "pdu"),
+    )
+)
+"""Methods that raise a loss of their own."""
+
 ATTACKED = "dual_adamw,dual_adamw+alm,saul,saul_no_sam,npo,npo+alm"
 
 
@@ -68,6 +77,8 @@ def nats(level: str) -> tuple[str, ...]:
     return ("--alpha", level, "--set", "measure=token_nll")
 
 
+TOKENS = ("--alpha", "0.5", "--set", "measure=token_certificate")
+
 # The recommended preset takes 50 steps on forget01; fewer passes make it 50 on the larger splits.
 FEWER = {"forget05": ("--epochs", "2"), "forget10": ("--epochs", "1")}
 PAPER = ("--preset", "paper")
@@ -80,6 +91,8 @@ PLAN = (
         Stage("forget01", f"alpha-{level}", CONTROLLED, 3, nats(level))
         for level in ("10", "20", "30", "never_seen")
     ),
+    Stage("forget01", "others-never_seen", OTHERS, 1, nats("never_seen")),
+    Stage("forget01", "others-tokens", OTHERS, 1, TOKENS),
     *(Stage(split, "recommended", CORE, 3, more) for split, more in FEWER.items()),
     *(
         Stage(split, "matched", CORE, 3, (*more, "--match", MATCHED, *BUDGET))

@@ -130,6 +130,27 @@ def mu(rows: Iterable[Row]) -> list[float]:
     return [row.get("model_utility") or 0.0 for row in rows]
 
 
+SETS = (
+    ("retain_rouge", "retain"),
+    ("real_authors_rouge", "real authors"),
+    ("world_facts_rouge", "world facts"),
+)
+
+
+def gains(found: Recorded) -> str:
+    """What the controller adds to the words said of each set that is to be kept."""
+    head = ["method", "split and point", *(f"{title} ROUGE-L" for _, title in SETS)]
+    lines = []
+    for stage in (f"{split}-{point}" for split in SPLITS for point in ("matched", "recommended")):
+        for method in found.methods(stage):
+            plain, controlled = paired(found, stage, method)
+            pairs = list(zip(controlled, plain, strict=True))
+            cells = [spread([a[key] - b[key] for a, b in pairs], 2, "+") for key, _ in SETS]
+            if pairs:
+                lines.append([name_of(method), stage.replace("-", ", "), *cells])
+    return markdown(head, lines)
+
+
 def everything_at(point: str) -> Callable[[Recorded], str]:
     """All methods of all splits."""
     head = ["method", "split", "seeds", *(title for _, title, _ in COLUMNS)]

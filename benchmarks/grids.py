@@ -8,6 +8,7 @@ import random
 from collections.abc import Mapping
 
 from benchmarks.methods import Settings, is_controlled
+from benchmarks.methods.forgetting import check_attainable
 
 ALM = "+alm"
 Factors = Mapping[str, tuple[float, ...]]
@@ -45,7 +46,17 @@ def grid(key: str, preset: Settings) -> list[Settings]:
         factors["alpha"] = ALPHAS
     combinations = itertools.product(*factors.values())
     found = [_scaled(preset, dict(zip(factors, c, strict=True))) for c in combinations]
-    return list(dict.fromkeys([preset, *found]))
+    return list(dict.fromkeys([preset, *(s for s in found if _is_attainable(key, s))]))
+
+
+def _is_attainable(key: str, settings: Settings) -> bool:
+    """Whether some model could meet the constraint, if there is one."""
+    try:
+        if is_controlled(key) and not isinstance(settings.alpha, str):
+            check_attainable(settings)
+    except ValueError:
+        return False
+    return True
 
 
 def trials(key: str, preset: Settings, budget: int) -> list[Settings]:

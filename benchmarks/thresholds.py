@@ -3,6 +3,7 @@
 python benchmarks/thresholds.py targets      six targets, the multiplier on gradient and on step
 python benchmarks/thresholds.py pressures    scale="step": mu over three decades, lambda_0 = 0, 1
 python benchmarks/thresholds.py choose       what a recommendation is chosen from, on other seeds
+python benchmarks/thresholds.py others       targets for methods that raise a loss of their own
 python benchmarks/thresholds.py presets      `paper` and `recommended`
 
 All of them on the embedded world, or with `--data DIR --split forget01` on TOFU's files. A finished
@@ -27,9 +28,8 @@ from benchmarks.options import add_arguments, checked
 from benchmarks.results import ResultsFolder, Row
 from benchmarks.runner import summary, unlearn
 from benchmarks.tofu_task import Tofu, add_data_arguments, load_data
-from benchmarks.variants import RATES, Variant, candidates, presets, pressures, targets
+from benchmarks.variants import PARTS, RATES, SEARCHES, Variant
 
-PARTS = {"targets": targets, "pressures": pressures, "choose": candidates, "presets": presets}
 KEPT = (
     *("model_utility", "retain_exact_match", "retain_probability", "real_authors_probability"),
     *("world_facts_probability", "forget_exact_match", "forget_loss", "forget_rouge"),
@@ -73,7 +73,7 @@ def run(benchmark: Tofu, data: TofuData, folder: ResultsFolder, given: argparse.
         one for one in PARTS[given.part](data.split) if one.key in (given.only or [one.key])
     ]
     wanted = {run_key(one, rate): (one, rate) for one in variants for rate in given.rates}
-    first = given.seed + (SEARCH_SEED if given.part == "choose" else 0)
+    first = given.seed + (SEARCH_SEED if given.part in SEARCHES else 0)
     seeds = range(first, first + given.seeds)
     folder.claim(description(benchmark, data, wanted), overwrite=given.overwrite)
     finished = folder.finished()

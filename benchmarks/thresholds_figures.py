@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.figures import save
 from benchmarks.results import Row
+from benchmarks.variants import SEARCHES
 
 PANELS = (
     ("model_utility", "model utility"),
@@ -24,7 +25,7 @@ STYLES = {"light": "default", "dark": "dark_background"}
 
 def draw(rows: Sequence[Row], labels: dict[str, str], part: str, path: Path) -> None:
     """Every figure of a part, `*-light.png` and `*-dark.png`."""
-    if part == "choose":
+    if part in SEARCHES:
         return
     figure_of = by_pressure if part == "pressures" else by_rate
     for theme, style in STYLES.items():

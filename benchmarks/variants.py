@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,6 +112,32 @@ def candidates(split: str) -> list[Variant]:
     return found
 
 
+OTHERS = (
+    *("grad_ascent", "single_adamw", "npo", "simnpo", "sharp_min_max", "relearning_resilient"),
+    *("blur", "pdu"),
+)
+"""Methods that raise a loss of their own; GradDiff is Single AdamW here."""
+
+REACHED = ("token_certificate", "certificate", "never_seen", "level_share")
+
+
+def others(split: str) -> list[Variant]:
+    """Targets for methods that raise something else than what is measured."""
+    found = []
+    for name in REACHED:
+        label, changes = TARGETS[name]
+        for method in OTHERS:
+            own = TOFU.preset("recommended", split, method).settings
+            target = {"measure": "token_nll", **RELEASED, **changes}
+            told = f"{label}: {methods.label(method)}"
+            found.append(
+                Variant(
+                    f"{name}-{method}", told, f"{method}+alm", dataclasses.replace(own, **target)
+                )
+            )
+    return found
+
+
 def presets(split: str) -> list[Variant]:
     """Both presets of the two methods that carry the controller in two states."""
     found = []
@@ -121,3 +147,15 @@ def presets(split: str) -> list[Variant]:
             label = f"{methods.label(method)}, {name}"
             found.append(Variant(f"{method}-{name}", label, method, settings))
     return found
+
+
+PARTS: Mapping[str, Callable[[str], list[Variant]]] = {
+    "targets": targets,
+    "pressures": pressures,
+    "choose": candidates,
+    "others": others,
+    "presets": presets,
+}
+
+SEARCHES = ("choose", "others")
+"""What a recommendation is chosen from: on seeds that nothing else is reported on."""

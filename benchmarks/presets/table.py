@@ -60,6 +60,7 @@ class Presets:
         own: What a method's own paper fixes, whatever the learning rate.
         recommended: For a small model trained from scratch, the same for every method.
         recommended_splits: By split; what it says replaces the others.
+        recommended_methods: By registry key; what it says replaces both.
     """
 
     shared: Change
@@ -69,6 +70,7 @@ class Presets:
     own: Mapping[str, Change]
     recommended: Change
     recommended_splits: Mapping[str, Change] = dataclasses.field(default_factory=dict)
+    recommended_methods: Mapping[str, Change] = dataclasses.field(default_factory=dict)
     shared_splits: Mapping[str, Change] = dataclasses.field(default_factory=dict)
 
     def preset(self, name: str, split: str, method: str, overrides: Change | None = None) -> Preset:
@@ -105,10 +107,11 @@ class Presets:
         return Preset(_starting_at_forget_weight(changes), "; ".join(notes))
 
     def _recommended(self, split: str, method: str) -> Preset:
-        """The same rate, steps and controller for every method; only its own constants differ."""
+        """The same rate, steps and controller for every method; what is its own differs."""
         own = self.own.get(method.removesuffix(ALM), {})
         by_split = self.recommended_splits.get(split, {})
-        return Preset(Settings(**{**self.recommended, **by_split, **own}))
+        by_method = self.recommended_methods.get(method, {})
+        return Preset(Settings(**{**self.recommended, **by_split, **by_method, **own}))
 
 
 def _starting_at_forget_weight(changes: Change) -> Settings:

@@ -1,5 +1,6 @@
 """`benchmarks/thresholds.py`: which runs, what is written, what is chosen."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,16 @@ import pytest
 from benchmarks import thresholds
 from benchmarks.levels import resolved
 from benchmarks.results import ResultsFolder
-from benchmarks.thresholds_report import choice, publish, with_privleak
-from benchmarks.variants import RATES, candidates, presets, pressures, targets
+from benchmarks.thresholds_report import (
+    aimed,
+    choice,
+    choice_for_others,
+    publish,
+    reach_table,
+    reached,
+    with_privleak,
+)
+from benchmarks.variants import RATES, candidates, others, presets, pressures, targets
 from tests.benchmarks.toy_benchmark import ToyBenchmark
 
 ONLY = ("--only", "none", "level_share-gradient")
@@ -69,7 +78,7 @@ def test_the_grid_is_the_one_announced() -> None:
     assert {(s.mu, s.multiplier) for s in steps} == {
         (mu, start) for mu in (1e-3, 1e-2, 1e-1, 1.0) for start in (0.0, 1.0)
     }
-    for part in (targets, pressures, candidates, presets):
+    for part in (targets, pressures, candidates, others, presets):
         keys = [one.key for one in part("forget")]
         assert len(set(keys)) == len(keys)
     for one in (*targets("forget"), *candidates("forget")):
@@ -99,6 +108,37 @@ def test_the_choice_is_the_rule() -> None:
     assert choice(rows) == "steady"
     assert choice([retrained, *rows[5:7]]) is None
     assert choice(rows[1:]) is None, "without a retrained model nothing says what is near it"
+
+
+def test_others_are_chosen_by_how_many_meet_a_target_at_which_all_forget() -> None:
+    def run(
+        target: str, method: str, status: str, utility: float | None, exact: float = 0.0
+    ) -> dict[str, Any]:
+        key = f"{target}-{method}"
+        numbers = {"model_utility": utility, "forget_exact_match": exact}
+        return {"method": key, "variant": key, "status": status, **numbers}
+
+    rows = [
+        run("never_seen", "npo", "released", 0.9, exact=0.1),
+        run("never_seen", "pdu", "released", 0.9),
+        run("certificate", "npo", "released", 0.5),
+        run("certificate", "pdu", "violated", 0.6),
+        run("token_certificate", "npo", "satisfied", 0.4),
+        run("token_certificate", "pdu", "violated", None),
+        run("level_share", "npo", "violated", 1.0),
+        run("level_share", "pdu", "violated", 1.0),
+    ]
+    assert reached(aimed(rows, "certificate")) == (1, pytest.approx(0.55))
+    assert reached(aimed(rows, "token_certificate")) == (1, pytest.approx(0.2))
+    assert choice_for_others(rows) == "certificate"
+    assert choice_for_others(rows[:2]) == "never_seen"
+    assert "| certificate ≥ 0.95 | 2 of 2 | 1 of 2 | 0.550 |" in reach_table(rows)
+
+
+def test_targets_for_others_differ_in_the_target_alone() -> None:
+    found = [dataclasses.asdict(o.settings) for o in others("forget") if o.method == "npo+alm"]
+    differ = {name for name in found[0] if len({repr(one[name]) for one in found}) > 1}
+    assert len(found) == 4 and differ == {"measure", "alpha"}
 
 
 def test_privleak_is_relative_to_the_retrained_model() -> None:
