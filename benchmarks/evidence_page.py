@@ -27,6 +27,7 @@ TABLES: Mapping[str, Callable[[Recorded], str]] = {
     "gains": tables.gains,
     "parts": tables.parts,
     "alpha": tables.thresholds,
+    "reach": tables.reach,
     "control": tables.control,
     "cost": tables.cost,
     "attacks": tables.attacks,

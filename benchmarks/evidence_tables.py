@@ -200,6 +200,25 @@ def thresholds(found: Recorded) -> str:
     return markdown(head, lines)
 
 
+def reach(found: Recorded) -> str:
+    """Methods that raise a loss of their own, under three targets."""
+    stages = {
+        "forget01-recommended": "95 % of the answers certified",
+        "forget01-others-tokens": "half of the tokens certified",
+        "forget01-others-never_seen": "never-seen level in nats",
+    }
+    head = ["method", "target", "seeds", "MU", "retain exact", "forget ROUGE-L", "last λ"]
+    head += ["gate open", "status at the end"]
+    keys = (("model_utility", 3), ("retain_exact_match", 2), ("forget_rouge", 2), ("lambda", 2))
+    lines = []
+    for method in (m for m in found.methods("forget01-others-tokens") if m.endswith(ALM)):
+        for stage, target in stages.items():
+            if rows := found.of(stage, method):
+                cells = [numbers(rows, key, digits) for key, digits in (*keys, ("gate_open", 2))]
+                lines.append([name_of(method), target, str(len(rows)), *cells, statuses(rows)])
+    return markdown(head, lines)
+
+
 def threshold(stage: str, rows: Sequence[Row]) -> str:
     """What the constraint asked for, in words."""
     level = stage.rpartition("-")[2]
