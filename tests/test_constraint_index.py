@@ -179,3 +179,18 @@ def test_the_penalty_of_a_vector_is_where_the_vector_is() -> None:
     """torch refuses to mix tensors of the host with those of "meta", which has no numbers."""
     price = per_example(multiplier=0.3).penalty(torch.zeros(5, device="meta", requires_grad=True))
     assert price.device.type == "meta"
+
+
+def test_an_alpha_of_one_number_prices_every_entry_alike() -> None:
+    c = ALMConstraint(None, alpha=1.0, mu=0.5, multiplier=torch.tensor([0.0, 2.0, 0.0]))
+    x = torch.tensor([0.0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(c.penalty(x, index=[1]), x)
+    assert gradient.item() == -2.5
+
+
+def test_a_vectors_checkpoint_says_the_shape_to_one_that_is_still_open() -> None:
+    trained, fresh = per_example(3), ALMConstraint(None, alpha=1.0, mu=0.5)
+    trained.observe(torch.tensor([0.0, 1.0, 2.0]))
+    trained.step()
+    fresh.load_state_dict(trained.state_dict())
+    assert fresh.multiplier.tolist() == [0.5, 0.0, 0.0]

@@ -1,6 +1,7 @@
 """DualOptimizer: the gate, the two sides, and the edges."""
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -306,7 +307,9 @@ def test_an_objective_that_raises_leaves_everything_as_it_was(side: str) -> None
 def test_a_sense_that_does_not_fit_the_forget_optimizer(forget: type, sense: str | None) -> None:
     theta = theta_of(1.0)
     constraint = None if sense is None else ALMConstraint(None, 1.0, 1.0, sense=sense)
-    with pytest.raises(ValueError, match=rf"forget side is {forget.__name__}.*plain optimizer"):
+    fits = {"<=": "SAM or a", "==": "a"}.get(sense, "ReverseSAM or a")
+    sentence = rf"forget side is {forget.__name__}, .* Did you mean {fits} plain optimizer\?"
+    with pytest.raises(ValueError, match=sentence):
         DualOptimizer(SGD([theta]), forget(SGD([theta])), constraint)
 
 
@@ -316,8 +319,9 @@ def test_parts_that_do_not_fit_are_named() -> None:
         DualOptimizer(SGD([theta]), SGD([theta, other]))
     with pytest.raises(ValueError, match="scale is 'both'"):
         two(theta, scale="both")
-    with pytest.raises(TypeError, match=r"DualOptimizer wraps a torch\.optim\.Optimizer and found"):
-        DualOptimizer(SGD([theta]), [theta])
+    for sides in ((SGD([theta]), [theta]), ([theta], SGD([theta]))):
+        with pytest.raises(TypeError, match=r"^DualOptimizer wraps a torch\.optim\.Optimizer and"):
+            DualOptimizer(*sides)
     with pytest.raises(TypeError, match="takes no closure"):
         two(theta).step(lambda: None)
     vector = ALMConstraint(None, alpha=torch.ones(2), mu=1.0)
@@ -336,6 +340,9 @@ def test_param_groups_are_the_live_groups_of_both_sides() -> None:
     optimizer.add_param_group({"params": (p for p in [extra]), "lr": 0.5})
     assert [len(g["params"]) for g in optimizer.param_groups] == [1, 1, 1, 1]
     assert optimizer.param_groups[1] is not optimizer.param_groups[3]
+    single = theta_of(3.0, 4.0)
+    optimizer.add_param_group({"params": single})
+    assert [optimizer.param_groups[i]["params"][0] is single for i in (2, 5)] == [True, True]
 
 
 def test_a_checkpoint_of_something_else_is_refused_before_anything_is_loaded() -> None:
@@ -390,3 +397,42 @@ def test_a_scheduler_of_the_forget_side_goes_on_behind_a_closed_gate(sides: str)
     assert optimizer.constraint.weight == 0
     scheduler.step()  # a warning is an error here
     assert inner.param_groups[0]["lr"] == 0.05
+
+
+@pytest.mark.parametrize("side", ["retain", "forget"])
+def test_an_error_says_on_which_side_it_was_raised(side: str) -> None:
+    theta = theta_of(1.0)
+
+    def fails() -> Tensor:
+        raise MemoryError
+
+    objectives = {"retain": lambda: theta.sum(), "forget": lambda: theta.sum(), side: fails}
+    with pytest.raises(MemoryError) as caught:
+        two(theta).backward(**objectives)
+    if sys.version_info >= (3, 11):
+        assert caught.value.__notes__ == [f"DualOptimizer.backward, on the {side} side"]
+
+
+def test_clearing_the_gradients_is_clearing_both() -> None:
+    theta = theta_of(1.0)
+    optimizer = two(theta)
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.zero_grad()
+    assert theta.grad is None
+    with pytest.warns(UserWarning, match="without a backward since the last step"):
+        optimizer.step()
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.zero_grad(set_to_none=False)
+    assert theta.grad.tolist() == [0.0]
+
+
+def test_a_forward_whose_backward_is_skipped_is_resharded_behind() -> None:
+    theta, calls = theta_of(1.0), []
+    constraint = ALMConstraint(None, 0.0, 1.0)
+    optimizer = two(theta, constraint, reshard=lambda: calls.append(constraint.observed))
+    for value, skipped in ((-1.0, []), (2.0, [1])):  # open, then closed
+        forget = lambda value=value: 0 * theta.sum() + value  # noqa: E731
+        optimizer.backward(retain=lambda: 0 * theta.sum(), forget=forget, last=True)
+        assert calls == skipped
+        optimizer.step()
+        optimizer.zero_grad()

@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -70,7 +71,7 @@ def test_nothing_is_stepped_if_one_saw_nothing() -> None:
 
 def test_a_misspelt_name_is_found_before_anything_is_observed() -> None:
     g = group()
-    with pytest.raises(ValueError, match=r"found \['drfit'\], and the group has"):
+    with pytest.raises(ValueError, match=r"^ConstraintGroup\.observe found \['drfit'\], and the"):
         g.observe({"level": 1.0, "drfit": 0.0})
     assert g["level"].observed == 0
 
@@ -114,6 +115,7 @@ def test_the_best_step_meets_all() -> None:
         (VALUES[2], 4.0),
         (VALUES[1], 2.0),
         (VALUES[2], 3.0),
+        (VALUES[2], 3.5),
     ):
         g.observe(values)
         g.step(objective=objective)
@@ -131,10 +133,14 @@ def test_a_checkpoint_goes_by_name_in_any_order() -> None:
     buffer.seek(0)
     other = ConstraintGroup(dict(reversed(list(group().items()))))
     other.load_state_dict(torch.load(buffer, weights_only=True))
+    assert str(other.state_dict()) == str(g.state_dict())
     for each in (g, other):
         each.observe(VALUES[2])
         each.step(objective=0.5)
     assert str(g.state_dict()) == str(other.state_dict()) and g.best == other.best is not None
+    resumed = group()
+    resumed.load_state_dict(other.state_dict())
+    assert resumed.best == Best(3, 0.5, 0.0)
 
 
 def bad_names(state: dict[str, Any]) -> None:
@@ -156,10 +162,10 @@ def single(state: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (bad_names, r"found \['drfit'\]"),
-        (missing, r"nothing for \['topics'\]"),
+        (bad_names, r"^ConstraintGroup\.load_state_dict found \['drfit'\]"),
+        (missing, r"^ConstraintGroup\.load_state_dict: .* nothing for \['topics'\]"),
         (another_sense, "push the wrong way"),
-        (single, "checkpoint of a group"),
+        (single, r"^ConstraintGroup\.load_state_dict found .* checkpoint of a group"),
     ],
 )
 def test_another_groups_checkpoint_is_refused_and_nothing_loaded(
@@ -186,3 +192,14 @@ def test_members_are_checked() -> None:
         ConstraintGroup({})
     with pytest.raises(TypeError, match="'a' is float"):
         ConstraintGroup({"a": 1.0})
+
+
+def test_it_shows_its_members() -> None:
+    c = ALMConstraint(None, 1.0, 0.5)
+    shown = "ALMConstraint(None >= 1.0, mu=0.5, multiplier=0.0)"
+    assert repr(c) == shown
+    unnamed = partial(abs)
+    assert repr(ALMConstraint(unnamed, 1.0, 0.5)).startswith(f"ALMConstraint({unnamed!r} >= 1.0")
+    assert repr(ConstraintGroup({"b": c, "a": ALMConstraint(abs, 2.0, 0.5, sense="<=")})) == (
+        f"ConstraintGroup(\na: ALMConstraint(abs <= 2.0, mu=0.5, multiplier=0.0),\nb: {shown})"
+    )

@@ -294,20 +294,62 @@ def test_huge_logits_stay_finite() -> None:
 
 
 @pytest.mark.parametrize(
-    "call",
+    ("measure", "more", "option", "value"),
     [
-        lambda model, batch: measures.token_nll(model, batch, reduction="none"),
-        lambda model, batch: measures.sequence_nll(model, batch, reduction="sum"),
-        lambda model, batch: measures.npo(model, batch, Bigram(), variant="logits"),
-        lambda model, batch: measures.margin_certificate(model, batch, aggregate="min"),
-        lambda model, batch: measures.exact_match_failure(model, batch, aggregate="min"),
-        lambda model, batch: measures.kl_divergence(model, batch, Bigram(), mask="answers"),
-        lambda model, batch: measures.flattening(model, batch, reduction="sum"),
+        (measures.token_nll, (), "reduction", "none"),
+        (measures.sequence_nll, (), "reduction", "sum"),
+        (measures.npo, (Bigram(),), "variant", "logits"),
+        (measures.margin_certificate, (), "aggregate", "min"),
+        (measures.exact_match_failure, (), "aggregate", "min"),
+        (measures.kl_divergence, (Bigram(),), "mask", "answers"),
+        (measures.flattening, (), "reduction", "sum"),
     ],
 )
-def test_an_unknown_option_is_named_with_its_alternatives(call: Callable) -> None:
-    with pytest.raises(ValueError, match=r"`\w+` is '\w+'. Did you mean one of \w+, \w+"):
-        call(Bigram(), make_batch())
+def test_an_unknown_option_is_named_with_its_alternatives(
+    measure: Callable, more: tuple, option: str, value: str
+) -> None:
+    sentence = rf"`{option}` is '{value}'. Did you mean one of \w+, \w+"
+    with pytest.raises(ValueError, match=sentence):
+        measure(Bigram(), make_batch(), *more, **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        ("token_nll", {"reduction": "example"}),
+        ("sequence_nll", {"reduction": "mean"}),
+        ("npo", {"beta": 0.1, "variant": "sequence_sum"}),
+        ("simnpo", {"beta": 4.5, "delta": 0.0}),
+        ("kl_divergence", {"mask": "tokens"}),
+        ("flattening", {"shifted": True, "reduction": "token"}),
+        ("margin_certificate", {"tau": 0.1, "aggregate": "max", "clamp": False}),
+        ("certified_failure", {"tau": 0.1, "aggregate": "max"}),
+        ("exact_match_failure", {"aggregate": "max"}),
+    ],
+)
+def test_face_and_kernel_have_the_same_defaults(name: str, defaults: dict) -> None:
+    model, reference, batch = Bigram(), Bigram(1), make_batch()
+    face, kernel = getattr(measures, name), getattr(measures, f"{name}_of_logits")
+    logits, labels = model(**measures._answers.inputs_of(batch)).logits, batch["labels"]
+    second, options = (), defaults
+    if name == "npo":
+        second = (measures.sequence_nll(reference, batch, reduction="none"),)
+    if name == "kl_divergence":  # a model for the face, its logits before the labels for the kernel
+        second, options = (reference,), {}
+        expected = kernel(logits, reference(**measures._answers.inputs_of(batch)).logits, labels)
+    else:
+        expected = kernel(logits, labels, *second, **options)
+        assert torch.equal(kernel(logits, labels, *second), expected)
+    assert torch.equal(face(model, batch, *second), expected)
+    assert torch.equal(face(model, batch, *second, **defaults), expected)
+
+
+def test_unshifted_flattening_reaches_the_kernel() -> None:
+    model, batch = Bigram(), make_batch()
+    found = measures.flattening(model, batch, shifted=False)
+    logits = model.table[batch["input_ids"]]
+    expected = measures.flattening_of_logits(logits, batch["labels"], shifted=False)
+    assert torch.equal(found, expected)
 
 
 def test_a_transformers_model_gives_its_own_loss() -> None:
@@ -424,9 +466,10 @@ def test_npo_refuses_reference_nlls_of_another_batch() -> None:
 
 @pytest.mark.parametrize("beta", [0.0, -0.1, math.nan])
 def test_beta_must_be_positive(beta: float) -> None:
-    with pytest.raises(ValueError, match="`beta` is"):
+    sentence = "`beta` is .*: the loss divides by it, and below 0 it would ask to remember. "
+    with pytest.raises(ValueError, match=sentence):
         measures.npo(Bigram(), make_batch(), Bigram(), beta)
-    with pytest.raises(ValueError, match="`beta` is"):
+    with pytest.raises(ValueError, match=sentence):
         measures.simnpo(Bigram(), make_batch(), beta)
 
 

@@ -356,3 +356,12 @@ def test_an_error_says_in_which_pass_it_was_raised(failing_pass: int) -> None:
     if sys.version_info >= (3, 11):
         where = ["in the first pass, at theta", "in the second pass; theta is back"]
         assert caught.value.__notes__ == [f"SAM.backward, {where[failing_pass - 1]}"]
+
+
+@pytest.mark.parametrize("wrapper", [SAM, ReverseSAM])
+def test_what_is_not_said_is_the_papers(wrapper: type) -> None:
+    optimizer = wrapper(SGD(network()[0].parameters(), lr=0.1))
+    assert (optimizer.rho, optimizer.eps, optimizer.rounding) == (0.05, 1e-12, "nearest")
+    assert optimizer.replay_rng is True
+    assert optimizer.adaptive is optimizer.diagnose is False
+    assert optimizer.perturbation is None

@@ -17,7 +17,8 @@ def test_a_level_is_a_mean_with_its_standard_error() -> None:
     level = level_of(lambda v: x * v, values)
     assert level.value == 4.0 and level.batches == 4
     assert level.error == pytest.approx(np.std(values, ddof=1) / 2)
-    assert math.isnan(level_of(lambda v: x * v, [3.0]).error)
+    single = level_of(lambda v: x * v, [3.0])
+    assert (single.value, single.batches) == (3.0, 1) and math.isnan(single.error)
 
 
 def test_a_level_keeps_no_graph() -> None:

@@ -1,0 +1,95 @@
+"""What micro-batches, devices and other ranks have measured becomes one mean."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torch_alm import ALMConstraint
+from torch_alm._control.observations import Mean, Observation, mean
+
+ONE = torch.Size()
+
+
+def test_numbers_on_a_device_are_fetched_together_with_those_of_the_host() -> None:
+    """Tensors without dimensions stand for a device's: those of the host are numbers before."""
+    values = [torch.tensor(0.5), 0.1, torch.tensor(-2.0, dtype=torch.float64)]
+    found = mean([Observation(v, weight) for v, weight in zip(values, (1, 2, 1), strict=True)], ONE)
+    assert found == Mean((0.5 + 2 * 0.1 - 2.0) / 4, True, 0)
+    bad = Observation(torch.tensor(math.nan), 5.0)
+    assert mean([bad, Observation(0.1, 2.0)], ONE) == Mean(0.1, True, 1)
+
+
+def test_weights_of_vectors_are_as_exact_as_those_of_numbers() -> None:
+    c = ALMConstraint(None, alpha=torch.zeros(2), mu=1.0)
+    for value, weight in ((-1.0, 0.1), (-3.0, 0.7)):
+        c.observe(torch.full((2,), value), weight=weight)
+    expected = (0.1 * 1 + 0.7 * 3) / (0.1 + 0.7)
+    assert c.step().tolist() == pytest.approx([expected] * 2, abs=1e-14)
+
+
+def test_a_bad_entry_is_counted_where_another_micro_batch_makes_up_for_it() -> None:
+    c = ALMConstraint(None, alpha=torch.zeros(2), mu=1.0)
+    c.observe(torch.tensor([math.nan, -1.0]))
+    c.observe(torch.tensor([-2.0, -3.0]))
+    with pytest.warns(UserWarning, match=r"1 measurement.*\(1 so far\)"):
+        assert c.step().tolist() == [2.0, 2.0]
+    assert c.skipped == 1
+
+
+class OtherRank:
+    """A process group of two, of which the other has summed up `sums`."""
+
+    def __init__(self) -> None:
+        self.sums: list[Tensor] = []
+        self.size = 2
+
+    def add(self, shared: Tensor) -> None:
+        assert shared.dtype == torch.float64 and shared.device.type == "cpu"
+        shared += self.sums.pop(0)
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherRank]:
+    rank = OtherRank()
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: rank.size)
+    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
+    monkeypatch.setattr(dist, "all_reduce", rank.add)
+    yield rank
+    assert not rank.sums, "all of it was asked for"
+
+
+def test_a_number_is_the_mean_over_ranks(other: OtherRank) -> None:
+    c = ALMConstraint(None, alpha=0.0, mu=1.0)
+    other.sums = [torch.tensor([-6.0, 3.0, 1.0])]  # total, weight, bad
+    c.observe(-0.1)
+    with pytest.warns(UserWarning, match="1 measurement"):
+        assert c.step() == (0.1 + 6.0) / 4
+    assert c.skipped == 1
+
+
+def test_a_vector_is_the_mean_over_ranks(other: OtherRank) -> None:
+    c = ALMConstraint(None, alpha=torch.zeros(2), mu=1.0)
+    other.sums = [torch.tensor([[0.0, -6.0], [0.0, 3.0], [0.0, 0.0]])]
+    c.observe(torch.tensor([-0.25, -0.5]))
+    assert c.step().tolist() == [0.25, (0.5 + 6.0) / 4]
+
+
+def test_the_objective_is_the_mean_over_ranks(other: OtherRank) -> None:
+    c = ALMConstraint(None, alpha=0.0, mu=1.0)
+    other.sums = [torch.tensor([1.0, 1.0, 0.0]), torch.tensor([5.0, 1.0])]
+    c.observe(1.0)
+    c.step(objective=0.1)
+    assert c.best is not None and c.best.objective == (0.1 + 5.0) / 2
+
+
+def test_a_single_process_waits_for_nobody(other: OtherRank) -> None:
+    other.size = 1
+    c = ALMConstraint(None, alpha=0.0, mu=1.0)
+    c.observe(1.0)
+    c.step(objective=0.1)
+    assert c.best is not None and c.best.objective == 0.1
