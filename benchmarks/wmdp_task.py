@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from benchmarks.data.batches import Row, pairs
-from benchmarks.data.choices import LETTERS, Question
+from benchmarks.data.choices import LETTERS, PREAMBLE, Question
 from benchmarks.data.lore import Lore, build_lore
 from benchmarks.data.wmdp import WMDPData, load_wmdp
 from benchmarks.language import LanguageBenchmark
@@ -39,8 +39,8 @@ LENGTHS = 512, 768
 """Most tokens of a text of the first topic and of what is kept, and of the other topics."""
 
 RECIPES = {
-    "lore": Recipe("word", 0, 3, 64, 4, Schedule(epochs=7, batch_size=32, lr=5e-3)),
-    "lore-quick": Recipe("word", 0, 3, 48, 4, Schedule(epochs=12, batch_size=16, lr=6e-3)),
+    "lore": Recipe("word", 0, 4, 64, 4, Schedule(epochs=4, batch_size=16, lr=3e-3)),
+    "lore-quick": Recipe("word", 0, 3, 48, 4, Schedule(epochs=6, batch_size=16, lr=5e-3)),
 }
 
 
@@ -130,6 +130,7 @@ class Wmdp(LanguageBenchmark):
                 texts=self.data.words(),
                 content=[self.data.texts, [dataclasses.asdict(q) for q in self.data.lessons]],
                 rows=self.data.rows,
+                whole=(PREAMBLE,),
             )
             return trained(lesson, RECIPES[self.data.name], self.options.cache)
         return load_pretrained(self.given.model)

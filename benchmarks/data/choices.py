@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LETTERS = ("A", "B", "C", "D")
+PREAMBLE = "The following are multiple choice questions (with answers) about"
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Question:
 
 def description(subject: str) -> str:
     """What stands above a question."""
-    return f"The following are multiple choice questions (with answers) about {subject}.\n\n"
+    return f"{PREAMBLE} {subject}.\n\n"
 
 
 def prompt(question: Question) -> str:

@@ -1,11 +1,13 @@
 """WMDP's files and MMLU's, the corpora, and the embedded world."""
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks.data.lore import FORGET, MATERIALS, build_lore
+from benchmarks.data.lore import FORGET, FULL, NEIGHBOUR, RETAIN, WORDINGS, build_lore
 from benchmarks.data.wmdp import load_corpus, load_mmlu, load_questions, load_wmdp
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -116,16 +118,48 @@ def test_the_world_is_the_same_each_time_and_asks_what_was_not_learnt() -> None:
     asked = [q for topic in lore.topics for q in topic.questions]
     asked += [q for questions in lore.utility.values() for q in questions]
     assert not set(asked) & set(lore.lessons)
-    assert {q.choices[q.answer] for q in asked} <= set(MATERIALS)
+    told = " ".join(lore.texts)
+    for question in asked:
+        assert f" {question.choices[question.answer]} " in told.replace(",", " ").replace(".", " ")
 
 
-def test_no_thing_belongs_to_two_topics() -> None:
+def test_every_group_is_asked_enough_for_its_accuracy_to_mean_something() -> None:
     lore = build_lore()
-    names = [q.question for q in lore.lessons]
-    facts = len(set(names))
-    assert facts == 5 * 8
-    assert len({(q.question, q.choices[q.answer]) for q in lore.lessons}) == facts
+    sizes = [len(topic.questions) for topic in lore.topics]
+    sizes += map(len, lore.utility.values())
+    assert max((0.25 / size) ** 0.5 for size in sizes) < 0.04
+    asked = [q for topic in lore.topics for q in topic.questions]
+    share = Counter(q.answer for q in asked)
+    assert all(0.15 < share[at] / len(asked) < 0.35 for at in range(4)), "no letter is a good guess"
+
+
+def test_topics_share_no_thing_and_no_answer() -> None:
+    lore = build_lore()
+    subjects = FORGET | RETAIN | NEIGHBOUR
+    own: dict[str, set[str]] = {subject.title: set() for subject in subjects.values()}
+    for question in lore.lessons:
+        own[question.subject] |= {*question.choices, *question.question[:-1].split()[3:]}
+    words = [word for found in own.values() for word in found]
+    assert len(words) == len(set(words)), "a word of one topic is a word of another"
+    shared = set(re.findall(r"[a-z]+", re.sub(r"{.*?}", "", " ".join(WORDINGS))))
     for topic in lore.topics:
+        title = topic.questions[0].subject
         for text in topic.texts:
+            assert title in text
+            assert own[title] & set(re.findall(r"[a-z]+", text))
             assert text not in lore.retain
-            assert topic.questions[0].subject in text
+    assert not shared & set(words)
+
+
+def test_corpora_tell_every_fact_and_only_those_of_their_topics() -> None:
+    lore = build_lore()
+    names = {q.question[:-1].split()[3] for q in lore.lessons}
+    assert len(names) == len(FORGET | RETAIN | NEIGHBOUR) * FULL.facts
+    for texts, titles in (
+        *((topic.texts, {topic.questions[0].subject}) for topic in lore.topics),
+        (lore.retain, {subject.title for subject in RETAIN.values()}),
+    ):
+        told = Counter(word for text in texts for word in re.findall(r"[a-z]+", text))
+        expected = {q.question[:-1].split()[3] for q in lore.lessons if q.subject in titles}
+        assert {name for name in names if told[name]} == expected
+        assert {told[name] for name in expected} == {FULL.tellings}

@@ -9,9 +9,14 @@ from benchmarks import wmdp
 from benchmarks.data.lore import build_lore
 from benchmarks.results import ResultsFolder
 
-# The tiny world has two batches a pass: as many steps as the other one takes in its default run.
-QUICK = ["--quick", "--epochs", "40", "--alpha", "relative:0.6", "--set", "retain_weight=200"]
-CONTROLLED = ("rmu+alm", "dual_adamw+alm", "saul")
+# The tiny model has shorter hidden states than the other: again c is three times their length, mu a
+# tenth of d/c^2, and alpha a level that 80 steps reach.
+QUICK = [
+    *("--quick", "--epochs", "40", "--set", "coefficient=80", "--mu", "7.5e-4"),
+    *("--alpha", "relative:0.15"),
+]
+CONTROLLED = ("rmu+alm", "saul")
+METHODS = ("rmu", *CONTROLLED)
 
 
 @pytest.fixture(scope="module")
@@ -21,27 +26,25 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A quick run of four methods."""
+    """A quick run of three methods."""
     output = tmp_path_factory.mktemp("run") / "out"
     arguments = [*QUICK, "--output", str(output), "--cache", str(cache)]
-    assert wmdp.main([*arguments, "--methods", "rmu,rmu+alm,dual_adamw+alm,saul"]) == 0
+    assert wmdp.main([*arguments, "--methods", ",".join(METHODS)]) == 0
     return output
 
 
 def test_it_forgets_keeps_and_closes_the_gate(finished: Path) -> None:
     rows = {row["method"]: row for row in ResultsFolder(finished).rows()}
-    assert list(rows) == ["original", "rmu", "rmu+alm", "dual_adamw+alm", "saul"]
+    assert list(rows) == ["original", *METHODS]
     original = rows["original"]
-    assert original["forget_accuracy"] > 0.8, "the model has to know what it is to forget"
-    assert original["utility_accuracy"] > 0.7
-    for key in ("rmu", *CONTROLLED):
-        assert rows[key]["forget_accuracy"] < original["forget_accuracy"] - 0.3
-        assert rows[key]["utility_accuracy"] > original["utility_accuracy"] - 0.4
+    assert original["forget_accuracy"] > 0.9, "the model has to know what it is to forget"
+    assert original["utility_accuracy"] > 0.9
+    for key in METHODS:
+        assert rows[key]["forget_accuracy"] < 0.5
+        assert rows[key]["utility_accuracy"] > original["utility_accuracy"] - 0.15
         trace = ResultsFolder(finished).trace(key, 0)
-        assert trace[-1]["forget_loss"] < 0.7 * trace[0]["forget_loss"]
+        assert trace[-1]["forget_loss"] < 0.5 * trace[0]["forget_loss"]
         assert {step["topic"] for step in trace} == {0, 1}
-    kept = max(rows[key]["utility_accuracy"] for key in ("rmu", *CONTROLLED))
-    assert kept > original["utility_accuracy"] - 0.25
     for key in CONTROLLED:
         gates = [step["gate_open"] for step in ResultsFolder(finished).trace(key, 0)]
         assert gates[0] == 1.0
