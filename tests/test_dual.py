@@ -1,5 +1,6 @@
 """DualOptimizer: the gate, the two sides, and the edges."""
 
+import copy
 import math
 import sys
 from collections.abc import Callable
@@ -436,3 +437,74 @@ def test_a_forward_whose_backward_is_skipped_is_resharded_behind() -> None:
         assert calls == skipped
         optimizer.step()
         optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_only_the_forget_objective_may_return_a_pair(last: bool) -> None:
+    theta = theta_of(1.0)
+    optimizer = two(theta)
+    pair = lambda: (theta.sum(), theta.sum())  # noqa: E731
+    with pytest.raises(TypeError, match=r"^DualOptimizer\.backward: .* returned tuple"):
+        optimizer.backward(retain=pair, forget=lambda: theta.sum(), last=last)
+    optimizer.backward(retain=lambda: theta.sum(), forget=pair, last=last)
+    optimizer.step()  # nothing decides the gate but that there is no constraint
+    assert theta.item() == pytest.approx(1 - 0.1 - 0.1)
+
+
+def test_a_sam_side_takes_pairs_and_skips_its_second_backward() -> None:
+    theta, passes = theta_of(1.0), []
+
+    def backward(loss: Tensor) -> None:
+        passes.append(loss.item())
+        loss.backward()
+
+    sides = SGD([theta], lr=0.1), ReverseSAM(SGD([theta], lr=0.1), rho=0.0)
+    optimizer = DualOptimizer(*sides, ALMConstraint(None, 0.0, 1.0), backward=backward)
+    for value, expected in ((-2.0, [3.0, 5.0, 5.0]), (2.0, [3.0, 5.0])):  # open, then closed
+        optimizer.backward(
+            retain=lambda: 0 * theta.sum() + 3.0,
+            forget=lambda value=value: (0 * theta.sum() + 5.0, torch.tensor(value)),
+            last=True,
+        )
+        assert passes == expected and optimizer.constraint._observed[0].value == value
+        passes.clear()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_forget_steps_that_are_skipped_are_counted() -> None:
+    theta = theta_of(1.0)
+    optimizer = two(theta)
+    for so_far in (1, 2):
+        optimizer.backward(retain=lambda: theta.sum(), forget=lambda: math.inf * theta.sum())
+        with pytest.warns(UserWarning, match=rf"skipped \({so_far} so far\)"):
+            optimizer.step()
+        optimizer.zero_grad()
+    assert optimizer.skipped == 2
+
+
+def test_what_a_checkpoint_does_not_fit_is_named() -> None:
+    theta = theta_of(1.0, 2.0)
+    momentum = lambda p: SGD([p], lr=0.1, momentum=0.9)  # noqa: E731
+    optimizer = DualOptimizer(momentum(theta), momentum(theta))
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.step()
+    state = optimizer.state_dict()
+    state = copy.deepcopy(state)
+    state["forget"]["state"][0]["momentum_buffer"] = torch.zeros(3)
+    with pytest.raises(
+        ValueError, match=r"^DualOptimizer\.load_state_dict: forget has a mom.*\(3,\)"
+    ):
+        optimizer.load_state_dict(state)
+    named = lambda name: SGD([(name, theta)], lr=0.1)  # noqa: E731
+    optimizer = DualOptimizer(named("w"), named("w"))
+    state = optimizer.state_dict()
+    state["forget"] = named("v").state_dict()
+    with pytest.raises(
+        ValueError, match=r'load_state_dict: forget has a parameter "v" where .* "w"'
+    ):
+        optimizer.load_state_dict(state)
+    state["forget"] = SGD([theta], lr=0.1).state_dict()  # without names there is nothing to say
+    optimizer.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"^SAM\.load_state_dict: it has groups of \[2\]"):
+        SAM(SGD([theta])).load_state_dict(SGD([theta, theta_of(1.0)]).state_dict())

@@ -1,6 +1,7 @@
 """Cheaper steps with the same result: backward passes skipped, measurements spared."""
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -253,3 +254,27 @@ def test_a_constraint_is_released_when_weight_and_multiplier_are_gone(
     weight = gate.commit(constraint)
     assert (weight == 0) != (constraint.multiplier == 0), "one of them only"
     assert gate.idle is None
+
+
+def test_a_spared_measurement_is_not_a_number_and_the_rhythm_is_saved() -> None:
+    theta = nn.Parameter(torch.ones(1))
+
+    def make() -> DualOptimizer:
+        sides = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+        return DualOptimizer(*sides, ALMConstraint(None, -5.0, 1.0), probe_every=3)
+
+    def step(optimizer: DualOptimizer) -> float:
+        losses = optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        return losses.forget.item()
+
+    optimizer, resumed = make(), make()
+    assert step(optimizer) == 1.0 and math.isnan(step(optimizer))
+    state = optimizer.state_dict()
+    assert state["gate"] == {"idle": 1}
+    resumed.load_state_dict(state)
+    assert math.isnan(step(resumed)) and step(resumed) == 1.0
+    del state["gate"]
+    resumed.load_state_dict(state)
+    assert step(resumed) == 1.0, "without it the next step measures"

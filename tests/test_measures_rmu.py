@@ -72,7 +72,10 @@ def test_steering_vector_is_positive_of_length_one_and_repeatable() -> None:
     assert torch.equal(direction, measures.steering_vector(1000, seed=7))
     assert not torch.equal(direction, measures.steering_vector(1000, seed=8))
     rounded = measures.steering_vector(1000, seed=7, dtype=torch.bfloat16)
-    assert torch.equal(rounded, measures.steering_vector(1000, 7, dtype=torch.float64).bfloat16())
+    exact = measures.steering_vector(1000, 7, dtype=torch.float64)
+    assert torch.equal(rounded, exact.bfloat16())
+    drawn = torch.rand(1000, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    assert torch.equal(exact, drawn / drawn.norm())
 
 
 @pytest.mark.parametrize("mask", ["tokens", "all"])
@@ -94,6 +97,8 @@ def test_rmu_is_the_loops(by_name: bool) -> None:
     assert found.item() == pytest.approx(
         oracle_distance(hidden, target, batch["labels"]), rel=1e-13
     )
+    if_not_said = measures.rmu(model, batch, layer, u)
+    assert torch.equal(if_not_said, measures.rmu(model, batch, layer, u, 6.5, mask="tokens"))
     found = measures.rmu(model, batch, layer, u, 2.5, mask="all")
     assert found.item() == pytest.approx(oracle_distance(hidden, target, None), rel=1e-13)
     without_labels = {"input_ids": batch["input_ids"]}
