@@ -366,7 +366,7 @@ class DualOptimizer(wrapper.Wrapper):
         warnings.warn(
             "DualOptimizer.step: the forget gradient is not finite and would have reached theta; "
             f"the forget step is skipped ({self.skipped} so far). Is the forget loss unbounded?",
-            stacklevel=5,
+            stacklevel=6,
         )
         return False
 
@@ -402,7 +402,7 @@ class DualOptimizer(wrapper.Wrapper):
             "DualOptimizer.step() without a backward since the last step is a plain "
             f"{type(self.retain).__name__} step; the constraint is left alone. Did you call "
             "`backward(retain=..., forget=...)` first?",
-            stacklevel=4,
+            stacklevel=5,
         )
         if isinstance(self.retain, wrapper.Wrapper):
             self.retain._has_warned = True  # SAM has nothing to add to this
