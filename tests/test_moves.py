@@ -210,3 +210,34 @@ def test_both_sides_keep_one_copy_of_theta_between_them() -> None:
         assert each.retain._scratch is each.forget._scratch
     optimizer.backward(retain=square, forget=square)
     assert len(optimizer.retain._scratch) == 1
+
+
+def test_kept_copies_are_used_again_and_only_where_they_fit() -> None:
+    theta = [nn.Parameter(torch.full((3,), v)) for v in (1.0, 2.0)]  # alike, and yet not the same
+    memory: dict[Tensor, Tensor] = {}
+
+    def visit_and_return() -> list[int]:
+        before = [p.detach().clone() for p in theta]
+        for p in theta:
+            p.grad = torch.ones_like(p)
+        with perturbed(theta, 1.0, memory=memory):
+            assert not any(torch.equal(p, b) for p, b in zip(theta, before, strict=True))
+        assert all(torch.equal(p, b) for p, b in zip(theta, before, strict=True))
+        return [memory[p].data_ptr() for p in theta]
+
+    places = visit_and_return()
+    assert visit_and_return() == places and len({*places}) == 2
+    theta[0].data = theta[0].data.double()
+    assert visit_and_return()[1] == places[1] and memory[theta[0]].dtype == torch.float64
+    theta[1].data = torch.full((5,), 3.0)
+    visit_and_return()
+    assert memory[theta[1]].shape == (5,)
+
+
+@pytest.mark.parametrize("blockwise", [("cpu",), ()], ids=["host", "device"])
+def test_eps_is_added_to_the_norm(blockwise: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_moves, "BLOCKWISE", blockwise)
+    p = nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    p.grad = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    with perturbed([p], 6.0, eps=1.0):
+        assert p.tolist() == pytest.approx([3.0, 4.0], abs=1e-14)

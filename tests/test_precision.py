@@ -185,3 +185,43 @@ def test_an_unknown_rounding_is_refused() -> None:
     p = weights(torch.bfloat16)
     with pytest.raises(ValueError, match="rounding is 'up'"), perturbed([p], 0.1, rounding="up"):
         pass
+
+
+def hashed(number: int) -> int:
+    """Integers of 32 bits, mixed."""
+    x = number % 2**32
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
+        x = (x ^ x >> shift) * factor % 2**32
+    return x
+
+
+def bits(value: Tensor) -> list[int]:
+    return [n % 2**32 for n in value.reshape(-1).view(torch.int32).tolist()]
+
+
+@pytest.mark.parametrize(("dtype", "dropped"), [(torch.bfloat16, 16), (torch.float16, 13)])
+def test_noise_is_the_same_on_every_machine(dtype: torch.dtype, dropped: int) -> None:
+    """Entry i of the k-th call gets hash(i) + hash(seed + k c), in the bits that are dropped."""
+    seed = torch.tensor(3.7)
+    noise, (start,) = Noise(seed), bits(seed)
+    for call, size in ((1, 50), (2, 2**18), (3, 2**18 + 1), (4, 50)):
+        values = torch.randn(size)
+        given = bits(values)
+        found = bits(noise.rounded(values.clone(), dtype))
+        shift = hashed(start + call * 0x61C88647 % 2**31)
+        for i in {*range(min(size, 50)), size - 1}:
+            carried = given[i] + ((hashed(i) + shift) & (2**dropped - 1))
+            assert found[i] == carried >> dropped << dropped
+
+
+@pytest.mark.parametrize("kind", ["sparse", "strided"])
+def test_realised_takes_directions_of_any_layout(kind: str) -> None:
+    p = nn.Parameter(torch.ones(6, 4).t() if kind == "strided" else torch.ones(4, 6))
+    g = torch.zeros(4, 6)
+    g[2] = 3.0
+    p.grad = g.to_sparse(1) if kind == "sparse" else g
+    with perturbed([p], 0.5, diagnose=True) as perturbation:
+        pass
+    assert perturbation.realised.length == pytest.approx(1.0, abs=1e-6)
+    assert perturbation.realised.cosine == pytest.approx(1.0, abs=1e-6)
+    assert perturbation.realised.share == 1.0
