@@ -126,6 +126,8 @@ def test_micro_batches_of_a_step_count_in_the_penaltys_weight() -> None:
     x = torch.tensor(0.0, requires_grad=True)
     c = ALMConstraint(lambda v: x + v, alpha=1.0, mu=0.5, window=3)
     c(0.5)
+    (gradient,) = torch.autograd.grad(c.penalty(x - 0.5), x)
+    assert gradient.item() == -0.5, "as if it were observed next to the other"
     (gradient,) = torch.autograd.grad(c(-0.5), x)
     assert -gradient.item() == c.step() == 0.5
 
