@@ -77,7 +77,10 @@ def nats(level: str) -> tuple[str, ...]:
     return ("--alpha", level, "--set", "measure=token_nll")
 
 
-TOKENS = ("--alpha", "0.5", "--set", "measure=token_certificate")
+def share(measure: str, level: str) -> tuple[str, ...]:
+    """The options of a threshold on a share of answers or tokens."""
+    return ("--alpha", level, "--set", f"measure={measure}")
+
 
 # The recommended preset takes 50 steps on forget01; fewer passes make it 50 on the larger splits.
 FEWER = {"forget05": ("--epochs", "2"), "forget10": ("--epochs", "1")}
@@ -92,7 +95,8 @@ PLAN = (
         for level in ("10", "20", "30", "never_seen")
     ),
     Stage("forget01", "others-never_seen", OTHERS, 1, nats("never_seen")),
-    Stage("forget01", "others-tokens", OTHERS, 1, TOKENS),
+    Stage("forget01", "others-tokens", OTHERS, 1, share("token_certificate", "0.5")),
+    Stage("forget01", "others-certificate", OTHERS, 3, share("certificate", "0.95")),
     *(Stage(split, "recommended", CORE, 3, more) for split, more in FEWER.items()),
     *(
         Stage(split, "matched", CORE, 3, (*more, "--match", MATCHED, *BUDGET))

@@ -201,9 +201,10 @@ def thresholds(found: Recorded) -> str:
 
 
 def reach(found: Recorded) -> str:
-    """Methods that raise a loss of their own, under three targets."""
+    """Methods that raise a loss of their own, under four targets."""
     stages = {
-        "forget01-recommended": "95 % of the answers certified",
+        "forget01-recommended": "95 % of the answers fail",
+        "forget01-others-certificate": "95 % of the answers certified",
         "forget01-others-tokens": "half of the tokens certified",
         "forget01-others-never_seen": "never-seen level in nats",
     }

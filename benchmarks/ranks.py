@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from benchmarks.methods.rmu import TopicBatch
 
 T = TypeVar("T")
+LOSSES = ("forget_loss", "retain_loss")
 PATIENCE = timedelta(hours=12)
 """How long others wait while the first rank trains a model or generates answers."""
 
@@ -87,6 +88,17 @@ def average_gradients(model: nn.Module) -> None:
     for p in model.parameters():
         if p.requires_grad:
             p.register_hook(_mean_over_ranks)
+
+
+def averaged(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """A step's numbers, with the losses of this rank's rows replaced by their means over ranks."""
+    named = [name for name in LOSSES if name in numbers]
+    if world() == 1 or not named:
+        return dict(numbers)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    means = torch.tensor([numbers[name] for name in named], device=device) / world()
+    dist.all_reduce(means)
+    return {**numbers, **dict(zip(named, means.tolist(), strict=True))}
 
 
 def _mean_over_ranks(gradient: Tensor) -> Tensor:

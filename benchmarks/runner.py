@@ -224,7 +224,7 @@ def unlearn(
     ) as bar:
         for step, (retain, forget) in enumerate(benchmark.batches(settings, seed), 1):
             method.step(ranks.share(retain), ranks.share(forget))
-            trace.append({"step": step, **method.metrics()})
+            trace.append({"step": step, **ranks.averaged(method.metrics())})
             if step % per_epoch == 0:
                 method.end_of_epoch()
             bar.update()

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.metrics.memorization import privleak
 from benchmarks.results import ResultsFolder, Row, replace
 from benchmarks.thresholds_figures import draw
-from benchmarks.variants import PARTS, REACHED, TARGETS
+from benchmarks.variants import PARTS, REACHED
 
 MISSING = "–"
 
@@ -62,7 +62,7 @@ def page(folder: ResultsFolder, part: str) -> str:
     if part == "choose":
         text += f"\n{RULE}\n\nChosen: {labels.get(choice(rows) or '', 'nothing')}.\n"
     if part == "others":
-        chosen = TARGETS[choice_for_others(rows)][0]
+        chosen = REACHED[choice_for_others(rows)][0]
         marked = "<!-- --8<-- [start:reached] -->\n{}\n<!-- --8<-- [end:reached] -->"
         found = f"{reach_table(rows)}\n\n{RULE_OF_OTHERS}\n\nChosen: {chosen}."
         text += f"\n{marked.format(found)}\n"
@@ -96,11 +96,11 @@ def reach_table(rows: Sequence[Row]) -> str:
     """A line per target, for what the rule goes by."""
     head = ["target", f"forget ({FORGOTTEN:.1%} exact)", "met at the end", "mean MU"]
     lines = [head, ["---"] * len(head)]
-    for name in REACHED:
+    for name, (label, _) in REACHED.items():
         mine = aimed(rows, name)
         met, utility = reached(mine)
         shares = [f"{count} of {len(mine)}" for count in (forgotten(mine), met)]
-        lines.append([TARGETS[name][0], *shares, f"{utility:.3f}"])
+        lines.append([label, *shares, f"{utility:.3f}"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

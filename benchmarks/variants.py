@@ -118,14 +118,25 @@ OTHERS = (
 )
 """Methods that raise a loss of their own; GradDiff is Single AdamW here."""
 
-REACHED = ("token_certificate", "certificate", "never_seen", "level_share")
+FAILURES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "failure": ("answers that fail ≥ 0.95", {"measure": "failure", "alpha": 0.95}),
+    "token_failure": ("tokens that fail ≥ 0.5", {"measure": "token_failure", "alpha": 0.5}),
+}
+"""Shares without a gradient, for methods that need none of the measure."""
+
+REACHED: Mapping[str, tuple[str, dict[str, Any]]] = {
+    **{
+        name: TARGETS[name]
+        for name in ("token_certificate", "certificate", "never_seen", "level_share")
+    },
+    **FAILURES,
+}
 
 
 def others(split: str) -> list[Variant]:
     """Targets for methods that raise something else than what is measured."""
     found = []
-    for name in REACHED:
-        label, changes = TARGETS[name]
+    for name, (label, changes) in REACHED.items():
         for method in OTHERS:
             own = TOFU.preset("recommended", split, method).settings
             target = {"measure": "token_nll", **RELEASED, **changes}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.methods.forgetting import measure
+from benchmarks.methods.forgetting import FAILURES, measure
 from benchmarks.methods.method import Batch, Method, forward
 from benchmarks.methods.registry import register
 from benchmarks.methods.settings import Settings
@@ -27,6 +27,11 @@ class DualAdamW(Method):
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
     ) -> None:
         super().__init__(model, settings, constraint)
+        if constraint is not None and settings.measure in FAILURES:
+            raise ValueError(
+                f"{type(self).__name__} raises what is measured, and {settings.measure} has no "
+                'gradient. Did you mean measure="certificate", its differentiable lower bound?'
+            )
         self.raises_loss = constraint is None or settings.measure == "token_nll"
         self.optimizer = DualOptimizer(
             retain=self.retain_side(),

@@ -12,6 +12,7 @@ from benchmarks.methods.settings import Settings
 from torch_alm.measures import (
     answer_nll,
     certified_failure_of_logits,
+    exact_match_failure_of_logits,
     require_attainable,
     token_nll_of_logits,
 )
@@ -20,6 +21,9 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 
 AGGREGATES = {"certificate": "max", "token_certificate": "mean"}
 """Certified share of answers that fail, and of tokens that do."""
+
+FAILURES = {"failure": "max", "token_failure": "mean"}
+"""The shares themselves: they say when to stop, and have no gradient to follow."""
 
 
 def check_attainable(settings: Settings) -> None:
@@ -30,10 +34,10 @@ def check_attainable(settings: Settings) -> None:
                 f"{name} is the word {getattr(settings, name)!r}, and a controller compares with a "
                 "number. Did you mean to resolve it first (`benchmarks/levels.py`)?"
             )
-    if settings.measure == "level_share" and float(settings.alpha) > 1:
+    if settings.measure in ("level_share", *FAILURES) and float(settings.alpha) > 1:
         raise ValueError(
-            f"alpha is {settings.alpha} and the measure level_share, which never exceeds 1: the "
-            "constraint could never be met. Did you mean a share such as 0.95?"
+            f"alpha is {settings.alpha} and the measure {settings.measure}, which never exceeds 1: "
+            "the constraint could never be met. Did you mean a share such as 0.95?"
         )
     if settings.measure in AGGREGATES:
         require_attainable(float(settings.alpha), settings.tau)
@@ -45,6 +49,8 @@ def measure(settings: Settings) -> Measure:
         return token_nll_of_logits
     if settings.measure == "level_share":
         return level_share(float(settings.level))
+    if settings.measure in FAILURES:
+        return partial(exact_match_failure_of_logits, aggregate=FAILURES[settings.measure])
     aggregate, tau = AGGREGATES[settings.measure], settings.tau
     return partial(certified_failure_of_logits, tau=tau, aggregate=aggregate)
 

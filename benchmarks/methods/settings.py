@@ -32,9 +32,11 @@ class Settings:
         forget_weight: Weight of the forget direction where no controller replaces it.
         retain_weight: Weight of the retain direction; the controller never touches it.
         measure: What the controller looks at: the token-mean cross-entropy of the forget batch, its
-            margin certificate (a share of answers), the same over tokens, or the share of `level`
-            that the answers cost, each counting up to it and no further. Dual AdamW and SAUL
-            also raise it; the others keep their own direction.
+            margin certificate (a share of answers), the same over tokens, the share of `level`
+            that the answers cost, each counting up to it and no further, or the share of answers
+            or tokens that greedy decoding misses (`failure`, `token_failure`). Dual AdamW and SAUL
+            also raise it, so they take none without a gradient; the others keep their own
+            direction.
         tau: Sharpness of the certificates.
         level: Nats per answer token at which an answer counts as forgotten in `level_share`; a
             number or a word, as for alpha.
@@ -83,7 +85,9 @@ class Settings:
     max_grad_norm: float | None = None
     forget_weight: float = 1.0
     retain_weight: float = 1.0
-    measure: Literal["token_nll", "certificate", "token_certificate", "level_share"] = "token_nll"
+    measure: Literal[
+        "token_nll", "certificate", "token_certificate", "level_share", "failure", "token_failure"
+    ] = "token_nll"
     tau: float = 0.1
     level: float | str = "never_seen"
     alpha: float | str = 10.0

@@ -99,15 +99,15 @@ RECOMMENDED: Change = {
     **both(1e-2),
 }
 
-# These raise a loss of their own, not what the controller measures. A share of tokens is then out
-# of reach: NPO and its kind brake before it, and plain ascent flattens the predictions, which fail
-# without a margin that could be certified. That answers fail needs one clear token each. Picked by
+# These raise a loss of their own, not what the controller measures, which needs no gradient here. A
+# share of tokens is out of reach for some: NPO and its kind brake before it. So is any certificate
+# for plain ascent, once it has flattened the predictions: they fail, without a margin. Picked by
 # `benchmarks/thresholds.py others` on the embedded world, by the rule stated there.
 RAISES_ITS_OWN = (
     *("grad_ascent", "grad_diff", "npo", "simnpo", "single_adamw", "sharp_min_max"),
     *("relearning_resilient", "blur", "pdu"),
 )
-ANSWERS: Change = {"measure": "certificate", "alpha": 0.95}
+ANSWERS: Change = {"measure": "failure", "alpha": 0.95}
 
 TOFU = Presets(
     shared=PAPER,

@@ -88,6 +88,25 @@ def test_an_answer_counts_up_to_the_level_and_is_pushed_no_further(original: nn.
     assert_close(torch.autograd.grad(found, model.out.weight), expected, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["failure", "token_failure"])
+def test_a_failure_counts_what_greedy_decoding_misses_flat_predictions_too(
+    name: str, original: nn.Module
+) -> None:
+    model = copy.deepcopy(original)
+    with torch.no_grad():
+        model.out.bias[FORGET["input_ids"][0, 2]] -= 20.0
+    logits = model(FORGET["input_ids"], FORGET["attention_mask"]).logits[:, :-1].clone()
+    labels = FORGET["labels"][:, 1:]
+    logits[1] *= 1e-6  # next to no margin anywhere: nothing of it could be certified
+    wrong = (logits.argmax(-1) != labels) & (labels != -100)
+    shares = wrong.sum(1) / (labels != -100).sum(1)
+    expected = shares if name == "token_failure" else wrong.any(1).double()
+    whole = torch.cat([logits, logits[:, :1]], dim=1)
+    found = measure(dataclasses.replace(SETTINGS, measure=name, alpha=0.5))(whole, FORGET["labels"])
+    assert 0 < expected.mean() < 1
+    assert found.item() == pytest.approx(expected.mean().item(), abs=1e-6)
+
+
 def test_two_states_raise_the_measure(original: nn.Module) -> None:
     settings = dataclasses.replace(CERTIFICATE, mu=0.0, multiplier=1.0)
     model, by_hand = copy.deepcopy(original), copy.deepcopy(original)
@@ -124,6 +143,8 @@ def test_other_methods_keep_their_direction_and_only_look(key: str, original: nn
         ({"measure": "level_share", "level": 2.0, "alpha": 1.5}, "never exceeds 1"),
         ({"alpha": "never_seen"}, "is the word 'never_seen'"),
         ({"measure": "level_share", "alpha": 0.9}, "level is the word"),
+        ({"measure": "failure", "alpha": 1.5}, "never exceeds 1"),
+        ({"measure": "token_failure", "alpha": 0.5}, "has no gradient"),
     ],
 )
 def test_what_could_never_be_met_is_refused(

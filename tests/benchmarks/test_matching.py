@@ -50,7 +50,7 @@ def test_a_grid_turns_knobs_its_method_has(key: str) -> None:
 
 def test_a_grid_leaves_out_what_no_model_could_meet() -> None:
     start = TOFU.preset("recommended", "forget", "npo+alm").settings
-    assert start.measure == "certificate" and start.alpha == 0.95
+    assert start.measure == "failure" and start.alpha == 0.95
     assert {found.alpha for found in grid("npo+alm", start)} == {0.95, 0.95 * 0.5, 0.95 * 0.75}
     nats = replace(start, measure="token_nll", alpha=4.0)
     assert max(float(found.alpha) for found in grid("npo+alm", nats)) == 6.0

@@ -131,5 +131,5 @@ def test_a_share_of_tokens_is_only_asked_of_methods_that_raise_it() -> None:
     for key in filter(methods.is_controlled, methods.names()):
         settings = TOFU.preset("recommended", "forget", key).settings
         raises = issubclass(methods.METHODS[key.removesuffix("+alm")].method, DualAdamW)
-        wanted = ("token_certificate", 0.5) if raises else ("certificate", 0.95)
+        wanted = ("token_certificate", 0.5) if raises else ("failure", 0.95)
         assert (settings.measure, settings.alpha) == wanted, key

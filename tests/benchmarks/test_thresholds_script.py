@@ -138,7 +138,7 @@ def test_others_are_chosen_by_how_many_meet_a_target_at_which_all_forget() -> No
 def test_targets_for_others_differ_in_the_target_alone() -> None:
     found = [dataclasses.asdict(o.settings) for o in others("forget") if o.method == "npo+alm"]
     differ = {name for name in found[0] if len({repr(one[name]) for one in found}) > 1}
-    assert len(found) == 4 and differ == {"measure", "alpha"}
+    assert len(found) == 6 and differ == {"measure", "alpha"}
 
 
 def test_privleak_is_relative_to_the_retrained_model() -> None:
