@@ -71,9 +71,10 @@ def test_weight_scales_the_gradient_and_not_the_loss() -> None:
     optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.3)
     loss = optimizer.backward(objective(model, x))
     whole = [p.grad.clone() for p in model.parameters()]
-    optimizer.zero_grad()
-    assert torch.equal(optimizer.backward(objective(model, x), weight=0.25), loss)
-    assert_same([p.grad for p in model.parameters()], [0.25 * g for g in whole], atol=1e-16)
+    for weight in (0.25, 2.0):
+        optimizer.zero_grad()
+        assert torch.equal(optimizer.backward(objective(model, x), weight=weight), loss)
+        assert_same([p.grad for p in model.parameters()], [weight * g for g in whole], atol=1e-16)
 
 
 @pytest.mark.parametrize("settable_later", [False, True])

@@ -1,0 +1,80 @@
+"""Sharded tensors in a group of one process: what is done with them, whatever other ranks hold."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.optim import SGD
+
+from torch_alm import SAM, perturbed
+from torch_alm import _gradients as gradients
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+def sharded(values: Any, mesh: DeviceMesh) -> DTensor:
+    return distribute_tensor(torch.tensor(values), mesh, [Shard(0)])
+
+
+def test_norms_are_over_everything_and_summands_are_summed_first(mesh: DeviceMesh) -> None:
+    summand = DTensor.from_local(torch.tensor([4.0]), mesh, [Partial()])
+    register = [sharded([1.0, 2.0], mesh), summand, torch.tensor([2.0]), None]
+    assert gradients.norm(register).item() == 5.0
+    assert gradients._summed(summand).placements == (Replicate(),)
+    mixed = sharded([1.0, 2.0], mesh)
+    assert gradients._summed(mixed) is mixed and gradients._summed(register[2]) is register[2]
+
+
+def test_a_gradient_is_spread_as_its_parameter_is(mesh: DeviceMesh) -> None:
+    p, alike = sharded([1.0, 2.0], mesh), sharded([3.0, 4.0], mesh)
+    summand = DTensor.from_local(torch.tensor([3.0, 4.0]), mesh, [Partial()])
+    found = gradients.aligned(summand, p)
+    assert found.placements == (Shard(0),) and found.full_tensor().tolist() == [3.0, 4.0]
+    plain = torch.ones(2)
+    assert gradients.aligned(alike, p) is alike
+    assert gradients.aligned(plain, p) is plain and gradients.aligned(summand, plain) is summand
+
+
+def test_tensors_are_handled_together_if_they_are_spread_alike(mesh: DeviceMesh) -> None:
+    p, other = sharded([1.0], mesh), distribute_tensor(torch.ones(1), mesh, [Replicate()])
+    assert gradients.kind(p) == gradients.kind(sharded([2.0], mesh))
+    assert len({gradients.kind(t) for t in (p, other, torch.ones(1))}) == 3
+    assert not gradients.is_sharded(gradients.local(p)) and gradients.local(p).tolist() == [1.0]
+
+
+def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) -> None:
+    p, plain = nn.Parameter(sharded([1.0], mesh)), nn.Parameter(torch.ones(1))
+    gradients.check_arrived([plain], "SAM.backward")
+    with pytest.raises(RuntimeError, match=r"^SAM\.backward: .* no gradient on 1 sharded"):
+        gradients.check_arrived([p, plain], "SAM.backward")
+    frozen = nn.Parameter(sharded([1.0], mesh), requires_grad=False)
+    gradients.check_arrived([frozen, plain], "SAM.backward")
+    p.grad = sharded([1.0], mesh)
+    gradients.check_arrived([p, nn.Parameter(sharded([1.0], mesh))], "SAM.backward")
+
+
+def test_shards_are_moved_in_their_place_and_not_swapped(mesh: DeviceMesh) -> None:
+    p = nn.Parameter(sharded([3.0, 4.0], mesh))
+
+    def square() -> Tensor:
+        return p.square().sum().full_tensor()
+
+    optimizer = SAM(SGD([p], lr=0.5), rho=1.0, diagnose=True)
+    assert optimizer.backward(square).item() == pytest.approx(36.0)
+    assert optimizer.perturbation.realised.length == pytest.approx(1.0)
+    assert p.full_tensor().tolist() == [3.0, 4.0]
+    assert p.grad.full_tensor().tolist() == pytest.approx([7.2, 9.6])
+    with pytest.raises(ValueError, match="and an FSDP2 or tensor-parallel engine would go on"):
+        perturbed([p], 1.0, swap=True).__enter__()
