@@ -96,9 +96,9 @@ def averaged(numbers: Mapping[str, Any]) -> dict[str, Any]:
     if world() == 1 or not named:
         return dict(numbers)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    means = torch.tensor([numbers[name] for name in named], device=device) / world()
-    dist.all_reduce(means)
-    return {**numbers, **dict(zip(named, means.tolist(), strict=True))}
+    sums = torch.tensor([numbers[name] for name in named], dtype=torch.float64, device=device)
+    dist.all_reduce(sums)
+    return {**numbers, **dict(zip(named, (sums / world()).tolist(), strict=True))}
 
 
 def _mean_over_ranks(gradient: Tensor) -> Tensor:

@@ -4,14 +4,21 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from benchmarks import ranks as benchmark_ranks
+from benchmarks.methods import Settings
+from benchmarks.methods.rmu import TopicBatch
 from benchmarks.results import read_lines
-from benchmarks.runner import begin, run
+from benchmarks.runner import begin, run, unlearn
+from tests.benchmarks.test_methods_rmu import SETTINGS, Wide
+from tests.benchmarks.toy import Batch, batch, flat
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
 from tests.distributed.ranks import Ranks
 
@@ -39,6 +46,42 @@ def test_two_ranks_give_the_numbers_of_one(ranks: Ranks, tmp_path: Path) -> None
             assert mine[key] == pytest.approx(its[key], rel=1e-7, abs=1e-9), (mine["method"], key)
     shares = [row["gate_open"] for row in pair if row["gate_open"] is not None]
     assert any(0 < share < 1 for share in shares), "a gate opens and closes"
+
+
+class Topics(ToyBenchmark):
+    """The toy with two topics that take turns."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        model = Wide()
+        model.load_state_dict(self.models["original"].state_dict())
+        self.models["original"] = model
+
+    def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
+        for step, (retain, _) in enumerate(super().batches(settings, seed)):
+            yield retain, TopicBatch(batch(5 + step % 2), step % 2)
+
+
+def steered(rank: int, key: str) -> tuple[list[float], list[dict[str, Any]]]:
+    """Weights and trace after a run with RMU's losses."""
+    benchmark = Topics()
+    benchmark.prepare()
+    model, trace, _ = unlearn(benchmark, key, 0, replace(SETTINGS, epochs=4))
+    return flat(model).tolist(), trace
+
+
+@pytest.mark.parametrize("key", ["rmu", "saul"])
+def test_two_ranks_steer_each_topic_as_one_does(ranks: Ranks, key: str) -> None:
+    alone, trace = steered(0, key)
+    pair = ranks(steered, key)
+    assert pair[0] == pair[1], "both ranks hold the same weights and record the same steps"
+    assert pair[0][0] == pytest.approx(alone, rel=1e-9, abs=1e-12)
+    assert [step["topic"] for step in trace] == [0, 1] * 4
+    assert [step.pop("status", None) for step in pair[0][1]] == [
+        s.pop("status", None) for s in trace
+    ]
+    for mine, its in zip(pair[0][1], trace, strict=True):
+        assert mine == pytest.approx(its, rel=1e-9, abs=1e-12)
 
 
 def shared(rank: int, rows: int) -> list[int]:
