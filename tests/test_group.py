@@ -105,6 +105,11 @@ def test_the_worst_word_counts() -> None:
     with pytest.warns(UserWarning, match="not finite"):
         g.step()
     assert g.metrics()["status"] == "non_finite"
+    two = ConstraintGroup({name: ALMConstraint(None, 1.0, 1.0) for name in ("a", "b")})
+    two.observe({"a": 0.0, "b": 2.0})
+    two.step()
+    assert [two["a"].metrics()["status"], two["b"].metrics()["status"]] == ["violated", "released"]
+    assert two.metrics()["status"] == "violated"
 
 
 def test_the_best_step_meets_all() -> None:

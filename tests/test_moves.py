@@ -241,3 +241,21 @@ def test_eps_is_added_to_the_norm(blockwise: tuple, monkeypatch: pytest.MonkeyPa
     p.grad = torch.tensor([3.0, 4.0], dtype=torch.float64)
     with perturbed([p], 6.0, eps=1.0):
         assert p.tolist() == pytest.approx([3.0, 4.0], abs=1e-14)
+
+
+def test_exchanged_memory_is_rounded_stochastically_too() -> None:
+    theta = nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
+    theta.grad = torch.ones_like(theta)
+    with perturbed([theta], 0.05, swap=True):  # a fifth of the distance to the next number
+        assert bool((theta == 1).all())
+    theta.grad = torch.ones_like(theta)
+    with perturbed([theta], 0.05, swap=True, rounding="stochastic"):
+        assert 100 < int((theta > 1).sum()) < 300
+
+
+def test_adaptive_norms_are_in_float32() -> None:
+    p = nn.Parameter(torch.randn(1000).bfloat16())
+    p.grad = torch.randn(1000).bfloat16()
+    expected = (p.detach().double() * p.grad.double()).norm().item()
+    with perturbed([p], 0.1, adaptive=True) as found:
+        assert found.grad_norm == pytest.approx(expected, rel=1e-6)

@@ -78,3 +78,10 @@ def test_shards_are_moved_in_their_place_and_not_swapped(mesh: DeviceMesh) -> No
     assert p.grad.full_tensor().tolist() == pytest.approx([7.2, 9.6])
     with pytest.raises(ValueError, match="and an FSDP2 or tensor-parallel engine would go on"):
         perturbed([p], 1.0, swap=True).__enter__()
+
+
+def test_the_error_about_gradients_that_do_not_arrive_names_the_call(mesh: DeviceMesh) -> None:
+    p = nn.Parameter(sharded([1.0], mesh))
+    optimizer = SAM(SGD([p], lr=0.5), backward=lambda loss: None)
+    with pytest.raises(RuntimeError, match=r"^SAM\.backward: the backward pass left no gradient"):
+        optimizer.backward(lambda: p.sum().full_tensor())
