@@ -171,3 +171,13 @@ def test_a_group_attaches_as_one() -> None:
     group.observe({"a": 0.0, "b": 0.0})
     optimizer.step()
     assert [c.observed for c in group.values()] == [1, 1]
+
+
+def test_what_is_kept_of_a_skipped_step_is_dropped_with_it() -> None:
+    loop = Loop()
+    loop.loss(0.0).backward()
+    loop.constraint.observe(5.0)
+    loop.constraint.discard(keep=1)
+    loop.optimizer.zero_grad()
+    loop.x.square().sum().backward()  # starts from nothing: the step before never came
+    assert loop.constraint.observed == 0

@@ -137,7 +137,10 @@ def test_a_number_of_one_entry_may_have_dimensions() -> None:
     c = ALMConstraint(lambda v: v, alpha=1.0, mu=0.5)
     for value in (torch.zeros(1), torch.zeros(1, 1), torch.zeros(())):
         c(value)
-    assert c.step() == 0.5
+    assert c.step() == 0.5 and isinstance(c.multiplier, float)
+    first = ALMConstraint(None, alpha=1.0, mu=0.5)
+    first.observe(torch.zeros(1))
+    assert first.step() == 0.5 and isinstance(first.multiplier, float)
 
 
 def test_a_measure_without_a_tensor_is_named() -> None:

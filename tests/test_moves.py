@@ -195,7 +195,7 @@ def test_views_and_aliases_are_not_swapped() -> None:
     base = torch.zeros(4)
     p = nn.Parameter(base[:2])
     p.grad = torch.ones(2)
-    with pytest.raises(ValueError, match="other tensors, of which it is a part"):
+    with pytest.raises(ValueError, match="and other tensors, of which it is a part, would"):
         perturbed([p], 1.0, swap=True).__enter__()
     assert torch.equal(base, torch.zeros(4))
 

@@ -381,3 +381,10 @@ def test_only_the_first_perturbation_of_narrow_weights_is_looked_at(
     for looked in (looks, False):
         optimizer.backward(lambda: theta.sum())
         assert (optimizer.perturbation.realised is not None) == looked
+
+
+def test_hooks_stay_with_the_optimizer_they_were_registered_on() -> None:
+    optimizer = SAM(SGD(network()[0].parameters(), lr=0.1))
+    optimizer.register_step_pre_hook(lambda *_: None)
+    twin = copy.deepcopy(optimizer)
+    assert len(optimizer._optimizer_step_pre_hooks) == 1 and not twin._optimizer_step_pre_hooks
