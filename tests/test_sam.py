@@ -388,3 +388,22 @@ def test_hooks_stay_with_the_optimizer_they_were_registered_on() -> None:
     optimizer.register_step_pre_hook(lambda *_: None)
     twin = copy.deepcopy(optimizer)
     assert len(optimizer._optimizer_step_pre_hooks) == 1 and not twin._optimizer_step_pre_hooks
+
+
+def test_hooks_of_checkpoints_are_handed_the_optimizer() -> None:
+    optimizer, seen = SAM(SGD(network()[0].parameters(), lr=0.1)), []
+    optimizer.register_state_dict_pre_hook(lambda each: seen.append(each))
+    optimizer.register_state_dict_post_hook(lambda each, state: seen.append(each))
+    optimizer.register_load_state_dict_pre_hook(lambda each, state: seen.append(each))
+    optimizer.register_load_state_dict_post_hook(lambda each: seen.append(each))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert len(seen) == 4 and all(each is optimizer for each in seen)
+
+
+@BOTH
+def test_a_closure_under_a_scaler_is_refused_by_name(wrapper: type, sign: float) -> None:
+    optimizer = wrapper(SGD(network()[0].parameters(), lr=0.1))
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
+    sentence = rf"^{wrapper.__name__}\.step\(closure\) was called by a GradScaler"
+    with pytest.raises(RuntimeError, match=sentence):
+        optimizer.step(lambda: 0.0)
