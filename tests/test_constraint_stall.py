@@ -75,6 +75,13 @@ def test_a_tenth_better_is_progress() -> None:
     assert follow(equality(), [*values[:-1], 9.001])[-1]
 
 
+@pytest.mark.parametrize("value", [1.0, -1.0])
+def test_only_steps_that_violate_count(value: float) -> None:
+    assert follow(equality(), [0.0] * 100 + [value] * 300).index(True) == 100 + 256 - 1
+    early = [0.0] * 100 + [value] * 63 + [1000 * value] + [value] * 300
+    assert follow(equality(), early).index(True) == 100 + 256 - 1, "the first 64 do not, either"
+
+
 @pytest.mark.parametrize("stop", [1, 70, 129, 255, 300])
 def test_a_resumed_run_remembers_for_how_long(stop: int) -> None:
     values = [-1.0] * 400
