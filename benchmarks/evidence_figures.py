@@ -47,18 +47,14 @@ def dumbbells(axes: Axes, found: Recorded, stage: str) -> None:
     for at, method in enumerate(reversed(methods)):
         plain, controlled = paired(found, stage, method)
         rows = plain or found.of(stage, method)
-        look = {"color": "crimson" if method == "saul" else "C0", "s": 22}
-        axes.scatter(mu(rows), [at] * len(rows), facecolors="none", label="as it is", **_ring(look))
+        ring = {"facecolors": "none", "edgecolors": "crimson" if method == "saul" else "C0"}
+        axes.scatter(mu(rows), [at] * len(rows), s=22, label="as it is", **ring)
         if controlled:
             ends = fmean(mu(plain)), fmean(mu(controlled))
             axes.plot(ends, (at, at), color="0.6", linewidth=1.0, zorder=1)
             axes.scatter(mu(controlled), [at] * len(controlled), label="+ALM", color="C1", s=22)
     axes.set_yticks(range(len(methods)), [name_of(method) for method in reversed(methods)])
     unique(axes)
-
-
-def _ring(look: dict[str, object]) -> dict[str, object]:
-    return {"edgecolors": look["color"], "s": look["s"]}
 
 
 def unique(axes: Axes) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 MATCHED = "forget_rouge=0.15"
 """Just above what the model says that never saw the forget set (0.12)."""
 
-BUDGET = ("--trials", "5")
+BUDGET = ("--trials", "3")
 """Settings a search may try for each method."""
 
 SHARED = ("--retain-authors", "40", "--width", "192", "--questions", "40")

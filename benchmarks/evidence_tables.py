@@ -279,15 +279,14 @@ def cost(found: Recorded) -> str:
 def attacks(found: Recorded) -> str:
     """What is left of forgetting after each attack: loss of the answers, and words of them said."""
     stage = "forget01-attacks"
-    names = list(dict.fromkeys(name for row in found.lines[stage] for name in row["attacks"]))
+    tried = [pair for row in found.lines[stage] for pair in row["attacks"].items()]
+    names = list(dict.fromkeys(name for name, seen in tried if "after" in seen))
     lines = []
     for method in found.methods(stage):
         results = [row["attacks"] for row in found.of(stage, method)]
-        cells = [
-            _after(results, name, "loss") + "; " + _after(results, name, "rouge") for name in names
-        ]
+        cells = [f"{_after(results, n, 'loss')}; {_after(results, n, 'rouge')}" for n in names]
         lines.append([name_of(method), str(len(results)), *cells])
-    return markdown(["model", "seeds", *names], lines)
+    return markdown(["loss; ROUGE-L", "seeds", *names], lines)
 
 
 def _after(results: Sequence[Row], attack: str, key: str) -> str:

@@ -77,6 +77,15 @@ def test_time_is_relative_to_the_same_seed() -> None:
     assert "| SAUL | 2.00 | 3 |" in table
 
 
+def test_an_attack_is_told_by_what_it_leaves() -> None:
+    left = {"before": {"loss": 9.0, "rouge": 0.0}, "after": {"loss": 2.0, "rouge": 0.25}}
+    kept = {"loss": 0.5, "exact_match": 1.0}  # of the retain set, which is not attacked
+    row = {"method": "saul", "seed": 0, "attacks": {"retain": kept, "int4": left}}
+    table = evidence_tables.attacks(recorded([row], "forget01-attacks"))
+    assert table.splitlines()[0] == "| loss; ROUGE-L | seeds | int4 |"
+    assert table.splitlines()[2] == "| SAUL | 1 | 2.00; 0.25 |"
+
+
 def test_numbers_and_steps_are_recorded_and_no_texts(output: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     evidence.record(output / "forget01-recommended", kept)
