@@ -10,10 +10,10 @@ from benchmarks.data.lore import build_lore
 from benchmarks.results import ResultsFolder
 
 # The tiny model has shorter hidden states than the other: again c is three times their length, mu a
-# tenth of d/c^2, and alpha a level that 80 steps reach.
+# tenth of d/c^2, and alpha a level that 48 steps reach.
 QUICK = [
-    *("--quick", "--epochs", "40", "--set", "coefficient=80", "--set", "retain_weight=30"),
-    *("--mu", "7.5e-4", "--alpha", "relative:0.2"),
+    *("--quick", "--epochs", "24", "--set", "coefficient=80", "--set", "retain_weight=30"),
+    *("--mu", "7.5e-4", "--alpha", "relative:0.3"),
 ]
 CONTROLLED = ("rmu+alm", "saul")
 METHODS = ("rmu", *CONTROLLED)
