@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.presets.tofu import RAISES_ITS_OWN
+
 MATCHED = "forget_rouge=0.15"
 """Just above what the model says that never saw the forget set (0.12)."""
 
@@ -23,13 +25,7 @@ CORE = ",".join(
     ]
 )
 CONTROLLED = "dual_adamw+alm,saul"
-OTHERS = ",".join(
-    f"{key}+alm"
-    for key in (
-        *("grad_ascent", "grad_diff", "npo", "simnpo", "single_adamw", "sharp_min_max"),
-        *("relearning_resilient", "blur", "pdu"),
-    )
-)
+OTHERS = ",".join(f"{key}+alm" for key in RAISES_ITS_OWN)
 """Methods that raise a loss of their own."""
 
 ATTACKED = "dual_adamw,dual_adamw+alm,saul,saul_no_sam,npo,npo+alm"

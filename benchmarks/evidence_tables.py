@@ -120,9 +120,8 @@ def paired(found: Recorded, stage: str, method: str) -> tuple[list[Row], list[Ro
     """The runs of a method without and with the controller on the seeds that both have."""
     plain, controlled = found.of(stage, method), found.of(stage, method + ALM)
     seeds = {row["seed"] for row in plain} & {row["seed"] for row in controlled}
-    both = ([row for row in rows if row["seed"] in seeds] for rows in (plain, controlled))
-    without, with_it = both
-    return without, with_it
+    kept = [[row for row in rows if row["seed"] in seeds] for rows in (plain, controlled)]
+    return kept[0], kept[1]
 
 
 def mu(rows: Iterable[Row]) -> list[float]:
