@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks import tables
+
 NAMES = {"torch-alm": "torch-alm", "cooper": "cooper", "humancompatible": "humancompatible-train"}
 TOLERANCES = (1e-3, 1e-5)
 
@@ -20,7 +22,7 @@ def markdown(found: Mapping[str, Any]) -> str:
         "# Constraint controllers side by side\n",
         "Written by `python benchmarks/controllers.py`; numbers in `controllers.json`.\n",
         "<!-- --8<-- [start:table] -->",
-        table(["", *(NAMES[name] for name in names)], cells),
+        tables.markdown(["", *(NAMES[name] for name in names)], cells),
         "<!-- --8<-- [end:table] -->\n",
         filtered(found),
     ]
@@ -111,10 +113,4 @@ def more_table(more: Mapping[str, Any]) -> str:
         [name, *(f"{max(v) if isinstance(v, list) else v:.0e}" for v in one.values())]
         for name, one in more.items()
     ]
-    return table(head, cells)
-
-
-def table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *cells]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return tables.markdown(head, cells)

@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 
 from benchmarks.evidence_plan import PLAN
 from benchmarks.results import Row, read_lines
-from benchmarks.tables import MISSING, REFERENCE_LABELS, name_of
+from benchmarks.tables import MISSING, REFERENCE_LABELS, markdown, name_of, statuses
 
 SPLITS = ("forget01", "forget05", "forget10")
 ALM = "+alm"
@@ -58,12 +58,6 @@ def read(folder: Path, stages: Iterable[str]) -> Recorded:
         {name: read_lines(folder / name / "results.jsonl") for name in names},
         {name: read_lines(folder / name / "control.jsonl") for name in names},
     )
-
-
-def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is words."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *lines])
 
 
 def spread(values: Sequence[float | None], digits: int, sign: str = "") -> str:
@@ -255,12 +249,6 @@ def control(found: Recorded) -> str:
 def last_open(weights: Sequence[float | None]) -> float:
     """The last step whose gate was open; 0 if none was."""
     return max((at for at, weight in enumerate(weights, 1) if weight), default=0)
-
-
-def statuses(rows: Sequence[Row]) -> str:
-    """How often each was the last word."""
-    words = [row["status"] for row in rows if row.get("status")]
-    return ", ".join(f"{word} {words.count(word)}" for word in sorted(set(words))) or MISSING
 
 
 def cost(found: Recorded) -> str:

@@ -166,14 +166,26 @@ def markdown_table(
 ) -> str:
     """A Markdown table; best values bold, second best in italics, methods in `red` struck out."""
     heads = ["Method", *(f"{c.group}: {c.header} {c.arrow}".strip(": ") for c in columns)]
-    rule = ["---", *("---:" for _ in columns)]
     marks = {0: "", 1: "**", 2: "*"}
     body = [
         [_struck(line, red), *(f"{marks[r]}{t}{marks[r]}" for t, r in zip(shown, row, strict=True))]
         for line, row in zip(table, emphasis(table, columns, red), strict=True)
         for shown in [texts(line, columns)]
     ]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [heads, rule, *body])
+    return markdown(heads, body)
+
+
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is words, the others numbers."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
+
+
+def statuses(rows: Sequence[Row]) -> str:
+    """How often each was a constraint's last word, most often first."""
+    words = [row["status"] for row in rows if row.get("status")]
+    counts = sorted(((words.count(word), word) for word in set(words)), reverse=True)
+    return ", ".join(f"{word} {count}" for count, word in counts) or MISSING
 
 
 def _struck(line: Line, red: Collection[str]) -> str:

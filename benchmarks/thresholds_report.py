@@ -10,10 +10,9 @@ from typing import Any
 
 from benchmarks.metrics.memorization import privleak
 from benchmarks.results import ResultsFolder, Row, replace
+from benchmarks.tables import MISSING, markdown, statuses
 from benchmarks.thresholds_figures import draw
 from benchmarks.variants import PARTS, REACHED
-
-MISSING = "–"
 
 Number = tuple[str, str, int]
 NUMBERS: tuple[Number, ...] = (
@@ -95,13 +94,13 @@ def forgotten(rows: Sequence[Row]) -> int:
 def reach_table(rows: Sequence[Row]) -> str:
     """A line per target, for what the rule goes by."""
     head = ["target", f"forget ({FORGOTTEN:.1%} exact)", "met at the end", "mean MU"]
-    lines = [head, ["---"] * len(head)]
+    lines = []
     for name, (label, _) in REACHED.items():
         mine = aimed(rows, name)
         met, utility = reached(mine)
         shares = [f"{count} of {len(mine)}" for count in (forgotten(mine), met)]
         lines.append([label, *shares, f"{utility:.3f}"])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown(head, lines)
 
 
 def labels_of(folder: ResultsFolder, part: str) -> dict[str, str]:
@@ -155,7 +154,7 @@ def table(rows: Sequence[Row], labels: dict[str, str]) -> str:
             per_rate = [mean((r for r in mine if r["rate"] == rate), kept[0]) for rate in rates]
             overall = [shown(mean(mine, name), digits) for name, _, digits in NUMBERS]
             lines.append([label, *(shown(v, 3) for v in per_rate), *overall, statuses(mine)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
+    return markdown(head, lines)
 
 
 def _is_search(rows: Sequence[Row]) -> bool:
@@ -178,13 +177,6 @@ def mean(rows: Iterable[Row], key: str) -> float | None:
 def shown(value: float | None, digits: int) -> str:
     """A number, or a dash."""
     return MISSING if value is None else f"{value:.{digits}f}"
-
-
-def statuses(rows: Sequence[Row]) -> str:
-    """How often each was the last word, most often first."""
-    words = [row["status"] for row in rows if row.get("status")]
-    counts = sorted(((words.count(word), word) for word in set(words)), reverse=True)
-    return ", ".join(f"{word} {count}" for count, word in counts) or MISSING
 
 
 def failures(rows: Sequence[Row], labels: dict[str, str]) -> list[str]:
