@@ -21,7 +21,7 @@ from torch_alm.measures import token_nll
 def restored(model: nn.Module) -> Iterator[None]:
     """Whatever happens to the model's parameters inside, they return bit for bit.
 
-    Cost: one copy of the parameters that require a gradient or are rounded, on the CPU.
+    Cost: one copy of the parameters, on the CPU.
     """
     saved = [(p, p.detach().to("cpu", copy=True)) for p in model.parameters()]
     was_training = model.training
