@@ -90,8 +90,8 @@ PLAN = (
         Stage("forget01", f"alpha-{level}", CONTROLLED, 3, nats(level))
         for level in ("10", "20", "30", "never_seen")
     ),
-    Stage("forget01", "others-never_seen", OTHERS, 1, nats("never_seen")),
-    Stage("forget01", "others-tokens", OTHERS, 1, share("token_certificate", "0.5")),
+    Stage("forget01", "others-never_seen", OTHERS, 3, nats("never_seen")),
+    Stage("forget01", "others-tokens", OTHERS, 3, share("token_certificate", "0.5")),
     Stage("forget01", "others-certificate", OTHERS, 3, share("certificate", "0.95")),
     *(Stage(split, "recommended", CORE, 3, more) for split, more in FEWER.items()),
     *(
