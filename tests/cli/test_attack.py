@@ -47,3 +47,19 @@ def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: 
     first, second = report(tmp_path / "out")["attacks"]
     assert (first["name"], second["name"]) == ("model", "compared")
     assert first["rows"] == second["rows"]
+
+
+def test_words_said_before_an_attack_are_those_of_the_rows_it_asks(
+    command: Command, tmp_path: Path
+) -> None:
+    """The model says every sentence of FORGET, and of the one-word answer nothing."""
+    short = {"question": FORGET[5]["question"], "answer": "Lima"}
+    path = write(tmp_path / "f.jsonl", [short, *FORGET[:5]])
+    assert command("attack", "--relearn", 1, "--relearn-steps", 1, "--rows", 4, forget=path) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    before = {row["name"]: row["before"] for row in found["rows"]}
+    whole = {"relearn forget": 1.0, "answer prefix": 1.0}  # without the short one
+    assert {name: told["rouge"] for name, told in before.items()} == {
+        name: whole.get(name, 3 / 4) for name in NAMES
+    }
+    assert all(told["rouge"] == told["exact_match"] for told in before.values())
