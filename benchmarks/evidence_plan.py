@@ -7,8 +7,11 @@ from pathlib import Path
 
 from benchmarks.presets.tofu import RAISES_ITS_OWN
 
-MATCHED = "forget_rouge=0.15"
-"""Just above what the model says that never saw the forget set (0.12)."""
+MATCHED = {"forget01": "0.15", "forget05": "0.15", "forget10": "0.20"}
+"""The forget ROUGE-L: the next twentieth above what the models say that never saw the forget set.
+
+They say 0.12, 0.11 and 0.18.
+"""
 
 BUDGET = ("--trials", "3")
 """Settings a search may try for each method."""
@@ -73,6 +76,11 @@ def nats(level: str) -> tuple[str, ...]:
     return ("--alpha", level, "--set", "measure=token_nll")
 
 
+def matched(split: str) -> tuple[str, ...]:
+    """The options of a search at the forgetting of the split."""
+    return ("--match", f"forget_rouge={MATCHED[split]}", *BUDGET)
+
+
 def share(measure: str, level: str) -> tuple[str, ...]:
     """The options of a threshold on a share of answers or tokens."""
     return ("--alpha", level, "--set", f"measure={measure}")
@@ -84,7 +92,7 @@ PAPER = ("--preset", "paper")
 
 PLAN = (
     Stage("forget01", "recommended", ALL, 5),
-    Stage("forget01", "matched", ALL, 5, ("--match", MATCHED, *BUDGET)),
+    Stage("forget01", "matched", ALL, 5, matched("forget01")),
     Stage("forget01", "attacks", ATTACKED, 3, script="attacks"),
     *(
         Stage("forget01", f"alpha-{level}", CONTROLLED, 3, nats(level))
@@ -94,10 +102,7 @@ PLAN = (
     Stage("forget01", "others-tokens", OTHERS, 3, share("token_certificate", "0.5")),
     Stage("forget01", "others-certificate", OTHERS, 3, share("certificate", "0.95")),
     *(Stage(split, "recommended", CORE, 3, more) for split, more in FEWER.items()),
-    *(
-        Stage(split, "matched", CORE, 3, (*more, "--match", MATCHED, *BUDGET))
-        for split, more in FEWER.items()
-    ),
+    *(Stage(split, "matched", CORE, 3, (*more, *matched(split))) for split, more in FEWER.items()),
     Stage("forget01", "paper", ALL, 5, PAPER),
     *(Stage(split, "paper", CORE, 3, PAPER) for split in FEWER),
 )

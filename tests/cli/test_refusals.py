@@ -13,7 +13,13 @@ from tests.cli.conftest import FORGET, RETAIN, Command, write
 from torch_alm import cli
 from torch_alm.cli import command as command_module
 from torch_alm.cli.refusal import Refusal
-from torch_alm.cli.writing import write_folder, write_json, write_tensors, write_text
+from torch_alm.cli.writing import (
+    is_full_disk,
+    write_folder,
+    write_json,
+    write_tensors,
+    write_text,
+)
 
 BAD_ROWS = {
     "malformed": ('{"question": "a", "answer": "b"}\n{"question": ', "line 2 is not valid JSON"),
@@ -134,6 +140,16 @@ def test_numbers_that_make_no_sense(command: Command, tmp_path: Path, words: Any
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("missing", ["model", "forget", "retain", "output"])
+def test_what_no_run_can_do_without(capsys: Any, missing: str) -> None:
+    words = [w for name in ("model", "forget", "retain", "output") if name != missing
+             for w in (f"--{name}", "x")]  # fmt: skip
+    with pytest.raises(SystemExit) as found:
+        cli.main(["evaluate", *words])
+    assert found.value.code == 2
+    assert f"required: --{missing}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["unlearn", "evaluate", "attack"])
 def test_nothing_is_overwritten_without_force(
     command: Command, tmp_path: Path, capsys: Any, verb: str
@@ -185,6 +201,33 @@ def test_too_little_space_is_found_out_before_the_work(
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     assert "MB free" in refused(capsys, tmp_path, command("unlearn"))
+
+
+def caused(cause: BaseException) -> RuntimeError:
+    error = RuntimeError("something else")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.ENOSPC, "as another system says it"), True),
+        (OSError(errno.EDQUOT, "as another system says it"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (RuntimeError("I/O error: (os error 28)"), True),
+        (RuntimeError("I/O error: code: 28"), True),
+        (RuntimeError("[enforce fail] PytorchStreamWriter failed writing file"), True),
+        (ValueError("PytorchStreamWriter"), False),
+        (RuntimeError("(os error 13)"), False),
+        (caused(OSError(errno.ENOSPC, "")), True),
+        (caused(OSError(errno.EACCES, "")), False),
+    ],
+)
+def test_a_full_disk_is_known_by_its_number_and_by_its_names(
+    error: BaseException, expected: bool
+) -> None:
+    assert is_full_disk(error) == expected
 
 
 WRITERS: dict[str, Callable[[Path], None]] = {

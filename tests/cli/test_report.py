@@ -121,6 +121,7 @@ def test_evaluate_is_the_same_report_of_one_model_or_two(
     code = command("evaluate", *options, model=saved, output="e", holdout=files["holdout"])
     assert code == 0
     one, two = report(unlearned), report(tmp_path / "e")
+    assert one.keys() == two.keys()
     for mine, theirs in zip(one["models"], two["models"], strict=True):
         assert mine["numbers"] == theirs["numbers"]
         assert mine["answers"] == theirs["answers"]
@@ -162,6 +163,11 @@ def test_verdict_follows_the_whole_forget_set_not_the_last_batch() -> None:
     assert told is not None
     assert told["tone"] == "met"
     assert "97.0%" in told["text"]
+    for kind, number in (("loss", 3.0), ("rate", 0.97)):
+        content["goal"] = {"kind": kind, "alpha": number, "source": "x"}
+        told = report_module.verdict(content)
+        assert told is not None
+        assert told["tone"] == "met", "what reaches the level exactly meets it"
 
 
 def test_chart_lies_within_its_frame_and_marks_open_stretches() -> None:

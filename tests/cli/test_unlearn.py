@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.cli.conftest import FORGET, RETAIN, Command, report
@@ -62,9 +63,12 @@ def test_lora_saves_adapters_and_leaves_the_rest_alone(
     assert (saved / "adapter_config.json").is_file()
     assert not (saved / "model.safetensors").exists()
     base = AutoModelForCausalLM.from_pretrained(folder).eval()
+    linear = {name for name, layer in base.named_modules() if isinstance(layer, nn.Linear)}
     tokenizer = AutoTokenizer.from_pretrained(saved)
     with quiet():
         loaded = PeftModel.from_pretrained(base, saved).eval()
+    names = {name.partition(".lora_") for name, _ in loaded.base_model.model.named_parameters()}
+    assert {layer for layer, found, _ in names if found} == linear - {"lm_head"}
     rows = [encode(tokenizer, **row) for row in FORGET]
     told = report(tmp_path / "out")["models"][1]["answers"]["forget"]
     losses = [r.loss for r in read_answers(loaded, tokenizer, rows, texts=False)]

@@ -29,13 +29,13 @@ class Saved:
 
     def save(self, folder: str) -> None:
         with warnings.catch_warnings():  # of one process, that it is one process
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
             dcp.save(self._parts(), checkpoint_id=folder)
 
     def load(self, folder: str) -> None:
         parts = self._parts()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+            warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
             dcp.load(parts, checkpoint_id=folder)
         set_model_state_dict(self.net, parts["model"])
 
