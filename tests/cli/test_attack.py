@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+
 from tests.cli.conftest import FORGET, Command, report, write
 
 NAMES = ["relearn forget", "relearn retain", "int8", "int4", "answer prefix"]
@@ -40,6 +43,29 @@ def test_paraphrases_come_from_the_rows_or_from_a_file(command: Command, tmp_pat
     assert command("attack", "--relearn", 0, "--paraphrases", path, output="b") == 0
     rows = report(tmp_path / "b")["attacks"][0]["rows"]
     assert rows[2]["after"]["rows"] == 2
+
+
+def test_what_the_attacker_has_is_what_was_asked_for(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def noted(model: Any, tokenizer: Any, forget: Any, retain: Any, has: Any, **more: Any) -> Any:
+        seen.update(vars(has), forget=len(forget), retain=len(retain), **more)
+        return iter(())
+
+    monkeypatch.setattr("torch_alm.language.attack", noted)
+    numbers = {"relearn": 3, "relearn-steps": 5, "relearn-lr": 0.5, "prefix": 0.75,
+               "batch-size": 2, "seed": 7, "rows": 4, "precision": "bf16"}  # fmt: skip
+    words = [word for name, value in numbers.items() for word in (f"--{name}", value)]
+    assert command("attack", *words) == 0
+    with seen.pop("autocast")():
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+    expected = {"relearn_rows": 3, "relearn_steps": 5, "relearn_lr": 0.5, "prefix": 0.75,
+                "batch_size": 2, "seed": 7, "bits": (8, 4), "paraphrased": [],
+                "forget": 4, "retain": 8}  # fmt: skip
+    assert {name: seen[name] for name in expected} == expected
 
 
 def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: Path) -> None:

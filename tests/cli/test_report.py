@@ -170,6 +170,18 @@ def test_verdict_follows_the_whole_forget_set_not_the_last_batch() -> None:
         assert told["tone"] == "met", "what reaches the level exactly meets it"
 
 
+@pytest.mark.parametrize(("kind", "title"), [("loss", "Forget loss"), ("rate", "Certified rate")])
+def test_lines_are_those_of_the_trace_beside_the_level(kind: str, title: str) -> None:
+    keys = ("forget", "retain_loss", "lambda", "weight")
+    trace = [dict(zip(keys, numbers, strict=True)) for numbers in ((1, 2, 3, 0), (4, 5, 6, 7))]
+    goal = {"kind": kind, "alpha": 0.5, "source": "x"}
+    charts = report_module.lines({"trace": trace, "goal": goal})
+    assert [list(chart.values) for chart in charts] == [[1, 4], [2, 5], [3, 6]]
+    assert [chart.level for chart in charts] == [0.5, None, None]
+    assert charts[0].title == title
+    assert all(list(chart.is_open) == [False, True] for chart in charts)
+
+
 def test_chart_lies_within_its_frame_and_marks_open_stretches() -> None:
     values = [0.0, 1.0, float("nan"), -2.0, 5.0]
     chart = Chart("x", values, 4.0, [True, True, False, False, True])
