@@ -1,6 +1,9 @@
 """Attacks: what they do to the weights, what they give away, and that the weights return."""
 
 import copy
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,8 +12,11 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from torch_alm.language import (
+    Attacks,
     answer_ids,
+    attack,
     quantized,
+    read_answers,
     relearned,
     restored,
     round_weights,
@@ -153,3 +159,65 @@ def test_a_prefix_moves_into_the_prompt(length: int, share: float) -> None:
     assert found["input_ids"] == row["input_ids"]
     assert answer_ids(found) == answer_ids(row)[given:]
     assert len(found["labels"]) == len(row["labels"])
+
+
+class Words:
+    """All that a reading asks of a tokenizer: token n is the word wn, and 0 ends an answer."""
+
+    eos_token_id = pad_token_id = 0
+    chat_template = None
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return " ".join(f"w{token}" for token in ids if token or not skip_special_tokens)
+
+
+def test_a_reading_of_a_model_that_always_says_the_same(model: Any) -> None:
+    """Worked values, and how far beyond the longest answer it is listened to."""
+    model.lm_head = nn.Linear(16, 12)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.copy_(torch.eye(12)[7])
+    rows = [ROWS[0], {"input_ids": [1, 2, 7, 0], "labels": [-100, -100, 7, 0]}]
+    one, two = read_answers(model, Words(), rows)
+    assert one.text == two.text == " ".join(["w7"] * (3 + 8))
+    worst = math.log(11 + math.e)
+    assert one.loss == one.min_k == pytest.approx(worst, rel=1e-6)
+    assert two.loss == pytest.approx(worst - 0.5, rel=1e-6)
+    assert two.min_k == pytest.approx(worst - 1, rel=1e-6), "the end of sequence is left out"
+    assert (one.extraction_strength, two.extraction_strength) == (0, 1)
+    assert not one.exact_match and not two.exact_match
+    margin = (1 - math.e) / (11 + math.e)
+    phi = 1 - math.log1p(math.exp(1 + margin / 0.1))
+    assert one.certificate == two.certificate == pytest.approx(phi, rel=1e-5) and phi > 0
+    short = read_answers(model, Words(), rows, max_new_tokens=2)
+    assert [reading.text for reading in short] == ["w7 w7"] * 2
+    assert [r.text for r in read_answers(model, Words(), rows, texts=False)] == [None, None]
+
+
+def test_every_attack_has_what_the_settings_say_and_tells_it(model: Any) -> None:
+    retain = [{**row, "input_ids": [2, *row["input_ids"][1:]]} for row in ROWS]
+    has = Attacks(relearn_rows=3, relearn_steps=2, relearn_lr=1e-2, bits=(3,), prefix=0.25,
+                  batch_size=1, seed=1)  # fmt: skip
+    attacks = list(attack(model, Words(), ROWS, retain, has, paraphrased=retain[:2]))
+    given = {"steps": 2, "lr": 1e-2, "batch_size": 1}
+    prefixed = [with_prefix(row, 0.25) for row in ROWS]
+    by_hand = [
+        ("relearn forget", relearned(model, ROWS[:3], 0, seed=1, **given), ROWS[3:]),
+        ("relearn retain", relearned(model, retain[:3], 0, seed=1, **given), ROWS),
+        ("int3", quantized(model, 3), ROWS),
+        ("paraphrase", nullcontext(), retain[:2]),
+        ("answer prefix", nullcontext(), prefixed),
+    ]
+    now = read_answers(model, Words(), ROWS)
+    assert [each.name for each in attacks] == [name for name, _, _ in by_hand]
+    for found, (_, context, rows) in zip(attacks, by_hand, strict=True):
+        with context as told:
+            assert found.after == read_answers(model, Words(), rows)
+        assert found.rows == rows
+        assert found.before == (now[3:] if len(rows) == 1 else now)
+        if found.name.startswith("relearn"):
+            assert found.attacker == {"examples": 3, "final loss": told}
+    assert attacks[2].attacker == {"weights": 4 * 16 * 16 + 3 * 16 * 32}
+    assert [each.attacker for each in attacks[3:]] == [{}, {"share": 0.25}]
+    with relearned(model, ROWS[:3], 0, seed=0, **given) as other:
+        assert other != attacks[0].attacker["final loss"], "the seed must matter in this test"
