@@ -15,6 +15,7 @@ from torch_alm.language import (
     Attacks,
     answer_ids,
     attack,
+    continuations,
     quantized,
     read_answers,
     relearned,
@@ -171,14 +172,26 @@ class Words:
         return " ".join(f"w{token}" for token in ids if token or not skip_special_tokens)
 
 
-def test_a_reading_of_a_model_that_always_says_the_same(model: Any) -> None:
-    """Worked values, and how far beyond the longest answer it is listened to."""
+@pytest.fixture
+def parrot(model: Any) -> Any:
+    """Says w7 whatever it is asked."""
     model.lm_head = nn.Linear(16, 12)
     with torch.no_grad():
         model.lm_head.weight.zero_()
         model.lm_head.bias.copy_(torch.eye(12)[7])
+    return model
+
+
+@pytest.mark.parametrize(("own", "said"), [(None, 3), (5, 3), ([5], 3), (7, 0), ([5, 7], 0)])
+def test_an_answer_ends_where_the_model_says_it_does(parrot: Any, own: Any, said: int) -> None:
+    parrot.generation_config.eos_token_id = own
+    assert continuations(parrot, Words(), [[1, 2]], max_new_tokens=3) == [[7] * said]
+
+
+def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:
+    """Worked values, and how far beyond the longest answer it is listened to."""
     rows = [ROWS[0], {"input_ids": [1, 2, 7, 0], "labels": [-100, -100, 7, 0]}]
-    one, two = read_answers(model, Words(), rows)
+    one, two = read_answers(parrot, Words(), rows)
     assert one.text == two.text == " ".join(["w7"] * (3 + 8))
     worst = math.log(11 + math.e)
     assert one.loss == one.min_k == pytest.approx(worst, rel=1e-6)
@@ -189,9 +202,9 @@ def test_a_reading_of_a_model_that_always_says_the_same(model: Any) -> None:
     margin = (1 - math.e) / (11 + math.e)
     phi = 1 - math.log1p(math.exp(1 + margin / 0.1))
     assert one.certificate == two.certificate == pytest.approx(phi, rel=1e-5) and phi > 0
-    short = read_answers(model, Words(), rows, max_new_tokens=2)
+    short = read_answers(parrot, Words(), rows, max_new_tokens=2)
     assert [reading.text for reading in short] == ["w7 w7"] * 2
-    assert [r.text for r in read_answers(model, Words(), rows, texts=False)] == [None, None]
+    assert [r.text for r in read_answers(parrot, Words(), rows, texts=False)] == [None, None]
 
 
 def test_every_attack_has_what_the_settings_say_and_tells_it(model: Any) -> None:
