@@ -117,7 +117,7 @@ def default_cache() -> Path:
 def _from_pretrained(loader: Any, name_or_path: str | Path, kind: str) -> Any:
     try:
         return loader.from_pretrained(name_or_path)
-    except (OSError, ValueError, KeyError) as error:
+    except (ImportError, OSError, ValueError, KeyError) as error:  # a package to convert with, too
         is_folder = Path(name_or_path).is_dir()
         place = "in the folder" if is_folder else "on the hub (and no such folder) under"
         raise ValueError(

@@ -9,6 +9,7 @@ import math
 import statistics
 from typing import Any
 
+import peft
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -535,7 +536,27 @@ def test_generation_ignores_sampling_and_penalties_of_the_model(model: Any, toke
     shipped.generation_config.temperature = 5.0
     shipped.generation_config.top_p = 0.9
     shipped.generation_config.repetition_penalty = 3.0
+    shipped.generation_config.no_repeat_ngram_size = 1
+    shipped.generation_config.suppress_tokens = tokenizer(" ".join(plain))["input_ids"]
+    before = copy.deepcopy(shipped.generation_config.to_dict())
     assert generate(shipped, tokenizer, prompts, max_new_tokens=20) == plain
+    assert shipped.generation_config.to_dict() == before
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
+def test_generation_leaves_the_settings_of_a_model_under_an_adapter(
+    model: Any, tokenizer: Any
+) -> None:
+    prompts = [prompt_of(tokenizer, "where was anna born?")]
+    shipped = copy.deepcopy(model)
+    shipped.generation_config.suppress_tokens = list(range(3))
+    own = shipped.generation_config
+    adapted = peft.get_peft_model(
+        shipped, peft.LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    expected = generate(model, tokenizer, prompts, max_new_tokens=8)
+    assert generate(adapted, tokenizer, prompts, max_new_tokens=8) == expected
+    assert adapted.get_base_model().generation_config is own
 
 
 def test_generation_ends_at_further_end_tokens(model: Any, tokenizer: Any) -> None:

@@ -18,6 +18,8 @@ from torch_alm.checkpoint import DualState
 
 HALF = task.STEPS // 2
 CLOSED = -10.0
+# In one process torch notes that it is one; 2.8 also that it uses what it has deprecated.
+NOTES = "torch.distributed is (disabled|unavailable)|TypedStorage is deprecated"
 Run = tuple[list[Tensor], float, dict[str, Any]]
 
 
@@ -28,14 +30,14 @@ class Saved:
         self.net, self.state = net, DualState(net, optimizer)
 
     def save(self, folder: str) -> None:
-        with warnings.catch_warnings():  # of one process, that it is one process
-            warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=NOTES)
             dcp.save(self._parts(), checkpoint_id=folder)
 
     def load(self, folder: str) -> None:
         parts = self._parts()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is (disabled|unavailable)")
+            warnings.filterwarnings("ignore", message=NOTES)
             dcp.load(parts, checkpoint_id=folder)
         set_model_state_dict(self.net, parts["model"])
 

@@ -1,7 +1,8 @@
 """Greedy answers of a model: left padded batches, KV cache, cut at the end of sequence."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -131,7 +132,7 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 def _greedy(
     model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int], max_new_tokens: int
 ) -> GenerationConfig:
-    """Plain greedy search, whatever sampling or penalties the model ships with."""
+    """Plain greedy search."""
     own = model.generation_config.eos_token_id
     own = [] if own is None else [own] if isinstance(own, int) else list(own)
     return type(model.generation_config)(
@@ -159,14 +160,33 @@ def _continue(
     was_training = model.training
     model.eval()
     try:
-        output = model.generate(
-            input_ids=torch.tensor(ids, device=model.device),
-            attention_mask=torch.tensor(mask, device=model.device),
-            generation_config=config,
-        )
+        with _only(model, config):
+            output = model.generate(
+                input_ids=torch.tensor(ids, device=model.device),
+                attention_mask=torch.tensor(mask, device=model.device),
+                generation_config=config,
+            )
     finally:
         model.train(was_training)
     return [_until(config.eos_token_id, row) for row in output[:, width:].tolist()]
+
+
+@contextmanager
+def _only(model: LanguageModel, config: GenerationConfig) -> Iterator[None]:
+    """Inside, the model has no other settings of generation.
+
+    transformers fills from the model's own whatever a given configuration leaves at its default:
+    sampling up to 4.57, penalties, n-grams not to be repeated and the like to this day.
+    """
+    holders = [m for m in model.modules() if "generation_config" in vars(m)]
+    own = [m.generation_config for m in holders]
+    try:
+        for m in holders:
+            m.generation_config = config
+        yield
+    finally:
+        for m, theirs in zip(holders, own, strict=True):
+            m.generation_config = theirs
 
 
 def _until(ends: Collection[int], ids: list[int]) -> list[int]:
