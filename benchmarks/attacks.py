@@ -82,8 +82,7 @@ def attacked(benchmark: Tofu, model: nn.Module, attacker: Attacker) -> dict[str,
     retain = encode_all(tokenizer, benchmark.data.retain)
     rows = (tokenizer, forget, retain)
     for name, each in attacker.attack(model, *rows, paraphrased=reworded):
-        usual = forget[len(forget) - len(each.before) :] if "relearn" in each.name else forget
-        before = numbers(tokenizer, usual, each.before)
+        before = numbers(tokenizer, each.asked, each.before)
         after = numbers(tokenizer, each.rows, each.after)
         found[name] = {"before": before, "after": after, "attacker": each.attacker}
     kept = read_answers(model, tokenizer, retain, texts=False)
@@ -97,7 +96,7 @@ def attacked(benchmark: Tofu, model: nn.Module, attacker: Attacker) -> dict[str,
 def numbers(tokenizer: Any, rows: Sequence[Any], readings: Sequence[Reading]) -> Numbers:
     """Means over the rows."""
     texts = [decode(tokenizer, answer_ids(row)[:-1]) for row in rows]
-    said = zip(readings, texts, strict=False)
+    said = zip(readings, texts, strict=True)
     return {
         "rouge": fmean(rouge_l_recall(reading.text or "", text) for reading, text in said),
         "exact_match": fmean(r.exact_match for r in readings),

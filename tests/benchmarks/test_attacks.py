@@ -84,7 +84,7 @@ def test_every_rate_relearns_and_the_other_attacks_run_once(
         model: Any, tokenizer: Any, forget: Any, retain: Any, settings: Any, **_: Any
     ) -> Any:
         seen.append((settings.relearn_lr, settings.bits))
-        yield from (attacks.Attacked(n, [], [], [], {}) for n in ("relearn forget", "int8"))
+        yield from (attacks.Attacked(n, [], [], [], [], {}) for n in ("relearn forget", "int8"))
 
     monkeypatch.setattr(attacks, "attack", attack)
     attacker = attacks.Attacker(attacks.Attacks(), (1e-4, 1e-3, 1e-2))

@@ -207,6 +207,14 @@ def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:
     assert [r.text for r in read_answers(parrot, Words(), rows, texts=False)] == [None, None]
 
 
+def test_what_a_prefix_would_say_whole_is_not_asked(model: Any) -> None:
+    short = {"input_ids": ROWS[0]["input_ids"][:3], "labels": [-100, *ROWS[0]["input_ids"][1:3]]}
+    *_, last = attack(model, Words(), [short, *ROWS[1:]], [])
+    assert last.name == "answer prefix"
+    assert last.asked == ROWS[1:] and last.before == read_answers(model, Words(), ROWS[1:])
+    assert last.rows == [with_prefix(row, 0.25) for row in ROWS[1:]]
+
+
 def test_every_attack_has_what_the_settings_say_and_tells_it(model: Any) -> None:
     retain = [{**row, "input_ids": [2, *row["input_ids"][1:]]} for row in ROWS]
     has = Attacks(relearn_rows=3, relearn_steps=2, relearn_lr=1e-2, bits=(3,), prefix=0.25,
@@ -227,6 +235,7 @@ def test_every_attack_has_what_the_settings_say_and_tells_it(model: Any) -> None
         with context as told:
             assert found.after == read_answers(model, Words(), rows)
         assert found.rows == rows
+        assert found.asked == (ROWS[3:] if len(rows) == 1 else ROWS)
         assert found.before == (now[3:] if len(rows) == 1 else now)
         if found.name.startswith("relearn"):
             assert found.attacker == {"examples": 3, "final loss": told}

@@ -11,7 +11,7 @@ from torch_alm.cli.evaluate import plain_content
 from torch_alm.cli.loading import Files, load_for, read_files
 from torch_alm.cli.measuring import MAX_NEW_TOKENS, numbers, rouge_l_recall, text_of
 from torch_alm.cli.unfinished import Unfinished
-from torch_alm.language import Attacked, Attacks, Reading, Row, Tokenizer, with_prefix
+from torch_alm.language import Attacked, Attacks, Reading, Row, Tokenizer
 
 Say = Callable[[str], None]
 
@@ -73,10 +73,7 @@ def attacked(
         max_new_tokens=MAX_NEW_TOKENS,
         autocast=loaded.place.context(),
     )
-    return [
-        summary(tokenizer, each, asked_before(each, forget, given.prefix))
-        for each in _told(attacks, name, say)
-    ]
+    return [summary(tokenizer, each) for each in _told(attacks, name, say)]
 
 
 def _told(attacks: Iterator[Attacked], name: str, say: Say) -> Iterator[Attacked]:
@@ -85,19 +82,12 @@ def _told(attacks: Iterator[Attacked], name: str, say: Say) -> Iterator[Attacked
         yield each
 
 
-def asked_before(each: Attacked, forget: Sequence[Row], prefix: float) -> Sequence[Row]:
-    """The rows of `each.before`: those that were shown, or that a prefix says whole, are not."""
-    if each.name == "answer prefix":
-        return [row for row in forget if with_prefix(row, prefix) is not None]
-    return forget[len(forget) - len(each.before) :]
-
-
-def summary(tokenizer: Tokenizer, each: Attacked, before: Sequence[Row]) -> dict[str, Any]:
-    """One attack as a row of the report; `before` are the rows that were asked before it."""
+def summary(tokenizer: Tokenizer, each: Attacked) -> dict[str, Any]:
+    """One attack as a row of the report."""
     return {
         "name": each.name,
         "attacker": each.attacker,
-        "before": _numbers(tokenizer, before, each.before),
+        "before": _numbers(tokenizer, each.asked, each.before),
         "after": _numbers(tokenizer, each.rows, each.after),
         "answers": [reading.text for reading in each.after],
     }

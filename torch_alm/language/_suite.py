@@ -17,13 +17,15 @@ class Attacked:
 
     Attributes:
         name: such as `"relearn forget"`.
-        rows: what was asked after the attack.
-        before: one reading per row, of the model as it is, asked in the usual way.
-        after: one reading per row.
+        asked: the same answers asked in the usual way, before the attack.
+        rows: what was asked after it.
+        before: one reading per row of `asked`, of the model as it is.
+        after: one reading per row of `rows`.
         attacker: what the attacker had and did, in numbers.
     """
 
     name: str
+    asked: list[Row]
     rows: list[Row]
     before: list[Reading]
     after: list[Reading]
@@ -99,17 +101,19 @@ def attack(
     if shown > 0:
         after, loss = learn(forget[:shown], forget[shown:])
         attacker = {"examples": float(shown), "final loss": loss}
-        yield Attacked("relearn forget", [*forget[shown:]], now[shown:], after, attacker)
+        rest = [*forget[shown:]]
+        yield Attacked("relearn forget", rest, rest, now[shown:], after, attacker)
     if others := retain[: given.relearn_rows]:
         after, loss = learn(others, forget)
         attacker = {"examples": float(len(others)), "final loss": loss}
-        yield Attacked("relearn retain", [*forget], now, after, attacker)
+        yield Attacked("relearn retain", [*forget], [*forget], now, after, attacker)
     for bits in given.bits:
         with quantized(model, bits) as count:
             after = read(forget)
-        yield Attacked(f"int{bits}", [*forget], now, after, {"weights": float(count)})
+        yield Attacked(f"int{bits}", [*forget], [*forget], now, after, {"weights": float(count)})
     if paraphrased:
-        yield Attacked("paraphrase", [*paraphrased], now, read(paraphrased), {})
+        after = read(paraphrased)
+        yield Attacked("paraphrase", [*forget], [*paraphrased], now, after, {})
     yield from _prefixed(forget, now, given.prefix, read)
 
 
@@ -119,8 +123,9 @@ def _prefixed(
     share: float,
     read: Callable[[Sequence[Row]], list[Reading]],
 ) -> Iterator[Attacked]:
-    cut = [(with_prefix(row, share), reading) for row, reading in zip(forget, now, strict=True)]
-    pairs = [(row, reading) for row, reading in cut if row is not None]
-    if pairs:
-        rows, before = [row for row, _ in pairs], [reading for _, reading in pairs]
-        yield Attacked("answer prefix", rows, before, read(rows), {"share": share})
+    begun = [with_prefix(row, share) for row in forget]
+    left = [i for i, row in enumerate(begun) if row is not None]
+    if left:
+        rows = [row for row in begun if row is not None]
+        asked, before = [forget[i] for i in left], [now[i] for i in left]
+        yield Attacked("answer prefix", asked, rows, before, read(rows), {"share": share})
