@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from benchmarks import cost, cost_run, cost_steps
 
 
+@pytest.mark.skipif(
+    transformers.__version__ < "5", reason="before 5 its Llama does not run without data"
+)
 @pytest.mark.parametrize(
     ("name", "passes"),
     [
