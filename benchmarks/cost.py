@@ -4,11 +4,11 @@
 
 *flops*: operations and peak memory of a step of Llama models with 1, 3 and 7 billion weights,
 counted on tensors without data (for which transformers has to be 5 or later): nothing is computed,
-nothing is timed. *wall*: seconds of a step of
-a small Llama on this CPU, every method once per round, medians of the ratio to the Dual AdamW step
-beside it. *compile*: the same with `torch.compile`, against the same without. *run*: whole runs on
-the embedded world of TOFU's benchmark. *perturb*: perturbing and restoring, in multiples of one
-`copy_`. *gpu*: where there is one, a random Llama of a billion weights under bfloat16 autocast.
+nothing is timed. *wall*: seconds of a step of a small Llama on this CPU, every method once per
+round, medians of the ratio to the Dual AdamW step beside it. *compile*: the same with
+`torch.compile`, against the same without. *run*: whole runs on the embedded world of TOFU's
+benchmark. *perturb*: perturbing and restoring, in multiples of one `copy_`. *gpu*: where there is
+one, a random Llama of a billion weights under bfloat16 autocast.
 
 Sections that are run replace theirs in `cost.json`; `cost.md` is written from it.
 """
