@@ -20,11 +20,10 @@ MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 TABLES: Mapping[str, Callable[[Recorded], str]] = {
     "commands": tables.commands,
-    **{f"pairs {point}": tables.pairs_at(point) for point in ("matched", "recommended", "paper")},
-    **{
-        f"all {point}": tables.everything_at(point) for point in ("matched", "recommended", "paper")
-    },
+    **{f"pairs {point}": tables.pairs_at(point) for point in (*tables.POINTS, "paper")},
+    **{f"all {point}": tables.everything_at(point) for point in (*tables.POINTS, "paper")},
     "gains": tables.gains,
+    "asked more": tables.asked_more,
     "parts": tables.parts,
     "alpha": tables.thresholds,
     "reach": tables.reach,

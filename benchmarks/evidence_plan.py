@@ -13,9 +13,6 @@ MATCHED = {"forget01": "0.15", "forget05": "0.15", "forget10": "0.20"}
 They say 0.12, 0.11 and 0.18.
 """
 
-BUDGET = ("--trials", "3")
-"""Settings a search may try for each method."""
-
 SHARED = ("--retain-authors", "40", "--width", "192", "--questions", "40")
 """The model: two million parameters, trained on the forget set and forty retain authors."""
 
@@ -31,6 +28,9 @@ CONTROLLED = "dual_adamw+alm,saul"
 OTHERS = ",".join(f"{key}+alm" for key in RAISES_ITS_OWN)
 """Methods that raise a loss of their own."""
 
+ASKED_MORE = "dual_adamw+alm,saul,saul_no_sam,sharp_min_max+alm,blur+alm,pdu+alm"
+"""Of forget05, under a target of more words or with more steps."""
+
 ATTACKED = "dual_adamw,dual_adamw+alm,saul,saul_no_sam,npo,npo+alm"
 
 
@@ -40,7 +40,8 @@ class Stage:
 
     Attributes:
         split: Of TOFU.
-        point: `recommended`, `matched`, `paper`, `alpha-...` or `attacks`.
+        point: `recommended`, `matched` (by three trials), `matched8`, `gentle`, `longer`,
+            `paper`, `alpha-...`, `others-...` or `attacks`.
         methods: Keys, comma-separated.
         seeds: How many.
         more: Further arguments of `tofu.py`.
@@ -76,9 +77,9 @@ def nats(level: str) -> tuple[str, ...]:
     return ("--alpha", level, "--set", "measure=token_nll")
 
 
-def matched(split: str) -> tuple[str, ...]:
-    """The options of a search at the forgetting of the split."""
-    return ("--match", f"forget_rouge={MATCHED[split]}", *BUDGET)
+def matched(split: str, trials: int = 3) -> tuple[str, ...]:
+    """The options of a search at the forgetting of the split: so many settings for each method."""
+    return ("--match", f"forget_rouge={MATCHED[split]}", "--trials", str(trials))
 
 
 def share(measure: str, level: str) -> tuple[str, ...]:
@@ -103,6 +104,12 @@ PLAN = (
     Stage("forget01", "others-certificate", OTHERS, 3, share("certificate", "0.95")),
     *(Stage(split, "recommended", CORE, 3, more) for split, more in FEWER.items()),
     *(Stage(split, "matched", CORE, 3, (*more, *matched(split))) for split, more in FEWER.items()),
+    Stage("forget05", "matched8", CORE, 3, (*FEWER["forget05"], *matched("forget05", trials=8))),
+    Stage(
+        *("forget05", "gentle", ASKED_MORE, 2),
+        (*FEWER["forget05"], "--lr", "5e-4", *share("token_certificate", "0.75")),
+    ),
+    Stage("forget05", "longer", ASKED_MORE, 2, ("--epochs", "4")),
     Stage("forget01", "paper", ALL, 5, PAPER),
     *(Stage(split, "paper", CORE, 3, PAPER) for split in FEWER),
 )
