@@ -63,7 +63,7 @@ def rows(tokenizer: Any) -> tuple[list[Any], list[Any]]:
 def trained(key: str, model: Any, rows: Any, goal: Goal) -> Training:
     method = METHODS[key](model, goal, Rates(LR, RHO, MU, BETA), nullcontext)
     run = Training(method, *rows, 0, epochs=3, batch_size=4, seed=0)
-    run.run("", silent=True)
+    run.run("", lambda: None, 15.0)
     return run
 
 
@@ -163,6 +163,6 @@ def test_autocast_reaches_the_forward_and_leaves_the_weights(still: Any, rows: A
     model.lm_head.register_forward_hook(lambda *found: seen.append(found[2].dtype))
     context = lambda: torch.autocast("cpu", torch.bfloat16)  # noqa: E731
     method = METHODS["saul"](model, Goal("loss", ALPHA, ""), Rates(LR, RHO, MU, BETA), context)
-    Training(method, *rows, 0, epochs=1, batch_size=8, seed=0).run("", silent=True)
+    Training(method, *rows, 0, epochs=1, batch_size=8, seed=0).run("", lambda: None, 15.0)
     assert set(seen) == {torch.bfloat16}
     assert {p.dtype for p in model.parameters()} == {torch.float32}

@@ -136,6 +136,35 @@ def test_stopped_and_taken_up_again_is_the_same_run_bit_for_bit(
     assert not (tmp_path / "parts" / "unfinished").exists()
 
 
+def test_a_killed_run_goes_on_from_what_it_last_wrote_down_bit_for_bit(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    options = ("--alpha", 1.5, "--epochs", 4, *FAST)
+    assert command("unlearn", *options, output="whole") == 0
+    taken, step = [0], METHODS["saul"].step
+
+    def killed(method: Any, *batches: Any) -> Any:
+        taken[0] += 1
+        if taken[0] == 6:
+            raise SystemError("killed")
+        return step(method, *batches)
+
+    minutes = iter((0, 0, 0, 3, 3, 4, 5))  # at the start, after each step, and after a save
+    with monkeypatch.context() as patch:
+        patch.setattr(METHODS["saul"], "step", killed)
+        patch.setattr("torch_alm.cli.training.monotonic", lambda: 60 * next(minutes))
+        with pytest.raises(SystemError, match="killed"):
+            command("unlearn", *options, "--save-every", 2, output="parts")
+    torch.manual_seed(123)
+    assert command("unlearn", *options, output="parts") == 0
+    assert "Going on after step 3 of 8" in capsys.readouterr().out
+    whole, parts = (
+        (tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("whole", "parts")
+    )
+    assert whole == parts
+    assert report(tmp_path / "whole")["trace"] == report(tmp_path / "parts")["trace"]
+
+
 def test_stopped_while_measuring_loses_no_step(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -80,6 +80,8 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda, 0.1")
     told = "of npo (0.1) and simnpo (4.5)"
     add("--beta", type=_positive, metavar="X", help=told)
+    told = "write down, so often, all that a killed run needs to go on; default 15 minutes"
+    add("--save-every", type=_positive, default=15.0, metavar="MIN", help=told)
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:

@@ -1,8 +1,9 @@
 """The loop: every step of a run, its bar, and where it can be stopped and taken up again."""
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 from types import FrameType
 from typing import Any
 
@@ -61,15 +62,16 @@ class Training:
         """How many there are in all."""
         return len(self.order)
 
-    def run(self, label: str, *, silent: bool = False) -> None:
-        """Take the steps that are left.
+    def run(self, label: str, save: Callable[[], None], minutes: float) -> None:
+        """Take the steps that are left, and call `save` between two of them every so many minutes.
 
         Raises:
             Stopped: after the step in which the user asked for it.
         """
         self.method.model.train()
         left = self.order[len(self.trace) :]
-        with _asked_to_stop() as stop, self._bar(label, silent) as bar:
+        saved = monotonic()
+        with _asked_to_stop() as stop, self._bar(label) as bar:
             for retain, forget in left:
                 seen = self.method.step(self._batch(self.retain, retain), self._forget(forget))
                 self.trace.append(self._numbers(seen.retain, seen.forget))
@@ -77,6 +79,9 @@ class Training:
                 bar.update()
                 if stop:
                     raise Stopped
+                if monotonic() - saved > 60 * minutes:
+                    save()
+                    saved = monotonic()
         self.method.model.eval()
 
     def state(self) -> dict[str, Any]:
@@ -127,13 +132,12 @@ class Training:
             "weight": seen["weight"],
         }
 
-    def _bar(self, label: str, silent: bool) -> "tqdm[Any]":
+    def _bar(self, label: str) -> "tqdm[Any]":
         return tqdm(
             total=self.steps,
             initial=len(self.trace),
             desc=label,
             ncols=WIDTH,
-            disable=silent,
             bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}",
         )
 

@@ -51,7 +51,9 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
         training.load(state)
         say(f"Going on after step {len(training.trace)} of {training.steps}.")
     try:
-        training.run(settings["method"])
+        training.run(
+            settings["method"], lambda: unfinished.save(training.state()), given.save_every
+        )
         after = measure(training.method.model, loaded.tokenizer, loaded.first(given.rows))
         save_model(given.output / "model", training, loaded)
         content = content_of(settings, goal, {"before": before, "after": after}, training)
