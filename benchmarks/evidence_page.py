@@ -24,6 +24,7 @@ TABLES: Mapping[str, Callable[[Recorded], str]] = {
     **{f"all {point}": tables.everything_at(point) for point in (*tables.POINTS, "paper")},
     "gains": tables.gains,
     "asked more": tables.asked_more,
+    "varied": tables.varied,
     "parts": tables.parts,
     "alpha": tables.thresholds,
     "reach": tables.reach,

@@ -31,6 +31,9 @@ OTHERS = ",".join(f"{key}+alm" for key in RAISES_ITS_OWN)
 ASKED_MORE = "dual_adamw+alm,saul,saul_no_sam,sharp_min_max+alm,blur+alm,pdu+alm"
 """Of forget05, under a target of more words or with more steps."""
 
+VARIED = "dual_adamw+alm,saul,sharp_min_max+alm,blur+alm,pdu+alm"
+"""Of forget05, with one part of the controller changed at a time, on seeds of their own."""
+
 ATTACKED = "dual_adamw,dual_adamw+alm,saul,saul_no_sam,npo,npo+alm"
 
 
@@ -41,7 +44,7 @@ class Stage:
     Attributes:
         split: Of TOFU.
         point: `recommended`, `matched` (by three trials), `matched8`, `gentle`, `longer`,
-            `paper`, `alpha-...`, `others-...` or `attacks`.
+            `varied-...`, `paper`, `alpha-...`, `others-...` or `attacks`.
         methods: Keys, comma-separated.
         seeds: How many.
         more: Further arguments of `tofu.py`.
@@ -91,6 +94,15 @@ def share(measure: str, level: str) -> tuple[str, ...]:
 FEWER = {"forget05": ("--epochs", "2"), "forget10": ("--epochs", "1")}
 PAPER = ("--preset", "paper")
 
+# Where lambda+ acts: for methods with two states on the finished step in place of the gradient, for
+# the others ten times as heavy (mu drops out of the former).
+CHANGES = {
+    "nothing": (),
+    "placement": ("--scale", "step", "--mu", "1"),
+    "multiplier": ("--multiplier", "1"),
+    "cadence": ("--set", "every=5"),
+}
+
 PLAN = (
     Stage("forget01", "recommended", ALL, 5),
     Stage("forget01", "matched", ALL, 5, matched("forget01")),
@@ -110,6 +122,10 @@ PLAN = (
         (*FEWER["forget05"], "--lr", "5e-4", *share("token_certificate", "0.75")),
     ),
     Stage("forget05", "longer", ASKED_MORE, 2, ("--epochs", "4")),
+    *(
+        Stage("forget05", f"varied-{what}", VARIED, 2, (*FEWER["forget05"], "--seed", "10", *how))
+        for what, how in CHANGES.items()
+    ),
     Stage("forget01", "paper", ALL, 5, PAPER),
     *(Stage(split, "paper", CORE, 3, PAPER) for split in FEWER),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -202,16 +202,8 @@ def reach(found: Recorded) -> str:
         "forget01-others-tokens": "half of the tokens certified",
         "forget01-others-never_seen": "never-seen level in nats",
     }
-    head = ["method", "target", "seeds", "MU", "retain exact", "forget ROUGE-L", "last λ"]
-    head += ["gate open", "status at the end"]
-    keys = (("model_utility", 3), ("retain_exact_match", 2), ("forget_rouge", 2), ("lambda", 2))
-    lines = []
-    for method in (m for m in found.methods("forget01-others-tokens") if m.endswith(ALM)):
-        for stage, target in stages.items():
-            if rows := found.of(stage, method):
-                cells = [numbers(rows, key, digits) for key, digits in (*keys, ("gate_open", 2))]
-                lines.append([name_of(method), target, str(len(rows)), *cells, statuses(rows)])
-    return markdown(head, lines)
+    methods = [m for m in found.methods("forget01-others-tokens") if m.endswith(ALM)]
+    return _under(found, methods, "target", stages)
 
 
 def asked_more(found: Recorded) -> str:
@@ -221,16 +213,32 @@ def asked_more(found: Recorded) -> str:
         "forget05-gentle": "three quarters of the tokens certified, half the rate",
         "forget05-longer": "recommended, twice the steps",
     }
-    head = ["method", "settings", "seeds", "MU", "retain exact", "forget ROUGE-L", "gate open"]
-    head.append("status at the end")
-    keys = (("model_utility", 3), ("retain_exact_match", 2), ("forget_rouge", 2), ("gate_open", 2))
+    return _under(found, found.methods("forget05-gentle"), "settings", stages)
+
+
+def varied(found: Recorded) -> str:
+    """forget05 with one part of the controller changed at a time."""
+    stages = {
+        "forget05-varied-nothing": "nothing",
+        "forget05-varied-placement": "weight on the step, or ten times as heavy",
+        "forget05-varied-multiplier": "λ₀ = 1",
+        "forget05-varied-cadence": "λ updated every fifth step",
+    }
+    return _under(found, found.methods("forget05-varied-nothing"), "changed", stages)
+
+
+def _under(found: Recorded, methods: Iterable[str], head: str, stages: Mapping[str, str]) -> str:
+    """Each method at one stage after the other, called by what is special there."""
+    keys = (("model_utility", 3), ("retain_exact_match", 2), ("forget_rouge", 2))
+    keys = (*keys, ("lambda", 2), ("gate_open", 2))
+    heads = ["MU", "retain exact", "forget ROUGE-L", "last λ", "gate open", "status at the end"]
     lines = []
-    for method in found.methods("forget05-gentle"):
-        for stage, settings in stages.items():
+    for method in methods:
+        for stage, words in stages.items():
             if (rows := found.of(stage, method)) and method not in REFERENCE_LABELS:
                 cells = [numbers(rows, key, digits) for key, digits in keys]
-                lines.append([name_of(method), settings, str(len(rows)), *cells, statuses(rows)])
-    return markdown(head, lines)
+                lines.append([name_of(method), words, str(len(rows)), *cells, statuses(rows)])
+    return markdown(["method", head, "seeds", *heads], lines)
 
 
 def threshold(stage: str, rows: Sequence[Row]) -> str:

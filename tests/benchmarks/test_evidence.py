@@ -154,3 +154,19 @@ def test_the_page_is_written_from_what_is_recorded() -> None:
 def test_an_unknown_table_is_named() -> None:
     with pytest.raises(ValueError, match="'nonsense'"):
         evidence_page.filled("<!-- table: nonsense -->\n<!-- end -->", recorded([]))
+
+
+def test_changes_stand_beside_what_was_changed_for_each_method() -> None:
+    names = [one.name for one in PLAN]
+    lines = {name: [] for name in names}
+    for what, utility in (("nothing", 0.5), ("cadence", 0.25)):
+        rows = [line(m, 10, utility, status="released") for m in ("saul", "pdu+alm")]
+        lines[f"forget05-varied-{what}"] = [line("original", 10, 0.9), *rows]
+    table = evidence_tables.varied(Recorded(lines, {name: [] for name in names}))
+    told = [[cell.strip() for cell in row.strip("|").split("|")][:4] for row in table.split("\n")]
+    assert told[2:] == [
+        ["SAUL", "nothing", "1", "0.500"],
+        ["SAUL", "λ updated every fifth step", "1", "0.250"],
+        ["PDU + ALM", "nothing", "1", "0.500"],
+        ["PDU + ALM", "λ updated every fifth step", "1", "0.250"],
+    ]
