@@ -1,5 +1,8 @@
 """Saved on some ranks, loaded on others: training goes on as if nothing had happened."""
 
+import copy
+import io
+import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +16,7 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 
 from tests.distributed import task
 from tests.distributed.ranks import Ranks
+from tests.table import assert_same
 from torch_alm import DualOptimizer
 from torch_alm.checkpoint import DualState
 
@@ -141,34 +145,41 @@ def test_from_some_ranks_to_others(
         assert_close(found, through)
 
 
-def test_parameters_without_a_step_stay_so_beside_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["number", "tensor"])
+def test_parameters_without_a_step_stay_so_beside_others(
+    rate: float | Tensor, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     used, unused = nn.Linear(2, 1), nn.Linear(2, 1)
-    net = nn.ModuleDict({"used": used, "unused": unused})
+    frozen = nn.Linear(2, 1).requires_grad_(False)
+    net = nn.ModuleDict({"frozen": frozen, "used": used, "unused": unused})
 
     def fresh() -> DualOptimizer:
-        sides = [torch.optim.AdamW(net.parameters(), lr=0.1) for _ in range(2)]
-        return DualOptimizer(*sides)
+        rates = (copy.copy(rate) for _ in range(2))
+        return DualOptimizer(*(torch.optim.AdamW(net.parameters(), lr=lr) for lr in rates))
 
     optimizer = fresh()
     x = torch.randn(4, 2)
     objective = lambda: used(x).square().mean()  # noqa: E731
     optimizer.backward(retain=objective, forget=objective)
     optimizer.step()
+    weights = [p.detach().clone() for p in net.parameters()]
+    states = [copy.deepcopy(side.state) for side in (optimizer.retain, optimizer.forget)]
     Saved(net, optimizer).save(str(tmp_path))
-    assert {*optimizer.retain.state} == {*used.parameters()}
     loaded = fresh()
     grads = [torch.randn_like(p) for p in net.parameters()]
     for p, g in zip(net.parameters(), grads, strict=True):
         p.grad = g
     Saved(net, loaded).load(str(tmp_path))
     assert all(p.grad is g for p, g in zip(net.parameters(), grads, strict=True))
-    assert loaded.param_groups[0]["lr"] == 0.1
-    for side, origin in ((loaded.retain, optimizer.retain), (loaded.forget, optimizer.forget)):
+    assert all(torch.equal(p, w) for p, w in zip(net.parameters(), weights, strict=True))
+    for group in (*optimizer.param_groups, *loaded.param_groups):
+        assert type(group["lr"]) is type(rate) and group["lr"] == rate
+    sides = (optimizer.retain, optimizer.forget, loaded.retain, loaded.forget)
+    for side, state in zip(sides, states * 2, strict=True):
         assert {*side.state} == {*used.parameters()}
-        for p in used.parameters():
-            for name, value in origin.state[p].items():
-                assert torch.equal(side.state[p][name], value), name
+        for p, before in zip(used.parameters(), state.values(), strict=True):
+            assert_same(side.state[p], before)
 
 
 def test_a_released_constraint_is_probed_at_the_same_steps_after_a_resume(tmp_path: Path) -> None:
@@ -176,3 +187,18 @@ def test_a_released_constraint_is_probed_at_the_same_steps_after_a_resume(tmp_pa
     through = run(None, "alone", (0, task.STEPS), **options, save=saved, save_at=7)
     resumed = run(None, "alone", (7, task.STEPS), **options, load=saved)
     assert_equal(resumed, through)
+
+
+class Code:
+    """Unpickled, it would call a function."""
+
+    def __reduce__(self) -> Any:
+        return warnings.warn, ("called",)
+
+
+def test_loading_calls_nothing_that_a_checkpoint_names() -> None:
+    net, packed = task.model(), io.BytesIO()
+    torch.save({"control": Code()}, packed)
+    state = DualState(net, task.dual(list(net.parameters())))
+    with pytest.raises(pickle.UnpicklingError, match=r"warnings\.warn"):
+        state.load_state_dict({"rest": packed.getvalue()})
