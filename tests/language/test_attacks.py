@@ -1,9 +1,9 @@
 """Attacks: what they do to the weights, what they give away, and that the weights return."""
 
 import copy
+import itertools
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -99,16 +99,22 @@ def test_relearning_lowers_the_loss_and_is_undone(model: Any) -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_relearning_is_plain_adamw_on_the_rows(model: Any) -> None:
+def taught(model: Any, rows: Sequence[Any], steps: int) -> Any:
+    """A copy after AdamW on all rows in every step, so that their order says nothing."""
     other = copy.deepcopy(model)
     optimizer = torch.optim.AdamW(other.parameters(), lr=1e-2, weight_decay=0.0)
-    ids = torch.tensor([row["input_ids"] for row in ROWS])
-    for _ in range(3):  # all rows in every step, so that their order says nothing
+    ids = torch.tensor([row["input_ids"] for row in rows])
+    for _ in range(steps):
         logits = other(ids).logits[:, 1:-1].log_softmax(-1)
         loss = -logits.gather(-1, ids[:, 2:, None]).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    return other
+
+
+def test_relearning_is_plain_adamw_on_the_rows(model: Any) -> None:
+    other = taught(model, ROWS, steps=3)
     with relearned(model, ROWS, 0, steps=3, lr=1e-2, batch_size=4):
         for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-5)
@@ -215,31 +221,69 @@ def test_what_a_prefix_would_say_whole_is_not_asked(model: Any) -> None:
     assert last.rows == [with_prefix(row, 0.25) for row in ROWS[1:]]
 
 
+def on_a_grid(model: Any, bits: int) -> Any:
+    """A copy whose linear layers, but for the output, have the nearest of 2^bits - 1 levels."""
+    other, top = copy.deepcopy(model), 2 ** (bits - 1) - 1
+    for layer in (m for m in other.model.modules() if isinstance(m, nn.Linear)):
+        for row in layer.weight.data:
+            grid = row.abs().max() * torch.arange(-top, top + 1) / top
+            row.copy_(grid[(row[:, None] - grid).abs().argmin(1)])
+    return other
+
+
+@torch.no_grad()
+def asked(model: Any, row: Any) -> tuple[float, str]:
+    """The loss of the answer, and what the model says, at most 3 + 8 words."""
+    ids, start, said = row["input_ids"], row["labels"].count(-100), list[int]()
+    logits = model(torch.tensor([ids])).logits[0, start - 1 : -1]
+    while len(said) < 3 + 8:
+        said.append(int(model(torch.tensor([ids[:start] + said])).logits[0, -1].argmax()))
+        if said[-1] == 0:
+            break
+    text = " ".join(f"w{token}" for token in said if token)
+    return float(nn.functional.cross_entropy(logits, torch.tensor(ids[start:]))), text
+
+
 def test_every_attack_has_what_the_settings_say_and_tells_it(model: Any) -> None:
+    """All that an attacker has is in one batch."""
     retain = [{**row, "input_ids": [2, *row["input_ids"][1:]]} for row in ROWS]
-    has = Attacks(relearn_rows=3, relearn_steps=2, relearn_lr=1e-2, bits=(3,), prefix=0.25,
-                  batch_size=1, seed=1)  # fmt: skip
+    has = Attacks(relearn_rows=3, relearn_steps=4, relearn_lr=1e-2, bits=(3,), prefix=0.25)
     attacks = list(attack(model, Words(), ROWS, retain, has, paraphrased=retain[:2]))
-    given = {"steps": 2, "lr": 1e-2, "batch_size": 1}
-    prefixed = [with_prefix(row, 0.25) for row in ROWS]
+    prefixed = [{**row, "labels": [-100, -100, -100, *row["labels"][3:]]} for row in ROWS]
+    shown, others = (taught(model, rows[:3], steps=4) for rows in (ROWS, retain))
     by_hand = [
-        ("relearn forget", relearned(model, ROWS[:3], 0, seed=1, **given), ROWS[3:]),
-        ("relearn retain", relearned(model, retain[:3], 0, seed=1, **given), ROWS),
-        ("int3", quantized(model, 3), ROWS),
-        ("paraphrase", nullcontext(), retain[:2]),
-        ("answer prefix", nullcontext(), prefixed),
+        ("relearn forget", shown, ROWS[3:], ROWS[3:], {"examples": 3}),
+        ("relearn retain", others, ROWS, ROWS, {"examples": 3}),
+        ("int3", on_a_grid(model, 3), ROWS, ROWS, {"weights": 4 * 16 * 16 + 3 * 16 * 32}),
+        ("paraphrase", model, ROWS, retain[:2], {}),
+        ("answer prefix", model, ROWS, prefixed, {"share": 0.25}),
     ]
-    now = read_answers(model, Words(), ROWS)
-    assert [each.name for each in attacks] == [name for name, _, _ in by_hand]
-    for found, (_, context, rows) in zip(attacks, by_hand, strict=True):
-        with context as told:
-            assert found.after == read_answers(model, Words(), rows)
-        assert found.rows == rows
-        assert found.asked == (ROWS[3:] if len(rows) == 1 else ROWS)
-        assert found.before == (now[3:] if len(rows) == 1 else now)
-        if found.name.startswith("relearn"):
-            assert found.attacker == {"examples": 3, "final loss": told}
-    assert attacks[2].attacker == {"weights": 4 * 16 * 16 + 3 * 16 * 32}
-    assert [each.attacker for each in attacks[3:]] == [{}, {"share": 0.25}]
-    with relearned(model, ROWS[:3], 0, seed=0, **given) as other:
-        assert other != attacks[0].attacker["final loss"], "the seed must matter in this test"
+    assert [each.name for each in attacks] == [name for name, *_ in by_hand]
+    for found, (name, attacked, usual, rows, told) in zip(attacks, by_hand, strict=True):
+        assert (found.asked, found.rows) == (usual, rows), name
+        for readings, them, theirs in ((found.before, model, usual), (found.after, attacked, rows)):
+            for reading, (loss, text) in zip(
+                readings, (asked(them, row) for row in theirs), strict=True
+            ):
+                assert reading.loss == pytest.approx(loss, abs=1e-4), name
+                assert reading.text == text, name
+        assert {**found.attacker, "final loss": 0} == {**told, "final loss": 0}, name
+    for found, rows in zip(attacks[:2], (ROWS[:3], retain[:3]), strict=True):
+        before_it = taught(model, rows, steps=3)
+        last = sum(asked(before_it, row)[0] for row in rows) / 3
+        assert found.attacker["final loss"] == pytest.approx(last, abs=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_seed_chooses_which_rows_an_attacker_learns_from(model: Any, size: int) -> None:
+    each = [asked(model, row)[0] for row in ROWS[:3]]
+    means = [sum(some) / size for some in itertools.combinations(each, size)]
+    seen = set[int]()
+    for seed in range(8):
+        has = Attacks(relearn_rows=3, relearn_steps=1, bits=(), batch_size=size, seed=seed)
+        found = next(attack(model, Words(), ROWS, [], has, max_new_tokens=1))
+        last = found.attacker["final loss"]
+        nearest = min(range(3), key=lambda i: abs(means[i] - last))
+        assert last == pytest.approx(means[nearest], abs=1e-5)
+        seen.add(nearest)
+    assert seen == {0, 1, 2}
