@@ -1,21 +1,32 @@
 """The launcher; for real where `OPEN_UNLEARNING` points to a checkout and the TOFU files exist."""
 
+import importlib.resources
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainerCallback,
+)
 
 from tests.integrations import toy
 from torch_alm.integrations.openunlearning.__main__ import CONFIGS, completed, main
 from torch_alm.integrations.openunlearning._trainers import trainers
+from torch_alm.integrations.transformers import StopOnStatus
+from torch_alm.measures import token_nll
 
 CHECKOUT = os.environ.get("OPEN_UNLEARNING", "")
 DATA = Path(__file__).parents[3] / "shared" / "data" / "tofu"
@@ -77,6 +88,62 @@ class Theirs(Trainer):
         super().__init__(*args, **kwargs)
 
 
+BASE = "from transformers import Trainer\nclass UnlearnTrainer(Trainer): pass"
+TRAIN = """
+import json, os, sys
+from trainer import known
+from trainer.unlearn.base import UnlearnTrainer
+made = {name: issubclass(kind, UnlearnTrainer) for name, kind in known.items()}
+with open("seen.json", "w") as file:
+    json.dump([__name__, os.getcwd(), sys.argv, made], file)
+"""
+
+
+def checkout(folder: Path) -> Path:
+    """As much of OpenUnlearning as the launcher touches; its script writes what it finds."""
+    register = "known = {}\ndef _register_trainer(kind): known[kind.__name__] = kind"
+    files = {"trainer/__init__.py": register, "trainer/unlearn/__init__.py": ""}
+    files |= {"trainer/unlearn/base.py": BASE, "train.py": TRAIN}
+    for name, text in files.items():
+        path = folder / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder.resolve()
+
+
+@pytest.fixture
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home; folder, arguments, path and modules return to what they were."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("argv", ["pytest"]), ("path", [*sys.path])):
+        monkeypatch.setattr(sys, name, value)
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "trainer"]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("given", ["~/theirs", "theirs"])
+def test_their_script_runs_as_it_would_on_its_own_and_knows_our_trainers(
+    given: str, at_home: Path
+) -> None:
+    theirs = checkout(at_home / "theirs")
+    main([given, "a=1"])
+    name, folder, arguments, made = json.loads((theirs / "seen.json").read_text())
+    assert (name, folder) == ("__main__", str(theirs))
+    assert arguments[0] == str(theirs / "src" / "train.py")
+    assert {*arguments[1:]} >= {"a=1", "trainer=SAUL"}
+    assert made == {"SAUL": True, "ALM": True}
+
+
+def test_a_package_that_the_checkout_needs_is_named_with_the_checkout(at_home: Path) -> None:
+    theirs = checkout(at_home / "theirs")
+    (theirs / "src" / "trainer" / "__init__.py").write_text("import a_package_nobody_has")
+    words = "^OpenUnlearning at theirs imports a_package_nobody_has, which is not installed"
+    with pytest.raises(SystemExit, match=words):
+        main(["theirs"])
+
+
 @pytest.mark.parametrize("name", ["SAUL", "ALM"])
 def test_a_configuration_becomes_a_trainer_that_stops_once_released(
     name: str, tmp_path: Path
@@ -96,6 +163,29 @@ def test_a_configuration_becomes_a_trainer_that_stops_once_released(
     trainer.train()
     assert trainer.constraint.window == 3 and trainer.constraint.mu == 0.5
     assert trainer.state.global_step == 2
+
+
+class Started(TrainerCallback):
+    """A callback of theirs."""
+
+
+@pytest.mark.parametrize("name", ["SAUL", "ALM"])
+def test_what_a_configuration_leaves_out_is_as_its_file_says(name: str, tmp_path: Path) -> None:
+    folder = importlib.resources.files(CONFIGS.removeprefix("pkg://"))
+    written = yaml.safe_load((folder / "trainer" / f"{name}.yaml").read_text())
+    assert written["handler"] == name
+    told = {key: value for key, value in written["method_args"].items() if value != "???"}
+    kinds, tokens, made = {kind.__name__: kind for kind in trainers(Theirs)}, toy.Tokens(), []
+    for given in ({}, told):
+        trainer = toy.trainer(
+            kinds[name], tmp_path, alpha=3.0, tokenizer=tokens, callbacks=[Started], **given
+        )
+        assert trainer.processing_class is trainer.tokenizer is tokens
+        found = [type(callback) for callback in trainer.callback_handler.callbacks]
+        assert Started in found and StopOnStatus not in found
+        assert trainer.constraint.measure is token_nll
+        made.append(f"{trainer.constraint!r} {trainer.create_optimizer()!r}")
+    assert made[0] == made[1] and "mu=0.001" in made[0]
 
 
 def test_a_measure_that_there_is_not_is_refused(tmp_path: Path) -> None:
