@@ -1,5 +1,7 @@
 """What surrounds the steps: resumes, logs, stops, the best checkpoint, and what is refused."""
 
+import functools
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from torch import nn
 from transformers import Trainer, TrainerCallback
 
 from tests.distributed.ranks import Ranks
-from tests.integrations import toy
+from tests.integrations import by_hand, toy
 from tests.integrations.test_trainers import in_a_group
 from tests.table import assert_same
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
@@ -23,6 +25,7 @@ from torch_alm.integrations.transformers import (
     StopOnMetric,
     StopOnStatus,
 )
+from torch_alm.measures import token_nll
 
 # transformers 4 says so by a warning, on file systems that keep whole seconds
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
@@ -94,6 +97,14 @@ def test_logs_are_numbers_and_show_what_the_constraint_does(kind: Any, tmp_path:
         assert line["constraint/gate"] == (line["constraint/weight"] > 0)
         assert ("forget_grad_norm" in line) == (kind is SAULTrainer)
     assert {line["constraint/gate"] for line in logs[:-1]} == {0.0, 1.0}
+
+
+def test_before_a_step_there_is_no_norm_and_no_loss_to_log(tmp_path: Path) -> None:
+    trainer = toy.trainer(SAULTrainer, tmp_path, **KINDS[SAULTrainer]())
+    trainer.log({"loss": 1.0})
+    line = trainer.state.log_history[-1]
+    assert line["constraint/gate"] == line["constraint/multiplier"] == 0
+    assert not {"retain_loss", "forget_grad_norm"} & line.keys()
 
 
 def test_the_retain_loss_is_the_mean_since_the_last_log(tmp_path: Path) -> None:
@@ -202,8 +213,9 @@ def test_the_best_checkpoint_is_the_best_of_those_that_meet_the_constraint(tmp_p
 
 def test_nothing_is_the_best_if_nothing_meets_the_constraint(tmp_path: Path) -> None:
     trainer = evaluated(tmp_path, 99.0, [0.0, 1.0])
-    with pytest.warns(UserWarning, match="no evaluation met the constraint"):
+    with pytest.warns(UserWarning, match="no evaluation met the constraint") as told:
         trainer.train()
+    assert told[0].filename == __file__
     assert trainer.state.best_model_checkpoint is None
 
 
@@ -221,6 +233,27 @@ def test_an_evaluation_has_the_measure_of_the_forget_set(tmp_path: Path) -> None
     assert found["eval_retain_loss"] == pytest.approx(retain.item(), rel=1e-6)
     alone = trainer.evaluate(toy.rows(10, 1), metric_key_prefix="forget")
     assert alone["forget_loss"] == found["eval_forget_loss"]
+    predicted = trainer.predict(toy.rows(10, 1)).metrics["test_loss"]
+    with torch.no_grad():
+        batches = [toy.rows(10, 1)[i : i + 8] for i in (0, 8)]
+        own = sum(len(b) * model(**collate(b)).loss for b in batches) / 10
+    assert predicted == pytest.approx(own.item(), rel=1e-6) != alone["forget_loss"]
+
+
+@pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
+def test_outside_training_a_pair_has_the_loss_of_what_is_kept(kind: Any, tmp_path: Path) -> None:
+    trainer = toy.trainer(kind, tmp_path, **KINDS[kind]())
+    model, pair = (
+        trainer.model.eval(),
+        PairedCollator(toy.Tokens())([toy.pairs()[i] for i in range(4)]),
+    )
+    loss = by_hand.by_token(toy.toy(), pair["retain"])
+    assert trainer.compute_loss(model, pair).item() == pytest.approx(loss.item(), abs=1e-12)
+    found, outputs = trainer.compute_loss(model, pair, return_outputs=True)
+    assert (found.item(), outputs) == (pytest.approx(loss.item(), abs=1e-12), {})
+    found, outputs = trainer.compute_loss(model, pair["retain"], return_outputs=True)
+    assert found.item() == pytest.approx(loss.item(), abs=1e-12)
+    assert torch.equal(outputs.logits, model(pair["retain"]["input_ids"]).logits)
 
 
 # Refusals
@@ -274,11 +307,22 @@ def test_float16_is_refused(tmp_path: Path) -> None:
         SAULTrainer(toy.toy(), arguments, **KINDS[SAULTrainer]())
 
 
-def test_an_optimizer_that_forgets_nothing_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "around"),
+    [
+        ("AdamW", lambda retain, _: retain),
+        ("DualOptimizer", DualOptimizer),
+        ("DualOptimizer", lambda *sides: DualOptimizer(*sides, toy.constraint())),
+    ],
+    ids=["one side", "no constraint", "another constraint"],
+)
+def test_an_optimizer_that_forgets_nothing_is_refused(
+    name: str, around: Any, tmp_path: Path
+) -> None:
     model = toy.toy()
-    plain = torch.optim.AdamW(model.parameters())
-    given = {**KINDS[SAULTrainer](), "optimizers": (plain, None)}
-    with pytest.raises(TypeError, match="found an optimizer of type AdamW"):
+    own = around(*(torch.optim.AdamW(model.parameters()) for _ in range(2)))
+    given = {**KINDS[SAULTrainer](), "optimizers": (own, None)}
+    with pytest.raises(TypeError, match=f"found an optimizer of type {name}"):
         toy.trainer(SAULTrainer, tmp_path, model, **given).train()
 
 
@@ -292,6 +336,7 @@ def test_a_dual_optimizer_of_ones_own_is_the_same(tmp_path: Path) -> None:
     given = {"constraint": constraint, "optimizers": (own, None)}
     trainer = toy.trainer(SAULTrainer, tmp_path, model, **given)
     trainer.train()
+    assert trainer.optimizer.optimizer is own
     found = toy.values(trainer.model)
     torch.testing.assert_close(found, toy.values(usual.model), rtol=0, atol=1e-12)
 
@@ -305,14 +350,84 @@ def test_both_sides_get_what_the_arguments_and_the_trainer_say(tmp_path: Path) -
         rho=0.2,
         forget_rho=0.0,
         forget_learning_rate=0.01,
+        scale="step",
+        sam={"adaptive": True},
     )
     dual = trainer.create_optimizer()
-    assert isinstance(dual.retain, SAM) and dual.retain.rho == 0.2
+    assert isinstance(dual.retain, SAM) and dual.retain.rho == 0.2 and dual.retain.adaptive
+    assert dual.scale == "step" and dual.constraint is trainer.constraint
     assert type(dual.forget) is type(dual.retain.base) is torch.optim.AdamW
     decays = [{g["weight_decay"] for g in side.param_groups} for side in (dual.retain, dual.forget)]
     assert decays == [{0.1, 0.0}, {0.0}]
     assert {g["lr"] for g in dual.forget.param_groups} == {0.01}
     assert {g["betas"][1] for g in dual.param_groups} == {0.9}
+
+
+def test_sam_gets_what_the_trainer_says(tmp_path: Path) -> None:
+    given = {"rho": 0.2, "sam": {"adaptive": True}, "train_dataset": toy.rows(4, 3)}
+    sam = toy.trainer(SAMTrainer, tmp_path, **given).create_optimizer()
+    assert isinstance(sam, SAM) and (sam.rho, sam.adaptive) == (0.2, True)
+    del given["rho"]
+    assert toy.trainer(SAMTrainer, tmp_path, **given).create_optimizer().rho == 0.05
+
+
+def test_a_released_constraint_is_measured_as_often_as_the_trainer_says(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def measure(model: nn.Module, batch: Any) -> Any:
+        seen.append(trainer.state.global_step)
+        return token_nll(model, batch)
+
+    constraint = ALMConstraint(measure, alpha=-1.0, mu=1.0)
+    args = {"max_steps": 9, "gradient_accumulation_steps": 1}
+    trainer = toy.trainer(
+        SAULTrainer, tmp_path, args=args, constraint=constraint, rho=0.0, probe_every=3
+    )
+    trainer.train()
+    assert {b - a for a, b in itertools.pairwise(seen[1:])} == {3}
+
+
+class Behind(Trainer):
+    """Somebody else's Trainer, which keeps what one of its methods is called with."""
+
+    def __init__(self, *args: Any, noted: str, found: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.calls: list[Any] = []
+        self.noted, self.found = noted, found
+
+    def _note(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        if name != self.noted:
+            return getattr(super(), name)(*args, **kwargs)
+        self.calls.append((args, kwargs))
+        return self.found
+
+
+for name in ("create_optimizer", "evaluate", "get_batch_samples", "log", "train"):
+    setattr(Behind, name, functools.partialmethod(Behind._note, name))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "given", "found"),
+    [
+        ("create_optimizer", ("a model",), None),
+        ("evaluate", ("a set", ["a key"], "eval"), {"eval_loss": 1.0}),
+        ("get_batch_samples", ("an iterator", 2), ([], 3)),
+        ("log", ({"epoch": 1.0}, 2.0), None),
+        ("train", ("a checkpoint",), "an outcome"),
+    ],
+)
+def test_the_trainer_behind_is_called_with_what_was_given(
+    kind: Any, name: str, given: Any, found: Any, tmp_path: Path
+) -> None:
+    made = name == "create_optimizer"
+    model = toy.toy()
+    found = torch.optim.AdamW(model.parameters()) if made else found
+    mixed = type("Mixed", (kind, Behind), {})
+    trainer = toy.trainer(mixed, tmp_path, model, noted=name, found=found, **KINDS[kind]())
+    answer = getattr(trainer, name)(*given, more=4)
+    assert trainer.calls and all(call == (given, {"more": 4}) for call in trainer.calls)
+    assert made or answer == found
 
 
 def test_a_constraint_from_above_is_met_by_lowering(tmp_path: Path) -> None:
