@@ -41,8 +41,9 @@ def test_overrides_are_completed_and_nothing_given_is_lost() -> None:
     assert completed(["a=1"]) == [*start, "trainer=SAUL", "a=1"]
     assert completed(["trainer=ALM"]) == [*start, "trainer=ALM"]
     assert completed(["--config-name=x"]) == [start[1], "trainer=SAUL", "--config-name=x"]
-    merged = completed(["b=2", "hydra.searchpath=[file:///c]"])[1]
-    assert merged == f"hydra.searchpath=[{CONFIGS},file:///c]"
+    searched = ["b=2", "hydra.searchpath=[file:///c]", "a=1", "hydra.searchpath=[x,y]", "d=3"]
+    merged = f"hydra.searchpath=[{CONFIGS},file:///c,x,y]"
+    assert completed(searched) == [start[0], merged, "trainer=SAUL", "b=2", "a=1", "d=3"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"]])

@@ -32,12 +32,10 @@ def main(arguments: list[str]) -> None:
 
 def completed(overrides: list[str]) -> list[str]:
     """The overrides with our configurations, our trainer and OpenUnlearning's unlearning mode."""
-    ours = [f"{SEARCH_PATH}[{CONFIGS}]"]
-    for i, given in enumerate(overrides):
-        if given.startswith(SEARCH_PATH):
-            theirs = given.removeprefix(SEARCH_PATH).strip("[]")
-            overrides = [*overrides[:i], *overrides[i + 1 :]]
-            ours = [f"{SEARCH_PATH}[{CONFIGS},{theirs}]"]
+    given = [o.removeprefix(SEARCH_PATH) for o in overrides if o.startswith(SEARCH_PATH)]
+    theirs = [path.strip("[]") for path in given]
+    ours = [f"{SEARCH_PATH}[{','.join([CONFIGS, *theirs])}]"]
+    overrides = [o for o in overrides if not o.startswith(SEARCH_PATH)]
     if not any(o.startswith(("--config-name", "-cn")) for o in overrides):
         ours.insert(0, "--config-name=unlearn.yaml")
     if not any(o.startswith("trainer=") for o in overrides):
