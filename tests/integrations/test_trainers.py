@@ -11,6 +11,7 @@ from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor
 from transformers import Trainer
 
+from tests import oracle
 from tests.distributed.ranks import Ranks
 from tests.integrations import by_hand, toy
 from torch_alm.integrations.transformers import ALMTrainer, SAMTrainer, SAULTrainer
@@ -28,6 +29,7 @@ class Run(NamedTuple):
     gates: list[float]
     rates: list[float]
     steps: list[Any]
+    retained: list[float]
 
 
 def run(kind: Any, folder: str, args: dict[str, Any], **given: Any) -> Run:
@@ -48,6 +50,7 @@ def run(kind: Any, folder: str, args: dict[str, Any], **given: Any) -> Run:
         [line.get("constraint/gate", 0.0) for line in seen],
         _rates(trainer.state.max_steps),
         trainer.steps[:-1],
+        [line["retain_loss"] for line in seen if "retain_loss" in line],
     )
 
 
@@ -74,6 +77,19 @@ def assert_gate_opens_and_closes(found: Run) -> None:
     assert {*found.gates} == {0.0, 1.0}, "the gate must open and close in this test"
 
 
+def assert_pairs_are_those_of_their_epochs(steps: list[Any], epochs: int) -> None:
+    pairs = toy.pairs()
+    places = {tuple(row["input_ids"]): i for i, row in enumerate(pairs.forget)}
+    for n, step in enumerate(steps):
+        pairs.set_epoch(n * epochs // len(steps))
+        for batch in (batch for micro in step for batch in micro):
+            forget, retain = (batch[side]["input_ids"].tolist() for side in ("forget", "retain"))
+            for row, beside in zip(forget, retain, strict=True):
+                place = places[tuple(token for token in row if token != toy.PAD)]
+                drawn = pairs[place]["retain"]["input_ids"]
+                assert [token for token in beside if token != toy.PAD] == drawn
+
+
 HANDS: dict[Any, Hand] = {SAULTrainer: by_hand.saul, ALMTrainer: by_hand.alm}
 
 
@@ -85,6 +101,7 @@ def test_it_is_the_algorithm_with_schedule_clipping_and_accumulation(
     found = run(kind, str(tmp_path), {"gradient_accumulation_steps": parts, "num_train_epochs": 8})
     assert_is([found], HANDS[kind])
     assert_gate_opens_and_closes(found)
+    assert_pairs_are_those_of_their_epochs(merged([found]), epochs=8)
 
 
 def in_a_group(rank: int, kind: Any, folder: str, args: dict[str, Any]) -> Run:
@@ -107,8 +124,42 @@ def test_two_ranks_are_the_algorithm(kind: Any, ranks: Ranks, tmp_path: Path) ->
     assert found[0].multipliers == found[1].multipliers
     assert all(torch.equal(found[1].theta[name], p) for name, p in found[0].theta.items())
     assert any(len(step) == 2 for step in found[0].steps), "no step had two micro-batches"
+    assert_pairs_are_those_of_their_epochs(merged(found), epochs=16)
+    model, rho = toy.toy(), RHO if kind is SAULTrainer else 0.0
+    parts = by_hand.objectives(model, merged(found)[0], "retain", by_hand.by_token)
+    _, retained = oracle.mean([oracle.grad_sam(f, [*model.parameters()], rho, +1.0) for f in parts])
+    for one in found:
+        assert one.retained[0] == pytest.approx(retained, abs=1e-12)
     assert_is(found, HANDS[kind])
     assert_gate_opens_and_closes(found[0])
+
+
+@pytest.mark.parametrize("kind", HANDS)
+def test_the_logs_of_a_step_are_its_losses_and_the_norms_of_both_sides(
+    kind: Any, tmp_path: Path
+) -> None:
+    logs, constraint = toy.Logs(), toy.constraint(alpha=ALPHA, mu=MU)
+    args = {"max_steps": 1, "max_grad_norm": 1e-3}
+    given = {"rho": 0.0} if kind is SAULTrainer else {}
+    trainer = toy.trainer(
+        toy.recording(kind), tmp_path, args=args, callbacks=[logs], constraint=constraint, **given
+    )
+    trainer.train()
+    model, step = toy.toy(), [[micro] for micro in trainer.steps[0]]
+    assert len(step) == 2
+    norms, values = {}, {}
+    for side, loss in (("retain", by_hand.by_token), ("forget", by_hand.by_example)):
+        parts = by_hand.objectives(model, step, side, loss)
+        each = [oracle.gradient(part, list(model.parameters())) for part in parts]
+        g, values[side] = oracle.mean(each)
+        norms[side] = torch.stack([x.norm() for x in g if x is not None]).norm().item()
+    line, told = logs.seen[0], ("constraint/value", "constraint/violation", "retain_loss")
+    expected = [values["forget"], ALPHA - values["forget"], values["retain"]]
+    assert [line[name] for name in told] == pytest.approx(expected, abs=1e-12)
+    if kind is SAULTrainer:
+        told = ("loss", "grad_norm", "forget_grad_norm")
+        expected = [values["retain"], norms["retain"], norms["forget"]]
+        assert [line[name] for name in told] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "two ranks"])
