@@ -42,6 +42,22 @@ def test_without_a_template_one_question_is_written_as_usual(tokenizer: Any) -> 
         encode_messages(tokenizer, turns("a", "b", "c", "d"))
 
 
+class Merging:
+    """Letters after a 1; a colon and the blank behind it are one token."""
+
+    chat_template, eos_token_id = None, 0
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        ids = [ord(letter) for letter in text.replace(": ", "\u2236")]
+        return {"input_ids": [1, *ids] if add_special_tokens else ids}
+
+
+def test_an_answer_that_would_merge_with_the_prompt_has_the_tokens_it_has_alone() -> None:
+    row = encode(Merging(), "q", " r ")
+    assert prompt_ids(row) == [1, *(ord(letter) for letter in "Question\u2236q\nAnswer:")]
+    assert answer_ids(row) == [ord(" "), ord("r"), 0]
+
+
 @pytest.mark.parametrize("contents", [("a",), ("a", "b", "c")])
 def test_a_conversation_without_an_answer(tokenizer: Any, contents: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match="no answer to score"):
@@ -58,6 +74,24 @@ def test_a_text_is_cut_into_rows_and_nothing_is_lost(tokenizer: Any, length: int
     lone = len(whole) % length == 1  # a last token on its own is predicted by nothing
     assert found == (whole[:-1] if lone else whole)
     assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        lambda *given: encode(given[0], "B0 ?", given[1]),
+        lambda *given: encode_messages(given[0], turns("B0 ?", given[1])),
+        lambda *given: encode_text(*given)[0],
+    ],
+    ids=["a question", "a conversation", "a text"],
+)
+@pytest.mark.parametrize("template", [None, CHAT], ids=["plain", "chat"])
+def test_a_row_has_512_tokens_at_most_if_nothing_else_is_said(
+    tokenizer: Any, first: Any, template: str | None
+) -> None:
+    tokenizer.chat_template = template
+    row = first(tokenizer, "Rome " * 600)
+    assert len(row["input_ids"]) == len(row["labels"]) == 512
 
 
 @pytest.mark.parametrize("text", ["", "  ", "Rome"])
