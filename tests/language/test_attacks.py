@@ -14,8 +14,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from torch_alm.language import (
     Attacks,
     answer_ids,
+    answer_scores,
     attack,
     continuations,
+    decode,
+    generate,
+    greedy_answers,
     quantized,
     read_answers,
     relearned,
@@ -194,6 +198,33 @@ def test_an_answer_ends_where_the_model_says_it_does(parrot: Any, own: Any, said
     assert continuations(parrot, Words(), [[1, 2]], max_new_tokens=3) == [[7] * said]
 
 
+def test_an_answer_is_told_without_the_tokens_that_are_no_words() -> None:
+    assert decode(Words(), [0, 7, 8, 0]) == "w7 w8"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda *given: generate(*given, [[1, 2]]),
+        lambda *given: continuations(*given, [[1, 2]]),
+        lambda *given: greedy_answers(*given, ROWS[:1], answer_scores(given[0], ROWS[:1], 0, 0.1)),
+    ],
+    ids=["generate", "continuations", "greedy_answers"],
+)
+def test_an_answer_has_200_tokens_at_most_if_nothing_else_is_said(
+    parrot: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def no_words(*, input_ids: torch.Tensor, generation_config: Any, **_: Any) -> torch.Tensor:
+        seen.append(generation_config.max_new_tokens)
+        return input_ids
+
+    monkeypatch.setattr(parrot, "generate", no_words)
+    assert ask(parrot, Words()) in ([""], [[]])
+    assert seen == [200]
+
+
 def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:
     """Worked values, and how far beyond the longest answer it is listened to."""
     rows = [ROWS[0], {"input_ids": [1, 2, 7, 0], "labels": [-100, -100, 7, 0]}]
@@ -204,7 +235,12 @@ def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:
     assert two.loss == pytest.approx(worst - 0.5, rel=1e-6)
     assert two.min_k == pytest.approx(worst - 1, rel=1e-6), "the end of sequence is left out"
     assert (one.extraction_strength, two.extraction_strength) == (0, 1)
-    assert not one.exact_match and not two.exact_match
+    assert (one.exact_match, two.exact_match) == (False, False)
+    said = {"input_ids": [1, 2, 7, 7], "labels": [-100, -100, 7, 7]}
+    half = {"input_ids": [1, 2, 5, 7, 0], "labels": [-100, -100, 5, 7, 0]}
+    found = read_answers(parrot, Words(), [said, half], texts=False)
+    assert [reading.exact_match for reading in found] == [True, False]
+    assert [reading.extraction_strength for reading in found] == [1, 0.5]
     margin = (1 - math.e) / (11 + math.e)
     phi = 1 - math.log1p(math.exp(1 + margin / 0.1))
     assert one.certificate == two.certificate == pytest.approx(phi, rel=1e-5) and phi > 0
@@ -285,5 +321,6 @@ def test_the_seed_chooses_which_rows_an_attacker_learns_from(model: Any, size: i
         last = found.attacker["final loss"]
         nearest = min(range(3), key=lambda i: abs(means[i] - last))
         assert last == pytest.approx(means[nearest], abs=1e-5)
+        assert all(len(reading.text.split()) <= 1 for reading in (*found.before, *found.after))
         seen.add(nearest)
     assert seen == {0, 1, 2}
