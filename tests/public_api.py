@@ -2,11 +2,16 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 from typing import Any
+
+from torch_alm.cli.options import VERBS, parser
 
 RECORDED = Path(__file__).with_name("public_api.txt")
 OURS = "torch_alm"
@@ -23,7 +28,22 @@ MODULES = (
 
 def described() -> str:
     """All of it. Annotations are left to the type checker, inherited names to their makers."""
-    return "".join(f"{line}\n" for module in MODULES for line in of_module(module))
+    lines = [line for module in MODULES for line in of_module(module)]
+    lines += [line for verb in VERBS for line in of_verb(verb)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def of_verb(verb: str) -> Iterator[str]:
+    """Options of the command as its usage shows them, and what each is where it is not given."""
+    with redirect_stdout(StringIO()) as told, suppress(SystemExit):
+        parser().parse_args([verb, "--help"])
+    usage = " ".join(told.getvalue().partition("\n\n")[0].split())
+    free = re.findall(r"\[--.*?\]", usage)
+    needed = re.findall(r"--\S+ \S+", re.sub(r"\[.*?\]", "", usage))
+    yield from (f"torch-alm {verb} {option}" for option in (*needed, *free))
+    words = [word for option in needed for word in option.split()]
+    given = vars(parser().parse_args([verb, *words])).items()
+    yield from (f"torch-alm {verb} {n}={v!r}" for n, v in sorted(given) if f"--{n}" not in words)
 
 
 def of_module(path: str) -> Iterator[str]:
