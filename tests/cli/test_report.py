@@ -1,8 +1,12 @@
 """The report: every number of it from report.json, self-contained, and readable."""
 
+import copy
+import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 from xml.etree import ElementTree
 
@@ -22,17 +26,28 @@ from torch_alm.cli.charts import (
     thinned,
     ticks,
 )
+from torch_alm.cli.files import Entry, encode_entries, read_entries
+from torch_alm.cli.measuring import numbers, read, text_of
+from torch_alm.language import (
+    Reading,
+    answer_ids,
+    encode,
+    encode_messages,
+    encode_text,
+    read_answers,
+)
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 
 
 class Page(HTMLParser):
-    """The text of a page, its links, and whether every element is closed."""
+    """The text of a page, its links, its tables, and whether every element is closed."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.links: list[str] = []
+        self.rows: list[list[str]] = []
         self.text = ""
         self.feed(source)
         assert not self.open, f"not closed: {self.open}"
@@ -40,6 +55,10 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         if tag not in VOID:
             self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("th", "td"):
+            self.rows[-1].append("")
         self.links += [v for k, v in attrs if k in ("href", "src", "srcset", "data", "action")]
 
     def handle_endtag(self, tag: str) -> None:
@@ -50,6 +69,8 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+        if self.open and self.open[-1] in ("th", "td"):
+            self.rows[-1][-1] += data
 
 
 def page(path: Path) -> tuple[Page, str]:
@@ -130,6 +151,127 @@ def test_evaluate_is_the_same_report_of_one_model_or_two(
     assert "How it went" not in shown.text
 
 
+def common(said: list[str], right: list[str]) -> int:
+    """Length of the longest common subsequence."""
+    if not said or not right:
+        return 0
+    if said[0] == right[0]:
+        return 1 + common(said[1:], right[1:])
+    return max(common(said[1:], right), common(said, right[1:]))
+
+
+def test_an_answer_is_scored_by_the_words_it_says_in_order(
+    command: Command, tmp_path: Path
+) -> None:
+    wrong = [{**row, "answer": f"{row['answer'][:-6]} lives A1 in"} for row in FORGET]
+    path = write(tmp_path / "f.jsonl", [FORGET[0], *wrong])
+    assert command("evaluate", forget=path) == 0
+    (found,) = report(tmp_path / "out")["models"]
+    scores = []
+    for i, row in enumerate(found["answers"]["forget"]):
+        said, right = (re.findall(r"\w+", row[key].lower()) for key in ("answer", "reference"))
+        scores.append(common(said, right) / len(right))
+        assert row["rouge"] == pytest.approx(scores[-1])
+        assert row["where"] == f"{path}, line {i + 1}"
+    assert 0 < min(scores) < max(scores) == 1
+    assert found["numbers"]["forget"]["rouge"] == pytest.approx(fmean(scores))
+
+
+def test_a_reference_ends_where_the_answer_does(tokenizer: Any) -> None:
+    closing = copy.deepcopy(tokenizer)
+    closing.chat_template = "{% for m in messages %}{{ m['content'] }} .{% endfor %}"
+    for each in (tokenizer, closing):
+        row = encode(each, "Where does A0 live ?", "A0 lives in Rome")
+        assert text_of(each, row) == "A0 lives in Rome"
+    cut = encode(tokenizer, **FORGET[0], max_length=13)
+    assert text_of(tokenizer, cut) == "A0 lives in Rome"
+
+
+def test_numbers_of_a_set_are_means_over_its_rows() -> None:
+    readings = [Reading(0.5, True, 0.25, 0.75, 0.0), Reading(1.5, False, 0.5, 0.0, 0.0)]
+    assert numbers(readings, [{"rouge": 0.5}, {"rouge": 0.0}]) == {
+        "rows": 2.0,
+        "loss": 1.0,
+        "probability": pytest.approx((math.exp(-0.5) + math.exp(-1.5)) / 2),
+        "exact_match": 0.5,
+        "extraction_strength": 0.375,
+        "certificate": 0.375,
+        "rouge": 0.25,
+    }
+    assert "rouge" not in numbers(readings, []), "nothing was said, nothing can be compared"
+
+
+def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[list[int], Any, Any]] = []
+
+    def noted(model: Any, tokenizer: Any, rows: Any, **how: Any) -> Any:
+        seen.append(([len(answer_ids(row)) for row in rows], how.get("texts", True),
+                     how.get("max_new_tokens")))  # fmt: skip
+        return read_answers(model, tokenizer, rows, **how)
+
+    monkeypatch.setattr("torch_alm.cli.measuring.read_answers", noted)
+    text = Entry("x", "", " ".join(word for row in RETAIN for word in row["answer"].split()[:2]))
+    asked = Entry("y", RETAIN[0]["question"], RETAIN[0]["answer"])
+    monkeypatch.setattr("torch_alm.cli.measuring.MAX_NEW_TOKENS", 15)
+    for entries in ([asked], [asked, text], []):
+        read(model, tokenizer, encode_entries(tokenizer, entries, 64))
+    assert seen == [
+        ([6], True, 14),
+        ([6, 8], True, 15),
+        ([6, 16], False, None),
+        ([], True, 8),
+    ]
+
+
+U, A = ({"role": role, "content": f"by the {role}"} for role in ("user", "assistant"))
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"question": "a", "answer": "b"}, Entry("", "a", "b")),
+        ({"prompt": "a", "completion": "b", "text": "c"}, Entry("", "a", "b")),
+        ({"question": "a", "answer": "b", "paraphrased_question": "c"},
+         Entry("", "a", "b", paraphrase="c")),
+        ({"messages": [U, A, U, A], "text": "c"}, Entry("", "by the user", "by the assistant")),
+        ({"text": "a b c"}, Entry("", "", "a b c")),
+    ],
+)  # fmt: skip
+def test_a_row_is_asked_and_answered_as_its_kind_says(
+    tmp_path: Path, row: dict[str, Any], expected: Entry
+) -> None:
+    path = write(tmp_path / "rows.jsonl", [{"text": "before"}, row])
+    _, found = read_entries(path, "forget")
+    assert found == replace(expected, where=f"{path}, line 2")
+    assert list(found.messages) == row.get("messages", [])
+    assert found.is_text == (not {"question", "prompt", "messages"} & row.keys())
+
+
+def test_rows_are_encoded_as_their_kind_says_up_to_the_length_asked_for(tokenizer: Any) -> None:
+    text = " ".join(word for row in RETAIN for word in row["answer"].split()[:2])
+    question, answer = FORGET[0].values()
+    silent = {"role": "user", "content": ""}
+    turns = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
+    entries = [
+        Entry("w", "", text),
+        Entry("w", question, answer),
+        Entry("w", question, answer, messages=turns),
+        Entry("w", "", answer, messages=(silent, turns[1])),
+    ]
+    expected = [
+        encode_text(tokenizer, text, 13),
+        [encode(tokenizer, question, answer, 13)],
+        [encode_messages(tokenizer, turns, 13)],
+        [encode_messages(tokenizer, (silent, turns[1]), 13)],
+    ]
+    assert encode_entries(tokenizer, entries, 13) == [
+        (entry, row) for entry, rows in zip(entries, expected, strict=True) for row in rows
+    ]
+    assert [len(rows) for rows in expected] == [2, 1, 1, 1]
+
+
 def test_rows_of_every_kind(command: Command, tmp_path: Path) -> None:
     words = [w for row in FORGET for w in (row["question"], row["answer"])]
     mixed = [
@@ -146,6 +288,31 @@ def test_rows_of_every_kind(command: Command, tmp_path: Path) -> None:
     given, rest = answers[1]["prompt"], answers[1]["reference"]
     assert f"{given} {rest}" == " ".join(words[:4])
     assert 0.4 < len(given) / len(f"{given} {rest}") < 0.6
+
+
+def test_a_report_of_evaluate_says_what_was_asked(
+    command: Command, tmp_path: Path, folder: Path, files: dict[str, Path], capsys: Any
+) -> None:
+    assert command("evaluate", "--rows", 3, "--force", holdout=files["holdout"]) == 0
+    found = report(tmp_path / "out")
+    (only,) = found.pop("models")
+    assert only["name"] == "model"
+    assert [len(rows) for rows in only["answers"].values()] == [3, 3]
+    assert "rouge" not in only["numbers"]["holdout"]
+    assert set(found.pop("versions")) == {"python", "torch-alm", "torch", "transformers", "peft"}
+    assert found == {
+        "title": f"What {folder.name} knows",
+        "subtitle": f"{files['forget']} against {files['retain']}",
+        "settings": {
+            "model": str(folder), "original": None, "max_length": "512", "rows": "3",
+            "batch_size": "8", "seed": "0", "device": "cpu", "precision": "auto",
+            **{name: str(path) for name, path in files.items()},
+        },
+        "goal": None, "controller": None, "trace": [], "attacks": [], "notes": [],
+    }  # fmt: skip
+    told = capsys.readouterr().out
+    assert told.startswith(" " * 45 + "model\nForget (3 rows)\n")
+    assert " ".join(told.split()).endswith(f"{tmp_path / 'out'}: report.html, report.json.")
 
 
 def test_verdict_follows_the_whole_forget_set_not_the_last_batch() -> None:
@@ -168,6 +335,130 @@ def test_verdict_follows_the_whole_forget_set_not_the_last_batch() -> None:
         told = report_module.verdict(content)
         assert told is not None
         assert told["tone"] == "met", "what reaches the level exactly meets it"
+
+
+MEASURES = ("rows", "loss", "probability", "rouge", "exact_match", "extraction_strength",
+            "certificate")  # fmt: skip
+
+
+def known(name: str, auc: float | None, **sets: tuple[float, ...]) -> dict[str, Any]:
+    """A model in `report.json`: measures of each set, and 22 answers of the forget set."""
+    numbers = {key: dict(zip(MEASURES, values, strict=False)) for key, values in sets.items()}
+    said = [{"prompt": f"Q{i}?", "reference": f"A{i}", "answer": f"{name} {i}"} for i in range(22)]
+    said[1]["answer"] = ""
+    answers = {"forget": said, "retain": said[:2]}
+    return {"name": name, "numbers": numbers, "membership_auc": auc, "answers": answers}
+
+
+def relearned(name: str, attacker: dict[str, float], after: float) -> dict[str, Any]:
+    before = dict(zip(MEASURES, (6.0, 5.0, 0.1, 0.0, 0.01, 0.12), strict=False))
+    parts = dict(zip(MEASURES, (6.0, after, 0.2, 0.5, 0.25, 1.0), strict=False))
+    return {"name": name, "attacker": attacker, "before": before, "after": parts}
+
+
+CONTENT = {
+    "title": "Unlearning M",
+    "subtitle": "saul, 2 steps",
+    "settings": {"batch_size": 3, "lr": None, "model": "M"},
+    "versions": {"python": "3.x", "torch": "2.y"},
+    "goal": {"kind": "loss", "alpha": 4.0, "source": "--alpha"},
+    "models": [
+        known("before", 0.973, forget=(22, 0.12, 0.887, 0.98, 0.91, 0.87, 0.03),
+              retain=(8, 0.21, 0.811, 0.95, 0.93, 0.85, 0.04)),
+        known("after", None, forget=(22, 4.56, 0.010, 0.05, 0.02, 0.11, 0.99),
+              retain=(8, 0.31, 0.733, 0.92, 0.86, 0.79, 0.06)),
+    ],
+    "trace": [],
+    "attacks": [{"name": "model", "rows": [
+        relearned("relearn forget", {"examples": 8.0, "final loss": 0.1}, 1.2),
+        relearned("answer prefix", {"share": 0.25}, 3.4),
+    ]}],
+    "notes": ["One note."],
+}  # fmt: skip
+
+KNOWN = """\
+                                            before         after
+Forget (22 rows)
+  loss, nats per token                        0.12          4.56
+  probability of the answer                  0.887         0.010
+  words of the answer said (ROUGE-L)          98 %           5 %
+  answered word for word                      91 %           2 %
+  follows once begun                          87 %          11 %
+  certified not word for word                  3 %          99 %
+Retain (8 rows)
+  loss, nats per token                        0.21          0.31
+  probability of the answer                  0.811         0.733
+  words of the answer said (ROUGE-L)          95 %          92 %
+  answered word for word                      93 %          86 %
+  follows once begun                          85 %          79 %
+  certified not word for word                  4 %           6 %
+Membership
+  forget against unseen                       0.97             –
+"""
+CAME_BACK = """
+model                               loss     ROUGE-L       exact  once begun
+  relearn forget on 8 rows     5.00→1.20      0%→50%      1%→25%    12%→100%
+  answer prefix 25% given      5.00→3.40      0%→50%      1%→25%    12%→100%
+"""
+VERDICT = (
+    "The goal is met: the loss of the forget answers is 4.56 nats per token; "
+    "asked for were 4.00 (--alpha)."
+)
+
+
+def test_the_terminal_says_what_stands_in_the_report() -> None:
+    assert report_module.terminal(CONTENT) == KNOWN + CAME_BACK + VERDICT
+    plain = {**CONTENT, "goal": None}
+    assert report_module.terminal({**plain, "models": []}) == CAME_BACK[:-1]
+    assert report_module.terminal({**plain, "attacks": []}) == KNOWN[:-1]
+
+
+def test_the_page_says_what_the_terminal_says_and_more() -> None:
+    shown = Page(report_module.html(CONTENT))
+    table = [re.split(r"  +", line.strip()) for line in KNOWN.splitlines()]
+    assert shown.rows == [
+        ["", *table[0]],
+        *table[1:],
+        ["attack", "loss", "ROUGE-L", "word for word", "follows once begun"],
+        ["relearn forget on 8 rows", "5.00 → 1.20", "0 % → 50 %", "1 % → 25 %", "12 % → 100 %"],
+        ["answer prefix 25% given", "5.00 → 3.40", "0 % → 50 %", "1 % → 25 %", "12 % → 100 %"],
+        ["batch size", "3"],
+        ["model", "M"],
+        ["versions", "python 3.x, torch 2.y"],
+    ]
+    words = " ".join(shown.text.split())
+    for told in ("Unlearning M", "saul, 2 steps", VERDICT, "One note.",
+                 "Answers: forget The first 20 of 22; report.json has them all. "
+                 "Q0? row A0 before before 0 after after 0 "
+                 "Q1? row A1 before (nothing) after (nothing) Q2?",
+                 "Q19? row A19 before before 19 after after 19 Answers: retain Q0?"):  # fmt: skip
+        assert told.replace(" ", "") in words.replace(" ", "")
+
+
+def test_two_attacked_models_are_told_apart_by_name() -> None:
+    (first,) = CONTENT["attacks"]
+    content = {**CONTENT, "attacks": [first, {**first, "name": "compared"}]}
+    told = report_module.terminal(content).splitlines()
+    heads = [line.split()[0] for line in told if line.endswith("once begun")]
+    assert heads == ["model", "compared"]
+    assert "<h3>compared</h3>" in report_module.html(content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "alpha", "told"),
+    [
+        ("loss", 5.0, "The goal is not met: the loss of the forget answers is 4.56 nats per token; "
+         "asked for were 5.00 (x). Would more --epochs or a larger --lr do?"),
+        ("rate", 0.5, "The goal is met: 99.0% of the forget answers are certified not to be said "
+         "word for word; asked for were 50.0% (x)."),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_a_sentence(kind: str, alpha: float, told: str) -> None:
+    goal = {"kind": kind, "alpha": alpha, "source": "x"}
+    found = report_module.verdict({**CONTENT, "goal": goal})
+    assert found is not None
+    assert found["text"] == told
+    assert f'class="verdict {found["tone"]}"' in report_module.html({**CONTENT, "goal": goal})
 
 
 @pytest.mark.parametrize(("kind", "title"), [("loss", "Forget loss"), ("rate", "Certified rate")])
@@ -206,12 +497,37 @@ def test_long_runs_are_thinned_by_means(count: int) -> None:
     assert thinned([]) == []
 
 
+def test_every_step_is_in_one_mean_and_none_that_is_not_finite() -> None:
+    values = [float(i % 7) if i % 5 else float("nan") for i in range(1_000)]
+    kept = [(i, value) for i, value in enumerate(values) if i % 5]
+    parts = [kept[i : i + 3] for i in range(0, 800, 3)]
+    shown = thinned(values)
+    assert [step for step, _ in shown] == pytest.approx([fmean(i for i, _ in p) for p in parts])
+    assert [value for _, value in shown] == pytest.approx([fmean(v for _, v in p) for p in parts])
+
+
 @pytest.mark.parametrize("high", [1e-6, 0.03, 1, 7, 12, 1e5])
 def test_ticks_are_few_and_round(high: float) -> None:
     marks = ticks(0.0, high)
     assert 2 <= len(marks) <= 6
     assert marks[0] == 0
     assert marks[-1] <= high * (1 + 1e-9)
+    assert f"{marks[1]:e}"[:8] in ("1.000000", "2.000000", "5.000000")
+
+
+@pytest.mark.parametrize(("low", "high"), [(-3.0, 7.0), (-0.024, 0.0), (-1e4, 5e4), (-2.0, 2.0)])
+def test_ticks_are_all_multiples_of_their_distance_from_low_to_high(
+    low: float, high: float
+) -> None:
+    marks = ticks(low, high)
+    step = marks[1] - marks[0]
+    assert marks == pytest.approx([step * k for k in range(-9, 9) if low <= step * k <= high])
+
+
+@pytest.mark.parametrize("high", [0.0123, 3.0, 999.0, 1001.0, 18_000.0, 1.7e6])
+def test_a_label_of_an_axis_says_its_value(high: float) -> None:
+    chart = Chart("x", [high], None, [False])
+    assert [float(label) for _, label in chart.y_ticks] == pytest.approx(ticks(0.0, high))
 
 
 def test_svg_is_xml(unlearned: Path) -> None:

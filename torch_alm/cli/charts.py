@@ -96,4 +96,4 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _label(value: float) -> str:
-    return f"{value:.3g}" if abs(value) < 1e4 else f"{value:.0e}"
+    return f"{value:.3g}"

@@ -42,7 +42,7 @@ class Entry:
     @property
     def is_text(self) -> bool:
         """Whether there is nothing but text."""
-        return not self.prompt
+        return not (self.prompt or self.messages)
 
     @property
     def key(self) -> tuple[str, str]:
