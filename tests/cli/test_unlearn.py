@@ -1,8 +1,17 @@
 """`torch-alm unlearn` from start to end: it forgets, keeps, stops, and goes on."""
 
+import copy
+import hashlib
+import platform
+import re
 import signal
+import warnings
 from contextlib import nullcontext
+from importlib.metadata import version
+from logging import CRITICAL, WARNING, getLogger
 from pathlib import Path
+from statistics import fmean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +19,18 @@ import torch
 from peft import PeftModel
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
 
-from tests.cli.conftest import FORGET, RETAIN, Command, report
-from torch_alm.cli.goal import Goal
+from tests.cli.conftest import FORGET, HOLDOUT, RETAIN, Command, report
+from torch_alm.cli.goal import Goal, goal_of
 from torch_alm.cli.methods import METHODS, Rates
-from torch_alm.cli.models import quiet
-from torch_alm.cli.unlearn import Training
-from torch_alm.language import encode, read_answers
+from torch_alm.cli.models import place, quiet
+from torch_alm.cli.options import parser
+from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.training import postfix
+from torch_alm.cli.unfinished import Unfinished
+from torch_alm.cli.unlearn import Training, content_of, settings_of
+from torch_alm.language import encode, pairs, read_answers
 
 FAST = ("--lr", "5e-3", "--rho", "1e-2", "--batch-size", 3)
 
@@ -69,6 +83,8 @@ def test_lora_saves_adapters_and_leaves_the_rest_alone(
         loaded = PeftModel.from_pretrained(base, saved).eval()
     names = {name.partition(".lora_") for name, _ in loaded.base_model.model.named_parameters()}
     assert {layer for layer, found, _ in names if found} == linear - {"lm_head"}
+    adapters = loaded.peft_config["default"]
+    assert (adapters.r, adapters.lora_alpha, adapters.task_type) == (16, 32, "CAUSAL_LM")
     rows = [encode(tokenizer, **row) for row in FORGET]
     told = report(tmp_path / "out")["models"][1]["answers"]["forget"]
     losses = [r.loss for r in read_answers(loaded, tokenizer, rows, texts=False)]
@@ -101,13 +117,20 @@ def test_a_holdout_says_what_never_seen_costs(
 class StopAfter:
     """Press Ctrl-C in the middle of a step."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: int, kind: type[Any]) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        steps: int,
+        kind: type[Any],
+        signals: tuple[int, ...] = (signal.SIGINT,),
+    ) -> None:
         self.left, step = steps, kind.step
 
         def counted(method: Any, *batches: Any) -> Any:
             self.left -= 1
             if self.left == 0:
-                signal.raise_signal(signal.SIGINT)
+                for number in signals:
+                    signal.raise_signal(number)
             return step(method, *batches)
 
         monkeypatch.setattr(kind, "step", counted)
@@ -165,6 +188,25 @@ def test_a_killed_run_goes_on_from_what_it_last_wrote_down_bit_for_bit(
     assert report(tmp_path / "whole")["trace"] == report(tmp_path / "parts")["trace"]
 
 
+def test_a_second_signal_stops_at_once_and_leaves_what_was_saved_before(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    names = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(name) for name in names]
+    state = tmp_path / "out" / "unfinished" / "state.pt"
+    saved = []
+    for signals in ((signal.SIGTERM,), names):
+        with monkeypatch.context() as patch:
+            StopAfter(patch, 1, METHODS["dual"], signals)
+            assert command("unlearn", "--method", "dual", "--epochs", 2, *FAST) == 130
+        saved.append(state.read_bytes())
+    assert saved[0] == saved[1]
+    told = capsys.readouterr()
+    assert told.out.count("Stopped after step 1 of 4") == 1
+    assert "torch-alm: interrupted" in told.err
+    assert [signal.getsignal(name) for name in names] == before
+
+
 def test_stopped_while_measuring_loses_no_step(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -200,10 +242,245 @@ def test_rows_that_changed_are_other_settings(
 ) -> None:
     with monkeypatch.context() as patch:
         StopAfter(patch, 1, METHODS["saul"])
-        assert command("unlearn", "--epochs", 1, *FAST) == 130
-    files["retain"].write_text(files["retain"].read_text().replace("B1", "B9"))
+        code = command("unlearn", "--epochs", 1, *FAST, holdout=files["holdout"])
+        assert code == 130
     assert command("unlearn", "--epochs", 1, *FAST) == 2
-    assert "retain was" in capsys.readouterr().err
+    told = " ".join(capsys.readouterr().err.split())
+    assert "other settings: holdout was '" in told
+    assert "and is now None. Did" in told
+    files["retain"].write_text(files["retain"].read_text().replace("B1", "B9"))
+    assert command("unlearn", "--epochs", 1, *FAST, holdout=files["holdout"]) == 2
+    assert "other settings: retain was '" in " ".join(capsys.readouterr().err.split())
+
+
+def test_three_settings_that_differ_are_named(tmp_path: Path) -> None:
+    unfinished = Unfinished(tmp_path)
+    was = {"lr": 0.1, "beta": None, "method": "npo", "seed": 0, "read": ("a", "b")}
+    unfinished.begin(was, {"measured": 1})
+    assert unfinished.claim(was, force=False) == {"settings": {**was, "read": ["a", "b"]},
+                                                  "before": {"measured": 1}}  # fmt: skip
+    now = {**was, "lr": 0.2, "beta": 1.0, "method": "dual", "seed": 1}
+    told = "lr was 0.1 and is now 0.2; beta was None and is now 1.0; method was 'npo' and is now "
+    with pytest.raises(Refusal, match=told + r"'dual'\. Did"):
+        unfinished.claim(now, force=False)
+    assert unfinished.claim(now, force=True) is None
+    assert not unfinished.folder.exists()
+    unfinished.done()  # as it is
+
+
+GIVEN = {"model": "a/M", "forget": "f", "retain": "r", "output": "o"}
+
+
+@pytest.mark.parametrize(
+    ("words", "lr", "beta"),
+    [
+        ((), 1e-5, None),
+        (("--lora",), 1e-4, None),
+        (("--method", "npo"), 1e-5, 0.1),
+        (("--method", "simnpo", "--lora"), 1e-4, 4.5),
+        (("--method", "npo", "--lora", "--lr", "0.5", "--beta", "2"), 0.5, 2.0),
+    ],
+)
+def test_settings_are_what_was_given_or_what_the_help_says(
+    tmp_path: Path, words: tuple[str, ...], lr: float, beta: float | None
+) -> None:
+    paths = {name: tmp_path / name for name in ("forget", "retain")}
+    for name, path in paths.items():
+        path.write_text(name)
+    named = [w for k, v in (GIVEN | paths).items() for w in (f"--{k}", str(v))]
+    found = settings_of(parser().parse_args(["unlearn", *named, *words]))
+    assert (found["lr"], found["beta"]) == (lr, beta)
+    for name, path in paths.items():
+        hashed = hashlib.sha256(name.encode()).hexdigest()
+        assert found[name] == f"{path}, sha256 {hashed[:16]}"
+    options = {"model", "forget", "retain", "max_length", "rows", "batch_size", "seed", "device",
+               "precision", "method", "alpha", "certify", "lora", "epochs", "lr", "rho", "mu",
+               "beta"}  # fmt: skip
+    assert set(found) == options, "where the results go changes nothing of them"
+
+
+def test_a_run_takes_the_numbers_it_was_given(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Training] = []
+    monkeypatch.setattr("torch_alm.cli.unlearn.save_model", lambda _, run, __: seen.append(run))
+    numbers = {"method": "npo", "lr": 0.5, "rho": 0.25, "mu": 0.125, "beta": 2.0, "alpha": 3.0,
+               "epochs": 2, "batch-size": 5, "seed": 9, "precision": "bf16"}  # fmt: skip
+    words = [word for name, value in numbers.items() for word in (f"--{name}", value)]
+    assert command("unlearn", *words) == 0
+    (run,) = seen
+    assert type(run.method) is METHODS["npo"]
+    assert run.method.rates == Rates(lr=0.5, rho=0.25, mu=0.125, beta=2.0)
+    assert (run.method.goal.kind, run.method.goal.alpha) == ("loss", 3.0)
+    assert run.order == list(pairs(range(6), range(8), 5, 2, 9))
+    assert run.pad == 0
+    assert torch.initial_seed() == 9
+    with run.method.autocast():
+        assert torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "lora"),
+    [("unlearn", ("--lora",), True), ("unlearn", (), False), ("evaluate", (), False),
+     ("attack", (), False)],
+)  # fmt: skip
+def test_frozen_weights_may_be_narrow_and_others_may_not(
+    command: Command, monkeypatch: pytest.MonkeyPatch, verb: str, words: Any, lora: bool
+) -> None:
+    seen: list[Any] = []
+
+    def noted(*found: str, **more: bool) -> Any:
+        seen.append((*found, more))
+        raise Refusal("enough?")
+
+    monkeypatch.setattr("torch_alm.cli.loading.place", noted)
+    assert command(verb, "--precision", "fp32", *words) == 2
+    assert seen == [("cpu", "fp32", {"lora": lora})]
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "expected"),
+    [
+        ((), ("auto", "auto", False), ("cpu", False, torch.float32)),
+        ((), ("auto", "bf16", True), ("cpu", True, torch.float32)),
+        (("mps",), ("auto", "auto", True), ("mps", False, torch.float32)),
+        (("mps", "gpu", "bf16"), ("auto", "auto", False), ("cuda", True, torch.float32)),
+        (("gpu", "bf16"), ("cuda", "auto", True), ("cuda", True, torch.bfloat16)),
+        (("gpu", "bf16"), ("cuda", "fp32", True), ("cuda", False, torch.float32)),
+        (("gpu", "bf16"), ("cpu", "auto", True), ("cpu", False, torch.float32)),
+        (("gpu",), ("auto", "auto", True), ("cuda", False, torch.float32)),
+        (("gpu",), ("auto", "bf16", True), ("cuda", True, torch.float32)),
+    ],
+)
+def test_a_model_goes_where_there_is_room_for_it(
+    monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], asked: Any, expected: Any
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: "gpu" in there)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda: "bf16" in there)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: "mps" in there)
+    device, precision, lora = asked
+    found = place(device, precision, lora=lora)
+    assert (found.device, found.autocast, found.dtype) == expected
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_what_is_quiet_for_a_moment_is_as_loud_as_before_after_it(shown: bool) -> None:
+    hub = getLogger("huggingface_hub")
+
+    def state() -> tuple[object, ...]:
+        return logging.is_progress_bar_enabled(), logging.get_verbosity(), hub.level
+
+    before = state()
+    try:
+        (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
+        logging.set_verbosity_info()
+        hub.setLevel(WARNING)
+        with quiet():
+            assert state() == (False, logging.ERROR, CRITICAL)
+            warnings.warn("of another library", FutureWarning, stacklevel=1)
+            with pytest.raises(UserWarning):
+                warnings.warn("of anything else", UserWarning, stacklevel=1)
+        assert state() == (shown, logging.INFO, WARNING)
+    finally:
+        (logging.enable_progress_bar if before[0] else logging.disable_progress_bar)()
+        logging.set_verbosity(before[1])
+        hub.setLevel(before[2])
+
+
+@pytest.mark.parametrize(
+    ("alpha", "certify", "unseen", "told"),
+    [
+        (3.0, None, True, ("loss", 3.0, "--alpha")),
+        (None, 0.9, True, ("rate", 0.9, "--certify")),
+        (None, None, False, ("loss", 4.0, "the default; --holdout measures one")),
+    ],
+)
+def test_a_level_says_where_it_is_from(
+    model: Any, tokenizer: Any, alpha: Any, certify: Any, unseen: bool, told: Any
+) -> None:
+    rows = [encode(tokenizer, **row) for row in HOLDOUT] if unseen else []
+    assert goal_of(alpha, certify, rows, model, tokenizer) == Goal(*told)
+
+
+def test_a_level_of_unseen_rows_is_their_mean_loss_with_its_error(
+    model: Any, tokenizer: Any
+) -> None:
+    short = {"question": HOLDOUT[0]["question"], "answer": "Rome"}
+    rows = [encode(tokenizer, **row) for row in [*HOLDOUT[1:], short]]
+    losses = []
+    for row in rows:
+        ids, labels = (torch.tensor([row[name]]) for name in ("input_ids", "labels"))
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0, :-1]
+        losses.append(float(nn.functional.cross_entropy(logits, labels[0, 1:])))
+    error = stdev(losses) / len(losses) ** 0.5
+    found = goal_of(None, None, rows, model, tokenizer)
+    assert (found.kind, found.alpha) == ("loss", pytest.approx(fmean(losses), rel=1e-5))
+    assert found.source == f"the loss of 4 rows never seen, standard error {error:.2f}"
+
+
+def test_a_run_says_what_it_is_about(command: Command, tmp_path: Path, capsys: Any) -> None:
+    assert command("unlearn", "--certify", 0.5, "--epochs", 1) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.startswith(
+        "Measuring the model as it is. "
+        "Forgetting until 0.5 of answers, certified (--certify). before after"
+    )
+    assert told.endswith(f" {tmp_path / 'out'}: model, report.html, report.json.")
+    assert command("unlearn", "--epochs", 1, output="b") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Forgetting until 4 nats per token (the default; --holdout measures one)." in told
+
+
+def test_the_report_of_a_run_says_how_it_went() -> None:
+    controller = {"active_share": 0.25, "status": "not_met", "multiplier": 1.5}
+    method = SimpleNamespace(constraint=SimpleNamespace(metrics=lambda: controller))
+    training: Any = SimpleNamespace(method=method, trace=[{"forget": 1.0}] * 8)
+    settings = {"model": "a/M", "method": "npo", "lr": 0.5}
+    models = {"before": {"numbers": 1}, "after": {"numbers": 2}}
+    found = content_of(settings, Goal("loss", 2.0, "--alpha"), models, training)
+    versions = found.pop("versions")
+    assert versions["torch"] == version("torch")
+    assert versions["python"] == platform.python_version()
+    assert found == {
+        "title": "Unlearning M",
+        "subtitle": "npo, 8 steps, gate open in 25% of them; the constraint ended not met.",
+        "settings": settings,
+        "goal": {"kind": "loss", "alpha": 2.0, "source": "--alpha"},
+        "models": [{"name": "before", "numbers": 1}, {"name": "after", "numbers": 2}],
+        "controller": controller,
+        "trace": training.trace,
+        "attacks": [],
+        "notes": [],
+    }
+
+
+def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(
+    model: Any, tokenizer: Any, capsys: Any
+) -> None:
+    rows = [encode(tokenizer, **row) for row in FORGET]
+    method = METHODS["grad_diff"](
+        copy.deepcopy(model), Goal("loss", 1.0, ""), Rates(1e-3, 0.0, 0.1, 0.0), nullcontext
+    )
+    run = Training(method, rows, rows, 0, epochs=2, batch_size=3, seed=0)
+    taken = {"retain_loss": 0.0, "forget": 0.0, "violation": 0.0, "lambda": 0.0, "weight": 0.0}
+    run.trace = [taken] * 3
+    run.run("the label")
+    shown = re.split(r"[\r\n]+", capsys.readouterr().err.strip())
+    assert shown[0].startswith("the label  75%|")
+    assert "| 3/4 " in shown[0]
+    assert shown[-1].startswith("the label 100%|")
+    assert re.search(r"\| 4/4 \S+, lambda  \d\.\d+, violation +[+-]\d\.\d+, gate", shown[-1])
+    assert not method.model.training
+
+
+def test_the_bar_keeps_its_width_and_is_the_one_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "command.md").read_text(encoding="utf-8")
+    numbers = {"lambda": 0.0, "violation": -6.25, "weight": 0.0}
+    assert f"| 18/50 00:07, {postfix(numbers)}\n" in page
+    pushed = postfix({"lambda": 12.3456, "violation": 0.5, "weight": 0.5})
+    assert pushed == "lambda 12.346, violation  +0.50, gate open  "
+    assert len(pushed) == len(postfix(numbers))
 
 
 def test_every_epoch_sees_each_forget_row_once_in_a_seeded_order(

@@ -59,12 +59,11 @@ class Unfinished:
 
     def _same_run(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         earlier = json.loads(self.settings.read_text(encoding="utf-8"))
-        now = json.loads(json.dumps(settings))
-        different = [k for k in now if earlier["settings"].get(k) != now[k]]
+        was, now = earlier["settings"], json.loads(json.dumps(settings))
+        different = [k for k in {**was, **now} if was.get(k) != now.get(k)]
         if different:
             told = "; ".join(
-                f"{k} was {earlier['settings'].get(k)!r} and is now {now[k]!r}"
-                for k in different[:3]
+                f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in different[:3]
             )
             raise Refusal(
                 f"--output {self.output} holds an unfinished run of other settings: {told}. Did "

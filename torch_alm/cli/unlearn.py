@@ -54,11 +54,14 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
         training.run(
             settings["method"], lambda: unfinished.save(training.state()), given.save_every
         )
+    except Stopped:  # a KeyboardInterrupt may stand within a step, which cannot be taken up again
+        return _stopped(unfinished, training, say)
+    try:
         after = measure(training.method.model, loaded.tokenizer, loaded.first(given.rows))
         save_model(given.output / "model", training, loaded)
         content = content_of(settings, goal, {"before": before, "after": after}, training)
         report.publish(given.output, content)
-    except (Stopped, KeyboardInterrupt):
+    except KeyboardInterrupt:
         return _stopped(unfinished, training, say)
     unfinished.done()
     say(report.terminal(content))
