@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.cli.conftest import FORGET, Command, report, write
+from tests.cli.conftest import FORGET, RETAIN, Command, report, write
+from torch_alm.language import encode
 
 NAMES = ["relearn forget", "relearn retain", "int8", "int4", "answer prefix"]
 
@@ -19,7 +20,11 @@ def test_every_attack_has_numbers_before_and_after(
     assert command("attack", *options) == 0
     (found,) = report(tmp_path / "out")["attacks"]
     assert [row["name"] for row in found["rows"]] == NAMES
-    assert "No paraphrases" in capsys.readouterr().out
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].startswith("No paraphrases: neither --paraphrases nor")
+    assert [line for line in told if line.startswith("model: ")] == [f"model: {n}" for n in NAMES]
+    assert told[-1].endswith("report.json.")
+    assert report(tmp_path / "out")["title"] == f"Attacks on {folder.name}"
     rows = {row["name"]: row for row in found["rows"]}
     # the examples that were shown are not asked
     assert rows["relearn forget"]["after"]["rows"] == len(FORGET) - 2
@@ -28,6 +33,10 @@ def test_every_attack_has_numbers_before_and_after(
     # the model knows the answers: rounding to 255 levels does not make it forget them
     assert rows["int8"]["before"]["exact_match"] == rows["int8"]["after"]["exact_match"] == 1
     assert rows["int8"]["before"]["loss"] != rows["int8"]["after"]["loss"]
+    assert rows["int8"]["answers"] == [row["answer"] for row in FORGET]
+    attackers = [rows[name]["attacker"] for name in (*NAMES[:2], NAMES[-1])]
+    assert [a.pop("final loss", 0) > 0 for a in attackers] == [True, True, False]
+    assert attackers == [{"examples": 2}, {"examples": 2}, {"share": 0.25}]
     assert (folder / "model.safetensors").read_bytes() == saved
     assert "What comes back" in (tmp_path / "out" / "report.html").read_text()
 
@@ -66,6 +75,29 @@ def test_what_the_attacker_has_is_what_was_asked_for(
                 "batch_size": 2, "seed": 7, "bits": (8, 4), "paraphrased": [],
                 "forget": 4, "retain": 8}  # fmt: skip
     assert {name: seen[name] for name in expected} == expected
+
+
+def test_rows_that_are_asked_are_the_first_and_of_the_length_that_was_asked_for(
+    command: Command, tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def noted(model: Any, tokenizer: Any, forget: Any, retain: Any, has: Any, **more: Any) -> Any:
+        seen.append((forget, retain, more["paraphrased"], more["max_new_tokens"]))
+        return iter(())
+
+    monkeypatch.setattr("torch_alm.language.attack", noted)
+    reworded = [{**row, "paraphrased_question": f"{row['answer']} Where ?"} for row in FORGET[1:]]
+    paths = {"forget": write(tmp_path / "f.jsonl", [FORGET[0], *reworded])}
+    assert command("attack", "--rows", 2, "--max-length", 14, **paths) == 0
+    other = write(tmp_path / "p.jsonl", FORGET[2:])
+    words = ("--rows", 2, "--max-length", 14, "--paraphrases", other)
+    assert command("attack", *words, output="b", **paths) == 0
+    first, kept = ([encode(tokenizer, **row, max_length=14) for row in rows]
+                   for rows in (FORGET, RETAIN))  # fmt: skip
+    asked = [encode(tokenizer, row["paraphrased_question"], row["answer"], 14) for row in reworded]
+    assert len(first[0]["input_ids"]) == 14 < len(encode(tokenizer, **FORGET[0])["input_ids"])
+    assert seen == [(first[:2], kept, asked[:2], 200), (first[:2], kept, first[2:4], 200)]
 
 
 def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.cli.conftest import FORGET, RETAIN
@@ -156,6 +156,23 @@ def test_a_rate_is_seen_floored_and_raised_unfloored() -> None:
     expected = torch.autograd.grad(phi.mean(), logits)[0]
     torch.testing.assert_close(torch.autograd.grad(value, logits)[0], expected, rtol=0, atol=1e-9)
     assert expected[0].abs().max() > 0, "a remembered answer needs a gradient"
+
+
+@pytest.mark.parametrize("key", METHODS)
+@pytest.mark.parametrize(
+    ("kind", "kept"), [("rate", 0.5), ("loss", 1.0)], ids=["rate gives back half", "loss"]
+)
+def test_a_price_unwinds_and_that_of_a_rate_is_given_back(key: str, kind: Any, kept: float) -> None:
+    rates = Rates(LR, RHO, 1.0, BETA)
+    constraint = METHODS[key](nn.Linear(1, 1), Goal(kind, 0.75, ""), rates, nullcontext).constraint
+    price, prices, found = 0.0, [], []
+    for value in (0.25, 0.5, 0.75, 1.0, 1.0, 0.25):
+        constraint.observe(torch.tensor(value))
+        constraint.step()
+        found.append(constraint.metrics()["multiplier"])
+        price = max(0.0, price + 0.75 - value) * (kept if value >= 0.75 else 1.0)
+        prices.append(price)
+    assert found == prices
 
 
 def test_autocast_reaches_the_forward_and_leaves_the_weights(still: Any, rows: Any) -> None:

@@ -2,16 +2,23 @@
 
 import errno
 import json
+import os
+import re
+import shlex
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import FORGET, RETAIN, Command, write
+from tests.cli.conftest import FORGET, HOLDOUT, RETAIN, Command, write
 from torch_alm import cli
 from torch_alm.cli import command as command_module
+from torch_alm.cli.files import check_distinct, read_entries
+from torch_alm.cli.models import load, place
+from torch_alm.cli.options import parser
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.writing import (
     is_full_disk,
@@ -21,9 +28,14 @@ from torch_alm.cli.writing import (
     write_text,
 )
 
+
+def chat(*roles: str, said: str = "a") -> str:
+    return json.dumps({"messages": [{"role": role, "content": said} for role in roles]})
+
+
 BAD_ROWS = {
     "malformed": ('{"question": "a", "answer": "b"}\n{"question": ', "line 2 is not valid JSON"),
-    "empty": ("", "has no rows"),
+    "empty": ("", "has no rows; there would be nothing to {verb}. Is"),
     "blank": ("\n\n", "has no rows"),
     "other": ('{"q": 1}\n', "has the fields ['q']"),
     "list": ("[1, 2]", "holds a int"),
@@ -31,10 +43,14 @@ BAD_ROWS = {
     "missing answer": ('{"question": "a"}\n', "no answer (it has only ['question'])"),
     "number": ('{"question": "a", "answer": 3}\n', "no answer (answer is 3)"),
     "chat": ('{"messages": [{"role": "user"}]}\n', "objects with role and content"),
-    "no turn": (
-        '{"messages": [{"role": "user", "content": "a"}]}\n',
-        "does not end with an answer of the assistant",
-    ),
+    "chat as text": ('{"messages": "a"}\n', "objects with role and content"),
+    "chat of texts": ('{"messages": ["a", "b"]}\n', "objects with role and content"),
+    "no role": ('{"messages": [{"content": "a"}]}\n', "objects with role and content"),
+    "numbers": ('{"messages": [{"role": 1, "content": 2}]}\n', "objects with role and content"),
+    "no turn": (chat("user"), "does not end with an answer of the assistant"),
+    "one turn": (chat("assistant"), "does not end with an answer of the assistant"),
+    "no end": (chat("assistant", "user"), "does not end with an answer of the assistant"),
+    "silent": (chat("user", "assistant", said=" "), "does not end with an answer of the assistant"),
     "long": ('{"question": "%s", "answer": "b"}\n' % ("Where " * 600), "the prompt takes"),
 }
 
@@ -62,7 +78,8 @@ def test_bad_files_are_named_with_their_line(
     path = tmp_path / "bad.jsonl"
     path.write_text(text)
     sentence = refused(capsys, tmp_path, command("unlearn", **{role: path}))
-    assert told in sentence
+    verbs = {"forget": "forget", "retain": "retain", "holdout": "compare with"}
+    assert told.replace("{verb}", verbs[role]) in sentence
     assert "bad.jsonl" in sentence
 
 
@@ -84,10 +101,14 @@ def test_a_row_to_forget_and_to_keep_at_once(
     path = write(tmp_path / "both.jsonl", [*RETAIN, spaced])
     sentence = refused(capsys, tmp_path, command("unlearn", retain=path))
     assert "forget.jsonl, line 3 and" in sentence
-    assert "both.jsonl, line 9 are the same row" in sentence
-    path = write(tmp_path / "seen.jsonl", RETAIN[:1])
-    sentence = refused(capsys, tmp_path, command("unlearn", holdout=path))
-    assert "says nothing of what was not" in sentence
+    assert "both.jsonl, line 9 are the same row; it would be forgotten and kept at" in sentence
+    for seen in (RETAIN[:3], FORGET[:3]):
+        path = write(tmp_path / "seen.jsonl", [HOLDOUT[0], *seen])
+        sentence = refused(capsys, tmp_path, command("unlearn", holdout=path))
+        assert "line 1 and" in sentence
+        assert "seen.jsonl, line 2 are the same row (and 2 more); what was trained on" in sentence
+    path = write(tmp_path / "new.jsonl", [{**FORGET[0], "answer": "elsewhere"}])
+    check_distinct(read_entries(files["forget"], ""), read_entries(path, ""), "nothing")
 
 
 def test_model_folders_that_are_not_whole(
@@ -108,6 +129,55 @@ def test_model_folders_that_are_not_whole(
     (broken / "model.safetensors").write_bytes(b"cut off")
     sentence = refused(capsys, tmp_path, command("unlearn", model=broken))
     assert "cannot load a causal language model" in sentence
+
+
+def fails_saying(told: Exception) -> Callable[..., None]:
+    def found(*_: object, **__: object) -> None:
+        raise told
+
+    return staticmethod(found)
+
+
+@pytest.mark.parametrize("tokenizer", ["tokenizer.json", "tokenizer_config.json",
+                                       "tokenizer.model", "vocab.json"])  # fmt: skip
+@pytest.mark.parametrize("model", ["config.json", "adapter_config.json"])
+def test_a_folder_with_a_model_and_a_tokenizer_of_any_kind_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, tokenizer: str
+) -> None:
+    where = place("cpu", "fp32", lora=False)
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fails_saying(KeyError()))
+    for name in (model, tokenizer):
+        with pytest.raises(Refusal, match=r"has no (config.json and no adapter_|tokenizer beside)"):
+            load(str(tmp_path), where)
+        (tmp_path / name).touch()
+    with pytest.raises(Refusal, match=r"cannot load a tokenizer from '.*' \(KeyError\)"):
+        load(str(tmp_path), where)
+
+
+def test_what_is_no_path_may_be_a_model_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = place("cpu", "fp32", lora=False)
+    told = OSError("not in the cache\nand more advice")
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fails_saying(told))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a_file").touch()
+    for name in ("./nowhere", str(tmp_path / "nowhere"), "a_file"):
+        with pytest.raises(Refusal, match="is no folder"):
+            load(name, where)
+    with pytest.raises(Refusal, match=r"from 'someone/a-model' \(not in the cache\)"):
+        load("someone/a-model", where)
+
+
+def test_a_tokenizer_whose_answers_would_never_end(
+    command: Command, tmp_path: Path, capsys: Any, folder: Path
+) -> None:
+    endless = tmp_path / "endless"
+    shutil.copytree(folder, endless)
+    path = endless / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token": None}))
+    sentence = refused(capsys, tmp_path, command("evaluate", model=endless))
+    assert "has no EOS token" in sentence
 
 
 @pytest.mark.parametrize(
@@ -140,14 +210,108 @@ def test_numbers_that_make_no_sense(command: Command, tmp_path: Path, words: Any
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("missing", ["model", "forget", "retain", "output"])
+NEEDED = ("model", "forget", "retain", "output")
+
+
+@pytest.mark.parametrize("missing", NEEDED)
 def test_what_no_run_can_do_without(capsys: Any, missing: str) -> None:
-    words = [w for name in ("model", "forget", "retain", "output") if name != missing
-             for w in (f"--{name}", "x")]  # fmt: skip
+    words = [w for name in NEEDED if name != missing for w in (f"--{name}", "x")]
     with pytest.raises(SystemExit) as found:
         cli.main(["evaluate", *words])
     assert found.value.code == 2
     assert f"required: --{missing}" in capsys.readouterr().err
+
+
+def parsed(verb: str, option: str, value: object) -> Any:
+    """What the verb is given for the option."""
+    words = [w for name in NEEDED for w in (f"--{name}", "x")]
+    given = parser().parse_args([verb, *words, f"--{option}={value}"])
+    return vars(given)[option.replace("-", "_")]
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "least"),
+    [
+        *((verb, *each) for verb in ("unlearn", "evaluate", "attack")
+          for each in (("max-length", 8), ("rows", 1), ("batch-size", 1))),
+        ("unlearn", "epochs", 1),
+        ("attack", "relearn", 0),
+        ("attack", "relearn-steps", 1),
+    ],
+)  # fmt: skip
+def test_a_count_is_a_whole_number_from_its_least_on(
+    capsys: Any, verb: str, option: str, least: int
+) -> None:
+    assert parsed(verb, option, least) == least
+    for value, told in (
+        (least - 1, f"{least - 1} is too small. Did you mean {least} or more?"),
+        (least + 0.5, "invalid whole number value"),
+    ):
+        with pytest.raises(SystemExit):
+            parsed(verb, option, value)
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "no"),
+    [
+        *(("unlearn", name, (0, -0.5, "inf", "nan")) for name in ("lr", "rho", "mu", "beta")),
+        ("attack", "relearn-lr", (0, -0.5, "inf", "nan")),
+        ("attack", "prefix", (0, -0.5, 1, 1.5, "nan")),
+        ("unlearn", "alpha", ("much",)),
+        ("unlearn", "certify", ("much",)),
+    ],
+)
+def test_a_number_is_one_that_makes_sense(verb: str, option: str, no: tuple[object, ...]) -> None:
+    assert parsed(verb, option, "5e-1") == 0.5
+    for value in no:
+        with pytest.raises(SystemExit):
+            parsed(verb, option, value)
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "expected"),
+    [
+        *(("evaluate", name, Path("x y")) for name in ("forget", "retain", "holdout", "output")),
+        *(("evaluate", name, "x y") for name in ("model", "original")),
+        ("attack", "compare", "x y"),
+        ("attack", "paraphrases", Path("x y")),
+        ("evaluate", "seed", -3),
+    ],
+)
+def test_a_file_is_a_path_and_a_model_a_name(verb: str, option: str, expected: object) -> None:
+    assert parsed(verb, option, expected) == expected
+
+
+def told_by(capsys: Any, *words: str) -> str:
+    """What the command prints before it ends by itself."""
+    with pytest.raises(SystemExit) as found:
+        cli.main(words)
+    assert found.value.code == (2 if not words else 0)
+    told = capsys.readouterr()
+    return told.out + told.err
+
+
+def test_the_help_shows_every_kind_of_row_and_commands_that_work(capsys: Any) -> None:
+    told = told_by(capsys, "--help")
+    assert max(map(len, told.splitlines())) <= 80
+    kinds = {"question", "answer", "prompt", "completion", "messages", "text"}
+    assert set(re.findall(r'"(\w+)"', told)) == kinds
+    _, _, examples = told.partition("examples:")
+    shown = [shlex.split(line)[1:] for line in examples.replace("\\\n", "").splitlines() if line]
+    assert [parser().parse_args(words).verb for words in shown] == ["unlearn", "evaluate", "attack"]
+
+
+def test_a_command_without_a_verb_asks_for_one(capsys: Any) -> None:
+    assert "the following arguments are required: VERB" in told_by(capsys)
+
+
+@pytest.mark.parametrize("verb", ["unlearn", "evaluate", "attack"])
+def test_the_help_of_a_verb_says_first_what_the_list_of_verbs_says(capsys: Any, verb: str) -> None:
+    listed = dict(re.findall(r"^    (\w+) +(\w.*)$", told_by(capsys, "--help"), re.MULTILINE))
+    told = told_by(capsys, verb, "--help")
+    assert max(map(len, told.splitlines())) <= 80
+    assert told.split("\n\n")[1] == listed[verb]
 
 
 @pytest.mark.parametrize("verb", ["unlearn", "evaluate", "attack"])
@@ -196,11 +360,23 @@ def test_a_full_disk_while_the_model_is_saved(
 
 
 def test_too_little_space_is_found_out_before_the_work(
-    command: Command, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, model: Any
 ) -> None:
-    usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    assert "MB free" in refused(capsys, tmp_path, command("unlearn"))
+    needed = sum(p.numel() for p in model.parameters()) * 4
+    left, asked = [needed - 1, needed], []
+
+    def usage(path: Path) -> Any:
+        asked.append(path)
+        return type("Usage", (), {"free": left.pop(0)})
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    sentence = refused(capsys, tmp_path, command("unlearn", output="a/b"), "a")
+    assert f"has {(needed - 1) / 1e6:,.1f} MB free, and the model alone takes " in sentence
+    assert f"takes {needed / 1e6:,.1f}. " in sentence
+    monkeypatch.setattr("torch_alm.cli.unlearn.measure", fails)
+    assert command("unlearn", output="a/b") == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert asked == [tmp_path, tmp_path]
 
 
 def caused(cause: BaseException) -> RuntimeError:
@@ -268,21 +444,112 @@ def test_a_folder_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
+def test_json_is_written_to_be_read(tmp_path: Path) -> None:
+    write_json(tmp_path / "a" / "b.json", {"λ": ("1", 2.5), 3: None})
+    told = '{\n  "λ": [\n    "1",\n    2.5\n  ],\n  "3": null\n}\n'
+    assert (tmp_path / "a" / "b.json").read_bytes() == told.encode("utf-8")
+
+
+def test_a_folder_is_written_where_none_is_yet(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a" / "b", lambda draft: (draft / "weights").write_text("new"))
+    assert (tmp_path / "a" / "b" / "weights").read_text() == "new"
+
+
 def test_numbers_json_has_no_word_for(tmp_path: Path) -> None:
     write_json(tmp_path / "a.json", {"x": [float("nan"), 1.5, (float("inf"),)]})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": [None, 1.5, [None]]}
 
 
-def test_other_errors_are_not_swallowed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> int:
-        raise ZeroDivisionError
+Patch = pytest.MonkeyPatch
 
-    monkeypatch.setitem(command_module.VERBS, "evaluate", broken)  # pyright: ignore
-    with pytest.raises(ZeroDivisionError):
+
+def instead(patch: Patch, found: Callable[..., Any]) -> None:
+    patch.setitem(command_module.VERBS, "evaluate", found)  # pyright: ignore
+
+
+def raising(error: BaseException) -> Callable[..., int]:
+    def found(*_: object) -> int:
+        raise error
+
+    return found
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), OSError(errno.EIO, "Input/output error")])
+def test_other_errors_are_not_swallowed(
+    command: Command, monkeypatch: Patch, error: Exception
+) -> None:
+    instead(monkeypatch, raising(error))
+    with pytest.raises(type(error)):
         command("evaluate")
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/x"), "Permission denied: /x"),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/x"), "Not a directory: /x"),
+        (OSError(errno.ENOSPC, "No space left"), "No space left: {}"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_named(
+    command: Command, tmp_path: Path, capsys: Any, monkeypatch: Patch, error: OSError, told: str
+) -> None:
+    instead(monkeypatch, raising(error))
+    sentence = refused(capsys, tmp_path, command("evaluate"))
+    expected = f"torch-alm: {told.format(tmp_path / 'out')}. Is --output writable?"
+    assert sentence.replace(" ", "") == expected.replace(" ", "")
+
+
+def test_a_warning_is_a_note_on_standard_error(
+    command: Command, capsys: Any, monkeypatch: Patch
+) -> None:
+    def warned(*_: object) -> int:
+        warnings.simplefilter("always")
+        warnings.warn("mind the gap", UserWarning, stacklevel=1)
+        return 0
+
+    before = warnings.showwarning
+    instead(monkeypatch, warned)
+    assert command("evaluate") == 0
+    assert capsys.readouterr() == ("", "torch-alm: note: mind the gap\n")
+    assert warnings.showwarning is before
+
+
+def test_an_interruption_is_a_sentence_and_130(
+    command: Command, capsys: Any, monkeypatch: Patch
+) -> None:
+    instead(monkeypatch, raising(KeyboardInterrupt()))
+    assert command("evaluate") == 130
+    assert capsys.readouterr() == ("", "torch-alm: interrupted; nothing was changed.\n")
+
+
+def test_tokenizers_are_told_of_no_threads_unless_the_user_has_said_something(
+    command: Command, monkeypatch: Patch
+) -> None:
+    seen: list[str] = []
+    name = "TOKENIZERS_PARALLELISM"
+    instead(monkeypatch, lambda *_: seen.append(os.environ[name]))
+    monkeypatch.setenv(name, "true")
+    command("evaluate")
+    monkeypatch.delenv(name)
+    command("evaluate")
+    assert seen == ["true", "false"]
+
+
+def test_prose_is_wrapped_between_words_and_a_short_line_stays(capsys: Any) -> None:
+    long = "one-hyphen two " * 12
+    command_module.say(f"  a   table\n{long}\n\n{'x' * 80}")
+    told = capsys.readouterr().out.splitlines()
+    assert (told[0], *told[-2:]) == ("  a   table", "", "x" * 80)
+    assert max(map(len, told)) <= 80
+    assert " ".join(told[1:-2]).split() == long.split()
+    assert len(told) == 1 + 3 + 2
+
+
 def test_a_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "NEEDED", ("a_package_that_is_not_there",))
+    monkeypatch.setattr(cli, "NEEDED", ("not_there", "torch", "not_here"))
     assert cli.main([]) == 2
-    assert "torch-alm[hf]" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("torch-alm: not_there, not_here cannot be imported")
+    assert "torch-alm[hf]" in told.err
