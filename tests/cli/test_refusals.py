@@ -294,6 +294,7 @@ def told_by(capsys: Any, *words: str) -> str:
 
 def test_the_help_shows_every_kind_of_row_and_commands_that_work(capsys: Any) -> None:
     told = told_by(capsys, "--help")
+    assert told.startswith("usage: torch-alm ")
     assert max(map(len, told.splitlines())) <= 80
     kinds = {"question", "answer", "prompt", "completion", "messages", "text"}
     assert set(re.findall(r'"(\w+)"', told)) == kinds

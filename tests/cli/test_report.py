@@ -225,7 +225,9 @@ def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
     ]
 
 
-U, A = ({"role": role, "content": f"by the {role}"} for role in ("user", "assistant"))
+TURNS = [
+    {"role": role, "content": f"{role} {i}"} for i in range(2) for role in ("user", "assistant")
+]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +237,7 @@ U, A = ({"role": role, "content": f"by the {role}"} for role in ("user", "assist
         ({"prompt": "a", "completion": "b", "text": "c"}, Entry("", "a", "b")),
         ({"question": "a", "answer": "b", "paraphrased_question": "c"},
          Entry("", "a", "b", paraphrase="c")),
-        ({"messages": [U, A, U, A], "text": "c"}, Entry("", "by the user", "by the assistant")),
+        ({"messages": TURNS, "text": "c"}, Entry("", "user 1", "assistant 1")),
         ({"text": "a b c"}, Entry("", "", "a b c")),
     ],
 )  # fmt: skip

@@ -363,6 +363,18 @@ def test_a_model_goes_where_there_is_room_for_it(
     assert (found.device, found.autocast, found.dtype) == expected
 
 
+def test_what_is_narrow_is_bfloat16_whatever_torch_would_take() -> None:
+    usual = torch.get_autocast_dtype("cpu")
+    torch.set_autocast_dtype("cpu", torch.float16)
+    try:
+        with place("cpu", "bf16", lora=False).context()():
+            assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+        with place("cpu", "fp32", lora=False).context()():
+            assert not torch.is_autocast_enabled("cpu")
+    finally:
+        torch.set_autocast_dtype("cpu", usual)
+
+
 @pytest.mark.parametrize("shown", [True, False])
 def test_what_is_quiet_for_a_moment_is_as_loud_as_before_after_it(shown: bool) -> None:
     hub = getLogger("huggingface_hub")
@@ -469,6 +481,7 @@ def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(
     shown = re.split(r"[\r\n]+", capsys.readouterr().err.strip())
     assert shown[0].startswith("the label  75%|")
     assert "| 3/4 " in shown[0]
+    assert {len(line) for line in shown} == {80}
     assert shown[-1].startswith("the label 100%|")
     assert re.search(r"\| 4/4 \S+, lambda  \d\.\d+, violation +[+-]\d\.\d+, gate", shown[-1])
     assert not method.model.training
