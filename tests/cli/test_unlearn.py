@@ -477,7 +477,7 @@ def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(
     run = Training(method, rows, rows, 0, epochs=2, batch_size=3, seed=0)
     taken = {"retain_loss": 0.0, "forget": 0.0, "violation": 0.0, "lambda": 0.0, "weight": 0.0}
     run.trace = [taken] * 3
-    run.run("the label")
+    run.run("the label", lambda: None, 15.0)
     shown = re.split(r"[\r\n]+", capsys.readouterr().err.strip())
     assert shown[0].startswith("the label  75%|")
     assert "| 3/4 " in shown[0]
