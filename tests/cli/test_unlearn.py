@@ -478,7 +478,7 @@ def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(
     taken = {"retain_loss": 0.0, "forget": 0.0, "violation": 0.0, "lambda": 0.0, "weight": 0.0}
     run.trace = [taken] * 3
     run.run("the label", lambda: None, 15.0)
-    shown = re.split(r"[\r\n]+", capsys.readouterr().err.strip())
+    shown = re.split(r"[\r\n]+", capsys.readouterr().err.strip("\r\n"))
     assert shown[0].startswith("the label  75%|")
     assert "| 3/4 " in shown[0]
     assert {len(line) for line in shown} == {80}
