@@ -38,13 +38,11 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
     _check_space(given.output, loaded)
     if earlier is None:
         say("Measuring the model as it is.")
-        before = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows))
-        goal = goal_of(
-            given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
-        )
-        unfinished.begin(settings, {"measured": before, "goal": asdict(goal)})
+        start = _measured(given, loaded)
+        unfinished.begin(settings, start)
     else:
-        before, goal = earlier["before"]["measured"], Goal(**earlier["before"]["goal"])
+        start = earlier["before"]
+    before, goal = start["measured"], Goal(**start["goal"])
     say(f"Forgetting until {goal.alpha:.4g} {goal.unit} ({goal.source}).")
     training = training_of(settings, loaded, goal)
     if (state := unfinished.load()) is not None:
@@ -67,6 +65,15 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
     say(report.terminal(content))
     say(f"\n{given.output}: model, report.html, report.json.")
     return 0
+
+
+def _measured(given: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
+    """What the model knows before the first step, and the goal."""
+    measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows))
+    goal = goal_of(
+        given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
+    )
+    return {"measured": measured, "goal": asdict(goal)}
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
