@@ -380,6 +380,13 @@ def test_too_little_space_is_found_out_before_the_work(
     assert asked == [tmp_path, tmp_path]
 
 
+def test_adapters_need_no_room_for_the_model(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 0}))
+    assert command("unlearn", "--lora", "--epochs", 1) == 0
+
+
 def caused(cause: BaseException) -> RuntimeError:
     error = RuntimeError("something else")
     error.__cause__ = cause

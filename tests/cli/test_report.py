@@ -346,10 +346,28 @@ MEASURES = ("rows", "loss", "probability", "rouge", "exact_match", "extraction_s
 def known(name: str, auc: float | None, **sets: tuple[float, ...]) -> dict[str, Any]:
     """A model in `report.json`: measures of each set, and 22 answers of the forget set."""
     numbers = {key: dict(zip(MEASURES, values, strict=False)) for key, values in sets.items()}
-    said = [{"prompt": f"Q{i}?", "reference": f"A{i}", "answer": f"{name} {i}"} for i in range(22)]
+    said = [
+        {"where": f"line {i}", "prompt": f"Q{i}?", "reference": f"A{i}", "answer": f"{name} {i}"}
+        for i in range(22)
+    ]
     said[1]["answer"] = ""
     answers = {"forget": said, "retain": said[:2]}
     return {"name": name, "numbers": numbers, "membership_auc": auc, "answers": answers}
+
+
+def test_rows_of_a_long_text_stand_beside_those_of_a_tokenizer_that_cuts_it_elsewhere() -> None:
+    def model(name: str, lines: list[str]) -> dict[str, Any]:
+        rows = [{"where": line, "answer": f"{name} {i}"} for i, line in enumerate(lines)]
+        return {"name": name, "answers": {"forget": rows, "retain": []}}
+
+    more, fewer = model("more", ["a", "a", "b", "c"]), model("fewer", ["a", "b", "b", "c"])
+    (shown,) = report_module.answers([more, fewer])
+    assert [row["said"] for row in shown["rows"]] == [
+        [("more", "more 0"), ("fewer", "fewer 0")],
+        [("more", "more 2"), ("fewer", "fewer 1")],
+        [("fewer", "fewer 2")],
+        [("more", "more 3"), ("fewer", "fewer 3")],
+    ]
 
 
 def relearned(name: str, attacker: dict[str, float], after: float) -> dict[str, Any]:

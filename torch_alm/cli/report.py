@@ -1,6 +1,7 @@
 """`report.html` from what stands in `report.json`, and the table on the terminal."""
 
 import platform
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -129,20 +130,37 @@ def lines(content: Content) -> list[Chart]:
 
 def answers(models: Sequence[Content]) -> list[dict[str, Any]]:
     """The first answers of each set, what every model says below one another."""
-    if not models:
-        return []
     return [
         {
             "name": f"Answers: {name}",
-            "rows": [
-                {**row, "said": [(m["name"], m["answers"][name][i]["answer"]) for m in models]}
-                for i, row in enumerate(models[-1]["answers"][name][:ANSWERS])
-            ],
+            "rows": _beside([(m["name"], m["answers"][name]) for m in models])[:ANSWERS],
             "more": max(0, len(models[-1]["answers"][name]) - ANSWERS),
         }
         for name in ("forget", "retain")
-        if models[-1]["answers"].get(name)
+        if models and models[-1]["answers"].get(name)
     ]
+
+
+def _beside(models: Sequence[tuple[str, Sequence[Content]]]) -> list[dict[str, Any]]:
+    """The last model's rows with what each model says of them.
+
+    A long text is several rows, and another tokenizer cuts it into more or fewer.
+    """
+    placed = [(name, _placed(rows)) for name, rows in models]
+    return [
+        {**row, "said": [(name, rows[place]["answer"]) for name, rows in placed if place in rows]}
+        for place, row in placed[-1][1].items()
+    ]
+
+
+def _placed(rows: Iterable[Content]) -> dict[tuple[str, int], Content]:
+    """Rows by the line they come from, and which of its rows they are."""
+    seen: Counter[str] = Counter()
+    found: dict[tuple[str, int], Content] = {}
+    for row in rows:
+        seen[row["where"]] += 1
+        found[row["where"], seen[row["where"]]] = row
+    return found
 
 
 def attack_table(attacked: Content) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
     unfinished = Unfinished(given.output)
     earlier = unfinished.claim(settings, force=given.force)
     loaded = load_for(given, given.model, found, lora=given.lora)
-    _check_space(given.output, loaded)
+    if not given.lora:
+        _check_space(given.output, loaded)
     if earlier is None:
         say("Measuring the model as it is.")
         start = _measured(given, loaded)
