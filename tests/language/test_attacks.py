@@ -12,6 +12,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from torch_alm.language import (
+    AnswerScores,
     Attacks,
     answer_ids,
     answer_scores,
@@ -20,6 +21,7 @@ from torch_alm.language import (
     decode,
     generate,
     greedy_answers,
+    losses,
     quantized,
     read_answers,
     relearned,
@@ -156,6 +158,12 @@ def test_weights_return_after_an_exception(model: Any) -> None:
     assert_same(model, before)
 
 
+def test_a_loss_is_that_of_a_row_on_its_own(model: Any) -> None:
+    rows = [{"input_ids": [1, 2, 0], "labels": [-100, 2, 0]}, *ROWS[:2]]
+    found = losses(model, rows, 0)
+    assert found == pytest.approx([asked(model, row)[0] for row in rows], abs=1e-5)
+
+
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 0.75])
 @pytest.mark.parametrize("length", [3, 4, 9])
 def test_a_prefix_moves_into_the_prompt(length: int, share: float) -> None:
@@ -223,6 +231,35 @@ def test_an_answer_has_200_tokens_at_most_if_nothing_else_is_said(
     monkeypatch.setattr(parrot, "generate", no_words)
     assert ask(parrot, Words()) in ([""], [[]])
     assert seen == [200]
+
+
+def test_what_a_model_says_for_certain_is_not_asked_of_it(parrot: Any) -> None:
+    """The model would say w7; an answer it gives with more than half of the probability is told."""
+    known = AnswerScores([math.log(0.6)] * 3, [True] * 3, [0.2] * 3, -1.0)
+    doubtful = known._replace(log_probabilities=[0.0, math.log(0.4), 0.0])
+    cut = {"input_ids": [1, 2, 3, 4], "labels": [-100, -100, 3, 4]}
+    rows, scores = [ROWS[0], ROWS[1], cut], [known, doubtful, known]
+    found = greedy_answers(parrot, Words(), rows, scores, max_new_tokens=3)
+    assert found == ["w3 w4", "w7 w7 w7", "w7 w7 w7"], "what was cut may go on"
+    assert greedy_answers(parrot, Words(), rows[:1], scores[:1], max_new_tokens=1) == ["w3"]
+
+
+def test_a_batch_has_as_many_rows_as_its_logits_have_room(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+    kept: list[object] = []
+
+    def watch(_: Any, __: Any, given: Any, found: Any) -> None:
+        seen.append(tuple(given["input_ids"].shape))
+        kept.append(found.past_key_values)
+
+    monkeypatch.setattr("torch_alm.language._scoring.LOGITS_PER_BATCH", 12 * 5 * 2)
+    model.register_forward_hook(watch, with_kwargs=True)
+    short = {"input_ids": [1, 2, 0], "labels": [-100, 2, 0]}
+    answer_scores(model, [short, *ROWS], 0, 0.1)
+    assert seen == [(2, 5), (2, 5), (1, 3)], "12 words, and the longest rows first"
+    assert kept == [None] * 3, "nothing comes after what is only scored"
 
 
 def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:

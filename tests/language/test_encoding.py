@@ -42,6 +42,14 @@ def test_without_a_template_one_question_is_written_as_usual(tokenizer: Any) -> 
         encode_messages(tokenizer, turns("a", "b", "c", "d"))
 
 
+def test_a_template_that_fails_is_not_taken_for_one_without_a_system_message(
+    tokenizer: Any,
+) -> None:
+    tokenizer.chat_template = "{% if messages[0].role == 'system' %}{{ 1 // 0 }}{% endif %}" + CHAT
+    with pytest.raises(ZeroDivisionError):
+        encode(tokenizer, "Where does A0 live ?", "Rome")
+
+
 class Merging:
     """Letters after a 1; a colon and the blank behind it are one token."""
 
