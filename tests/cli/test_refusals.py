@@ -315,6 +315,15 @@ def test_the_help_of_a_verb_says_first_what_the_list_of_verbs_says(capsys: Any, 
     assert told.split("\n\n")[1] == listed[verb]
 
 
+@pytest.mark.parametrize("columns", ["60", "200"])
+def test_the_help_is_the_same_in_a_window_of_any_width(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    usual = told_by(capsys, "unlearn", "--help")
+    monkeypatch.setenv("COLUMNS", columns)
+    assert told_by(capsys, "unlearn", "--help") == usual
+
+
 @pytest.mark.parametrize("verb", ["unlearn", "evaluate", "attack"])
 def test_nothing_is_overwritten_without_force(
     command: Command, tmp_path: Path, capsys: Any, verb: str
