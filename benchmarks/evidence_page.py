@@ -25,6 +25,7 @@ TABLES: Mapping[str, Callable[[Recorded], str]] = {
     "gains": tables.gains,
     "asked more": tables.asked_more,
     "varied": tables.varied,
+    "words": tables.words,
     "parts": tables.parts,
     "alpha": tables.thresholds,
     "reach": tables.reach,

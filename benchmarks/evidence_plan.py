@@ -31,6 +31,12 @@ OTHERS = ",".join(f"{key}+alm" for key in RAISES_ITS_OWN)
 ASKED_MORE = "dual_adamw+alm,saul,saul_no_sam,sharp_min_max+alm,blur+alm,pdu+alm"
 """Of forget05, under a target of more words or with more steps."""
 
+TWO_STATES = "saul,saul_no_alm,saul_no_sam,saul_no_alm_no_sam,dual_adamw,dual_adamw+alm"
+"""Methods that raise what the controller measures, and their versions without it."""
+
+ONE_STATE = "blur,blur+alm,pdu,pdu+alm,sharp_min_max,sharp_min_max+alm"
+"""Methods that raise a loss of their own, and their versions without a controller."""
+
 VARIED = "dual_adamw+alm,saul,sharp_min_max+alm,blur+alm,pdu+alm"
 """Of forget05, with one part of the controller changed at a time, on seeds of their own."""
 
@@ -44,7 +50,7 @@ class Stage:
     Attributes:
         split: Of TOFU.
         point: `recommended`, `matched` (by three trials), `matched8`, `gentle`, `longer`,
-            `varied-...`, `paper`, `alpha-...`, `others-...` or `attacks`.
+            `varied-...`, `words-...`, `paper`, `alpha-...`, `others-...` or `attacks`.
         methods: Keys, comma-separated.
         seeds: How many.
         more: Further arguments of `tofu.py`.
@@ -95,13 +101,21 @@ FEWER = {"forget05": ("--epochs", "2"), "forget10": ("--epochs", "1")}
 PAPER = ("--preset", "paper")
 
 # Where lambda+ acts: for methods with two states on the finished step in place of the gradient, for
-# the others ten times as heavy (mu drops out of the former).
+# the others ten times as heavy (mu drops out of the former while it acts on the gradient).
+ON_THE_STEP = ("--scale", "step", "--mu", "1")
 CHANGES = {
     "nothing": (),
-    "placement": ("--scale", "step", "--mu", "1"),
+    "placement": ON_THE_STEP,
     "multiplier": ("--multiplier", "1"),
     "cadence": ("--set", "every=5"),
 }
+
+# The search once more, with targets of words around which stricter ones lie, on seeds of its own.
+FRESH = (*FEWER["forget05"], "--seed", "20")
+WORDS = (
+    ("certified", TWO_STATES, (*share("token_certificate", "0.6"), *ON_THE_STEP)),
+    ("missed", ONE_STATE, share("token_failure", "0.6")),
+)
 
 PLAN = (
     Stage("forget01", "recommended", ALL, 5),
@@ -125,6 +139,10 @@ PLAN = (
     *(
         Stage("forget05", f"varied-{what}", VARIED, 2, (*FEWER["forget05"], "--seed", "10", *how))
         for what, how in CHANGES.items()
+    ),
+    *(
+        Stage("forget05", f"words-{point}", methods, 3, (*FRESH, *how, *matched("forget05", 8)))
+        for point, methods, how in WORDS
     ),
     Stage("forget01", "paper", ALL, 5, PAPER),
     *(Stage(split, "paper", CORE, 3, PAPER) for split in FEWER),

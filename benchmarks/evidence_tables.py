@@ -227,6 +227,16 @@ def varied(found: Recorded) -> str:
     return _under(found, found.methods("forget05-varied-nothing"), "changed", stages)
 
 
+def words(found: Recorded) -> str:
+    """The search on forget05 by two kinds of targets, eight settings each."""
+    stages = {
+        "forget05-matched8": "those of the preset",
+        "forget05-words-certified": "words, λ on the step",
+        "forget05-words-missed": "words",
+    }
+    return _under(found, found.methods("forget05-matched8"), "targets searched", stages)
+
+
 def _under(found: Recorded, methods: Iterable[str], head: str, stages: Mapping[str, str]) -> str:
     """Each method at one stage after the other, called by what is special there."""
     keys = (("model_utility", 3), ("retain_exact_match", 2), ("forget_rouge", 2))

@@ -170,3 +170,23 @@ def test_changes_stand_beside_what_was_changed_for_each_method() -> None:
         ["PDU + ALM", "nothing", "1", "0.500"],
         ["PDU + ALM", "λ updated every fifth step", "1", "0.250"],
     ]
+
+
+def test_a_search_among_words_stands_below_the_one_before_it_and_needs_no_controller() -> None:
+    names = [one.name for one in PLAN]
+    lines: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for stage, methods, utility in (
+        ("matched8", ("saul", "pdu"), 0.25),
+        ("words-certified", ("saul",), 0.5),
+        ("words-missed", ("pdu",), 0.75),
+    ):
+        lines[f"forget05-{stage}"] = [line(method, 20, utility) for method in methods]
+    table = evidence_tables.words(Recorded(lines, {name: [] for name in names}))
+    told = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.split("\n")[2:]]
+    assert [row[:4] for row in told] == [
+        ["SAUL", "those of the preset", "1", "0.250"],
+        ["SAUL", "words, λ on the step", "1", "0.500"],
+        ["PDU", "those of the preset", "1", "0.250"],
+        ["PDU", "words", "1", "0.750"],
+    ]
+    assert {tuple(row[-3:]) for row in told} == {("–", "–", "–")}
