@@ -157,9 +157,10 @@ def test_the_logs_of_a_step_are_its_losses_and_the_norms_of_both_sides(
     expected = [values["forget"], ALPHA - values["forget"], values["retain"]]
     assert [line[name] for name in told] == pytest.approx(expected, abs=1e-12)
     if kind is SAULTrainer:
-        told = ("loss", "grad_norm", "forget_grad_norm")
-        expected = [values["retain"], norms["retain"], norms["forget"]]
-        assert [line[name] for name in told] == pytest.approx(expected, rel=1e-6)
+        told = [line["grad_norm"], line["forget_grad_norm"]]
+        assert told == pytest.approx([norms["retain"], norms["forget"]], rel=1e-6)
+        # transformers before 5 logs four digits of the loss
+        assert round(line["loss"], 4) == round(values["retain"], 4)
 
 
 @pytest.mark.parametrize("alone", [True, False], ids=["alone", "two ranks"])
