@@ -3,7 +3,8 @@
 import copy
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -162,6 +163,16 @@ def test_a_loss_is_that_of_a_row_on_its_own(model: Any) -> None:
     rows = [{"input_ids": [1, 2, 0], "labels": [-100, 2, 0]}, *ROWS[:2]]
     found = losses(model, rows, 0)
     assert found == pytest.approx([asked(model, row)[0] for row in rows], abs=1e-5)
+
+
+def test_a_model_that_cannot_leave_logits_out_says_the_same(model: Any) -> None:
+    wanted, forward = losses(model, ROWS, 0), model.forward
+
+    def whole(input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool) -> Any:
+        return forward(input_ids, attention_mask=attention_mask, use_cache=use_cache)
+
+    model.forward = whole
+    assert losses(model, ROWS, 0) == pytest.approx(wanted, rel=1e-6)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 0.75])
@@ -361,3 +372,32 @@ def test_the_seed_chooses_which_rows_an_attacker_learns_from(model: Any, size: i
         assert all(len(reading.text.split()) <= 1 for reading in (*found.before, *found.after))
         seen.add(nearest)
     assert seen == {0, 1, 2}
+
+
+def test_an_attack_depends_on_its_seed_alone(model: Any) -> None:
+    told = []
+    for state in (1, 2):
+        torch.manual_seed(state)
+        with relearned(model, ROWS, 0, steps=3, lr=1e-2, batch_size=3, seed=0) as loss:
+            told.append((loss, losses(model, ROWS, 0)))
+    assert told[0] == told[1]
+
+
+def test_relearning_before_the_questions_is_under_the_same_autocast(model: Any) -> None:
+    entered: list[bool] = []
+
+    @contextmanager
+    def autocast() -> Iterator[None]:
+        entered.append(torch.is_grad_enabled())
+        yield
+
+    settings = Attacks(relearn_rows=2, relearn_steps=3, bits=(), prefix=0.25)
+    list(attack(model, Words(), ROWS, ROWS[:2], settings=settings, autocast=autocast))
+    assert entered.count(True) == 2 * 3
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_one_row_at_least_is_asked_of_those_that_were_forgotten(model: Any, rows: int) -> None:
+    has = Attacks(relearn_rows=1, relearn_steps=1, bits=(), prefix=0.25)
+    names = [each.name for each in attack(model, Words(), ROWS[:rows], ROWS, settings=has)]
+    assert names.count("relearn forget") == (rows > 1)

@@ -60,6 +60,12 @@ class Merging:
         return {"input_ids": [1, *ids] if add_special_tokens else ids}
 
 
+def test_a_text_begins_as_the_tokenizer_begins_one_and_ends_with_its_end() -> None:
+    (row,) = encode_text(Merging(), "ab")
+    assert row["input_ids"] == [1, ord("a"), ord("b"), 0]
+    assert encode_text(Merging(), "a")[0]["labels"] == [-100, ord("a"), 0]
+
+
 def test_an_answer_that_would_merge_with_the_prompt_has_the_tokens_it_has_alone() -> None:
     row = encode(Merging(), "q", " r ")
     assert prompt_ids(row) == [1, *(ord(letter) for letter in "Question\u2236q\nAnswer:")]
