@@ -244,10 +244,10 @@ def _under(found: Recorded, methods: Iterable[str], head: str, stages: Mapping[s
     heads = ["MU", "retain exact", "forget ROUGE-L", "last λ", "gate open", "status at the end"]
     lines = []
     for method in methods:
-        for stage, words in stages.items():
+        for stage, told in stages.items():
             if (rows := found.of(stage, method)) and method not in REFERENCE_LABELS:
                 cells = [numbers(rows, key, digits) for key, digits in keys]
-                lines.append([name_of(method), words, str(len(rows)), *cells, statuses(rows)])
+                lines.append([name_of(method), told, str(len(rows)), *cells, statuses(rows)])
     return markdown(["method", head, "seeds", *heads], lines)
 
 
