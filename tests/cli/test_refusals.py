@@ -461,6 +461,16 @@ def test_a_folder_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize("rest", ["missing.jsonl", "with spaces in it/missing.jsonl"])
+def test_a_path_longer_than_a_line_is_told_whole(
+    command: Command, tmp_path: Path, capsys: Any, rest: str
+) -> None:
+    """So that it can be copied; a folder for temporary files may be as deep as it likes."""
+    path = tmp_path / ("deep" * 25) / rest
+    assert command("unlearn", forget=path) == 2
+    assert str(path) in " ".join(capsys.readouterr().err.split())
+
+
 def test_json_is_written_to_be_read(tmp_path: Path) -> None:
     write_json(tmp_path / "a" / "b.json", {"λ": ("1", 2.5), 3: None})
     told = '{\n  "λ": [\n    "1",\n    2.5\n  ],\n  "3": null\n}\n'

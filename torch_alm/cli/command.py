@@ -52,7 +52,8 @@ def complain(text: str) -> None:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, break_on_hyphens=False)
+    # a path that is longer than a line stays whole: it is to be copied
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def _noted(message: Warning | str, *rest: object) -> None:

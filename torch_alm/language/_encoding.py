@@ -90,10 +90,9 @@ def encode_text(tokenizer: Tokenizer, text: str, max_length: int = 512) -> list[
     """
     check_eos(tokenizer)
     ids = [*_ids(tokenizer, text, special=True, template=False), tokenizer.eos_token_id]
-    starts = range(0, max(len(ids) - 1, 1), max_length)
-    rows = [ids[start : start + max_length] for start in starts]
     if len(ids) < 3 or not text.strip():
         raise ValueError(_no_answer(text, "the text has no two tokens"))
+    rows = [ids[start : start + max_length] for start in range(0, len(ids) - 1, max_length)]
     return [{"input_ids": row, "labels": [IGNORE, *row[1:]]} for row in rows]
 
 

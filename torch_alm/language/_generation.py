@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 import torch
@@ -132,19 +133,13 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 def _greedy(
     model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int], max_new_tokens: int
 ) -> GenerationConfig:
-    """Plain greedy search."""
+    """Plain greedy search: what transformers does where nothing else is said."""
     own = model.generation_config.eos_token_id
     own = [] if own is None else [own] if isinstance(own, int) else list(own)
     return type(model.generation_config)(
-        do_sample=False,
-        num_beams=1,
-        temperature=1.0,
-        top_p=1.0,
-        repetition_penalty=1.0,
         max_new_tokens=max_new_tokens,
         eos_token_id=sorted({tokenizer.eos_token_id, *own, *ends}),
         pad_token_id=pad_id(tokenizer),
-        use_cache=True,
     )
 
 
@@ -190,4 +185,4 @@ def _only(model: LanguageModel, config: GenerationConfig) -> Iterator[None]:
 
 
 def _until(ends: Collection[int], ids: list[int]) -> list[int]:
-    return ids[: next((i for i, token in enumerate(ids) if token in ends), len(ids))]
+    return list(takewhile(lambda token: token not in ends, ids))
