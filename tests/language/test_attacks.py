@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,18 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.language.conftest import ROWS, Words, asked
 from torch_alm.language import (
-    AnswerScores,
     Attacks,
     answer_ids,
-    answer_scores,
     attack,
-    continuations,
-    decode,
-    generate,
-    greedy_answers,
     losses,
     quantized,
     read_answers,
@@ -30,18 +23,6 @@ from torch_alm.language import (
     round_weights,
     with_prefix,
 )
-
-ROWS = [
-    {"input_ids": [1, 2, 3 + i, 4 + i, 0], "labels": [-100, -100, 3 + i, 4 + i, 0]}
-    for i in range(4)
-]
-
-
-@pytest.fixture
-def model() -> Any:
-    torch.manual_seed(0)
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=12, num_hidden_layers=1, **size)).eval()
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -159,22 +140,6 @@ def test_weights_return_after_an_exception(model: Any) -> None:
     assert_same(model, before)
 
 
-def test_a_loss_is_that_of_a_row_on_its_own(model: Any) -> None:
-    rows = [{"input_ids": [1, 2, 0], "labels": [-100, 2, 0]}, *ROWS[:2]]
-    found = losses(model, rows, 0)
-    assert found == pytest.approx([asked(model, row)[0] for row in rows], abs=1e-5)
-
-
-def test_a_model_that_cannot_leave_logits_out_says_the_same(model: Any) -> None:
-    wanted, forward = losses(model, ROWS, 0), model.forward
-
-    def whole(input_ids: torch.Tensor, attention_mask: torch.Tensor, use_cache: bool) -> Any:
-        return forward(input_ids, attention_mask=attention_mask, use_cache=use_cache)
-
-    model.forward = whole
-    assert losses(model, ROWS, 0) == pytest.approx(wanted, rel=1e-6)
-
-
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.5, 0.75])
 @pytest.mark.parametrize("length", [3, 4, 9])
 def test_a_prefix_moves_into_the_prompt(length: int, share: float) -> None:
@@ -189,112 +154,6 @@ def test_a_prefix_moves_into_the_prompt(length: int, share: float) -> None:
     assert found["input_ids"] == row["input_ids"]
     assert answer_ids(found) == answer_ids(row)[given:]
     assert len(found["labels"]) == len(row["labels"])
-
-
-class Words:
-    """All that a reading asks of a tokenizer: token n is the word wn, and 0 ends an answer."""
-
-    eos_token_id = pad_token_id = 0
-    chat_template = None
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        return " ".join(f"w{token}" for token in ids if token or not skip_special_tokens)
-
-
-@pytest.fixture
-def parrot(model: Any) -> Any:
-    """Says w7 whatever it is asked."""
-    model.lm_head = nn.Linear(16, 12)
-    with torch.no_grad():
-        model.lm_head.weight.zero_()
-        model.lm_head.bias.copy_(torch.eye(12)[7])
-    return model
-
-
-@pytest.mark.parametrize(("own", "said"), [(None, 3), (5, 3), ([5], 3), (7, 0), ([5, 7], 0)])
-def test_an_answer_ends_where_the_model_says_it_does(parrot: Any, own: Any, said: int) -> None:
-    parrot.generation_config.eos_token_id = own
-    assert continuations(parrot, Words(), [[1, 2]], max_new_tokens=3) == [[7] * said]
-
-
-def test_an_answer_is_told_without_the_tokens_that_are_no_words() -> None:
-    assert decode(Words(), [0, 7, 8, 0]) == "w7 w8"
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda *given: generate(*given, [[1, 2]]),
-        lambda *given: continuations(*given, [[1, 2]]),
-        lambda *given: greedy_answers(*given, ROWS[:1], answer_scores(given[0], ROWS[:1], 0, 0.1)),
-    ],
-    ids=["generate", "continuations", "greedy_answers"],
-)
-def test_an_answer_has_200_tokens_at_most_if_nothing_else_is_said(
-    parrot: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-
-    def no_words(*, input_ids: torch.Tensor, generation_config: Any, **_: Any) -> torch.Tensor:
-        seen.append(generation_config.max_new_tokens)
-        return input_ids
-
-    monkeypatch.setattr(parrot, "generate", no_words)
-    assert ask(parrot, Words()) in ([""], [[]])
-    assert seen == [200]
-
-
-def test_what_a_model_says_for_certain_is_not_asked_of_it(parrot: Any) -> None:
-    """The model would say w7; an answer it gives with more than half of the probability is told."""
-    known = AnswerScores([math.log(0.6)] * 3, [True] * 3, [0.2] * 3, -1.0)
-    doubtful = known._replace(log_probabilities=[0.0, math.log(0.4), 0.0])
-    cut = {"input_ids": [1, 2, 3, 4], "labels": [-100, -100, 3, 4]}
-    rows, scores = [ROWS[0], ROWS[1], cut], [known, doubtful, known]
-    found = greedy_answers(parrot, Words(), rows, scores, max_new_tokens=3)
-    assert found == ["w3 w4", "w7 w7 w7", "w7 w7 w7"], "what was cut may go on"
-    assert greedy_answers(parrot, Words(), rows[:1], scores[:1], max_new_tokens=1) == ["w3"]
-
-
-def test_a_batch_has_as_many_rows_as_its_logits_have_room(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[int, ...]] = []
-    kept: list[object] = []
-
-    def watch(_: Any, __: Any, given: Any, found: Any) -> None:
-        seen.append(tuple(given["input_ids"].shape))
-        kept.append(found.past_key_values)
-
-    monkeypatch.setattr("torch_alm.language._scoring.LOGITS_PER_BATCH", 12 * 5 * 2)
-    model.register_forward_hook(watch, with_kwargs=True)
-    short = {"input_ids": [1, 2, 0], "labels": [-100, 2, 0]}
-    answer_scores(model, [short, *ROWS], 0, 0.1)
-    assert seen == [(2, 5), (2, 5), (1, 3)], "12 words, and the longest rows first"
-    assert kept == [None] * 3, "nothing comes after what is only scored"
-
-
-def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:
-    """Worked values, and how far beyond the longest answer it is listened to."""
-    rows = [ROWS[0], {"input_ids": [1, 2, 7, 0], "labels": [-100, -100, 7, 0]}]
-    one, two = read_answers(parrot, Words(), rows)
-    assert one.text == two.text == " ".join(["w7"] * (3 + 8))
-    worst = math.log(11 + math.e)
-    assert one.loss == one.min_k == pytest.approx(worst, rel=1e-6)
-    assert two.loss == pytest.approx(worst - 0.5, rel=1e-6)
-    assert two.min_k == pytest.approx(worst - 1, rel=1e-6), "the end of sequence is left out"
-    assert (one.extraction_strength, two.extraction_strength) == (0, 1)
-    assert (one.exact_match, two.exact_match) == (False, False)
-    said = {"input_ids": [1, 2, 7, 7], "labels": [-100, -100, 7, 7]}
-    half = {"input_ids": [1, 2, 5, 7, 0], "labels": [-100, -100, 5, 7, 0]}
-    found = read_answers(parrot, Words(), [said, half], texts=False)
-    assert [reading.exact_match for reading in found] == [True, False]
-    assert [reading.extraction_strength for reading in found] == [1, 0.5]
-    margin = (1 - math.e) / (11 + math.e)
-    phi = 1 - math.log1p(math.exp(1 + margin / 0.1))
-    assert one.certificate == two.certificate == pytest.approx(phi, rel=1e-5) and phi > 0
-    short = read_answers(parrot, Words(), rows, max_new_tokens=2)
-    assert [reading.text for reading in short] == ["w7 w7"] * 2
-    assert [r.text for r in read_answers(parrot, Words(), rows, texts=False)] == [None, None]
 
 
 def test_what_a_prefix_would_say_whole_is_not_asked(model: Any) -> None:
@@ -313,19 +172,6 @@ def on_a_grid(model: Any, bits: int) -> Any:
             grid = row.abs().max() * torch.arange(-top, top + 1) / top
             row.copy_(grid[(row[:, None] - grid).abs().argmin(1)])
     return other
-
-
-@torch.no_grad()
-def asked(model: Any, row: Any) -> tuple[float, str]:
-    """The loss of the answer, and what the model says, at most 3 + 8 words."""
-    ids, start, said = row["input_ids"], row["labels"].count(-100), list[int]()
-    logits = model(torch.tensor([ids])).logits[0, start - 1 : -1]
-    while len(said) < 3 + 8:
-        said.append(int(model(torch.tensor([ids[:start] + said])).logits[0, -1].argmax()))
-        if said[-1] == 0:
-            break
-    text = " ".join(f"w{token}" for token in said if token)
-    return float(nn.functional.cross_entropy(logits, torch.tensor(ids[start:]))), text
 
 
 def test_every_attack_has_what_the_settings_say_and_tells_it(model: Any) -> None:

@@ -8,7 +8,7 @@ from tests.cli.conftest import make_tokenizer
 from torch_alm.language import answer_ids, encode, encode_messages, encode_text, prompt_ids
 
 CHAT = (
-    "{% for m in messages %}{{ m.role }} : {{ m.content }} </s>{% endfor %}"
+    "{% for m in messages %}{{ m.role + ' : ' + m.content + ' </s>' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant :{% endif %}"
 )
 
@@ -40,6 +40,8 @@ def test_without_a_template_one_question_is_written_as_usual(tokenizer: Any) -> 
     assert row == encode(tokenizer, "Where does A0 live ?", "Rome .")
     with pytest.raises(ValueError, match="no chat template"):
         encode_messages(tokenizer, turns("a", "b", "c", "d"))
+    with pytest.raises(ValueError, match="no chat template"):
+        encode_messages(tokenizer, [*turns("a"), *turns("b", "c")])
 
 
 def test_a_template_that_fails_is_not_taken_for_one_without_a_system_message(
@@ -50,25 +52,50 @@ def test_a_template_that_fails_is_not_taken_for_one_without_a_system_message(
         encode(tokenizer, "Where does A0 live ?", "Rome")
 
 
-class Merging:
-    """Letters after a 1; a colon and the blank behind it are one token."""
+class Letters:
+    """Letters after a 1."""
 
-    chat_template, eos_token_id = None, 0
+    chat_template: str | None = None
+    eos_token_id = 0
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
-        ids = [ord(letter) for letter in text.replace(": ", "\u2236")]
+        ids = [ord(letter) for letter in text]
         return {"input_ids": [1, *ids] if add_special_tokens else ids}
 
 
+class Merging(Letters):
+    """A colon and the blank behind it are one token."""
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        joined = text.replace(": ", "\u2236")
+        return super().__call__(joined, add_special_tokens=add_special_tokens)
+
+
+class Beginning(Letters):
+    """Whatever it is given begins with a mark, as with many a sentencepiece model."""
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        return super().__call__(f"_{text}", add_special_tokens=add_special_tokens)
+
+
 def test_a_text_begins_as_the_tokenizer_begins_one_and_ends_with_its_end() -> None:
-    (row,) = encode_text(Merging(), "ab")
+    (row,) = encode_text(Letters(), "ab")
     assert row["input_ids"] == [1, ord("a"), ord("b"), 0]
-    assert encode_text(Merging(), "a")[0]["labels"] == [-100, ord("a"), 0]
+    assert encode_text(Letters(), "a")[0]["labels"] == [-100, ord("a"), 0]
+    chat = Letters()
+    chat.chat_template = "a text is no turn, it begins as it would without one"
+    assert encode_text(chat, "ab") == [row]
 
 
 def test_an_answer_that_would_merge_with_the_prompt_has_the_tokens_it_has_alone() -> None:
     row = encode(Merging(), "q", " r ")
     assert prompt_ids(row) == [1, *(ord(letter) for letter in "Question\u2236q\nAnswer:")]
+    assert answer_ids(row) == [ord(" "), ord("r"), 0]
+
+
+def test_an_answer_that_does_not_merge_has_the_tokens_it_has_in_the_text() -> None:
+    row = encode(Beginning(), "q", "r")
+    assert prompt_ids(row) == [1, *(ord(letter) for letter in "_Question: q\nAnswer:")]
     assert answer_ids(row) == [ord(" "), ord("r"), 0]
 
 
@@ -106,6 +133,20 @@ def test_a_row_has_512_tokens_at_most_if_nothing_else_is_said(
     tokenizer.chat_template = template
     row = first(tokenizer, "Rome " * 600)
     assert len(row["input_ids"]) == len(row["labels"]) == 512
+
+
+@pytest.mark.parametrize("template", [None, CHAT], ids=["plain", "chat"])
+@pytest.mark.parametrize(
+    "write",
+    [encode, lambda tokenizer, *said, **given: encode_messages(tokenizer, turns(*said), **given)],
+    ids=["a question", "a conversation"],
+)
+def test_a_row_that_has_no_room_for_its_answer_is_named(
+    tokenizer: Any, write: Any, template: str | None
+) -> None:
+    tokenizer.chat_template = template
+    with pytest.raises(ValueError, match=r"'Where does A0 live \?'.* of 4 tokens"):
+        write(tokenizer, "Where does A0 live ?", "Rome", max_length=4)
 
 
 @pytest.mark.parametrize("text", ["", "  ", "Rome"])

@@ -1,0 +1,103 @@
+"""Greedy answers: where they end, in which batches they are asked for, and which are not."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.language.conftest import ROWS, Words
+from torch_alm.language import (
+    AnswerScores,
+    answer_scores,
+    continuations,
+    decode,
+    generate,
+    greedy_answers,
+)
+
+
+@pytest.mark.parametrize(("own", "said"), [(None, 3), (5, 3), ([5], 3), (7, 0), ([5, 7], 0)])
+def test_an_answer_ends_where_the_model_says_it_does(parrot: Any, own: Any, said: int) -> None:
+    parrot.generation_config.eos_token_id = own
+    assert continuations(parrot, Words(), [[1, 2]], max_new_tokens=3) == [[7] * said]
+
+
+def test_an_answer_is_told_without_the_tokens_that_are_no_words() -> None:
+    assert decode(Words(), [0, 7, 8, 0]) == "w7 w8"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda *given: generate(*given, [[1, 2]]),
+        lambda *given: continuations(*given, [[1, 2]]),
+        lambda *given: greedy_answers(*given, ROWS[:1], answer_scores(given[0], ROWS[:1], 0, 0.1)),
+    ],
+    ids=["generate", "continuations", "greedy_answers"],
+)
+def test_an_answer_has_200_tokens_at_most_if_nothing_else_is_said(
+    parrot: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def no_words(*, input_ids: torch.Tensor, generation_config: Any, **_: Any) -> torch.Tensor:
+        seen.append(generation_config.max_new_tokens)
+        return input_ids
+
+    monkeypatch.setattr(parrot, "generate", no_words)
+    assert ask(parrot, Words()) in ([""], [[]])
+    assert seen == [200]
+
+
+def test_what_a_model_says_for_certain_is_not_asked_of_it(parrot: Any) -> None:
+    """The model would say w7; an answer it gives with more than half of the probability is told."""
+    known = AnswerScores([math.log(0.6)] * 3, [True] * 3, [0.2] * 3, -1.0)
+    doubtful = known._replace(log_probabilities=[0.0, math.log(0.4), 0.0])
+    cut = {"input_ids": [1, 2, 3, 4], "labels": [-100, -100, 3, 4]}
+    rows, scores = [ROWS[0], ROWS[1], cut], [known, doubtful, known]
+    found = greedy_answers(parrot, Words(), rows, scores, max_new_tokens=3)
+    assert found == ["w3 w4", "w7 w7 w7", "w7 w7 w7"], "what was cut may go on"
+    assert greedy_answers(parrot, Words(), rows[:1], scores[:1], max_new_tokens=1) == ["w3"]
+
+
+def test_prompts_of_like_lengths_are_asked_together(
+    parrot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def watch(*, input_ids: torch.Tensor, **given: Any) -> torch.Tensor:
+        seen.append(tuple(input_ids.shape))
+        return input_ids
+
+    monkeypatch.setattr(parrot, "generate", watch)
+    generate(parrot, Words(), [[1] * n for n in (5, 1, 4, 2, 3)], batch_size=2)
+    assert seen == [(2, 2), (2, 4), (1, 5)]
+    for ask in (generate, continuations):
+        seen.clear()
+        ask(parrot, Words(), [[1, 2]] * 129)
+        assert seen == [(128, 2), (1, 2)]
+
+
+class Turns(Words):
+    """A template closes a turn with w7, which is not the end of a sequence."""
+
+    chat_template, eos_token = "as below", "w0"
+
+    def apply_chat_template(self, messages: Any, **_: Any) -> str:
+        return "".join(f" {message['content']} w7" for message in messages)
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [int(word[1:]) for word in text.split()]}
+
+
+def test_an_answer_ends_with_its_turn(parrot: Any) -> None:
+    doubtful = AnswerScores([math.log(0.4)] * 3, [True] * 3, [0.2] * 3, -1.0)
+    assert greedy_answers(parrot, Turns(), ROWS[:1], [doubtful]) == [""]
+
+
+def test_every_row_has_its_scores(parrot: Any) -> None:
+    scores = answer_scores(parrot, ROWS[:1], 0, 0.1)
+    for given in (scores, scores * 3):
+        with pytest.raises(ValueError, match="zip"):
+            greedy_answers(parrot, Words(), ROWS[:2], given)
