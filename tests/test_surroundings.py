@@ -143,6 +143,7 @@ def compiled() -> Iterator[Callable[..., Any]]:
     torch.compiler.reset()
 
 
+@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # torch, on 3.13.0
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize("name", ["SAM(SGD)", "SAUL", "SAUL, scale=step"])
 def test_a_compiled_model_gives_the_same_weights(

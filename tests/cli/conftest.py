@@ -115,5 +115,10 @@ def command(folder: Path, files: dict[str, Path], tmp_path: Path) -> Command:
     return run
 
 
+def fits(line: str) -> bool:
+    """Whether a line has at most 80 columns, or is a single word: a path stays whole."""
+    return len(line) <= 80 or " " not in line
+
+
 def report(path: Path) -> dict[str, Any]:
     return json.loads((path / "report.json").read_text())

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import FORGET, HOLDOUT, RETAIN, Command, write
+from tests.cli.conftest import FORGET, HOLDOUT, RETAIN, Command, fits, write
 from torch_alm import cli
 from torch_alm.cli import command as command_module
 from torch_alm.cli.files import check_distinct, read_entries
@@ -60,7 +60,7 @@ def refused(capsys: Any, tmp_path: Path, found: int, output: str = "out") -> str
     told = capsys.readouterr()
     assert found == 2
     assert "Traceback" not in told.err
-    assert all(len(line) <= 80 for line in told.err.splitlines())
+    assert all(map(fits, told.err.splitlines()))
     sentence = " ".join(told.err.split())
     assert sentence.startswith("torch-alm: ")
     assert sentence.count("torch-alm: ") == 1

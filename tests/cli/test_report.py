@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.conftest import FORGET, RETAIN, Command, report, write
+from tests.cli.conftest import FORGET, RETAIN, Command, fits, report, write
 from torch_alm.cli import report as report_module
 from torch_alm.cli.charts import (
     BOTTOM,
@@ -563,7 +563,7 @@ def test_terminal_fits_80_columns(
     assert command("attack", output="a") == 0
     told = capsys.readouterr()
     lines = told.out.splitlines() + re.split(r"[\r\n]+", told.err)
-    assert max(map(len, lines)) <= 80
+    assert all(map(fits, lines))
     bars = [line for line in lines if "lambda" in line and "/2" in line]
     assert any("violation" in bar and "gate open" in bar for bar in bars)
     assert any(line.startswith("Forget (5 rows)") for line in lines)
