@@ -15,7 +15,7 @@ from torch_alm.cli.methods import METHODS, Rates
 from torch_alm.cli.training import Training
 from torch_alm.language import collate, encode
 
-ALPHA, MU, LR, RHO, BETA = 1.0, 0.5, 1e-2, 0.05, 0.3
+ALPHA, MU, LR, RHO, BETA = 1.0, 0.5, 1e-2, 0.07, 0.3
 
 
 def token_losses(model: Any, batch: Any) -> tuple[Tensor, Tensor]:
@@ -183,3 +183,26 @@ def test_autocast_reaches_the_forward_and_leaves_the_weights(still: Any, rows: A
     Training(method, *rows, 0, epochs=1, batch_size=8, seed=0).run("", lambda: None, 15.0)
     assert set(seen) == {torch.bfloat16}
     assert {p.dtype for p in model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("key", "is_open", "passes"),
+    [
+        *(("dual", True, 2), ("dual", False, 1), ("saul", True, 4), ("saul", False, 3)),
+        *((key, is_open, 1 + is_open) for key in ("grad_diff", "npo", "simnpo")
+          for is_open in (True, False)),
+    ],
+)  # fmt: skip
+def test_a_closed_gate_saves_the_backward_passes_of_the_forget_side(
+    key: str, is_open: bool, passes: int, still: Any, rows: Any
+) -> None:
+    """SAUL looks at the forget loss beside the weights, and pays one to get there."""
+    rates = Rates(lr=LR, rho=RHO, mu=MU, beta=BETA)
+    goal = Goal("loss", 1e3 if is_open else 1e-9, "")
+    method = METHODS[key](still, goal, rates, nullcontext)
+    retain, forget = (collate(some, 0) for some in (rows[1][:2], rows[0][:2]))
+    forget["reference_nll"] = torch.zeros(2, dtype=torch.float64)
+    seen: list[Tensor] = []
+    still.lm_head.weight.register_hook(seen.append)
+    method.step(retain, forget)
+    assert len(seen) == passes

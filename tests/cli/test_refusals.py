@@ -1,11 +1,14 @@
 """What a new user does wrong costs a sentence, exit code 2, and nothing else."""
 
 import errno
+import io
 import json
 import os
+import pickle
 import re
 import shlex
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +20,11 @@ from tests.cli.conftest import FORGET, HOLDOUT, RETAIN, Command, fits, write
 from torch_alm import cli
 from torch_alm.cli import command as command_module
 from torch_alm.cli.files import check_distinct, read_entries
+from torch_alm.cli.goal import check_goal
 from torch_alm.cli.models import load, place
 from torch_alm.cli.options import parser
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.unfinished import Unfinished
 from torch_alm.cli.writing import (
     is_full_disk,
     write_folder,
@@ -408,6 +413,7 @@ def caused(cause: BaseException) -> RuntimeError:
         (OSError(errno.ENOSPC, "as another system says it"), True),
         (OSError(errno.EDQUOT, "as another system says it"), True),
         (OSError(errno.EACCES, "Permission denied"), False),
+        (RuntimeError("No space left on device"), True),
         (RuntimeError("I/O error: (os error 28)"), True),
         (RuntimeError("I/O error: code: 28"), True),
         (RuntimeError("[enforce fail] PytorchStreamWriter failed writing file"), True),
@@ -459,6 +465,56 @@ def test_a_folder_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None
     write_folder(path, lambda draft: (draft / "weights").write_text("new"))
     assert (path / "weights").read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_an_empty_folder_may_be_written_to_and_a_file_not(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("three years")
+    Unfinished(tmp_path / "new").check_free(force=False)
+    tmp_path.joinpath("empty").mkdir()
+    Unfinished(tmp_path / "empty").check_free(force=False)
+    with pytest.raises(Refusal, match="taken is not empty"):
+        Unfinished(taken).check_free(force=False)
+
+
+def test_a_state_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
+    unfinished = Unfinished(tmp_path)
+    unfinished.save({"weights": Refusal})
+    with pytest.raises(pickle.UnpicklingError):
+        unfinished.load()
+
+
+@pytest.mark.parametrize("role", ["forget", "retain", "holdout", "paraphrases"])
+def test_a_file_is_named_by_what_it_is_for(
+    command: Command, tmp_path: Path, capsys: Any, role: str
+) -> None:
+    missing: dict[str, Any] = {role: tmp_path / "none.jsonl"}
+    verb = "attack" if role == "paraphrases" else "unlearn"
+    assert f"cannot read the {role} file" in refused(capsys, tmp_path, command(verb, **missing))
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [("system", "be brief"), ("user", "A0 ?"), ("assistant", "Rome .")],
+        [("user", "A0 ?"), ("assistant", " "), ("user", "A0 ?"), ("assistant", "Rome .")],
+        [("assistant", "Yes ?"), ("user", " "), ("assistant", "Rome .")],
+    ],
+)
+def test_what_counts_in_a_conversation_is_its_end(tmp_path: Path, messages: Any) -> None:
+    turns = [{"role": role, "content": said} for role, said in messages]
+    (entry,) = read_entries(write(tmp_path / "chat.jsonl", [{"messages": turns}]), "forget")
+    assert (entry.prompt, entry.answer) == (messages[-2][1], "Rome .")
+    assert not entry.is_text
+    turns[-1]["content"] = " "
+    silent = write(tmp_path / "silent.jsonl", [{"messages": turns}])
+    with pytest.raises(Refusal, match=r"silent.jsonl, line 1: .* does not end with an answer"):
+        read_entries(silent, "forget")
+
+
+def test_a_text_that_is_too_short_is_named(command: Command, tmp_path: Path, capsys: Any) -> None:
+    path = write(tmp_path / "short.jsonl", [{"text": "A0 lives in Rome ."}, {"text": "Rome"}])
+    assert "short.jsonl, line 2" in refused(capsys, tmp_path, command("unlearn", forget=path))
 
 
 @pytest.mark.parametrize("rest", ["missing.jsonl", "with spaces in it/missing.jsonl"])
@@ -563,6 +619,18 @@ def test_tokenizers_are_told_of_no_threads_unless_the_user_has_said_something(
     assert seen == ["true", "false"]
 
 
+def test_what_is_said_is_there_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of hours is followed through a pipe, which Python buffers."""
+    for name, tell in (("stdout", command_module.say), ("stderr", command_module.complain)):
+        stream = io.TextIOWrapper(io.BytesIO(), write_through=False)
+        monkeypatch.setattr(sys, name, stream)
+        for text in ("a line", "more than a line " * 9):
+            tell(text)
+            assert text.split()[-1] in stream.buffer.getvalue().decode()  # pyright: ignore
+            stream.buffer.seek(0)
+            stream.buffer.truncate()
+
+
 def test_prose_is_wrapped_between_words_and_a_short_line_stays(capsys: Any) -> None:
     long = "one-hyphen two " * 12
     command_module.say(f"  a   table\n{long}\n\n{'x' * 80}")
@@ -580,3 +648,8 @@ def test_a_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch) 
     assert told.out == ""
     assert told.err.startswith("torch-alm: not_there, not_here cannot be imported")
     assert "torch-alm[hf]" in told.err
+
+
+def test_every_loss_above_zero_may_be_asked_for() -> None:
+    for alpha in (1e-6, 0.5, 1.0, 50.0):
+        check_goal(alpha, None)

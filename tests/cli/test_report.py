@@ -93,6 +93,9 @@ def test_report_json_holds_the_whole_run(unlearned: Path) -> None:
         assert set(model["numbers"]) == {"forget", "retain", "holdout"}
         assert 0 <= model["membership_auc"] <= 1
         assert [a["prompt"] for a in model["answers"]["forget"]] == [r["question"] for r in FORGET]
+        assert set(model["answers"]["retain"][0]) == {
+            *("where", "prompt", "reference", "answer", "rouge", "loss", "exact_match")
+        }
     assert {"certificate", "loss", "exact_match"} <= set(after["numbers"]["forget"])
     assert set(found["trace"][0]) == {"retain_loss", "forget", "violation", "lambda", "weight"}
     assert len(found["trace"]) == 12
@@ -143,6 +146,7 @@ def test_evaluate_is_the_same_report_of_one_model_or_two(
     assert code == 0
     one, two = report(unlearned), report(tmp_path / "e")
     assert one.keys() == two.keys()
+    assert [model["name"] for model in two["models"]] == ["original", "model"]
     for mine, theirs in zip(one["models"], two["models"], strict=True):
         assert mine["numbers"] == theirs["numbers"]
         assert mine["answers"] == theirs["answers"]
@@ -489,7 +493,8 @@ def test_lines_are_those_of_the_trace_beside_the_level(kind: str, title: str) ->
     charts = report_module.lines({"trace": trace, "goal": goal})
     assert [list(chart.values) for chart in charts] == [[1, 4], [2, 5], [3, 6]]
     assert [chart.level for chart in charts] == [0.5, None, None]
-    assert charts[0].title == title
+    titles = [title, "Retain loss", "λ, the price of forgetting too little"]
+    assert [chart.title for chart in charts] == titles
     assert all(list(chart.is_open) == [False, True] for chart in charts)
 
 
@@ -509,6 +514,14 @@ def test_chart_lies_within_its_frame_and_marks_open_stretches() -> None:
     assert [label for _, label in chart.x_ticks] == ["1", "3", "5"]
 
 
+@pytest.mark.parametrize("count", [2, 3, 7])
+def test_steps_are_as_far_apart_from_edge_to_edge(count: int) -> None:
+    points = Chart("x", [1.0] * count, None, [False] * count).points.split()
+    apart = (WIDTH - LEFT - RIGHT) / (count - 1)
+    found = [float(point.split(",")[0]) for point in points]
+    assert found == pytest.approx([LEFT + apart * i for i in range(count)], abs=0.05)
+
+
 @pytest.mark.parametrize("count", [1, 2, POINTS, POINTS + 1, 10_007])
 def test_long_runs_are_thinned_by_means(count: int) -> None:
     shown = thinned([float(i) for i in range(count)])
@@ -526,13 +539,14 @@ def test_every_step_is_in_one_mean_and_none_that_is_not_finite() -> None:
     assert [value for _, value in shown] == pytest.approx([fmean(v for _, v in p) for p in parts])
 
 
-@pytest.mark.parametrize("high", [1e-6, 0.03, 1, 7, 12, 1e5])
+@pytest.mark.parametrize("high", [1e-6, 0.03, 1, 5, 7, 12, 25, 1e5])
 def test_ticks_are_few_and_round(high: float) -> None:
     marks = ticks(0.0, high)
     assert 2 <= len(marks) <= 6
     assert marks[0] == 0
     assert marks[-1] <= high * (1 + 1e-9)
-    assert f"{marks[1]:e}"[:8] in ("1.000000", "2.000000", "5.000000")
+    steps = [f * 10.0**power for power in range(-9, 9) for f in (1, 2, 5)]
+    assert marks[1] == pytest.approx(min(step for step in steps if high / step <= 5 + 1e-9))
 
 
 @pytest.mark.parametrize(("low", "high"), [(-3.0, 7.0), (-0.024, 0.0), (-1e4, 5e4), (-2.0, 2.0)])

@@ -24,7 +24,7 @@ from transformers.utils import logging
 from tests.cli.conftest import FORGET, HOLDOUT, RETAIN, Command, report
 from torch_alm.cli.goal import Goal, goal_of
 from torch_alm.cli.methods import METHODS, Rates
-from torch_alm.cli.models import place, quiet
+from torch_alm.cli.models import Place, load, place, quiet
 from torch_alm.cli.options import parser
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.training import postfix
@@ -509,3 +509,9 @@ def test_every_epoch_sees_each_forget_row_once_in_a_seeded_order(
     assert [len(forget) for _, forget in orders[0]] == [4, 2, 4, 2]
     for epoch in (orders[0][:2], orders[0][2:]):
         assert sorted(i for _, forget in epoch for i in forget) == list(range(6))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_are_as_narrow_as_their_place(folder: Path, dtype: torch.dtype) -> None:
+    model, _ = load(str(folder), Place("cpu", autocast=False, dtype=dtype))
+    assert {p.dtype for p in model.parameters()} == {dtype}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -42,6 +43,7 @@ ROWS = {
     "extraction_strength": Shown("follows once begun", 0, percent=True),
     "certificate": Shown("certified not word for word", 0, percent=True),
 }
+MEMBERSHIP = Shown("forget against unseen", 2)
 
 
 def measure(
@@ -74,7 +76,7 @@ def read(model: LanguageModel, tokenizer: Tokenizer, rows: Encoded) -> list[Read
     if asked == whole:
         return said
     scored = read_answers(model, tokenizer, whole, texts=False)
-    return [_with_text(full, part.text) for full, part in zip(scored, said, strict=True)]
+    return [replace(full, text=part.text) for full, part in zip(scored, said, strict=True)]
 
 
 def numbers(readings: Sequence[Reading], answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -132,14 +134,3 @@ _ROUGE = RougeScorer(["rougeL"], use_stemmer=True)
 
 def _asked(entry: Entry, row: Row) -> Row:
     return (with_prefix(row, TEXT_SHARE) or row) if entry.is_text else row
-
-
-def _with_text(reading: Reading, text: str | None) -> Reading:
-    return Reading(
-        reading.loss,
-        reading.exact_match,
-        reading.certificate,
-        reading.extraction_strength,
-        reading.min_k,
-        text,
-    )

@@ -11,7 +11,7 @@ import jinja2
 
 from torch_alm.cli import charts
 from torch_alm.cli.charts import Chart
-from torch_alm.cli.measuring import ROWS, Shown
+from torch_alm.cli.measuring import MEMBERSHIP, ROWS, Shown
 from torch_alm.cli.writing import write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
@@ -39,7 +39,6 @@ def html(content: Content) -> str:
         loader=jinja2.PackageLoader("torch_alm.cli", ""),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        trim_blocks=False,
     )
     settings = {**content["settings"], "versions": _listed(content["versions"])}
     return environment.get_template("report.html.j2").render(
@@ -100,8 +99,8 @@ def table(models: Sequence[Content]) -> dict[str, Any] | None:
         for name, title in SETS.items()
         if name in models[-1]["numbers"]
     ]
-    auc = [cell(m["membership_auc"], Shown("membership AUC", 2)) for m in models]
-    parts.append({"name": "Membership", "rows": [{"name": "forget against unseen", "cells": auc}]})
+    auc = [cell(m["membership_auc"], MEMBERSHIP) for m in models]
+    parts.append({"name": "Membership", "rows": [{"name": MEMBERSHIP.told, "cells": auc}]})
     return {"columns": [m["name"] for m in models], "parts": parts}
 
 
