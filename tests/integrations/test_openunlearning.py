@@ -40,15 +40,16 @@ def test_overrides_are_completed_and_nothing_given_is_lost() -> None:
     start = ["--config-name=unlearn.yaml", f"hydra.searchpath=[{CONFIGS}]"]
     assert completed(["a=1"]) == [*start, "trainer=SAUL", "a=1"]
     assert completed(["trainer=ALM"]) == [*start, "trainer=ALM"]
-    assert completed(["--config-name=x"]) == [start[1], "trainer=SAUL", "--config-name=x"]
-    searched = ["b=2", "hydra.searchpath=[file:///c]", "a=1", "hydra.searchpath=[x,y]", "d=3"]
-    merged = f"hydra.searchpath=[{CONFIGS},file:///c,x,y]"
+    for named in (["--config-name=x"], ["--config-name", "x"], ["-cn=x"], ["-cn", "x"]):
+        assert completed(named) == [start[1], "trainer=SAUL", *named]
+    searched = ["b=2", "hydra.searchpath=[file:///c]", "a=1", "hydra.searchpath=[X,Y,X]", "d=3"]
+    merged = f"hydra.searchpath=[{CONFIGS},file:///c,X,Y,X]"
     assert completed(searched) == [start[0], merged, "trainer=SAUL", "b=2", "a=1", "d=3"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
 def test_says_how_it_is_used(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit, match=r"usage: .* CHECKOUT \[overrides\]"):
+    with pytest.raises(SystemExit, match=r"^usage: .* CHECKOUT \[overrides\]"):
         main(arguments)
 
 
@@ -96,7 +97,7 @@ from trainer import known
 from trainer.unlearn.base import UnlearnTrainer
 made = {name: issubclass(kind, UnlearnTrainer) for name, kind in known.items()}
 with open("seen.json", "w") as file:
-    json.dump([__name__, os.getcwd(), sys.argv, made], file)
+    json.dump([__name__, os.getcwd(), sys.argv, sys.path[0], made], file)
 """
 
 
@@ -130,9 +131,10 @@ def test_their_script_runs_as_it_would_on_its_own_and_knows_our_trainers(
 ) -> None:
     theirs = checkout(at_home / "theirs")
     main([given, "a=1"])
-    name, folder, arguments, made = json.loads((theirs / "seen.json").read_text())
+    name, folder, arguments, first, made = json.loads((theirs / "seen.json").read_text())
     assert (name, folder) == ("__main__", str(theirs))
     assert arguments[0] == str(theirs / "src" / "train.py")
+    assert first == str(theirs / "src"), "as Python would, so that no other `trainer` is found"
     assert {*arguments[1:]} >= {"a=1", "trainer=SAUL"}
     assert made == {"SAUL": True, "ALM": True}
 

@@ -93,7 +93,7 @@ def test_the_trainer_announces_epochs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", ["forget", "retain"])
 def test_a_side_without_rows_is_refused(side: str) -> None:
     rows = {"forget": toy.rows(2, 1), "retain": toy.rows(2, 2), side: []}
-    with pytest.raises(ValueError, match=f"nothing to {side}"):
+    with pytest.raises(ValueError, match=f"nothing to {side};"):
         PairedDataset(**rows)
 
 

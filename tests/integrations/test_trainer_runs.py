@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import transformers
 from torch import nn
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from tests.distributed.ranks import Ranks
 from tests.integrations import by_hand, toy
@@ -76,6 +77,13 @@ def test_two_ranks_resume_bit_exactly(ranks: Ranks, tmp_path: Path) -> None:
     for found, expected in zip(resumed, through, strict=True):
         assert found.multipliers == expected.multipliers[5:]
         assert all(torch.equal(found.theta[name], p) for name, p in expected.theta.items())
+
+
+def test_a_multiplier_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
+    trainer, _ = trained(ALMTrainer, tmp_path, max_steps=5)
+    torch.save({"multiplier": toy.Tokens}, tmp_path / "checkpoint-5" / "constraint.pt")
+    with pytest.raises(pickle.UnpicklingError):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
 
 
 def test_a_checkpoint_without_a_multiplier_is_refused(tmp_path: Path) -> None:
@@ -161,6 +169,25 @@ def test_stops_when_a_metric_leaves_its_bounds(bound: dict[str, float], tmp_path
     assert trainer.state.global_step == expected
 
 
+def test_a_bound_is_not_beyond_itself(tmp_path: Path) -> None:
+    state, control = TrainerState(), TrainerControl()
+    args = toy.arguments(tmp_path)
+    stop = StopOnMetric("loss", above=2.0, below=1.0)
+    for value in (2.0, 1.0):
+        stop.on_log(args, state, control, {"loss": value})
+        assert not control.should_training_stop
+    stop.on_log(args, state, control, {"loss": 2.0000001})
+    assert control.should_training_stop
+
+
+def test_one_step_is_enough_if_nothing_else_is_said(tmp_path: Path) -> None:
+    constraint = toy.constraint(alpha=-1.0)  # met from the start
+    given = {"constraint": constraint, "callbacks": [StopOnStatus(constraint)]}
+    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
+    trainer.train()
+    assert trainer.state.global_step == 1
+
+
 def test_a_stop_without_a_bound_is_refused() -> None:
     with pytest.raises(ValueError, match="'loss' has no bound, so it would never stop"):
         StopOnMetric("loss")
@@ -211,6 +238,25 @@ def test_the_best_checkpoint_is_the_best_of_those_that_meet_the_constraint(tmp_p
     assert trainer.model.head.weight[0, 0].item() == [0.0, 1.0, 0.5, -1.0, 0.1][best[1]]
 
 
+def test_without_a_forget_set_the_last_step_tells_whether_the_constraint_is_met(
+    tmp_path: Path,
+) -> None:
+    best = {"metric_for_best_model": "loss", "greater_is_better": False}
+    each = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "num_train_epochs": 3}
+    args = {**SAVING, **best, **each, "load_best_model_at_end": True}
+    args["lr_scheduler_type"] = "constant"
+    given = {**KINDS[SAULTrainer](), "eval_dataset": toy.rows(23, 2)}
+    trainer = toy.trainer(SAULTrainer, tmp_path, args=args, **given)
+    trainer.train()
+    lines = trainer.state.log_history
+    met = [line["constraint/violation"] <= 0 for line in lines if "constraint/violation" in line]
+    losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    assert len(met) == len(losses) and {*met} == {True, False}
+    loss, step = min((loss, i) for i, loss in enumerate(losses, 1) if met[i - 1])
+    assert loss > min(losses), "a step that does not meet it has the lowest loss"
+    assert trainer.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{step}")
+
+
 def test_nothing_is_the_best_if_nothing_meets_the_constraint(tmp_path: Path) -> None:
     trainer = evaluated(tmp_path, 99.0, [0.0, 1.0])
     with pytest.warns(UserWarning, match="no evaluation met the constraint") as told:
@@ -253,7 +299,36 @@ def test_outside_training_a_pair_has_the_loss_of_what_is_kept(kind: Any, tmp_pat
     assert (found.item(), outputs) == (pytest.approx(loss.item(), abs=1e-12), {})
     found, outputs = trainer.compute_loss(model, pair["retain"], return_outputs=True)
     assert found.item() == pytest.approx(loss.item(), abs=1e-12)
+    assert torch.equal(trainer.compute_loss(model, pair["retain"]), found)
     assert torch.equal(outputs.logits, model(pair["retain"]["input_ids"]).logits)
+
+
+def test_the_lagrangian_comes_with_outputs_where_they_are_asked_for(tmp_path: Path) -> None:
+    trainer = toy.trainer(ALMTrainer, tmp_path, **KINDS[ALMTrainer]())
+    pair = PairedCollator(toy.Tokens())([toy.pairs()[i] for i in range(4)])
+    model = trainer.model.train()
+    loss = trainer.compute_loss(model, pair)
+    trainer.constraint.discard()
+    found, outputs = trainer.compute_loss(model, pair, return_outputs=True)
+    assert (found.item(), outputs) == (loss.item(), {})
+
+
+class Pricing(SAULTrainer):
+    """Descends one quantity and measures another."""
+
+    def forget_objective(self, model: nn.Module, batch: Any) -> Any:
+        value = super().forget_objective(model, batch)
+        return -2 * value, value
+
+
+def test_what_is_measured_of_a_pair_is_its_second(tmp_path: Path) -> None:
+    given = {**KINDS[SAULTrainer](), "eval_dataset": {"forget": toy.rows(4, 1)}, "rho": 0.0}
+    usual, priced = (toy.trainer(kind, tmp_path, **given) for kind in (SAULTrainer, Pricing))
+    assert priced.evaluate()["eval_forget_loss"] == usual.evaluate()["eval_forget_loss"]
+    priced.train()
+    first = priced.state.log_history[0]
+    assert first["constraint/value"] == pytest.approx(2.6 - first["constraint/violation"])
+    assert first["constraint/value"] > 0
 
 
 # Refusals
@@ -286,25 +361,24 @@ def test_deepspeed_is_refused(kind: Any, tmp_path: Path, monkeypatch: pytest.Mon
         toy.trainer(kind, tmp_path, **KINDS[kind]())
 
 
-@pytest.mark.parametrize(("attribute", "words"), [("is_fsdp_enabled", "under FSDP by parameter")])
 def test_fsdp_is_refused_where_checkpoints_would_mix_the_sides(
-    attribute: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = Trainer.create_accelerator_and_postprocess
 
     def as_under_it(self: Any) -> None:
         make(self)
-        setattr(self, attribute, True)
+        self.is_fsdp_enabled = True
 
     monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", as_under_it)
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"^SAULTrainer: .* under FSDP by parameter"):
         toy.trainer(SAULTrainer, tmp_path, **KINDS[SAULTrainer]())
 
 
 def test_float16_is_refused(tmp_path: Path) -> None:
     arguments = toy.arguments(tmp_path)
     arguments.fp16 = True
-    with pytest.raises(ValueError, match="`fp16=True` brings a GradScaler"):
+    with pytest.raises(ValueError, match=r"^SAULTrainer: `fp16=True` brings a GradScaler"):
         SAULTrainer(toy.toy(), arguments, **KINDS[SAULTrainer]())
 
 
@@ -362,6 +436,61 @@ def test_both_sides_get_what_the_arguments_and_the_trainer_say(tmp_path: Path) -
     assert decays == [{0.1, 0.0}, {0.0}]
     assert {g["lr"] for g in dual.forget.param_groups} == {0.01}
     assert {g["betas"][1] for g in dual.param_groups} == {0.9}
+
+
+@pytest.mark.parametrize("sense", [">=", "<="])
+def test_both_sides_look_as_far_as_the_trainer_says(sense: str, tmp_path: Path) -> None:
+    given = {"constraint": toy.constraint(sense=sense), "sam": {"adaptive": True}}
+    trainer = toy.trainer(SAULTrainer, tmp_path, rho=0.2, forget_rho=0.3, **given)
+    dual = trainer.create_optimizer()
+    assert [(type(side), side.rho, side.adaptive) for side in (dual.retain, dual.forget)] == [
+        (SAM, 0.2, True),
+        (ReverseSAM if sense == ">=" else SAM, 0.3, True),
+    ]
+    flat = toy.trainer(SAULTrainer, tmp_path, rho=0.0, **given).create_optimizer()
+    assert {type(side) for side in (flat.retain, flat.forget)} == {torch.optim.AdamW}
+
+
+@pytest.mark.parametrize(("alpha", "passes"), [(99.0, 4), (-1.0, 3)], ids=["open", "closed"])
+def test_at_a_closed_gate_the_last_backward_pass_is_saved(
+    alpha: float, passes: int, tmp_path: Path
+) -> None:
+    """Of two micro-batches: before the last one nobody knows what the multiplier will be."""
+    given = {"constraint": toy.constraint(alpha=alpha), "rho": 0.0, "args": {"max_steps": 1}}
+    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
+    seen: list[Any] = []
+    trainer.model.head.weight.register_hook(seen.append)
+    trainer.train()
+    assert len(seen) == passes
+
+
+@pytest.mark.parametrize("kind", [SAMTrainer, SAULTrainer])
+def test_gradients_are_taken_by_the_accelerator_undivided(
+    kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It divides by its own count of micro-batches, which the shares have in them already."""
+    thetas = []
+    for count in (1, 4):
+        trainer = toy.trainer(kind, tmp_path, **KINDS[kind]())
+        seen: list[Any] = []
+        backward = trainer.accelerator.backward
+
+        def noted(loss: Any, backward: Any = backward, seen: Any = seen) -> None:
+            seen.append(loss)
+            backward(loss)
+
+        monkeypatch.setattr(trainer.accelerator, "backward", noted)
+        trainer.accelerator.gradient_state.plugin_kwargs["num_steps"] = count
+        trainer.train()
+        assert seen
+        thetas.append(toy.values(trainer.model))
+    torch.testing.assert_close(thetas[1], thetas[0], rtol=0, atol=1e-12)
+
+
+def test_several_losses_are_one(tmp_path: Path) -> None:
+    """As many as devices, if the model is one of `DataParallel`."""
+    trainer = toy.trainer(SAMTrainer, tmp_path, **KINDS[SAMTrainer]())
+    assert trainer._within(lambda: torch.tensor([1.0, 3.0])) == 2.0
 
 
 def test_sam_gets_what_the_trainer_says(tmp_path: Path) -> None:

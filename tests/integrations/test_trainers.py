@@ -177,15 +177,33 @@ def test_sam_is_sam_on_the_loss_over_all_batches_of_a_step(
     torch.testing.assert_close(found[0].theta, toy.values(model), rtol=0, atol=1e-12)
 
 
+def summed(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    """Somebody's loss function."""
+    return outputs.logits.logsumexp(-1)[labels >= 0].sum() / (num_items_in_batch or 7)
+
+
+# transformers before 5 asks nobody whether a loss is scaled
+SCALED = [None, True, False] if hasattr(Trainer, "loss_is_scaled_for_ga") else [None]
+
+
+@pytest.mark.parametrize("scaled", SCALED)
+@pytest.mark.parametrize("own", [None, summed], ids=["the model's loss", "a loss of one's own"])
 @pytest.mark.parametrize("accepts", [True, False], ids=["by item", "by batch"])
-def test_without_a_radius_sam_is_the_trainer_behind_it(accepts: bool, tmp_path: Path) -> None:
-    thetas = []
+def test_without_a_radius_sam_is_the_trainer_behind_it(
+    accepts: bool, own: Any, scaled: bool | None, tmp_path: Path
+) -> None:
+    thetas, losses = [], []
     for kind, given in ((SAMTrainer, {"rho": 0.0}), (Trainer, {})):
+        given |= {"compute_loss_func": own}
         trainer = toy.trainer(kind, tmp_path, toy.toy(0.2), **flat(), **given)
         trainer.model_accepts_loss_kwargs = accepts
+        if scaled is not None:
+            trainer.loss_is_scaled_for_ga = scaled
         trainer.train()
         thetas.append(toy.values(trainer.model))
+        losses.append([line["loss"] for line in trainer.state.log_history if "loss" in line])
     assert all(torch.equal(thetas[1][name], p) for name, p in thetas[0].items())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 class Doubling(Trainer):
