@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+MADE = "made by .ci/constraints.py"
 WITH_TORCH = {"sympy", "torch"}
 LIBRARIES = (
     "bench",
@@ -20,19 +21,19 @@ LIBRARIES = (
 
 def main(which: str) -> str:
     """The text of a constraints file."""
-    pinned = (ROOT / "constraints.txt").read_text().splitlines()
+    text = (ROOT / "constraints.txt").read_text()
     if which == "pinned":
-        lines = pinned
-    elif which == "free":
-        lines = [line for line in pinned if name_of(line) == "torch"]
-    else:
-        others = [line for line in pinned if name_of(line) not in WITH_TORCH]
-        lines = {
-            "newest-torch": others,
-            "oldest-torch": [*others, f"torch=={bounds('dependencies')['torch']}"],
-            "oldest": [*main("free").splitlines(), *oldest()],
-        }[which]
-    return "\n".join(lines) + "\n"
+        return text
+    pinned = [line for line in text.splitlines() if not line.startswith("#")]
+    others = [line for line in pinned if name_of(line) not in WITH_TORCH]
+    free = [line for line in pinned if name_of(line) == "torch"]
+    lines = {
+        "free": free,
+        "newest-torch": others,
+        "oldest-torch": [*others, f"torch=={bounds('dependencies')['torch']}"],
+        "oldest": [*free, *oldest()],
+    }[which]
+    return "\n".join([f"# {which}: {MADE}", *lines]) + "\n"
 
 
 def oldest() -> list[str]:

@@ -9,7 +9,7 @@ from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from torch_alm.cli.options import VERBS, parser
 
@@ -64,7 +64,8 @@ def public_names(module: Any) -> list[str]:
 
 
 def of_object(path: str, value: Any) -> Iterator[str]:
-    if not inspect.isclass(value):
+    # Whether the alias of a type or `Any` is a class differs between versions of Python.
+    if not inspect.isclass(value) or get_origin(value) is not None or value is Any:
         yield path + (signature(value) if inspect.isroutine(value) else "")
         return
     yield path + signature(value)
