@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import make_tokenizer
-from torch_alm.language import answer_ids, encode, encode_messages, encode_text, prompt_ids
+from torch_alm.language import (
+    answer_ids,
+    encode,
+    encode_messages,
+    encode_text,
+    prompt_ids,
+)
 
 CHAT = (
     "{% for m in messages %}{{ m.role + ' : ' + m.content + ' </s>' }}{% endfor %}"
@@ -97,6 +103,54 @@ def test_an_answer_that_does_not_merge_has_the_tokens_it_has_in_the_text() -> No
     row = encode(Beginning(), "q", "r")
     assert prompt_ids(row) == [1, *(ord(letter) for letter in "_Question: q\nAnswer:")]
     assert answer_ids(row) == [ord(" "), ord("r"), 0]
+
+
+class Ending(Letters):
+    """Ends whatever it is given, as T5's does."""
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        ids = super().__call__(text, add_special_tokens=add_special_tokens)["input_ids"]
+        return {"input_ids": [*ids, 0] if add_special_tokens else ids}
+
+
+def test_a_row_ends_once() -> None:
+    assert encode(Ending(), "q", "r") == encode(Letters(), "q", "r")
+    assert encode_text(Ending(), "ab") == encode_text(Letters(), "ab")
+
+
+class Asked(Letters):
+    """Keeps what its template is given."""
+
+    chat_template = "as below"
+    eos_token = "."
+
+    def __init__(self) -> None:
+        self.given: list[Any] = []
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> str:
+        self.given.append(([message["role"] for message in messages], options))
+        return "".join(message["content"] for message in messages)
+
+
+def test_a_template_is_given_roles_and_the_same_date_every_day() -> None:
+    tokenizer = Asked()
+    encode(tokenizer, "q", "r")
+    (asked, options), (probed, _) = tokenizer.given
+    assert (asked, probed) == (["system", "user"], ["system", "user", "assistant"])
+    assert options == {
+        "tokenize": False, "add_generation_prompt": True, "date_string": "10 Apr 2025",
+    }  # fmt: skip
+    assert [options["add_generation_prompt"] for _, options in tokenizer.given] == [True, False]
+
+
+@pytest.mark.parametrize(("room", "fits"), [(20, False), (21, True)])
+def test_a_prompt_may_take_all_room_but_that_of_one_token(room: int, fits: bool) -> None:
+    assert len(prompt_ids(encode(Letters(), "q", "r"))) == 1 + len("Question: q\nAnswer:") == 20
+    if fits:
+        assert answer_ids(encode(Letters(), "q", "r", room)) == [ord(" ")]
+        return
+    with pytest.raises(ValueError, match="takes 20 of 20 tokens"):
+        encode(Letters(), "q", "r", room)
 
 
 @pytest.mark.parametrize("contents", [("a",), ("a", "b", "c")])
