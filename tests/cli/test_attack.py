@@ -102,7 +102,9 @@ def test_rows_that_are_asked_are_the_first_and_of_the_length_that_was_asked_for(
 
 def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: Path) -> None:
     assert command("attack", "--relearn", 0, "--compare", folder) == 0
-    first, second = report(tmp_path / "out")["attacks"]
+    found = report(tmp_path / "out")
+    assert found["models"] == []
+    first, second = found["attacks"]
     assert (first["name"], second["name"]) == ("model", "compared")
     assert first["rows"] == second["rows"]
 

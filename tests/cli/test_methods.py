@@ -206,3 +206,13 @@ def test_a_closed_gate_saves_the_backward_passes_of_the_forget_side(
     still.lm_head.weight.register_hook(seen.append)
     method.step(retain, forget)
     assert len(seen) == passes
+
+
+def test_nothing_is_cached_of_what_is_only_learnt(still: Any, rows: Any) -> None:
+    method = METHODS["grad_diff"](
+        still, Goal("loss", 9.0, ""), Rates(LR, RHO, MU, BETA), nullcontext
+    )
+    seen: list[Any] = []
+    still.register_forward_hook(lambda _, __, found: seen.append(found.past_key_values))
+    method.step(*(collate(some[:2], 0) for some in rows))
+    assert seen == [None, None]

@@ -107,11 +107,15 @@ def test_a_row_to_forget_and_to_keep_at_once(
     sentence = refused(capsys, tmp_path, command("unlearn", retain=path))
     assert "forget.jsonl, line 3 and" in sentence
     assert "both.jsonl, line 9 are the same row; it would be forgotten and kept at" in sentence
-    for seen in (RETAIN[:3], FORGET[:3]):
+    for seen, more in (
+        (RETAIN[:3], " (and 2 more)"),
+        (FORGET[:2], " (and 1 more)"),
+        (FORGET[:1], ""),
+    ):
         path = write(tmp_path / "seen.jsonl", [HOLDOUT[0], *seen])
         sentence = refused(capsys, tmp_path, command("unlearn", holdout=path))
         assert "line 1 and" in sentence
-        assert "seen.jsonl, line 2 are the same row (and 2 more); what was trained on" in sentence
+        assert f"seen.jsonl, line 2 are the same row{more}; what was trained on" in sentence
     path = write(tmp_path / "new.jsonl", [{**FORGET[0], "answer": "elsewhere"}])
     check_distinct(read_entries(files["forget"], ""), read_entries(path, ""), "nothing")
 
@@ -639,6 +643,8 @@ def test_prose_is_wrapped_between_words_and_a_short_line_stays(capsys: Any) -> N
     assert max(map(len, told)) <= 80
     assert " ".join(told[1:-2]).split() == long.split()
     assert len(told) == 1 + 3 + 2
+    command_module.say("to " * 60)
+    assert len(capsys.readouterr().out.splitlines()[0]) == 80, "as long as a line may be"
 
 
 def test_a_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,7 +90,7 @@ def thinned(values: Sequence[float]) -> list[tuple[float, float]]:
 def ticks(low: float, high: float) -> list[float]:
     """Two to six round numbers from low to high."""
     step = 10.0 ** math.floor(math.log10(high - low))
-    step = next(step * f for f in (0.2, 0.5, 1.0, 2.0, 5.0) if (high - low) / (step * f) <= 5)
+    step = next(step * f for f in (0.2, 0.5, 1.0, 2.0) if (high - low) / (step * f) <= 5)
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
