@@ -488,7 +488,7 @@ def test_a_verdict_is_a_sentence(kind: str, alpha: float, told: str) -> None:
 @pytest.mark.parametrize(("kind", "title"), [("loss", "Forget loss"), ("rate", "Certified rate")])
 def test_lines_are_those_of_the_trace_beside_the_level(kind: str, title: str) -> None:
     keys = ("forget", "retain_loss", "lambda", "weight")
-    trace = [dict(zip(keys, numbers, strict=True)) for numbers in ((1, 2, 3, 0), (4, 5, 6, 7))]
+    trace = [dict(zip(keys, numbers, strict=True)) for numbers in ((1, 2, 3, 0), (4, 5, 6, 0.7))]
     goal = {"kind": kind, "alpha": 0.5, "source": "x"}
     charts = report_module.lines({"trace": trace, "goal": goal})
     assert [list(chart.values) for chart in charts] == [[1, 4], [2, 5], [3, 6]]

@@ -433,12 +433,14 @@ def test_a_level_of_unseen_rows_is_their_mean_loss_with_its_error(
 
 def test_a_run_says_what_it_is_about(command: Command, tmp_path: Path, capsys: Any) -> None:
     assert command("unlearn", "--certify", 0.5, "--epochs", 1) == 0
-    told = " ".join(capsys.readouterr().out.split())
+    found = capsys.readouterr()
+    told = " ".join(found.out.split())
     assert told.startswith(
         "Measuring the model as it is. "
         "Forgetting until 0.5 of answers, certified (--certify). before after"
     )
     assert told.endswith(f" {tmp_path / 'out'}: model, report.html, report.json.")
+    assert found.err.strip().startswith("saul "), "the bar has the name of the method"
     assert command("unlearn", "--epochs", 1, output="b") == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "Forgetting until 4 nats per token (the default; --holdout measures one)." in told
@@ -515,3 +517,25 @@ def test_every_epoch_sees_each_forget_row_once_in_a_seeded_order(
 def test_weights_are_as_narrow_as_their_place(folder: Path, dtype: torch.dtype) -> None:
     model, _ = load(str(folder), Place("cpu", autocast=False, dtype=dtype))
     assert {p.dtype for p in model.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize(("saved", "there"), [(2, 2), (2, 1), (0, 1), (2, 0), (0, 0)])
+def test_the_random_states_of_devices_return_where_there_are_as_many(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, saved: int, there: int
+) -> None:
+    """With another number of devices no run goes on bit for bit; it goes on."""
+    rows = [encode(tokenizer, **row) for row in FORGET]
+    method = METHODS["dual"](model, Goal("loss", 1.0, ""), Rates(1e-3, 0.0, 0.1, 0.0), nullcontext)
+    run = Training(method, rows, rows, 0, epochs=1, batch_size=4, seed=0)
+    states = [torch.tensor([i], dtype=torch.uint8) for i in range(saved)]
+    given: list[Any] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: saved > 0)
+    monkeypatch.setattr("torch.cuda.get_rng_state_all", lambda: states)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    monkeypatch.setattr("torch.cuda.set_rng_state_all", given.append)
+    state = run.state()
+    assert len(state["random"]) == 1 + saved
+    drawn = torch.rand(3)
+    run.load(state)
+    assert torch.equal(torch.rand(3), drawn)
+    assert given == ([states] if saved == there > 0 else [])
