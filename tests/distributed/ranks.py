@@ -40,17 +40,18 @@ class Ranks:
         """What each rank returns; an `AssertionError` with its traceback where one raised.
 
         A collective that waits longer than `timeout` seconds raises on the rank that waits. A rank
-        that dies returns `None`, and a new pair is started.
+        that dies returns `None`. After either a new pair is started: what one rank did not join
+        would keep the two from meeting again.
         """
         self._calls += 1
         store = str(self._folder / f"group-{self._calls}")
         for end in self._ends:
             end.send((store, timeout, function, args))
         answers = [self._answer(end) for end in self._ends]
-        if None in answers:
+        failures = [a[1] for a in answers if a is not None and not a[0]]
+        if failures or None in answers:
             self.stop()
             self._start()
-        failures = [a[1] for a in answers if a is not None and not a[0]]
         assert not failures, "\n".join(failures)
         return [None if a is None else a[1] for a in answers]
 
@@ -81,6 +82,7 @@ def _serve(rank: int, end: Connection) -> None:
                 world_size=WORLD,
                 timeout=timedelta(seconds=timeout),
             )
+            dist.barrier()  # or a rank could leave before the other has joined
             answer = True, function(rank, *args)
         except BaseException:
             answer = False, f"rank {rank}:\n{traceback.format_exc()}"
