@@ -31,8 +31,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
+from benchmarks.code_lines import code_lines
 from benchmarks.results import replace
-from benchmarks.snippets import code_lines
 from torch_alm import SAM
 
 RHO, LR = 0.5, 0.05

@@ -5,7 +5,6 @@ The same loop in each library, written as its documentation does; `code_lines` c
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import cooper
@@ -13,6 +12,7 @@ import torch
 from humancompatible.train.dual_optim import ALM
 from torch.optim import SGD
 
+from benchmarks.code_lines import code_lines
 from torch_alm import ALMConstraint
 
 
@@ -81,16 +81,6 @@ def with_cooper(
             state.compute_dual_lagrangian().backward()
             both.dual_step()
     return problem.constraint.multiplier.weight.item()
-
-
-def code_lines(*parts: Any) -> int:
-    """Lines of code in bodies: a class's own first line counts, a function's signature does not."""
-    count = 0
-    for part in parts:
-        lines = [line for line in inspect.getsource(part).splitlines() if line.strip()]
-        first = next(i for i, line in enumerate(lines) if line.rstrip().endswith(":"))
-        count += len(lines) - first - 1 + inspect.isclass(part)
-    return count
 
 
 LINES = {

@@ -10,8 +10,9 @@ pytest.importorskip(
     "humancompatible.train", reason="compares with humancompatible-train, which is not installed"
 )
 
+from benchmarks.code_lines import code_lines
 from benchmarks.controllers import LIBRARIES, filtered_noise, resumes, solve, survives_nan
-from benchmarks.snippets import LINES, SNIPPETS, code_lines
+from benchmarks.snippets import LINES, SNIPPETS
 from tests.problems import EASY
 
 PROBLEMS = {problem.name: problem for problem in EASY}
