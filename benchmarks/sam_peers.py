@@ -151,25 +151,31 @@ def alone(library: Any) -> float:
 
 def resumed(library: Any) -> float:
     """As many from a checkpoint in memory, with a new optimizer around new parameters."""
-    model = network()
-    optimizer = library.make(model.parameters())
-    train(library, model, optimizer, range(STEPS))
-    other = copy.deepcopy(model)
-    again = library.make(other.parameters())
-    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    train(library, other, again, range(STEPS, 2 * STEPS))
-    return apart(other, expected(2 * STEPS))
+
+    def hand_over(_: nn.Module, optimizer: Any, __: nn.Module, again: Any) -> None:
+        again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+    return continued(library, hand_over)
 
 
 def through_distributed_checkpoint(library: Any) -> float:
     """The same through `torch.distributed.checkpoint.state_dict`, which names parameters."""
+
+    def hand_over(model: nn.Module, optimizer: Any, other: nn.Module, again: Any) -> None:
+        state = get_optimizer_state_dict(model, optimizer)
+        set_optimizer_state_dict(other, again, copy.deepcopy(state))
+
+    return continued(library, hand_over)
+
+
+def continued(library: Any, hand_over: Callable[[nn.Module, Any, nn.Module, Any], None]) -> float:
+    """Train, hand the optimizer's state over to another one, and train that."""
     model = network()
     optimizer = library.make(model.parameters())
     train(library, model, optimizer, range(STEPS))
     other = copy.deepcopy(model)
     again = library.make(other.parameters())
-    state = get_optimizer_state_dict(model, optimizer)
-    set_optimizer_state_dict(other, again, copy.deepcopy(state))
+    hand_over(model, optimizer, other, again)
     train(library, other, again, range(STEPS, 2 * STEPS))
     return apart(other, expected(2 * STEPS))
 
