@@ -66,9 +66,10 @@ def test_the_workflow_types_no_check_of_its_own() -> None:
 
 def test_ci_run_types_what_contributing_tells_developers_to_type() -> None:
     checks = {"ruff check .", "pyright", "lint-imports"}
-    script = set(read(".ci/run").splitlines())
+    script = {line.strip() for line in read(".ci/run").splitlines()}
     assert checks <= script
     assert all(f"`{check}`" in read("CONTRIBUTING.md") for check in checks)
+    assert CONSTRAINTS["MADE"] in read(".ci/run"), "types are those of the pinned torch"
     for helper in re.findall(r"\.ci/\w+\.py", read(".ci/run")):
         assert (ROOT / helper).is_file()
 
