@@ -659,3 +659,6 @@ def test_a_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch) 
 def test_every_loss_above_zero_may_be_asked_for() -> None:
     for alpha in (1e-6, 0.5, 1.0, 50.0):
         check_goal(alpha, None)
+    for alpha in (0.0, -1e-6):
+        with pytest.raises(Refusal, match="asks for nothing"):
+            check_goal(alpha, None)
