@@ -37,21 +37,27 @@ def rehearsal() -> Iterator[None]:
 
 
 class RandomState:
-    """The random state of the CPU and of the devices some tensors live on."""
+    """The random state of the CPU, of all GPUs, and of other devices some tensors live on."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._cpu = torch.get_rng_state()
-        self._devices = get_device_states(*tensors)
+        # Weights may be offloaded to the host and dropout be drawn on a GPU: all of those count.
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
+        self._kind = next((device.type for device in others), "cuda")
+        self._devices = get_device_states(*others.values())
 
     def replay(self) -> None:
         """Go back to this state, so that the next pass draws the same numbers."""
         torch.set_rng_state(self._cpu)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
         devices, states = self._devices
         if devices:
-            set_device_states(devices, states)
+            set_device_states(devices, states, device_type=self._kind)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """One objective and the way to differentiate it.
 
