@@ -7,17 +7,18 @@ checkpoints and trainers find one truth wherever they look.
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim import optimizer as torch_optimizer  # pyright: ignore[reportAttributeAccessIssue]
 
+from torch_alm import _gradients as gradients
+from torch_alm import _interrupts as interrupts
 from torch_alm._gradients import Backward, Evaluation
+from torch_alm._interrupts import Call
 
 Objective = Callable[[], Any]
 
@@ -68,6 +69,10 @@ class Wrapper(Optimizer, ABC):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters."""
         self._face.zero_grad(set_to_none)
+
+    @abstractmethod
+    def _update(self) -> list[Call]:
+        """The calls of `step`, without hooks, for whoever makes them."""
 
     @abstractmethod
     def _state_dict(self) -> dict[str, Any]: ...
@@ -184,35 +189,6 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return list(dict.fromkeys(p for group in optimizer.param_groups for p in group["params"]))
 
 
-@contextmanager
-def global_hooks_silenced() -> Iterator[None]:
-    """Inside, steps run no global hooks: those of the outermost step have run already."""
-    names = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-    saved = {name: getattr(torch_optimizer, name) for name in names}
-    for name in names:
-        setattr(torch_optimizer, name, OrderedDict())
-    try:
-        yield
-    finally:
-        for name, hooks in saved.items():
-            setattr(torch_optimizer, name, hooks)
-
-
-@contextmanager
-def hooks_silenced(optimizer: Optimizer) -> Iterator[None]:
-    """Inside, this optimizer's steps run no hooks at all."""
-    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    saved = {name: getattr(optimizer, name) for name in names}
-    for name in names:
-        setattr(optimizer, name, OrderedDict())
-    try:
-        with global_hooks_silenced():
-            yield
-    finally:
-        for name, hooks in saved.items():
-            setattr(optimizer, name, hooks)
-
-
 def is_scaled(wrapper: Wrapper) -> bool:
     """Whether a GradScaler is calling."""
     return "found_inf" in vars(wrapper)
@@ -235,13 +211,31 @@ def refuse_closure_under_scaler(wrapper: Wrapper, closure: object, owner: str) -
         )
 
 
-@torch.no_grad()
-def unscale(wrapper: Wrapper) -> bool:
-    """Undo the loss scale a GradScaler left in `.grad`; whether the gradients are finite."""
-    if not is_scaled(wrapper):
-        return True
-    if wrapper.grad_scale is not None:  # `None` after the user's own `unscale_`
-        for p in parameters(wrapper):
-            if p.grad is not None:
-                p.grad.div_(wrapper.grad_scale.to(p.grad.device))
+def found_finite(wrapper: Wrapper) -> bool:
+    """Whether the GradScaler that is calling found all gradients finite."""
     return wrapper.found_inf.item() == 0
+
+
+@torch.no_grad()
+def run_unscaled(wrapper: Wrapper, calls: Sequence[Call]) -> None:
+    """Make the calls without the loss scale that a GradScaler left in `.grad`.
+
+    If one of them fails, the gradients are as they were and the scaler has its loan back: it clears
+    both itself only after a step that returned.
+    """
+    params, done = parameters(wrapper), list[object]()
+    scaled = gradients.read(params)
+    plan = [partial(gradients.put, params, _unscaled(scaled, wrapper.grad_scale)), *calls]
+    try:
+        interrupts.run(plan, done)
+    except BaseException:
+        if len(done) < len(plan):
+            gradients.put(params, scaled)
+        leave_scaler(wrapper)
+        raise
+
+
+def _unscaled(register: gradients.Register, scale: Tensor | None) -> gradients.Register:
+    if scale is None:  # after the user's own `unscale_`
+        return register
+    return [None if g is None else g / scale.to(g.device) for g in register]

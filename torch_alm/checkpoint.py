@@ -126,8 +126,7 @@ def _initialise(side: Optimizer, missing: list[Tensor]) -> None:
         if rate is not None:
             group["lr"] = torch.zeros_like(rate) if isinstance(rate, Tensor) else 0.0
     try:
-        with wrapper.hooks_silenced(side):
-            side.step()
+        side.step()
     finally:
         gradients.put(params, grads)
         for group, rate in zip(side.param_groups, rates, strict=True):
