@@ -115,6 +115,7 @@ class ObjectiveOptimizer(Wrapper):
     """
 
     sign: ClassVar[int]
+    base: Optimizer
     _scratch: dict[Tensor, Tensor]
 
     def share_memory(self, other: "ObjectiveOptimizer") -> None:
@@ -177,6 +178,13 @@ def _refuse_sharding_engine(base: object, owner: str) -> None:
             "forget))` and `constraint.step()` after `engine.step()`, or FSDP2 with torch's "
             "optimizers?"
         )
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that has the state, whose `step` needs no perturbed gradient."""
+    while isinstance(optimizer, ObjectiveOptimizer):
+        optimizer = optimizer.base
+    return optimizer
 
 
 def parameters(optimizer: Optimizer) -> list[Tensor]:
