@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
@@ -76,6 +77,7 @@ def train(
     """The plain loop; optimizers that draw random numbers draw the same from each beginning."""
     torch.manual_seed(steps.start)
     random.seed(steps.start)
+    np.random.seed(steps.start)
     for step in steps:
         backward(net, optimizer, step)
         optimizer.step()

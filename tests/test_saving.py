@@ -3,8 +3,10 @@
 import copy
 import random
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from tests.resuming import backward, model, saul, theta, train
+from tests.resuming import Distributed, backward, model, saul, theta, train
 from tests.table import assert_same
 from torch_alm import SAM, DualOptimizer
 from torch_alm.checkpoint import DualState
@@ -38,8 +40,13 @@ class Counting(Optimizer):
                     continue
                 state = self.state[p]
                 state.setdefault("total", torch.zeros_like(p)).add_(p.grad)
-                noise = torch.randn_like(p) + random.random()
+                noise = torch.randn_like(p) + random.random() + np.random.rand()
                 p.mul_(0.9).add_(state["total"] + noise, alpha=-0.01 / group["step"])
+
+
+def drawn() -> list[Any]:
+    """The random state of all there is to draw from."""
+    return [torch.get_rng_state(), list(random.getstate()[1]), np.random.get_state()[1].tolist()]
 
 
 def everything(net: nn.Module, optimizer: DualOptimizer) -> Any:
@@ -49,7 +56,7 @@ def everything(net: nn.Module, optimizer: DualOptimizer) -> Any:
     changing = {
         "theta": list(net.parameters()),
         "gradients": [p.grad for p in net.parameters()],
-        "random": [torch.get_rng_state(), list(random.getstate()[1])],
+        "random": drawn(),
         "states": [list(side.state.values()) for side in sides],
         "attributes": [{name: vars(side).get(name) for name in kept} for side in sides],
         "groups": [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups],
@@ -90,10 +97,10 @@ def test_loading_touches_no_weight_gradient_or_random_state(base: Any) -> None:
     saved = copy.deepcopy(DualState(net, optimizer).state_dict())
     backward(other, loaded, 7)
     before = copy.deepcopy([theta(other), [p.grad for p in other.parameters()]])
-    drawn = [torch.get_rng_state(), list(random.getstate()[1])]
+    at = drawn()
     DualState(other, loaded).load_state_dict(saved)
     assert_same([theta(other), [p.grad for p in other.parameters()]], before)
-    assert_same([torch.get_rng_state(), list(random.getstate()[1])], drawn)
+    assert_same(drawn(), at)
     assert_same(loaded.state_dict(), optimizer.state_dict())
 
 
@@ -157,6 +164,27 @@ def test_an_optimizer_that_cannot_be_asked_says_so() -> None:
     optimizer = DualOptimizer(SGD(net.parameters(), lr=0.1), Picky(net.parameters(), lr=0.1))
     with pytest.raises(RuntimeError, match=r"a copy of Picky could not step .* Did you mean"):
         DualState(net, optimizer).state_dict()
+
+
+def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(
+    tmp_path: Path,
+) -> None:
+    class Late(SGD):
+        def step(self, closure: Any = None) -> None:
+            super().step()
+            for state in self.state.values():
+                state["late" if "early" in state else "early"] = torch.ones(())
+
+    def late(net: nn.Module) -> DualOptimizer:
+        return DualOptimizer(*(Late(net.parameters(), lr=0.1, momentum=0.9) for _ in range(2)))
+
+    net, other = model(), model()
+    optimizer, fresh = late(net), late(other)
+    train(net, optimizer, range(2))
+    saved = Distributed(net, optimizer, str(tmp_path))
+    with pytest.raises(ValueError, match=r"\['late'\] of '0.weight' was saved and not read"):
+        saved.load(other, fresh)
+    assert not fresh.retain.state and not fresh.forget.state
 
 
 def named(net: nn.Module, prefix: str) -> list[tuple[str, nn.Parameter]]:

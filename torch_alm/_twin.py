@@ -6,8 +6,10 @@ counts may stand in groups or attributes, and weight decay need not depend on th
 
 import copy
 import random
+import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -38,14 +40,24 @@ def fresh_state(
     stand_in = nn.Parameter(p.detach().clone())
     gradients.put([stand_in], [torch.zeros_like(stand_in)])
     twin = _twin(optimizer, p, stand_in, settings or {})
+    with _random_state_kept(p), wrapper.global_hooks_silenced():
+        twin.step()
+    return twin.state[stand_in]
+
+
+@contextmanager
+def _random_state_kept(p: Tensor) -> Iterator[None]:
+    """torch's, Python's, and NumPy's where somebody has imported it."""
+    numpy = sys.modules.get("numpy")
     drawn, python_drawn = RandomState([p]), random.getstate()
+    numpy_drawn = None if numpy is None else numpy.random.get_state()
     try:
-        with wrapper.global_hooks_silenced():
-            twin.step()
+        yield
     finally:
         drawn.replay()
         random.setstate(python_drawn)
-    return twin.state[stand_in]
+        if numpy is not None:
+            numpy.random.set_state(numpy_drawn)
 
 
 def _twin(

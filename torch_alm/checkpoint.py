@@ -66,7 +66,9 @@ class DualState(Stateful):
         """
         named = {name: _named(self.model, side) for name, side in self._sides.items()}
         stepped = {
-            name: [fqn for fqn, p in _names(named[name], side) if side.state.get(p)]
+            name: {
+                fqn: [*side.state[p]] for fqn, p in _names(named[name], side) if side.state.get(p)
+            }
             for name, side in self._sides.items()
         }
         rest = {"control": self.optimizer.control_state_dict(), "stepped": stepped}
@@ -76,8 +78,9 @@ class DualState(Stateful):
         """Restore both sides, and the constraint where there is one.
 
         Raises:
-            ValueError: if only one of the two has a constraint, or parameters that share a group
-                here did not where this was saved. Nothing is loaded then.
+            ValueError: if only one of the two has a constraint, parameters that share a group here
+                did not where this was saved, or some state was saved that could not be foreseen,
+                and so was not read. Nothing is loaded then.
         """
         rest = _unpacked(state_dict["rest"])
         names = {name: _fqns(self.model, side) for name, side in self._sides.items()}
@@ -85,6 +88,8 @@ class DualState(Stateful):
             name: _in_order(state_dict[name], names[name], side)
             for name, side in self._sides.items()
         }
+        for name in self._sides:
+            _check_read(rest["stepped"][name], state_dict[name]["state"])
         self.optimizer.load_control_state_dict(rest["control"])
         for name, side in self._sides.items():
             set_optimizer_state_dict(self.model, _Still(side), ordered[name])
@@ -176,6 +181,18 @@ def _moved(settings: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, An
         name: value.to(devices[name]) if name in devices and isinstance(value, Tensor) else value
         for name, value in settings.items()
     }
+
+
+def _check_read(saved: Mapping[str, list[str]], found: Mapping[str, Any]) -> None:
+    """Raise if a checkpoint has more than was asked of it, which is what a copy's step made."""
+    unread = {fqn: lost for fqn, keys in saved.items() if (lost := {*keys} - {*found.get(fqn, {})})}
+    if unread:
+        fqn, lost = next(iter(unread.items()))
+        raise ValueError(
+            f"DualState.load_state_dict: {sorted(lost)} of {fqn!r} was saved and not read, since "
+            f"a first step makes none (so for {len(unread)} parameters); training would go on "
+            "without. Did you mean `torch.save(optimizer.state_dict())`, which foresees nothing?"
+        )
 
 
 def _packed(rest: dict[str, Any]) -> bytes:
