@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer  # pyright: ignore[reportAttributeAccessIssue]
 
+from torch_alm import _gradients as gradients
 from torch_alm._gradients import Backward, Evaluation
 
 Objective = Callable[[], Any]
@@ -94,18 +95,33 @@ class Wrapper(Optimizer, ABC):
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
+    @abstractmethod
+    def _awaits_step(self) -> bool:
+        """Whether a backward has run whose gradients `step` has not used yet."""
+
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do."""
+        """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do.
+
+        Between backward and step that is the gradients, too: torch's copies of a parameter have
+        none, and the next step would take what is kept here without its other half.
+        """
         dropped = ("step", "_scratch")
-        return {
+        kept = {
             name: value
             for name, value in self.__dict__.items()
             if name not in dropped and not name.endswith("_hooks")
         }
+        return (
+            {**kept, "gradients": gradients.read(parameters(self))} if self._awaits_step() else kept
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what `__getstate__` kept, with empty hooks."""
-        super().__setstate__(state)
+        attributes = dict(state)
+        register = attributes.pop("gradients", None)
+        super().__setstate__(attributes)
+        if register is not None:
+            gradients.put(parameters(self), register)
 
 
 class ObjectiveOptimizer(Wrapper):
