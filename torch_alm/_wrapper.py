@@ -70,6 +70,20 @@ class Wrapper(Optimizer, ABC):
         """Clear the gradients of all parameters."""
         self._face.zero_grad(set_to_none)
 
+    def train(self) -> None:
+        """Put those wrapped optimizers that have modes (schedule-free ones) into the training mode.
+
+        The last one first: both sides of a `DualOptimizer` move the same weights, and what `eval`
+        did last has to be undone first.
+        """
+        for base in [*self._bases.values()][::-1]:
+            _enter(base, "train")
+
+    def eval(self) -> None:
+        """Put those wrapped optimizers that have modes into that of evaluation."""
+        for base in self._bases.values():
+            _enter(base, "eval")
+
     @abstractmethod
     def _state_dict(self) -> dict[str, Any]: ...
 
@@ -149,6 +163,13 @@ class ObjectiveOptimizer(Wrapper):
         wanted: Callable[[Evaluation], bool] | None = None,
     ) -> Evaluation:
         """`.grad += weight * gradient` at that point, if wanted; the objective's numbers there."""
+
+
+def _enter(base: Optimizer, mode: str) -> None:
+    """torch's optimizers have no modes; those that have them name them as modules do."""
+    method = getattr(base, mode, None)
+    if callable(method):
+        method()
 
 
 def _owned(entry: object) -> object:
