@@ -70,6 +70,20 @@ class Wrapper(Optimizer, ABC):
         """Clear the gradients of all parameters."""
         self._face.zero_grad(set_to_none)
 
+    def train(self) -> None:
+        """Put those wrapped optimizers that have modes (schedule-free ones) into the training mode.
+
+        The last one first: both sides of a `DualOptimizer` move the same weights, and what `eval`
+        did last has to be undone first.
+        """
+        for base in [*self._bases.values()][::-1]:
+            _enter(base, "train")
+
+    def eval(self) -> None:
+        """Put those wrapped optimizers that have modes into that of evaluation."""
+        for base in self._bases.values():
+            _enter(base, "eval")
+
     @abstractmethod
     def _update(self) -> list[Call]:
         """The calls of `step`, without hooks, for whoever makes them."""
@@ -99,18 +113,33 @@ class Wrapper(Optimizer, ABC):
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
+    @abstractmethod
+    def _awaits_step(self) -> bool:
+        """Whether a backward has run whose gradients `step` has not used yet."""
+
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do."""
+        """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do.
+
+        Between backward and step that is the gradients, too: torch's copies of a parameter have
+        none, and the next step would take what is kept here without its other half.
+        """
         dropped = ("step", "_scratch")
-        return {
+        kept = {
             name: value
             for name, value in self.__dict__.items()
             if name not in dropped and not name.endswith("_hooks")
         }
+        return (
+            {**kept, "gradients": gradients.read(parameters(self))} if self._awaits_step() else kept
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what `__getstate__` kept, with empty hooks."""
-        super().__setstate__(state)
+        attributes = dict(state)
+        register = attributes.pop("gradients", None)
+        super().__setstate__(attributes)
+        if register is not None:
+            gradients.put(parameters(self), register)
 
 
 class ObjectiveOptimizer(Wrapper):
@@ -120,6 +149,7 @@ class ObjectiveOptimizer(Wrapper):
     """
 
     sign: ClassVar[int]
+    base: Optimizer
     _scratch: dict[Tensor, Tensor]
 
     def share_memory(self, other: "ObjectiveOptimizer") -> None:
@@ -137,6 +167,13 @@ class ObjectiveOptimizer(Wrapper):
         wanted: Callable[[Evaluation], bool] | None = None,
     ) -> Evaluation:
         """`.grad += weight * gradient` at that point, if wanted; the objective's numbers there."""
+
+
+def _enter(base: Optimizer, mode: str) -> None:
+    """torch's optimizers have no modes; those that have them name them as modules do."""
+    method = getattr(base, mode, None)
+    if callable(method):
+        method()
 
 
 def _owned(entry: object) -> object:
@@ -182,6 +219,13 @@ def _refuse_sharding_engine(base: object, owner: str) -> None:
             "forget))` and `constraint.step()` after `engine.step()`, or FSDP2 with torch's "
             "optimizers?"
         )
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that has the state, whose `step` needs no perturbed gradient."""
+    while isinstance(optimizer, ObjectiveOptimizer):
+        optimizer = optimizer.base
+    return optimizer
 
 
 def parameters(optimizer: Optimizer) -> list[Tensor]:

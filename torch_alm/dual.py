@@ -454,10 +454,10 @@ class DualOptimizer(wrapper.Wrapper):
             self.retain._has_warned = True  # SAM has nothing to add to this
 
     def control_state_dict(self) -> dict[str, Any]:
-        """The constraint's state and the gate's: all but the states of the two sides."""
+        """The constraint's state, the gate's and the count: all but the states of the two sides."""
         constraint = None if self.constraint is None else self.constraint.state_dict()
-        gate = {"gate": state} if (state := self._gate.state()) else {}
-        return {"constraint": constraint, **gate}
+        other = {"gate": self._gate.state(), "skipped": self.skipped}
+        return {"constraint": constraint, **{key: found for key, found in other.items() if found}}
 
     def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore `control_state_dict()`."""
@@ -465,6 +465,7 @@ class DualOptimizer(wrapper.Wrapper):
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
         self._gate.load(state_dict.get("gate", {}))
+        self.skipped = state_dict.get("skipped", 0)
 
     def _state_dict(self) -> dict[str, Any]:
         sides = {name: base.state_dict() for name, base in self._bases.items()}
@@ -475,6 +476,9 @@ class DualOptimizer(wrapper.Wrapper):
         self.load_control_state_dict(state_dict)
         for name, base in self._bases.items():
             base.load_state_dict(state_dict[name])
+
+    def _awaits_step(self) -> bool:
+        return self._forget_register is not None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""

@@ -277,6 +277,9 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         matching.check(self.base, state_dict, f"{type(self).__name__}.load_state_dict: it")
         self.base.load_state_dict(state_dict)
 
+    def _awaits_step(self) -> bool:
+        return self._has_perturbed_gradient
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""
         self._scratch = {}
