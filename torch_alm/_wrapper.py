@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer  # pyright: ignore[reportAttributeAccessIssue]
 
+from torch_alm import _skips as skips
 from torch_alm._gradients import Backward, Evaluation
 
 Objective = Callable[[], Any]
@@ -42,6 +43,7 @@ class Wrapper(Optimizer, ABC):
         Optimizer.__setstate__(self, {})
         if missing:  # meant for an optimizer with defaults of its own
             del self.defaults["differentiable"]
+        skips.promise(nested(self))
 
     @property
     @abstractmethod
@@ -106,6 +108,7 @@ class Wrapper(Optimizer, ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what `__getstate__` kept, with empty hooks."""
         super().__setstate__(state)
+        skips.promise(nested(self))
 
 
 class ObjectiveOptimizer(Wrapper):
@@ -213,6 +216,14 @@ def hooks_silenced(optimizer: Optimizer) -> Iterator[None]:
             setattr(optimizer, name, hooks)
 
 
+def nested(optimizer: Optimizer) -> Iterator[Optimizer]:
+    """This optimizer and all that it wraps."""
+    yield optimizer
+    if isinstance(optimizer, Wrapper):
+        for base in optimizer._bases.values():  # pyright: ignore[reportPrivateUsage]
+            yield from nested(base)
+
+
 def is_scaled(wrapper: Wrapper) -> bool:
     """Whether a GradScaler is calling."""
     return "found_inf" in vars(wrapper)
@@ -237,11 +248,17 @@ def refuse_closure_under_scaler(wrapper: Wrapper, closure: object, owner: str) -
 
 @torch.no_grad()
 def unscale(wrapper: Wrapper) -> bool:
-    """Undo the loss scale a GradScaler left in `.grad`; whether the gradients are finite."""
+    """Undo the loss scale a GradScaler left in `.grad`; whether the gradients are finite.
+
+    If they are not, the step is skipped, and announced as such.
+    """
     if not is_scaled(wrapper):
         return True
     if wrapper.grad_scale is not None:  # `None` after the user's own `unscale_`
         for p in parameters(wrapper):
             if p.grad is not None:
                 p.grad.div_(wrapper.grad_scale.to(p.grad.device))
-    return wrapper.found_inf.item() == 0
+    if wrapper.found_inf.item() == 0:
+        return True
+    skips.announce(nested(wrapper))
+    return False

@@ -251,9 +251,7 @@ class ALMConstraint:
         self._observe(Observation(number, weight, row))
 
     def _observe(self, now: Observation) -> None:
-        if is_rehearsal():
-            self._observed.rehearse()
-        else:
+        if not is_rehearsal():
             self._observed.append(now)
 
     def discard(self, *, keep: int = 0) -> None:
@@ -332,23 +330,26 @@ class ALMConstraint:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
 
         It is a post-hook of `optimizer.step`, so that with gradient accumulation there is one
-        update per optimizer step, and none for a step that a GradScaler skips. What was observed
-        for a skipped step is dropped once the next one's gradient starts from nothing, so call
-        `zero_grad(set_to_none=True)`, which is the default. After a step without an observation
-        nothing happens. Do not call `step()` yourself as well.
+        update per optimizer step, and none for a step that a GradScaler skips. After a step without
+        an observation nothing happens. Do not call `step()` yourself as well.
+
+        What was observed for a skipped step is dropped at once where `SAM` or a fused optimizer is
+        told of it, as is the base of a `SAM`. Where nobody is told, it is dropped when the next
+        gradient starts from nothing (`zero_grad(set_to_none=True)`, the default) after a newer
+        measurement. In loops that take several gradients apart before one step this would say
+        nothing, so nothing is inferred there: a skipped step's measurements are averaged with the
+        next one's, at the same theta.
+
+        Args:
+            optimizer: any `torch.optim.Optimizer`, also one that accelerate has prepared. It keeps
+                the constraint alive; `remove()` is needed only to end it sooner.
 
         Raises:
-            TypeError: if it is not a `torch.optim.Optimizer`.
+            TypeError: if it is none, or has no hooks for its steps.
 
         Cost: two hooks on one parameter; one synchronisation per step if a GradScaler hands its
         verdict over to the optimizer (fused optimizers).
         """
-        if not isinstance(optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(
-                f"ALMConstraint.attach takes a torch.optim.Optimizer and found "
-                f"{type(optimizer).__name__}, which has no hooks for its steps. Did you mean the "
-                "optimizer inside it?"
-            )
         return Attachment(optimizer, self._observed, self.step)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:

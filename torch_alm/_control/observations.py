@@ -31,16 +31,25 @@ class Mean(NamedTuple):
 class Observations(list[Observation]):
     """The measurements since the last step.
 
-    An optimizer step that a loss scaler skips is announced by nobody. What shows it is a gradient
-    that starts from nothing while there are measurements whose gradient was taken before: their
-    step never came, and they are dropped.
+    An optimizer step that a loss scaler skips may be announced by nobody. What shows it is a
+    gradient that starts from nothing, after a newer measurement, while there are measurements whose
+    gradient was taken before: their step never came, and they are dropped.
+
+    Without a newer measurement it is the second gradient of the same step, in a loop that takes
+    its gradients apart. So it is if a step seems to have been skipped before `STREAK` steps in a
+    row, which no scaler does. From then on nothing is inferred: to keep what was measured for a
+    skipped step does no harm, for theta has not moved since.
     """
+
+    STREAK = 3
 
     def __init__(self) -> None:
         """Start empty."""
         super().__init__()
         self._differentiated = 0
-        self._is_rehearsed = False
+        self._is_apart = False
+        self._has_dropped = False
+        self._streak = 0
         self._mean: Mean | None = None
 
     def append(self, observation: Observation) -> None:
@@ -48,18 +57,23 @@ class Observations(list[Observation]):
         self._mean = None
         super().append(observation)
 
-    def rehearse(self) -> None:
-        """Somebody takes several gradients per measurement (SAM): these tell nothing then."""
-        self._is_rehearsed = True
-
     def gradient_arrived(self, *, afresh: bool) -> None:
         """A backward pass has left a gradient; `afresh` if there was none to add it to."""
-        if self._is_rehearsed:
+        before, self._differentiated = self._differentiated, len(self)
+        if not (afresh and before) or self._is_apart:
             return
-        if afresh and self._differentiated:
-            self._mean = None
-            del self[: self._differentiated]
+        if len(self) == before:
+            self._is_apart = True
+            return
+        self._mean, self._has_dropped = None, True
+        del self[:before]
         self._differentiated = len(self)
+
+    def step_was_taken(self) -> None:
+        """The optimizer has taken a step; how often was one skipped before?"""
+        self._streak = self._streak + 1 if self._has_dropped else 0
+        self._has_dropped = False
+        self._is_apart = self._is_apart or self._streak >= self.STREAK
 
     def mean(self, size: torch.Size) -> "Mean":
         """The mean of all of it; asked twice, it waits for devices and other ranks once."""
