@@ -50,7 +50,7 @@ def test_fits_of_one_model_leave_no_hook_on_it(attach_to: str) -> None:
     assert not model.weight._backward_hooks and not model.weight._post_accumulate_grad_hooks
 
 
-def test_a_group_that_is_attached_keeps_nothing_alive() -> None:
+def fit_group() -> list[Any]:
     model = nn.Linear(2, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
     group = ConstraintGroup(
@@ -59,9 +59,11 @@ def test_a_group_that_is_attached_keeps_nothing_alive() -> None:
     group.attach(optimizer)
     group().backward()
     optimizer.step()
-    found = [weakref.ref(each) for each in (model, optimizer, *group.values())]
-    del model, optimizer, group
-    assert alive(found) == 0
+    return [weakref.ref(each) for each in (model, optimizer, *group.values())]
+
+
+def test_a_group_that_is_attached_keeps_nothing_alive() -> None:
+    assert alive(fit_group()) == 0
 
 
 def test_the_optimizer_alone_keeps_an_attachment_going() -> None:
