@@ -145,7 +145,8 @@ def _scalar(loss: object, owner: str) -> Tensor:
 
 def _number(value: object, owner: str) -> Tensor:
     """The measured value of a pair, as a 0-dim tensor."""
-    number = torch.as_tensor(value)
+    exact = torch.float64 if isinstance(value, float) else None  # float32 would move it
+    number = torch.as_tensor(value, dtype=exact)
     if number.numel() != 1:
         raise ValueError(
             f"{owner}: the objective returned a value of shape {tuple(number.shape)} beside its "
