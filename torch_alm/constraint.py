@@ -5,6 +5,7 @@ Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algor
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from threading import get_ident
 from typing import Any, SupportsIndex, final
 
 import torch
@@ -133,6 +134,7 @@ class ALMConstraint(terms.Terms):
         self.measure, self.growth, self.on_best = measure, growth, on_best
         self._controller = Controller()
         self._observed = Observations()
+        self._home = get_ident()  # the thread whose passes count
         self._shape = torch.Size()
         self._settle(given)
 
@@ -227,16 +229,15 @@ class ALMConstraint(terms.Terms):
         weight = numbers.pick(weight, now.row)
         return self._tariff.of_entries(now.row).tangent(value, weight=weight, now=now)
 
-    def observe(
-        self, value: Numeric | Tensor, *, weight: Numeric = 1.0, index: Index | None = None
-    ) -> None:
+    def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
         """Measure: several values per step are averaged by weight. No gradient is needed.
 
         A tensor's or a NumPy value is compared with alpha in its own type: a float32 that equals
         alpha, rounded to float32, has a violation of 0. A Python float is compared in float64.
 
         Inside the first, clean pass of an objective under SAM nothing is observed: the perturbed
-        pass counts.
+        pass counts. An objective may measure in threads of its own: in a thread that runs no
+        objective it is the pass of the thread that made the constraint or last stepped it.
 
         Args:
             value: F, one number or one per entry.
@@ -265,7 +266,7 @@ class ALMConstraint(terms.Terms):
         self._observe(Observation(number, float(share), row, found.dtype))
 
     def _observe(self, now: Observation) -> None:
-        if not is_rehearsal():
+        if not is_rehearsal(self._home):
             self._observed.append(now)
 
     def discard(self, *, keep: int = 0) -> None:
@@ -314,6 +315,7 @@ class ALMConstraint(terms.Terms):
         objective on a device.
         """
         self._check_observed("step")
+        self._home = get_ident()
         found = self._observed.mean(self._shape, self)
         self._observed.drop()
         self._report(found)
