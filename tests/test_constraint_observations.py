@@ -16,11 +16,13 @@ ONE = torch.Size()
 
 def test_numbers_on_a_device_are_fetched_together_with_those_of_the_host() -> None:
     """Tensors without dimensions stand for a device's: those of the host are numbers before."""
+    at_most_0 = ALMConstraint(None, alpha=0.0, mu=1.0, sense="<=")
     values = [torch.tensor(0.5), 0.1, torch.tensor(-2.0, dtype=torch.float64)]
-    found = mean([Observation(v, weight) for v, weight in zip(values, (1, 2, 1), strict=True)], ONE)
-    assert found == Mean((0.5 + 2 * 0.1 - 2.0) / 4, True, 0)
+    parts = [Observation(v, weight) for v, weight in zip(values, (1, 2, 1), strict=True)]
+    expected = (0.5 + 2 * 0.1 - 2.0) / 4
+    assert mean(parts, ONE, at_most_0) == Mean(expected, expected, True, 0)
     bad = Observation(torch.tensor(math.nan), 5.0)
-    assert mean([bad, Observation(0.1, 2.0)], ONE) == Mean(0.1, True, 1)
+    assert mean([bad, Observation(0.1, 2.0)], ONE, at_most_0) == Mean(0.1, 0.1, True, 1)
 
 
 def test_weights_of_vectors_are_as_exact_as_those_of_numbers() -> None:
@@ -65,7 +67,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherRank]:
 
 def test_a_number_is_the_mean_over_ranks(other: OtherRank) -> None:
     c = ALMConstraint(None, alpha=0.0, mu=1.0)
-    other.sums = [torch.tensor([-6.0, 3.0, 1.0])]  # total, weight, bad
+    other.sums = [torch.tensor([-6.0, 6.0, 3.0, 1.0])]  # total, violation, weight, bad
     c.observe(-0.1)
     with pytest.warns(UserWarning, match="1 measurement"):
         assert c.step() == (0.1 + 6.0) / 4
@@ -74,14 +76,14 @@ def test_a_number_is_the_mean_over_ranks(other: OtherRank) -> None:
 
 def test_a_vector_is_the_mean_over_ranks(other: OtherRank) -> None:
     c = ALMConstraint(None, alpha=torch.zeros(2), mu=1.0)
-    other.sums = [torch.tensor([[0.0, -6.0], [0.0, 3.0], [0.0, 0.0]])]
+    other.sums = [torch.tensor([[0.0, -6.0], [0.0, 6.0], [0.0, 3.0], [0.0, 0.0]])]
     c.observe(torch.tensor([-0.25, -0.5]))
     assert c.step().tolist() == [0.25, (0.5 + 6.0) / 4]
 
 
 def test_the_objective_is_the_mean_over_ranks(other: OtherRank) -> None:
     c = ALMConstraint(None, alpha=0.0, mu=1.0)
-    other.sums = [torch.tensor([1.0, 1.0, 0.0]), torch.tensor([5.0, 1.0])]
+    other.sums = [torch.tensor([1.0, -1.0, 1.0, 0.0]), torch.tensor([5.0, 1.0])]
     c.observe(1.0)
     c.step(objective=0.1)
     assert c.best is not None and c.best.objective == (0.1 + 5.0) / 2

@@ -208,3 +208,23 @@ def test_it_shows_its_members() -> None:
     assert repr(ConstraintGroup({"b": c, "a": ALMConstraint(abs, 2.0, 0.5, sense="<=")})) == (
         f"ConstraintGroup(\na: ALMConstraint(abs <= 2.0, mu=0.5, multiplier=0.0),\nb: {shown})"
     )
+
+
+@pytest.mark.parametrize("bad", [math.nan, -9e307], ids=["not finite", "overflows"])
+def test_either_all_are_stepped_or_none(bad: float) -> None:
+    g = ConstraintGroup(
+        {
+            "a": ALMConstraint(None, 1.0, 0.5),
+            "b": ALMConstraint(None, 1.0, 9.0, nonfinite="raise"),
+            "c": ALMConstraint(None, 1.0, 0.5),
+        }
+    )
+    g.observe({"a": 0.0, "b": 0.0, "c": 0.0})
+    g.step()
+    before = str(g.state_dict())
+    g.observe({"a": 0.0, "b": bad, "c": 0.0})
+    with pytest.raises(FloatingPointError, match="not finite"):
+        g.step()
+    assert str(g.state_dict()) == before and [c.observed for c in g.values()] == [0, 0, 0]
+    g.observe({"a": 0.0, "b": 0.0, "c": 0.0})
+    assert g.step() == {"a": 1.0, "b": 18.0, "c": 1.0}

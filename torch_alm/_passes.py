@@ -6,9 +6,9 @@ pass that counts. Side effects (measurements, dropout) need to know.
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -18,22 +18,38 @@ from torch.utils.checkpoint import get_device_states, set_device_states
 from torch_alm import _gradients as gradients
 from torch_alm._gradients import Backward, Evaluation
 
-_rehearsing: ContextVar[bool] = ContextVar("torch_alm_rehearsing", default=False)
+# By thread, and whether the pass counts. An objective may measure in threads of its own, which know
+# nothing of the one that runs it: see `is_rehearsal`.
+_passes: dict[int, bool] = {}
 
 
-def is_rehearsal() -> bool:
-    """Whether the running objective is in a pass that does not count."""
-    return _rehearsing.get()
+def is_rehearsal(home: int) -> bool:
+    """Whether a measurement made here and now is one of a pass that does not count.
+
+    What counts is the pass that this thread runs. If it runs none, it may be one of those in which
+    an objective measures, and the pass is the one of `home`, the thread of whoever measures.
+    """
+    return not _passes.get(get_ident(), _passes.get(home, True))
 
 
 @contextmanager
-def rehearsal() -> Iterator[None]:
-    """Mark everything inside as a pass that does not count: measurements are not observed."""
-    token = _rehearsing.set(True)
+def running(*, counts: bool) -> Iterator[None]:
+    """Mark everything inside as a pass; one within a pass that does not count does not either."""
+    here = get_ident()
+    outer = _passes.get(here)
+    _passes[here] = counts and outer is not False
     try:
         yield
     finally:
-        _rehearsing.reset(token)
+        if outer is None:
+            del _passes[here]
+        else:
+            _passes[here] = outer
+
+
+def rehearsal() -> AbstractContextManager[None]:
+    """Mark everything inside as a pass that does not count: measurements are not observed."""
+    return running(counts=False)
 
 
 class RandomState:
@@ -81,9 +97,10 @@ class Run:
 
     def __call__(self, weight: float) -> Evaluation:
         """`.grad += weight * gradient`, here, unless it is not wanted."""
-        evaluation = evaluate(self.objective, self.owner, pair=self.pair)
-        if self.wanted is None or self.wanted(evaluation):
-            self._differentiate(evaluation, weight)
+        with running(counts=True):
+            evaluation = evaluate(self.objective, self.owner, pair=self.pair)
+            if self.wanted is None or self.wanted(evaluation):
+                self._differentiate(evaluation, weight)
         return evaluation.detached()
 
     def _differentiate(self, evaluation: Evaluation, weight: float) -> None:
@@ -151,7 +168,8 @@ def _scalar(loss: object, owner: str) -> Tensor:
 
 def _number(value: object, owner: str) -> Tensor:
     """The measured value of a pair, as a 0-dim tensor."""
-    number = torch.as_tensor(value)
+    exact = torch.float64 if isinstance(value, float) else None  # float32 would move it
+    number = torch.as_tensor(value, dtype=exact)
     if number.numel() != 1:
         raise ValueError(
             f"{owner}: the objective returned a value of shape {tuple(number.shape)} beside its "

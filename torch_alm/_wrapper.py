@@ -7,7 +7,7 @@ checkpoints and trainers find one truth wherever they look.
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from torch_alm import _gradients as gradients
 from torch_alm import _interrupts as interrupts
+from torch_alm import _skips as skips
 from torch_alm._gradients import Backward, Evaluation
 from torch_alm._interrupts import Call
 
@@ -43,6 +44,7 @@ class Wrapper(Optimizer, ABC):
         Optimizer.__setstate__(self, {})
         if missing:  # meant for an optimizer with defaults of its own
             del self.defaults["differentiable"]
+        skips.promise(nested(self))
 
     @property
     @abstractmethod
@@ -140,6 +142,7 @@ class Wrapper(Optimizer, ABC):
         super().__setstate__(attributes)
         if register is not None:
             gradients.put(parameters(self), register)
+        skips.promise(nested(self))
 
 
 class ObjectiveOptimizer(Wrapper):
@@ -233,6 +236,14 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return list(dict.fromkeys(p for group in optimizer.param_groups for p in group["params"]))
 
 
+def nested(optimizer: Optimizer) -> Iterator[Optimizer]:
+    """This optimizer and all that it wraps."""
+    yield optimizer
+    if isinstance(optimizer, Wrapper):
+        for base in optimizer._bases.values():  # pyright: ignore[reportPrivateUsage]
+            yield from nested(base)
+
+
 def is_scaled(wrapper: Wrapper) -> bool:
     """Whether a GradScaler is calling."""
     return "found_inf" in vars(wrapper)
@@ -256,8 +267,14 @@ def refuse_closure_under_scaler(wrapper: Wrapper, closure: object, owner: str) -
 
 
 def found_finite(wrapper: Wrapper) -> bool:
-    """Whether the GradScaler that is calling found all gradients finite."""
-    return wrapper.found_inf.item() == 0
+    """Whether the GradScaler that is calling found all gradients finite.
+
+    If they are not, the step is skipped, and announced as such.
+    """
+    if wrapper.found_inf.item() == 0:
+        return True
+    skips.announce(nested(wrapper))
+    return False
 
 
 @torch.no_grad()

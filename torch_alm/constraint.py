@@ -5,17 +5,19 @@ Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algor
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, TypeAlias, final
+from threading import get_ident
+from typing import Any, SupportsIndex, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._control import answers, checkpoint, notices, numbers, terms
+from torch_alm._control import answers, checkpoint, notices, numbers, settings, terms
 from torch_alm._control.attachment import Attachment
 from torch_alm._control.best import Best, OnBest
 from torch_alm._control.controller import Controller
 from torch_alm._control.growth import PenaltyGrowth
+from torch_alm._control.numbers import Number, Numeric
 from torch_alm._control.observations import (
     Mean,
     Observation,
@@ -25,14 +27,14 @@ from torch_alm._control.observations import (
 )
 from torch_alm._control.price import Tariff
 from torch_alm._control.release import Release
-from torch_alm._control.shapes import Index, entries, shaped
+from torch_alm._control.settings import RULES
+from torch_alm._control.shapes import Index, entries, joint, shaped
+from torch_alm._control.terms import Policy, Sense
 from torch_alm._passes import is_rehearsal
-
-Sense: TypeAlias = Literal[">=", "<=", "=="]
 
 
 @final
-class ALMConstraint:
+class ALMConstraint(terms.Terms):
     r"""`measure(...) >= alpha` (or `<=`, `==`), as an augmented Lagrangian term.
 
     With the violation c = alpha - F (`>=`, `==`) or c = F - alpha (`<=`), every step does
@@ -77,17 +79,18 @@ class ALMConstraint:
         total_steps: the length of the run, if known: the first measurement warns if that many steps
             of such a violation could not bring lambda to zero.
         on_best: called with a `Best` when `step(objective=...)` finds a new best step, to save it.
-        nonfinite: "skip" ignores, counts and warns about measurements that are not finite; "raise"
-            raises.
+        nonfinite: "skip" ignores, counts and warns about measurements that are not finite, and
+            updates that would make lambda so; "raise" raises.
 
     Raises:
         ValueError: if a setting makes no sense; the message names it and what it may be.
 
     Attributes:
-        alpha: the threshold on the host; like all settings it may be changed.
+        alpha: the threshold on the host. Like all settings it may be assigned later, and takes
+            numbers of Python, of NumPy and tensors; what makes no sense is refused, then as now.
         mu: the current one, which `growth` may raise.
         best: the best step so far, of those with an objective; `None` before the first.
-        skipped: measurements left out because they were not finite.
+        skipped: measurements and updates left out because they were not finite.
 
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
@@ -108,47 +111,56 @@ class ALMConstraint:
     def __init__(
         self,
         measure: Callable[..., Tensor] | None,
-        alpha: float | Tensor,
-        mu: float,
+        alpha: Numeric,
+        mu: Numeric,
         *,
         sense: Sense = ">=",
-        multiplier: float | Tensor = 0.0,
-        every: int = 1,
-        window: int = 1,
-        deadband: float = 0.0,
-        ema: float = 0.0,
-        warmup: int = 0,
-        tolerance: float = 0.0,
-        max_multiplier: float | None = None,
-        hold: float | None = None,
+        multiplier: Numeric = 0.0,
+        every: SupportsIndex = 1,
+        window: SupportsIndex = 1,
+        deadband: Numeric = 0.0,
+        ema: Numeric = 0.0,
+        warmup: SupportsIndex = 0,
+        tolerance: Numeric = 0.0,
+        max_multiplier: Numeric | None = None,
+        hold: Numeric | None = None,
         release: Release | None = None,
         growth: PenaltyGrowth | None = None,
-        total_steps: int | None = None,
+        total_steps: Numeric | None = None,
         on_best: OnBest | None = None,
-        nonfinite: Literal["skip", "raise"] = "skip",
+        nonfinite: Policy = "skip",
     ) -> None:
-        self.measure = measure
-        self.alpha = numbers.host(alpha)
-        self.mu = float(mu)
-        self.sense: Sense = sense
-        self.every, self.window, self.deadband, self.ema = every, window, deadband, ema
-        self.warmup, self.tolerance, self.max_multiplier = warmup, tolerance, max_multiplier
-        self.hold, self.release, self.growth = hold, release, growth
-        self.total_steps, self.on_best, self.nonfinite = total_steps, on_best, nonfinite
-        start = numbers.host(multiplier)
-        terms.check({**vars(self), "multiplier": start})
-        self._controller = Controller(start)
+        given = {name: value for name, value in locals().items() if name in RULES}
+        self.measure, self.growth, self.on_best = measure, growth, on_best
+        self._controller = Controller()
         self._observed = Observations()
+        self._home = get_ident()  # the thread whose passes count
         self._shape = torch.Size()
-        self._take_shape(torch.broadcast_shapes(numbers.shape(self.alpha), numbers.shape(start)))
+        self._settle(given)
+
+    def _settle(self, given: Mapping[str, Any]) -> None:
+        new = settings.converted(given)
+        settings.check({**vars(self), "multiplier": self.multiplier, **new})
+        size = joint(self._shape, new, is_open=self._is_open_to_shapes)
+        if "multiplier" in new:
+            self._controller.put(new.pop("multiplier"))
+        vars(self).update(new)
+        self._take_shape(size)
 
     @property
-    def multiplier(self) -> float | Tensor:
-        """lambda, as stored: a float, or a float64 tensor for a vector measure."""
+    def multiplier(self) -> Number:
+        """lambda, as stored: a float, or a float64 tensor for a vector measure.
+
+        It may be assigned, to go on from another one.
+        """
         return numbers.copied(self._controller.multiplier)
 
+    @multiplier.setter
+    def multiplier(self, value: Numeric) -> None:
+        self._settle({"multiplier": value})
+
     @property
-    def weight(self) -> float | Tensor:
+    def weight(self) -> Number:
         """lambda+, what acted in the latest step; 0 means the gate is closed."""
         return numbers.copied(self._controller.weight)
 
@@ -159,7 +171,7 @@ class ALMConstraint:
 
     @property
     def skipped(self) -> int:
-        """Measurements left out because they were not finite, those of all ranks together."""
+        """Measurements, of all ranks together, and updates left out as they were not finite."""
         return self._controller.record.skipped
 
     @property
@@ -184,7 +196,7 @@ class ALMConstraint:
                 "Did you mean `observe(value)`, or to pass a measure?"
             )
         value = self._shaped(self.measure(*args, **kwargs))
-        now = Observation(numbers.host(value), 1.0)
+        now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
         penalty = self._tangent(value, now)
         self._observe(now)
         if numbers.is_finite(now.value):
@@ -207,23 +219,25 @@ class ALMConstraint:
         """
         value, row = self._placed(value, index)
         if terms.smoothing(self).is_on:
-            return self._tangent(value, Observation(numbers.host(value), 1.0, row))
+            return self._tangent(value, Observation(numbers.host(value), 1.0, row, value.dtype))
         return self._tariff.of_entries(row).penalty(value)
 
     def _tangent(self, value: Tensor, now: Observation) -> Tensor:
         """The penalty with its gradient given: the weight that all steps and ranks together say."""
         before = list(self._observed) if terms.smoothing(self).is_on else []
-        weight = self._controller.preview(mean([*before, now], self._shape), self)
+        weight = self._controller.preview(mean([*before, now], self._shape, self), self)
         weight = numbers.pick(weight, now.row)
-        return self._tariff.of_entries(now.row).tangent(value, weight=weight, at=now.value)
+        return self._tariff.of_entries(now.row).tangent(value, weight=weight, now=now)
 
-    def observe(
-        self, value: float | Tensor, *, weight: float = 1.0, index: Index | None = None
-    ) -> None:
+    def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
         """Measure: several values per step are averaged by weight. No gradient is needed.
 
+        A tensor's or a NumPy value is compared with alpha in its own type: a float32 that equals
+        alpha, rounded to float32, has a violation of 0. A Python float is compared in float64.
+
         Inside the first, clean pass of an objective under SAM nothing is observed: the perturbed
-        pass counts.
+        pass counts. An objective may measure in threads of its own: in a thread that runs no
+        objective it is the pass of the thread that made the constraint or last stepped it.
 
         Args:
             value: F, one number or one per entry.
@@ -237,23 +251,22 @@ class ALMConstraint:
             ValueError: if the shape is not the one expected, the index out of range, or the weight
                 not positive.
         """
-        if not (math.isfinite(weight) and weight > 0):
+        share = weight if isinstance(weight, float) else numbers.tried(numbers.single, weight)
+        if not (isinstance(share, float) and math.isfinite(share) and share > 0):
             raise ValueError(
                 f"ALMConstraint.observe: weight is {weight!r}; a mean needs positive weights. Did "
                 "you mean the share of this micro-batch in the step?"
             )
         if isinstance(value, float) and self._shape == () and index is None:
-            self._observe(Observation(value, weight))
+            self._observe(Observation(float(value), float(share)))
             return
-        found, row = self._placed(torch.as_tensor(value).detach(), index)
+        found, row = self._placed(numbers.tensor(value), index)
         on_host = found.ndim == 0 and found.device.type == "cpu"
         number = float(found.item()) if on_host else found.clone()
-        self._observe(Observation(number, weight, row))
+        self._observe(Observation(number, float(share), row, found.dtype))
 
     def _observe(self, now: Observation) -> None:
-        if is_rehearsal():
-            self._observed.rehearse()
-        else:
+        if not is_rehearsal(self._home):
             self._observed.append(now)
 
     def discard(self, *, keep: int = 0) -> None:
@@ -267,16 +280,22 @@ class ALMConstraint:
     def preview(self) -> float | Tensor:
         """The weight that `step()` would return now; nothing changes.
 
+        Raises:
+            RuntimeError, FloatingPointError: where `step()` would.
+
         Cost: what `step` costs, which then waits for no device or rank again.
         """
         self._check_observed("preview")
-        return numbers.copied(self._controller.preview(self._observed.mean(self._shape), self))
+        found = self._observed.mean(self._shape, self)
+        if self.nonfinite == "raise":
+            self._refuse(found)
+        return numbers.copied(self._controller.preview(found, self))
 
-    def step(self, *, objective: float | Tensor | None = None) -> float | Tensor:
+    def step(self, *, objective: Numeric | None = None) -> float | Tensor:
         """Update the multiplier, once per optimizer step; returns the weight lambda+.
 
         The mean of what was observed since the last step, over all ranks, gives the violation. If
-        none of it was finite, the multiplier stays and is the weight.
+        none of it was finite, or lambda + mu c would not be, the multiplier stays, as the weight.
 
         Args:
             objective: what is minimised, such as the retain loss: the step with the lowest among
@@ -286,18 +305,23 @@ class ALMConstraint:
 
         Raises:
             RuntimeError: if nothing was observed since the last step.
-            FloatingPointError: for a measurement that is not finite, with `nonfinite="raise"`.
+            FloatingPointError: with `nonfinite="raise"`, for a measurement that is not finite, or
+                an update that would not be.
+
+        Warns:
+            UserWarning: for either, with `nonfinite="skip"`.
 
         Cost: one device synchronisation, none for numbers already on the host; one more for an
         objective on a device.
         """
         self._check_observed("step")
-        found = self._observed.mean(self._shape)
+        self._home = get_ident()
+        found = self._observed.mean(self._shape, self)
         self._observed.drop()
         self._report(found)
         self._controller.step(found, self)
         if objective is not None:
-            self._rank(mean_of_numbers(float(objective)), found)
+            self._rank(mean_of_numbers(numbers.single(objective)), found)
         return self.weight
 
     def _check_observed(self, verb: str) -> None:
@@ -310,14 +334,21 @@ class ALMConstraint:
 
     def _report(self, found: Mean) -> None:
         """Say what was not finite and, at the first measurement, what this run cannot reach."""
-        if found.bad and self.nonfinite == "raise":
-            notices.refuse_not_finite(found.bad)
+        if self.nonfinite == "raise":
+            self._refuse(found)
         if found.bad:
             self._controller.record.skipped += found.bad
             notices.not_finite(found.bad, self.skipped)
         if not self._controller.is_measured and numbers.any_of(found.seen):
-            c = numbers.choose(found.seen, terms.signed(self, found.value), math.nan)
+            c = numbers.choose(found.seen, found.c, math.nan)
             notices.cannot_unwind(self._controller.multiplier, c, self)
+
+    def _refuse(self, found: Mean) -> None:
+        """Raise for what would otherwise be skipped."""
+        if found.bad:
+            notices.refuse_not_finite(found.bad)
+        if self._controller.overflows(found, self):
+            notices.refuse_overflow(self._controller.multiplier, found.c, self)
 
     def _rank(self, objective: float, found: Mean) -> None:
         """Whether this is the best step so far."""
@@ -332,23 +363,26 @@ class ALMConstraint:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
 
         It is a post-hook of `optimizer.step`, so that with gradient accumulation there is one
-        update per optimizer step, and none for a step that a GradScaler skips. What was observed
-        for a skipped step is dropped once the next one's gradient starts from nothing, so call
-        `zero_grad(set_to_none=True)`, which is the default. After a step without an observation
-        nothing happens. Do not call `step()` yourself as well.
+        update per optimizer step, and none for a step that a GradScaler skips. After a step without
+        an observation nothing happens. Do not call `step()` yourself as well.
+
+        What was observed for a skipped step is dropped at once where `SAM` or a fused optimizer is
+        told of it, as is the base of a `SAM`. Where nobody is told, it is dropped when the next
+        gradient starts from nothing (`zero_grad(set_to_none=True)`, the default) after a newer
+        measurement. In loops that take several gradients apart before one step this would say
+        nothing, so nothing is inferred there: a skipped step's measurements are averaged with the
+        next one's, at the same theta.
+
+        Args:
+            optimizer: any `torch.optim.Optimizer`, also one that accelerate has prepared. It keeps
+                the constraint alive; `remove()` is needed only to end it sooner.
 
         Raises:
-            TypeError: if it is not a `torch.optim.Optimizer`.
+            TypeError: if it is none, or has no hooks for its steps.
 
         Cost: two hooks on one parameter; one synchronisation per step if a GradScaler hands its
         verdict over to the optimizer (fused optimizers).
         """
-        if not isinstance(optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(
-                f"ALMConstraint.attach takes a torch.optim.Optimizer and found "
-                f"{type(optimizer).__name__}, which has no hooks for its steps. Did you mean the "
-                "optimizer inside it?"
-            )
         return Attachment(optimizer, self._observed, self.step)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
@@ -432,7 +466,7 @@ class ALMConstraint:
         self._shape = size
         self._controller.expand(size)
         if isinstance(self.alpha, Tensor):
-            self.alpha = self.alpha.expand(size)
+            vars(self)["alpha"] = self.alpha.expand(size)
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 from torch_alm._control.answers import STATUSES, with_stationarity
 from torch_alm._control.attachment import Attachments
 from torch_alm._control.best import Best, OnBest, better
+from torch_alm._control.numbers import Numeric, single
 from torch_alm._control.observations import mean_of_numbers
 from torch_alm.constraint import ALMConstraint
 
@@ -95,7 +96,7 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         first, *others = (member(*args, **kwargs) for member in self.values())
         return sum(others, start=first)
 
-    def observe(self, values: Mapping[str, float | Tensor], *, weight: float = 1.0) -> None:
+    def observe(self, values: Mapping[str, Numeric], *, weight: Numeric = 1.0) -> None:
         """Hand each named constraint its value; see `ALMConstraint.observe`.
 
         Raises:
@@ -110,7 +111,7 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         for member in self.values():
             member.discard()
 
-    def step(self, *, objective: float | Tensor | None = None) -> dict[str, float | Tensor]:
+    def step(self, *, objective: Numeric | None = None) -> dict[str, float | Tensor]:
         """Step every constraint once; returns the weights by name.
 
         Args:
@@ -118,6 +119,8 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
 
         Raises:
             RuntimeError: if one of them observed nothing since the last step; none is stepped then.
+            FloatingPointError: if a member with `nonfinite="raise"` refuses its measurements; none
+                is stepped then, and what this step observed is forgotten.
         """
         blind = [name for name, member in self.items() if not member.observed]
         if blind:
@@ -126,11 +129,22 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 "nothing was stepped. Did you observe every constraint, or should those have a "
                 "cadence of their own outside the group?"
             )
+        self._refuse_together()
         weights = {name: member.step() for name, member in self.items()}
         self._steps += 1
         if objective is not None:
-            self._rank(mean_of_numbers(float(objective)))
+            self._rank(mean_of_numbers(single(objective)))
         return weights
+
+    def _refuse_together(self) -> None:
+        """Raise what some member's step would raise, before any is stepped."""
+        try:
+            for member in self.values():
+                if member.nonfinite == "raise":
+                    member.preview()
+        except FloatingPointError:
+            self.discard()
+            raise
 
     def _rank(self, objective: float) -> None:
         """Whether this is the best step so far."""

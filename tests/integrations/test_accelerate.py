@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.amp import GradScaler
+from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from tests.distributed.ranks import Ranks
 from tests.integrations import by_hand, toy
-from torch_alm import SAM, DualOptimizer, ReverseSAM
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.integrations.transformers import PairedCollator
 from torch_alm.measures import token_nll
 
@@ -180,3 +182,57 @@ def test_optimizers_without_modes_are_left_alone() -> None:
     dual.eval()
     dual.train()
     assert torch.equal(theta, torch.ones(2))
+
+
+def test_a_constraint_attached_to_a_prepared_optimizer_is_stepped_with_it() -> None:
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=PARTS)
+    x = torch.nn.Parameter(torch.zeros(1))
+    prepared = accelerator.prepare_optimizer(SGD([x], lr=0.1))
+    constraint = ALMConstraint(lambda shift: x[0] + shift, alpha=1.0, mu=0.5)
+    handle = constraint.attach(prepared)
+    module, values, at = torch.nn.Module(), [], []
+    for shift in (-1.0, -3.0, 0.0, 2.0):
+        at.append(x.item())
+        with accelerator.accumulate(module):
+            accelerator.backward(0.0 * x.sum() + constraint(shift))
+            prepared.step()
+            prepared.zero_grad()
+        values.append(constraint.metrics()["value"])
+    assert constraint.metrics()["steps"] == 2
+    assert values[1] == values[2] == -2.0 and values[3] == pytest.approx(at[3] + 1.0)
+    assert at[3] > 0, "a step was taken between"
+    handle.remove()
+    constraint.observe(0.0)
+    prepared.step()
+    assert constraint.observed == 1
+
+
+@pytest.mark.parametrize("inside", ["SGD", "SAM", "fused"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_step_that_accelerates_scaler_skips_leaves_no_trace(inside: str, parts: int) -> None:
+    Accelerator(cpu=True)
+    x = torch.nn.Parameter(torch.zeros(1))
+    scaler = GradScaler("cpu", init_scale=4.0)
+    base: Any = AdamW([x], lr=0.1, fused=True) if inside == "fused" else SGD([x], lr=0.1)
+    if inside == "SAM":
+        base = SAM(base, rho=0.0, backward=lambda loss: scaler.scale(loss).backward())
+    prepared = AcceleratedOptimizer(base, scaler=scaler)
+    constraint = ALMConstraint(None, alpha=1.0, mu=0.5)
+    constraint.attach(prepared)
+
+    def objective(value: float) -> Tensor:
+        constraint.observe(value)
+        return x.sum() * (torch.inf if value == 5.0 else 1.0)
+
+    found = []
+    for value in (1.0, 5.0, 1.0):
+        for _ in range(parts):
+            if inside == "SAM":
+                base.backward(lambda value=value: objective(value))
+            else:
+                scaler.scale(objective(value)).backward()
+        prepared.step()
+        prepared.zero_grad()
+        assert prepared.step_was_skipped == (value == 5.0 and inside == "SGD")
+        found.append((constraint.metrics()["steps"], constraint.metrics()["value"]))
+    assert found == [(1, 1.0), (1, 1.0), (2, 1.0)]

@@ -1,17 +1,23 @@
 """One update per step that an optimizer really takes."""
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from torch_alm import _skips as skips
 from torch_alm._control.observations import Observations
 
 
 class Attachment:
-    """A constraint's hooks on an optimizer; `remove()` takes them off."""
+    """A constraint's hooks on an optimizer; `remove()` takes them off.
+
+    The optimizer keeps it alive, through its step's hook. Hooks on parameters are kept by C++, out
+    of sight of the garbage collector: those know it weakly, or no model would ever be freed.
+    """
 
     def __init__(
         self, optimizer: Optimizer, observed: Observations, step: Callable[[], Any]
@@ -19,40 +25,39 @@ class Attachment:
         """Call `step` after each step of the optimizer that had something observed."""
         self._observed, self._step = observed, step
         self._is_fresh = False
-        self._handles: list[RemovableHandle] = [
-            optimizer.register_step_post_hook(self._after_step),
-            *self._listen(optimizer),
-        ]
+        self._optimizers = down_to_hooks(optimizer)
+        for each in self._optimizers:
+            skips.follow(each, self)
+        stepping = self._optimizers[-1]
+        handles = [stepping.register_step_post_hook(self._after_step), *_listen(stepping, self)]
+        self._unhook = weakref.finalize(self, _remove, handles)
+        self._unhook.atexit = False
 
     def remove(self) -> None:
         """Take all hooks off."""
-        for handle in self._handles:
-            handle.remove()
+        self._unhook()
+        for each in self._optimizers:
+            skips.unfollow(each, self)
 
-    def _listen(self, optimizer: Optimizer) -> list[RemovableHandle]:
-        """Notice gradients that start from nothing: see `Observations`.
+    def step_was_skipped(self) -> None:
+        """A wrapper has left this optimizer's step out; so is the constraint's."""
+        self._observed.drop()
 
-        The first hook alone would also run in `torch.autograd.grad`, which leaves no gradient.
-        """
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-        first = next((p for p in parameters if p.is_leaf and p.requires_grad), None)
-        if first is None:
-            return []
-        return [
-            first.register_hook(lambda _: self._before_gradient(first)),
-            first.register_post_accumulate_grad_hook(self._after_gradient),
-        ]
-
-    def _before_gradient(self, parameter: Tensor) -> None:
+    def before_gradient(self, parameter: Tensor) -> None:
+        """A gradient is on its way."""
         self._is_fresh = parameter.grad is None
 
-    def _after_gradient(self, _: Tensor) -> None:
-        self._observed.gradient_arrived(afresh=self._is_fresh)
+    def after_gradient(self) -> None:
+        """It has arrived, unless `torch.autograd.grad` took it elsewhere."""
+        if not any(map(skips.is_promised, self._optimizers)):
+            self._observed.gradient_arrived(afresh=self._is_fresh)
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if _was_skipped(optimizer):
             self._observed.drop()
-        elif self._observed:
+            return
+        self._observed.step_was_taken()
+        if self._observed:
             self._step()
 
 
@@ -67,6 +72,57 @@ class Attachments:
         """Take all hooks off."""
         for each in self._members:
             each.remove()
+
+
+def down_to_hooks(optimizer: Optimizer) -> list[Optimizer]:
+    """The optimizer and those inside it, down to the first whose step runs hooks.
+
+    A shell such as accelerate's is an `Optimizer` by its class alone: it was never initialised as
+    one, and hands each step that is really taken on to its attribute `optimizer`.
+
+    Raises:
+        TypeError: if there is none.
+    """
+    found: Any = optimizer
+    chain: list[Optimizer] = []
+    while isinstance(found, Optimizer):
+        chain.append(found)
+        if "_optimizer_step_post_hooks" in vars(found):
+            return chain
+        found = vars(found).get("optimizer")
+    raise TypeError(
+        f"ALMConstraint.attach takes a torch.optim.Optimizer and found {type(optimizer).__name__}, "
+        "which has no hooks for its steps. Did you mean the optimizer inside it?"
+    )
+
+
+def _listen(optimizer: Optimizer, attachment: Attachment) -> list[RemovableHandle]:
+    """Notice gradients that start from nothing: see `Observations`.
+
+    The first hook alone would also run in `torch.autograd.grad`, which leaves no gradient.
+    """
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    first = next((p for p in parameters if p.is_leaf and p.requires_grad), None)
+    if first is None:
+        return []
+    to, parameter = weakref.ref(attachment), weakref.ref(first)
+
+    def before(_: Tensor) -> None:
+        attached, leaf = to(), parameter()
+        if attached is not None and leaf is not None:
+            attached.before_gradient(leaf)
+
+    def after(_: Tensor) -> None:
+        attached = to()
+        if attached is not None:
+            attached.after_gradient()
+
+    return [first.register_hook(before), first.register_post_accumulate_grad_hook(after)]
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
 
 
 def _was_skipped(optimizer: Optimizer) -> bool:

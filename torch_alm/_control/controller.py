@@ -12,7 +12,7 @@ from torch_alm._control.observations import Mean
 from torch_alm._control.price import project
 from torch_alm._control.record import Record
 from torch_alm._control.smoothing import Filter
-from torch_alm._control.terms import Terms, is_equality, is_met, signed, smoothing
+from torch_alm._control.terms import Terms, is_equality, is_met, smoothing
 from torch_alm._control.windup import Windup
 
 NUMBERS = ("multiplier", "weight", "value", "violation")
@@ -25,14 +25,21 @@ class Controller:
     is filtered, are the latest ones.
     """
 
-    def __init__(self, start: Number) -> None:
-        """Start with a multiplier and no step taken."""
-        self.multiplier = self.weight = start
+    def __init__(self) -> None:
+        """Start with no step taken."""
+        self.multiplier: Number = 0.0
+        self.weight: Number = 0.0
         self.value: Number = math.nan
         self.violation: Number = math.nan
         self.record = Record()
         self._filter, self._windup = Filter(), Windup()
         self._residual = math.inf
+
+    def put(self, multiplier: Number) -> None:
+        """Go on from this lambda."""
+        self.multiplier = multiplier
+        if self.record.steps == 0:
+            self.weight = multiplier
 
     def expand(self, size: torch.Size) -> None:
         """One multiplier per entry."""
@@ -76,29 +83,44 @@ class Controller:
 
     def preview(self, found: Mean, terms: Terms) -> Number:
         """The weight that a step with this mean would give; nothing is remembered."""
-        c, how = signed(terms, found.value), smoothing(terms)
-        if how.is_on:
-            c = self._filter.copy().push(c, found.seen, how)
-        return self._weight_of(c, found.seen, terms)
+        c, seen = self._filtered(found, terms, is_kept=False)
+        return self._weight_of(c, seen, terms)[0]
 
-    def _weight_of(self, c: Number, seen: Truth, terms: Terms) -> Number:
-        """[lambda + mu c]_+; lambda where nothing was seen."""
+    def overflows(self, found: Mean, terms: Terms) -> bool:
+        """Whether a step with this mean would leave some multiplier as it is, to keep it finite."""
+        c, seen = self._filtered(found, terms, is_kept=False)
+        return _differ(found.seen, self._weight_of(c, seen, terms)[1])
+
+    def _filtered(self, found: Mean, terms: Terms, *, is_kept: bool) -> tuple[Number, Truth]:
+        """The violation that counts, and where there is one."""
+        how, seen = smoothing(terms), numbers.only_finite(found.seen, found.c)
+        if not (is_kept or how.is_on):
+            return found.c, seen
+        c = (self._filter if is_kept else self._filter.copy()).push(found.c, seen, how)
+        return c, numbers.only_finite(seen, c)
+
+    def _weight_of(self, c: Number, seen: Truth, terms: Terms) -> tuple[Number, Truth]:
+        """[lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
         weight = project(self.multiplier + self.rate(terms) * c, is_equality=is_equality(terms))
-        return numbers.choose(seen, weight, self.multiplier)
+        acts = numbers.only_finite(seen, weight)
+        return numbers.choose(acts, weight, self.multiplier), acts
 
     def step(self, found: Mean, terms: Terms) -> None:
         """One step of the controller: the weight, and on every `every`-th the multiplier."""
         is_warm = self.record.steps >= terms.warmup
-        c = self._filter.push(signed(terms, found.value), found.seen, smoothing(terms))
-        self.weight = self._weight_of(c, found.seen, terms)
-        self.value = numbers.choose(found.seen, found.value, self.value)
-        self.violation = numbers.choose(found.seen, c, self.violation)
-        self.record.step(self.violation, self.weight, found.seen, terms)
+        c, seen = self._filtered(found, terms, is_kept=True)
+        self.weight, acts = self._weight_of(c, seen, terms)
+        self.value = numbers.choose(seen, found.value, self.value)
+        self.violation = numbers.choose(seen, c, self.violation)
+        self.record.step(self.violation, self.weight, seen, terms)
         if terms.release is not None:
-            self._windup.watch(is_met(terms, self.violation), found.seen)
-        if is_warm and self.record.steps % terms.every == 0 and numbers.any_of(found.seen):
-            self._update(found.seen, terms)
+            self._windup.watch(is_met(terms, self.violation), seen)
+        if is_warm and self.record.steps % terms.every == 0 and numbers.any_of(acts):
+            self._update(acts, terms)
         self.record.watch_for_a_stall(self.violation, terms, is_capped=self.is_capped(terms))
+        if _differ(found.seen, acts):
+            self.record.skipped += 1
+            notices.overflowed(self.multiplier, found.c, terms, self.record.skipped)
 
     def _update(self, seen: Truth, terms: Terms) -> None:
         """lambda <- lambda+, or less where a rule against wind-up says so; then mu, if it grows."""
@@ -111,3 +133,8 @@ class Controller:
             residual = numbers.largest(abs(self.weight - before)) / terms.mu
             terms.mu = terms.growth.grown(terms.mu, residual, self._residual, terms.tolerance)
             self._residual = residual
+
+
+def _differ(one: Truth, other: Truth) -> bool:
+    """Whether two truths differ in some entry."""
+    return one is not other and numbers.any_of(one != other)

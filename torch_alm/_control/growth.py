@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
+from torch_alm._control import numbers
+
 
 @final
 @dataclass(frozen=True)
@@ -51,18 +53,20 @@ class PenaltyGrowth:
     progress: float = 0.5
 
     def __post_init__(self) -> None:
-        """Check all three."""
+        """Convert and check all three."""
         rules = {
-            "factor": (1 < self.factor < math.inf, "above 1"),
-            "limit": (0 < self.limit < math.inf, "positive and finite"),
-            "progress": (0 < self.progress < 1, "between 0 and 1"),
+            "factor": (1.0, math.inf, "above 1"),
+            "limit": (0.0, math.inf, "positive and finite"),
+            "progress": (0.0, 1.0, "between 0 and 1"),
         }
-        for name, (passed, rule) in rules.items():
-            if not passed:
+        for name, (low, high, rule) in rules.items():
+            value = numbers.tried(numbers.single, getattr(self, name))
+            if not (isinstance(value, float) and low < value < high):
                 raise ValueError(
-                    f"PenaltyGrowth: {name} is {getattr(self, name)!r}; it must be {rule}. Did you "
-                    "mean to leave `growth` out?"
+                    f"PenaltyGrowth: {name} is {value!r}; it must be {rule}. Did you mean to leave "
+                    "`growth` out?"
                 )
+            object.__setattr__(self, name, value)
 
     def grown(self, mu: float, residual: float, before: float, tolerance: float) -> float:
         """Mu for the next stretch, given the residuals of this update and of the one before."""

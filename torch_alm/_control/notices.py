@@ -23,6 +23,29 @@ def refuse_not_finite(bad: int) -> None:
     )
 
 
+def overflowed(multiplier: Number, c: Number, terms: Terms, so_far: int) -> None:
+    """An update that would have made the multiplier infinite was left out."""
+    _warn(f"{_overflow(multiplier, c, terms)}; the update is left out ({so_far} so far). {_CAUSE}")
+
+
+def refuse_overflow(multiplier: Number, c: Number, terms: Terms) -> None:
+    """An update that the policy does not leave out."""
+    raise FloatingPointError(
+        f"{_overflow(multiplier, c, terms)} and would have stayed so for ever. {_CAUSE}"
+    )
+
+
+_CAUSE = "Is mu too large, or the measure unbounded?"
+
+
+def _overflow(multiplier: Number, c: Number, terms: Terms) -> str:
+    return (
+        f"ALMConstraint.step: lambda + mu c is not finite, with lambda up to "
+        f"{numbers.largest(multiplier):g}, mu = {terms.mu:g} and a violation up to "
+        f"{numbers.largest(abs(c)):g}"
+    )
+
+
 def capped(limit: float, c: Number) -> None:
     """The stored multiplier has reached its limit."""
     _warn(

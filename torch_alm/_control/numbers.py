@@ -5,20 +5,78 @@ floats.
 """
 
 import math
-from typing import TypeAlias
+import operator
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor
 
 Number: TypeAlias = float | Tensor
 Truth: TypeAlias = bool | Tensor
+Numeric: TypeAlias = SupportsFloat | SupportsIndex  # of Python, of NumPy, or a tensor
 
 
-def host(value: Number) -> Number:
-    """On the host in float64, detached, in memory of its own: a float for a 0-dim tensor."""
+def host(value: Numeric) -> Number:
+    """On the host in float64, detached, in memory of its own: a float if it has no dimensions."""
+    if isinstance(value, Tensor):
+        value = value.detach()
+        return float(value.item()) if value.ndim == 0 else value.cpu().double().clone()
+    if getattr(value, "ndim", 0):
+        return torch.as_tensor(value).double().clone()
+    return float(value)
+
+
+def tensor(value: object) -> Tensor:
+    """As a tensor in its own type, without a graph; a number of Python in float64."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)
+
+
+def single(value: Numeric) -> float:
+    """One number as a float, whatever its dimensions are; a bool is 0 or 1, as in torch."""
+    return float(value.detach() if isinstance(value, Tensor) else value)
+
+
+def whole(value: SupportsIndex) -> int:
+    """A whole number; 3.0 is none."""
+    return operator.index(value)
+
+
+def steps(value: Numeric) -> int | float:
+    """A number of steps, which may be one such as 1e5."""
+    found = single(value)
+    return int(found) if found.is_integer() else found
+
+
+def tried(convert: Callable[[Any], object], value: object) -> object:
+    """The value converted, or as it is if it cannot be: the rule it breaks then names it."""
+    try:
+        return convert(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return value
+
+
+def rounded(value: Number, dtype: torch.dtype | None) -> Number:
+    """The nearest number that a measurement of this type can be; `None` for one of Python.
+
+    A narrow type cannot tell the numbers between two of its own apart: one that has reached the
+    rounded value may have been reached before it was rounded.
+    """
+    if dtype is None or dtype == torch.float64 or not dtype.is_floating_point:
+        return value
     if not isinstance(value, Tensor):
-        return float(value)
-    return float(value.item()) if value.ndim == 0 else value.detach().cpu().double().clone()
+        return _rounded(value, dtype)
+    found = value.to(dtype).double()
+    return torch.where(found.isfinite(), found, value)
+
+
+@lru_cache(maxsize=64)
+def _rounded(value: float, dtype: torch.dtype) -> float:
+    found = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+    return found if math.isfinite(found) else value
 
 
 def shape(value: Number) -> torch.Size:
@@ -55,6 +113,18 @@ def any_of(which: Truth) -> bool:
 def is_finite(value: Number) -> bool:
     """Whether every entry is finite."""
     return bool(value.isfinite().all()) if isinstance(value, Tensor) else math.isfinite(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number, or several, and finite."""
+    return isinstance(value, (float, Tensor)) and is_finite(value)
+
+
+def only_finite(which: Truth, value: Number) -> Truth:
+    """`which`, but not where the value is not finite; a plain truth stays one if it may."""
+    if is_finite(value):
+        return which
+    return which & value.isfinite() if isinstance(value, Tensor) else False
 
 
 def average(value: Number) -> float:

@@ -1,6 +1,5 @@
 """What was measured since the last step, and its mean over micro-batches and ranks."""
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,20 +9,30 @@ from torch import Tensor
 
 from torch_alm._control import numbers
 from torch_alm._control.numbers import Number, Truth
+from torch_alm._control.terms import Terms, signed
 
 
 class Observation(NamedTuple):
-    """A value, its share in the mean of its step, and the entries it is for (`None`: all)."""
+    """A value, its share in the mean of its step, and the entries it is for (`None`: all).
+
+    And the type it was measured in, if it was a tensor's.
+    """
 
     value: Number
     weight: float
     row: Tensor | None = None
+    dtype: torch.dtype | None = None
 
 
 class Mean(NamedTuple):
-    """The weighted mean of what was finite, where there was something, and how much was not."""
+    """The weighted means of what was finite, where there was something, and how much was not.
+
+    Violations are averaged next to the values, each against alpha in the type of its measurement:
+    the mean of measurements that equal alpha is no violation, whatever the weights round to.
+    """
 
     value: Number
+    c: Number
     seen: Truth
     bad: int
 
@@ -31,40 +40,56 @@ class Mean(NamedTuple):
 class Observations(list[Observation]):
     """The measurements since the last step.
 
-    An optimizer step that a loss scaler skips is announced by nobody. What shows it is a gradient
-    that starts from nothing while there are measurements whose gradient was taken before: their
-    step never came, and they are dropped.
+    An optimizer step that a loss scaler skips may be announced by nobody. What shows it is a
+    gradient that starts from nothing, after a newer measurement, while there are measurements whose
+    gradient was taken before: their step never came, and they are dropped.
+
+    Without a newer measurement it is the second gradient of the same step, in a loop that takes
+    its gradients apart. So it is if a step seems to have been skipped before `STREAK` steps in a
+    row, which no scaler does. From then on nothing is inferred: to keep what was measured for a
+    skipped step does no harm, for theta has not moved since.
     """
+
+    STREAK = 3
 
     def __init__(self) -> None:
         """Start empty."""
         super().__init__()
         self._differentiated = 0
-        self._is_rehearsed = False
+        self._is_apart = False
+        self._has_dropped = False
+        self._streak = 0
         self._mean: Mean | None = None
+        self._against: tuple[Number, str] | None = None
 
     def append(self, observation: Observation) -> None:
         """One more; a mean taken before no longer holds."""
         self._mean = None
         super().append(observation)
 
-    def rehearse(self) -> None:
-        """Somebody takes several gradients per measurement (SAM): these tell nothing then."""
-        self._is_rehearsed = True
-
     def gradient_arrived(self, *, afresh: bool) -> None:
         """A backward pass has left a gradient; `afresh` if there was none to add it to."""
-        if self._is_rehearsed:
+        before, self._differentiated = self._differentiated, len(self)
+        if not (afresh and before) or self._is_apart:
             return
-        if afresh and self._differentiated:
-            self._mean = None
-            del self[: self._differentiated]
+        if len(self) == before:
+            self._is_apart = True
+            return
+        self._mean, self._has_dropped = None, True
+        del self[:before]
         self._differentiated = len(self)
 
-    def mean(self, size: torch.Size) -> "Mean":
+    def step_was_taken(self) -> None:
+        """The optimizer has taken a step; how often was one skipped before?"""
+        self._streak = self._streak + 1 if self._has_dropped else 0
+        self._has_dropped = False
+        self._is_apart = self._is_apart or self._streak >= self.STREAK
+
+    def mean(self, size: torch.Size, terms: Terms) -> Mean:
         """The mean of all of it; asked twice, it waits for devices and other ranks once."""
-        if self._mean is None:
-            self._mean = mean(self, size)
+        against = self._against
+        if self._mean is None or against is None or not _is_same(against, terms):
+            self._mean, self._against = mean(self, size, terms), (terms.alpha, terms.sense)
         return self._mean
 
     def drop(self, keep: int = 0) -> None:
@@ -74,28 +99,45 @@ class Observations(list[Observation]):
         self._differentiated = min(self._differentiated, keep)
 
 
-def mean(observations: Sequence[Observation], size: torch.Size) -> Mean:
-    """The mean over the observations of all ranks; at most one device synchronisation.
+def _is_same(against: tuple[Number, str], terms: Terms) -> bool:
+    return against[0] is terms.alpha and against[1] == terms.sense
+
+
+def mean(observations: Sequence[Observation], size: torch.Size, terms: Terms) -> Mean:
+    """The means over the observations of all ranks; at most one device synchronisation.
 
     Args:
         observations: numbers of the shape `size`, or with an index its entries.
         size: `()` for one number.
+        terms: which side of which alpha is a violation.
     """
     first = observations[0]
     if len(observations) == 1 and first.row is None and not is_distributed():
         value = numbers.host(first.value)
-        if numbers.is_finite(value):  # the common case, in which there is no sum
-            return Mean(value, True, 0)
+        c = signed(terms, value, first.dtype)
+        if numbers.is_finite(c):  # the common case, in which there is no sum
+            return Mean(value, c, True, 0)
     if size != ():
-        return _mean_of_vectors(observations, size)
+        return _mean_of_vectors(observations, size, terms)
     values = _floats([o.value for o in observations])
-    finite = [(v, o.weight) for v, o in zip(values, observations, strict=True) if math.isfinite(v)]
-    total, weight = sum(v * w for v, w in finite), sum(w for _, w in finite)
-    bad = len(values) - len(finite)
+    total = violation = weight = 0.0
+    bad = 0
+    for v, o in zip(values, observations, strict=True):
+        c = signed(terms, v, o.dtype)
+        if numbers.is_finite(c):
+            total, violation, weight = (
+                total + v * o.weight,
+                violation + c * o.weight,
+                weight + o.weight,
+            )
+        else:
+            bad += 1
     if is_distributed():
-        sums = torch.tensor([total, weight, bad], dtype=torch.float64)
-        total, weight, bad = _over_ranks(sums).tolist()
-    return Mean(total / weight if weight else 0.0, weight > 0, int(bad))
+        sums = torch.tensor([total, violation, weight, bad], dtype=torch.float64)
+        total, violation, weight, bad = _over_ranks(sums).tolist()
+    if not weight:
+        return Mean(0.0, 0.0, False, int(bad))
+    return Mean(total / weight, violation / weight, True, int(bad))
 
 
 def mean_of_numbers(value: float) -> float:
@@ -122,22 +164,27 @@ def _tensor(value: Number, home: torch.device) -> Tensor:
     return torch.tensor(value, dtype=wide, device=home)
 
 
-def _mean_of_vectors(observations: Sequence[Observation], size: torch.Size) -> Mean:
+def _mean_of_vectors(observations: Sequence[Observation], size: torch.Size, terms: Terms) -> Mean:
     """Entry by entry: entries that were observed several times are averaged."""
     values = _flat([o.value for o in observations])
     everywhere = torch.arange(size.numel())
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])
-    weights = torch.cat([_filled(o, size) for o in observations])
-    finite = values.isfinite()
-    weights = weights.where(finite, torch.zeros_like(weights))
-    columns = torch.stack([values.where(finite, weights) * weights, weights, (~finite).double()])
-    sums = torch.zeros(3, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
-    total, weight, bad = (_over_ranks(sums) if is_distributed() else sums).unbind()
+    weights = torch.cat([_filled(o.weight, o, size) for o in observations])
+    levels = torch.cat(
+        [_filled(numbers.rounded(terms.alpha, o.dtype), o, size) for o in observations]
+    )
+    c = values - levels if terms.sense == "<=" else levels - values
+    finite, nothing = c.isfinite(), torch.zeros_like(weights)
+    weights = weights.where(finite, nothing)
+    numerators = [each.where(finite, nothing) * weights for each in (values, c)]
+    columns = torch.stack([*numerators, weights, (~finite).double()])
+    sums = torch.zeros(4, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
+    total, violation, weight, bad = (_over_ranks(sums) if is_distributed() else sums).unbind()
     seen = weight > 0
-    if seen.all():  # as a plain truth, it costs nothing further on
-        return Mean((total / weight).reshape(size), True, int(bad.sum()))
-    value = (total / weight.where(seen, torch.ones_like(weight))).reshape(size)
-    return Mean(value, seen.reshape(size), int(bad.sum()))
+    weight = weight.where(seen, torch.ones_like(weight))
+    value, c = (total / weight).reshape(size), (violation / weight).reshape(size)
+    # As a plain truth, it costs nothing further on.
+    return Mean(value, c, True if seen.all() else seen.reshape(size), int(bad.sum()))
 
 
 def _flat(values: list[Number]) -> Tensor:
@@ -147,10 +194,10 @@ def _flat(values: list[Number]) -> Tensor:
     return torch.cat([row.to(home) for row in rows]).cpu().double()
 
 
-def _filled(observation: Observation, size: torch.Size) -> Tensor:
-    """The weight once per entry of the observation."""
-    count = size.numel() if observation.row is None else observation.row.numel()
-    return torch.full((count,), observation.weight, dtype=torch.float64)
+def _filled(number: Number, observation: Observation, size: torch.Size) -> Tensor:
+    """A number once per entry of the observation."""
+    whole = torch.as_tensor(number, dtype=torch.float64).expand(size).reshape(-1)
+    return whole if observation.row is None else whole[observation.row]
 
 
 def is_distributed() -> bool:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from torch_alm._control import numbers
 from torch_alm._control.numbers import Number
-from torch_alm._control.terms import signed
+from torch_alm._control.observations import Observation
+from torch_alm._control.terms import beyond
 
 
 def project(multiplier: Number, *, is_equality: bool) -> Number:
@@ -48,21 +49,21 @@ class Tariff(NamedTuple):
         """The price of a value that keeps its graph, summed."""
         return torch.as_tensor(self.price(self._violation(value))).sum()
 
-    def tangent(self, value: Tensor, *, weight: Number, at: Number) -> Tensor:
-        """The price `at` a value, and around it a straight line with the gradient weight grad c.
+    def tangent(self, value: Tensor, *, weight: Number, now: Observation) -> Tensor:
+        """The price of a value as `now` has it, and the gradient weight grad c; summed.
 
-        Summed. Which weight is right may be known only from other steps and other ranks.
+        Which weight is right may be known only from other steps and other ranks.
         """
-        c, c_0 = self._violation(value), signed(self, at)
-        level = self.price(c_0) - weight * c_0
+        c = self._violation(value)
         if isinstance(weight, Tensor):
-            return (_like(weight, c) * c + _like(level, c)).sum()
-        return weight * c + level
+            weight = _like(weight, c)
+        at = beyond(self.alpha, self.sense, now.value, now.dtype)
+        return (weight * (c - c.detach()) + _like(self.price(at), c)).sum()
 
     def _violation(self, value: Tensor) -> Tensor:
-        """c on the value's device, in float32 or wider."""
+        """c on the value's device, in float32 or wider; alpha as the value's own type has it."""
+        alpha = numbers.rounded(self.alpha, value.dtype)
         value = value.to(torch.promote_types(value.dtype, torch.float32))
-        alpha = self.alpha
         if isinstance(alpha, Tensor):
             alpha = _like(alpha, value)
         return value - alpha if self.sense == "<=" else alpha - value

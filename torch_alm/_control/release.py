@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import final
 
+from torch_alm._control import numbers
+
 
 @final
 @dataclass(frozen=True)
@@ -48,14 +50,18 @@ class Release:
     after: int = 1
 
     def __post_init__(self) -> None:
-        """Check both."""
-        if not 0 < self.share <= 1:
+        """Convert and check both."""
+        share = numbers.tried(numbers.single, self.share)
+        after = numbers.tried(numbers.steps, self.after)
+        if not (isinstance(share, float) and 0 < share <= 1):
             raise ValueError(
-                f"Release: share is {self.share!r}; it must be above 0 and at most 1. Did you mean "
+                f"Release: share is {share!r}; it must be above 0 and at most 1. Did you mean "
                 "to leave `release` out?"
             )
-        if self.after < 1:
+        if not (isinstance(after, (int, float)) and after >= 1):
             raise ValueError(
-                f"Release: after is {self.after!r}; a number of steps is at least 1. Did you mean "
-                "1, at once?"
+                f"Release: after is {after!r}; a number of steps is at least 1. Did you mean 1, at "
+                "once?"
             )
+        object.__setattr__(self, "share", share)
+        object.__setattr__(self, "after", after)

@@ -1,12 +1,36 @@
 """Values and indices in the shape that the multipliers have."""
 
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from torch_alm._control import numbers
+
 Index: TypeAlias = Tensor | Sequence[int]
+
+
+def joint(size: torch.Size, given: Mapping[str, Any], *, is_open: bool) -> torch.Size:
+    """The shape of the multipliers, given a new alpha and a new multiplier.
+
+    Raises:
+        ValueError: if they do not fit one another, or the shape there is.
+    """
+    for name in ("alpha", "multiplier"):
+        found = numbers.shape(given.get(name, 0.0))
+        try:
+            both = torch.broadcast_shapes(size, found)
+        except RuntimeError:
+            both = None
+        if both is None or not (is_open or both == size):
+            raise ValueError(
+                f"ALMConstraint: {name} has shape {tuple(found)} and the multipliers "
+                f"{tuple(size)}; there would be no one multiplier per entry. Did you mean one "
+                "number, or one per multiplier?"
+            )
+        size = both
+    return size
 
 
 def shaped(value: object, size: torch.Size) -> Tensor:

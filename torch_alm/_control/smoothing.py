@@ -10,6 +10,8 @@ from torch import Tensor
 from torch_alm._control import numbers
 from torch_alm._control.numbers import Number, Truth
 
+TINY = torch.finfo(torch.float64).tiny
+
 
 class Smoothing(NamedTuple):
     """How violations are filtered: over how many steps, and how much of the noise is cut."""
@@ -96,8 +98,9 @@ def _cut(history: Tensor, smoothing: Smoothing) -> Tensor:
         return mean
     count = (~history.isnan()).sum(0)
     deviations = torch.where(history.isnan(), torch.zeros_like(history), history - mean)
-    variance = deviations.square().sum(0) / (count - 1).clamp(min=1)
-    noise = smoothing.deadband * (variance / count).sqrt()
+    unit = deviations.abs().amax(0).clamp(min=TINY)  # squares of it would overflow
+    spread = unit * (deviations / unit).square().sum(0).sqrt()
+    noise = smoothing.deadband * spread / ((count - 1).clamp(min=1) * count).double().sqrt()
     if smoothing.is_equality:
         return mean.sign() * (mean.abs() - noise).clamp(min=0)
     return torch.maximum(mean - noise, mean.clamp(max=0))
@@ -111,6 +114,7 @@ def _cut_of_floats(history: list[float], smoothing: Smoothing) -> float:
     mean = sum(history) / count
     if smoothing.deadband == 0 or (mean <= 0 and not smoothing.is_equality):
         return mean
-    variance = sum((c - mean) ** 2 for c in history) / max(count - 1, 1)
-    noise = smoothing.deadband * math.sqrt(variance / count)
+    unit = max(TINY, *(abs(c - mean) for c in history))
+    spread = unit * math.sqrt(sum(((c - mean) / unit) ** 2 for c in history))
+    noise = smoothing.deadband * spread / math.sqrt(max(count - 1, 1) * count)
     return math.copysign(max(abs(mean) - noise, 0.0), mean)

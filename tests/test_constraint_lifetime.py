@@ -1,0 +1,111 @@
+"""An attached constraint keeps nothing alive, and copies of its surroundings are free of it."""
+
+import copy
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from torch_alm import SAM, ALMConstraint, ConstraintGroup, DualOptimizer
+
+
+def fit(model: nn.Module, make: Any = SGD, attach_to: str = "outer") -> list[Any]:
+    """One attached step; weak references to everything that took part."""
+    optimizer = make(model.parameters(), lr=0.1)
+    inner = getattr(optimizer, "base", optimizer)
+    constraint = ALMConstraint(lambda x: model(x).mean(), alpha=1.0, mu=0.5)
+    handle = constraint.attach(inner if attach_to == "base" else optimizer)
+    constraint(torch.ones(1, 2)).backward()
+    optimizer.step()
+    assert constraint.metrics()["steps"] == 1
+    return [weakref.ref(each) for each in (optimizer, inner, constraint, handle)]
+
+
+def alive(found: list[Any]) -> int:
+    gc.collect()
+    return sum(each() is not None for each in found)
+
+
+def test_a_thousand_fits_without_remove_keep_nothing_alive() -> None:
+    found = []
+    for _ in range(1000):
+        model = nn.Linear(2, 1)
+        found += [weakref.ref(model), weakref.ref(model.weight), *fit(model)]
+    del model
+    assert alive(found) == 0
+
+
+@pytest.mark.filterwarnings("ignore:SAM.step.. with a gradient taken at theta")
+@pytest.mark.parametrize("attach_to", ["outer", "base"])
+def test_fits_of_one_model_leave_no_hook_on_it(attach_to: str) -> None:
+    model, found = nn.Linear(2, 1), []
+    for _ in range(20):
+        found += fit(model, lambda p, lr: SAM(SGD(p, lr=lr), rho=0.1), attach_to)
+    assert alive(found) == 0
+    assert not model.weight._backward_hooks and not model.weight._post_accumulate_grad_hooks
+
+
+def fit_group() -> list[Any]:
+    model = nn.Linear(2, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    group = ConstraintGroup(
+        {name: ALMConstraint(lambda: model.weight.sum(), 1.0, 1.0) for name in "ab"}
+    )
+    group.attach(optimizer)
+    group().backward()
+    optimizer.step()
+    return [weakref.ref(each) for each in (model, optimizer, *group.values())]
+
+
+def test_a_group_that_is_attached_keeps_nothing_alive() -> None:
+    assert alive(fit_group()) == 0
+
+
+def test_the_optimizer_alone_keeps_an_attachment_going() -> None:
+    model, counted = nn.Linear(2, 1), []
+
+    def attach(optimizer: SGD) -> None:
+        constraint = ALMConstraint(lambda: counted.append(1) or model.weight.sum(), 1.0, 0.5)
+        constraint.attach(optimizer)
+        constraint.observe(0.0)
+        counted.append(weakref.ref(constraint))
+
+    optimizer = SGD(model.parameters(), lr=0.1)
+    attach(optimizer)
+    gc.collect()
+    optimizer.step()
+    assert counted[0]().multiplier == 0.5
+
+
+class Parts(nn.Module):
+    """A model, its optimizer and its constraint, to be copied together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.optimizer = DualOptimizer(
+            SAM(SGD(self.layer.parameters(), lr=0.1), rho=0.1), SGD(self.layer.parameters(), lr=0.1)
+        )
+        self.constraint = ALMConstraint(None, alpha=1.0, mu=0.5)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
+def test_copies_of_what_is_attached_are_complete_and_on_their_own(how: str) -> None:
+    parts = Parts()
+    parts.constraint.attach(parts.optimizer)
+    parts.constraint.observe(0.0)
+    other = copy.deepcopy(parts) if how == "deepcopy" else pickle.loads(pickle.dumps(parts))
+    other.constraint.attach(other.optimizer)
+    for each in (other, parts):
+        each.optimizer.backward(
+            retain=lambda e=each: e.layer.weight.sum(), forget=lambda e=each: e.layer.bias.sum()
+        )
+        each.optimizer.step()
+        assert each.constraint.metrics()["steps"] == 1
+        assert parts.constraint.metrics()["steps"] == (0 if each is other else 1)
+    assert torch.equal(parts.layer.weight, other.layer.weight)

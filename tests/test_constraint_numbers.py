@@ -1,0 +1,289 @@
+"""Every number a constraint takes may be one of Python, of NumPy, or a tensor."""
+
+import io
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_alm import ALMConstraint, Best, ConstraintGroup, PenaltyGrowth, Release
+
+thorough = settings(max_examples=40, derandomize=True, deadline=None)
+
+# Exact in every type, so that one and the same number can be given in each.
+REALS = st.integers(-64, 64).map(lambda k: k / 8)
+SHARES = st.sampled_from([0.125, 0.25, 0.5, 0.875])
+COUNTS = st.integers(1, 4)
+FLOATS: dict[str, Any] = {
+    "float": float,
+    "Fraction": Fraction,
+    "float64": np.float64,
+    "float32": np.float32,
+    "float16": np.float16,
+    "0-d array": np.array,
+    "float64 tensor": lambda v: torch.tensor(v, dtype=torch.float64),
+    "float32 tensor": torch.tensor,
+    "bfloat16 tensor": lambda v: torch.tensor(v, dtype=torch.bfloat16),
+    "with a graph": lambda v: torch.tensor(v, requires_grad=True) * 1.0,
+}
+INTS: dict[str, Any] = {
+    "int": int,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "0-d array": np.array,
+    "tensor": torch.tensor,
+    "int32 tensor": lambda v: torch.tensor(v, dtype=torch.int32),
+}
+MEASURED = {name: kind for name, kind in FLOATS.items() if name != "Fraction"}
+
+
+def loaded(state: dict[str, Any]) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+class Twins:
+    """A constraint that is told floats, and one that is told the same in other types."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+        self.plain: dict[str, Any] = {}
+        self.other: dict[str, Any] = {}
+
+    def number(self, value: float, kinds: dict[str, Any] = FLOATS) -> Any:
+        return kinds[self.data.draw(st.sampled_from(sorted(kinds)))](value)
+
+    def put(self, name: str, values: Any, kinds: dict[str, Any] = FLOATS) -> None:
+        self.plain[name] = self.data.draw(values, label=name)
+        self.other[name] = self.number(self.plain[name], kinds)
+
+    def both(self) -> tuple[ALMConstraint, ALMConstraint]:
+        first, second = ({"mu": 0.5, "alpha": 0.0, **g} for g in (self.plain, self.other))
+        return ALMConstraint(None, **first), ALMConstraint(None, **second)
+
+
+def terms(twins: Twins) -> None:
+    twins.put("alpha", REALS)
+    twins.put("mu", SHARES)
+    twins.put("multiplier", SHARES)
+    twins.put("tolerance", SHARES)
+    twins.put("max_multiplier", st.sampled_from([8.0, 16.0]))
+    twins.put("hold", SHARES)
+    twins.put("total_steps", st.just(64), INTS)
+    for name in ("every", "window", "warmup"):
+        twins.put(name, COUNTS, INTS)
+    if twins.plain["window"] > 1:
+        twins.put("deadband", SHARES)
+    share, after = twins.data.draw(SHARES), twins.data.draw(COUNTS)
+    limits = {"factor": 2.0, "limit": 4.0, "progress": 0.5}
+    for given_to, number in ((twins.plain, lambda v, _=FLOATS: v), (twins.other, twins.number)):
+        given_to["release"] = Release(number(share), number(after, INTS))
+        given_to["growth"] = PenaltyGrowth(**{name: number(v) for name, v in limits.items()})
+
+
+def assert_plain(state: Any) -> None:
+    """Nothing but what Python has, and float64 tensors."""
+    for entry in state.values() if isinstance(state, dict) else state:
+        if isinstance(entry, (dict, list)):
+            assert_plain(entry)
+        elif isinstance(entry, torch.Tensor):
+            assert entry.dtype == torch.float64 and not entry.requires_grad
+        else:
+            assert type(entry) in (float, int, bool, str, type(None))
+
+
+@pytest.mark.filterwarnings("ignore:ALMConstraint.step. the stored multiplier has reached")
+@thorough
+@given(st.data())
+def test_numbers_of_any_type_control_as_floats_do(data: st.DataObject) -> None:
+    twins = Twins(data)
+    terms(twins)
+    plain, other = twins.both()
+    for step in range(data.draw(st.integers(1, 6), label="steps")):
+        for _ in range(data.draw(st.integers(1, 2))):
+            value, weight = data.draw(REALS), data.draw(SHARES)
+            plain.observe(value, weight=weight)
+            other.observe(twins.number(value, MEASURED), weight=twins.number(weight))
+        if step == 2:
+            plain.alpha, alpha = 1.5, twins.number(1.5)
+            other.alpha = alpha
+        objective = data.draw(REALS)
+        assert plain.preview() == other.preview()
+        found = other.step(objective=twins.number(objective))
+        assert plain.step(objective=objective) == found and type(found) is float
+    assert str(other.state_dict()) == str(plain.state_dict())
+    assert str(other.metrics()) == str(plain.metrics())
+    assert_plain(other.state_dict())
+    resumed = twins.both()[1]
+    resumed.load_state_dict(loaded(other.state_dict()))
+    assert str(resumed.state_dict()) == str(plain.state_dict()) and resumed.best == plain.best
+
+
+@pytest.mark.filterwarnings("ignore:ALMConstraint.step. the stored multiplier has reached")
+@thorough
+@given(st.data())
+def test_settings_assigned_later_are_as_those_given_first(data: st.DataObject) -> None:
+    twins = Twins(data)
+    terms(twins)
+    plain, _ = twins.both()
+    later = ALMConstraint(None, alpha=0.0, mu=0.0)
+    for name in data.draw(st.permutations([n for n in twins.other if n != "deadband"])):
+        setattr(later, name, twins.other[name])
+    later.deadband = twins.other.get("deadband", 0.0)
+    for name, value in twins.plain.items():
+        assert getattr(later, name) == getattr(plain, name) == value
+        assert type(getattr(later, name)) is type(getattr(plain, name))
+    for constraint in (plain, later):
+        for value in (0.0, -2.0, 9.0):
+            constraint.observe(value)
+            constraint.step()
+    assert str(later.state_dict()) == str(plain.state_dict())
+
+
+@pytest.mark.parametrize("kind", FLOATS)
+def test_a_vector_takes_them_too(kind: str) -> None:
+    for alpha in (np.array([1.0, 2.0]), torch.tensor([1.0, 2.0], requires_grad=True) * 1.0):
+        c = ALMConstraint(None, alpha=alpha, mu=FLOATS[kind](0.5), window=2)
+        c.observe(np.array([0.0, 0.0], dtype=np.float32), weight=FLOATS[kind](2.0))
+        assert c.step().tolist() == [0.5, 1.0]
+        c.alpha = FLOATS[kind](0.0)
+        c.observe(np.array([0.0, 1.0]))
+        c.step()
+        assert_plain(loaded(c.state_dict()))
+        assert c.multiplier.dtype == torch.float64
+
+
+def test_a_group_takes_them_and_its_best_step_is_plain() -> None:
+    group = ConstraintGroup(
+        {"a": ALMConstraint(None, 0.5, 0.5), "b": ALMConstraint(None, 0.5, 0.5)}
+    )
+    counts = torch.tensor([3.0, 1.0])
+    for k in range(2):
+        values = {"a": np.float32(k), "b": torch.tensor(1.0 + k, requires_grad=True) * 1.0}
+        group.observe(values, weight=counts[k] / counts.sum())
+    group["a"].alpha = np.float32(0.25)
+    assert group.step(objective=np.float32(2.0)) == {"a": 0.0, "b": 0.0}
+    assert group.best == Best(1, 2.0, 0.0)
+    assert_plain(loaded(group.state_dict()))
+
+
+@pytest.mark.parametrize("flag", [True, np.bool_(True), torch.tensor(True)], ids=repr)
+def test_a_bool_is_0_or_1_as_in_torch(flag: Any) -> None:
+    c = ALMConstraint(None, alpha=flag, mu=0.5)
+    c.observe(flag)
+    assert c.alpha == 1.0 and c.step() == 0.0 and c.metrics()["value"] == 1.0
+    c.observe(not flag)
+    assert c.step() == 0.5
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("alpha", math.nan, "a finite threshold"),
+    ("alpha", None, "a finite threshold"),
+    ("alpha", abs, "a finite threshold"),
+    ("mu", np.float32(-1.0), "at least 0"),
+    ("mu", torch.ones(2), "at least 0"),
+    ("sense", ">", '">="'),
+    ("multiplier", -1.0, "finite, and at least 0"),
+    ("multiplier", torch.tensor(math.inf), "finite, and at least 0"),
+    ("every", 0, "a number of steps, at least 1"),
+    ("every", 2.5, "a number of steps, at least 1"),
+    ("window", np.int64(0), "a number of steps, at least 1"),
+    ("window", torch.tensor(2.0), "a number of steps, at least 1"),
+    ("deadband", 1.0, "needs a window of 2 steps or more"),
+    ("ema", torch.tensor(1.0), "below 1"),
+    ("warmup", -1, "a number of steps, at least 0"),
+    ("tolerance", "much", "at least 0"),
+    ("max_multiplier", 0.0, "positive, or None"),
+    ("hold", np.float64(1.5), "above 0 and at most 1, or None"),
+    ("total_steps", 0, "at least 1, or None"),
+    ("nonfinite", "ignore", '"skip" or "raise"'),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "rule"), WRONG, ids=str)
+def test_what_makes_no_sense_is_refused_alike_first_and_later(
+    name: str, value: Any, rule: str
+) -> None:
+    said = []
+    with pytest.raises(ValueError, match=rf"ALMConstraint: {name} is .*; it must be .*") as first:
+        ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, name: value})
+    c = ALMConstraint(None, alpha=1.0, mu=0.5)
+    before = getattr(c, name)
+    with pytest.raises(ValueError, match="it must be") as later:
+        setattr(c, name, value)
+    said += [str(first.value), str(later.value)]
+    assert said[0] == said[1] and rule in said[0]
+    assert getattr(c, name) == before
+
+
+def test_settings_that_go_together_are_refused_apart() -> None:
+    c = ALMConstraint(None, alpha=1.0, mu=0.5, window=4, deadband=1.0)
+    for name, value, named in (("window", 1, "deadband"), ("ema", 0.5, "ema")):
+        with pytest.raises(ValueError, match=f"ALMConstraint: {named} is"):
+            setattr(c, name, value)
+        assert c.window == 4 and c.ema == 0.0
+    c.deadband, c.window, c.ema = 0.0, 1, 0.5
+    with pytest.raises(ValueError, match="without a window"):
+        c.window = 2
+    equality = ALMConstraint(None, alpha=1.0, mu=0.5, sense="==", multiplier=-1.0)
+    for name, value in (("sense", ">="), ("release", Release(0.5))):
+        with pytest.raises(ValueError, match="it must be"):
+            setattr(equality, name, value)
+
+
+@pytest.mark.parametrize("name", ["alpha", "multiplier"])
+def test_shapes_are_checked_when_one_is_assigned(name: str) -> None:
+    c = ALMConstraint(None, alpha=torch.ones(2), mu=0.5)
+    for wrong in (torch.ones(3), np.ones(4), torch.ones(2, 2)):
+        with pytest.raises(ValueError, match=rf"{name} has shape .* and the multipliers \(2,\)"):
+            setattr(c, name, wrong)
+    setattr(c, name, np.float32(0.5))
+    c.observe(torch.zeros(2))
+    assert c.step().tolist() == ([0.25, 0.25] if name == "alpha" else [1.0, 1.0])
+    scalar = ALMConstraint(None, alpha=1.0, mu=0.5)
+    scalar.observe(0.0)
+    with pytest.raises(ValueError, match=rf"{name} has shape \(2,\)"):
+        setattr(scalar, name, torch.ones(2))
+    with pytest.raises(ValueError, match=r"multiplier has shape \(3,\) and the multipliers \(2,\)"):
+        ALMConstraint(None, alpha=torch.ones(2), mu=0.5, multiplier=torch.ones(3))
+
+
+def test_a_multiplier_that_is_assigned_is_gone_on_from() -> None:
+    c = ALMConstraint(None, alpha=1.0, mu=0.5)
+    c.multiplier = torch.tensor(2.0, requires_grad=True)
+    assert c.multiplier == c.weight == 2.0
+    c.observe(0.0)
+    assert c.step() == 2.5
+    c.multiplier = 0
+    assert c.multiplier == 0.0 and c.weight == 2.5, "the weight is what acted"
+
+
+def test_an_alpha_assigned_after_a_preview_is_the_one_that_counts() -> None:
+    c = ALMConstraint(None, alpha=1.0, mu=1.0)
+    c.observe(0.0)
+    assert c.preview() == 1.0
+    c.alpha = 3.0
+    assert c.preview() == c.step() == 3.0
+
+
+@pytest.mark.parametrize("given", [{"share": 0.0}, {"share": torch.tensor(2.0)}, {"share": abs}])
+def test_a_release_is_checked_after_it_is_converted(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Release: share is .*; it must be above 0"):
+        Release(**given)
+
+
+def test_the_numbers_of_a_release_and_of_growth_are_those_of_python() -> None:
+    release = Release(np.float32(0.5), after=torch.tensor(2))
+    assert (type(release.share), type(release.after)) == (float, int)
+    growth = PenaltyGrowth(np.float32(2.0), torch.tensor(8.0), np.float64(0.25))
+    assert [type(n) for n in (growth.factor, growth.limit, growth.progress)] == [float] * 3
+    for name in ("factor", "limit", "progress"):
+        with pytest.raises(ValueError, match=f"PenaltyGrowth: {name} is nan"):
+            PenaltyGrowth(**{"factor": 2.0, "limit": 8.0, name: np.float32(math.nan)})

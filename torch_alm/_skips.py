@@ -1,0 +1,50 @@
+"""Steps that a wrapper leaves out, told to whoever follows the optimizer inside it.
+
+A GradScaler that finds an overflow tells at most the optimizer it would have stepped. A wrapper
+that is told leaves its base alone, and nothing the base has shows it.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from torch.optim import Optimizer
+
+
+class Follower(Protocol):
+    """Somebody who counts the steps of an optimizer."""
+
+    def step_was_skipped(self) -> None:
+        """A step was to be taken and is not; its gradient is lost."""
+        ...
+
+
+_followers: "WeakKeyDictionary[Optimizer, WeakSet[Follower]]" = WeakKeyDictionary()
+_promised: "WeakSet[Optimizer]" = WeakSet()
+
+
+def follow(optimizer: Optimizer, follower: Follower) -> None:
+    """Hear of the optimizer's skipped steps for as long as both live."""
+    _followers.setdefault(optimizer, WeakSet()).add(follower)
+
+
+def unfollow(optimizer: Optimizer, follower: Follower) -> None:
+    """Hear of them no more."""
+    _followers[optimizer].discard(follower)
+
+
+def promise(optimizers: Iterable[Optimizer]) -> None:
+    """Every skipped step of these will be announced: nobody has to infer one."""
+    _promised.update(optimizers)
+
+
+def is_promised(optimizer: Optimizer) -> bool:
+    """Whether somebody announces this optimizer's skipped steps."""
+    return optimizer in _promised
+
+
+def announce(optimizers: Iterable[Optimizer]) -> None:
+    """Tell whoever follows one of these that its step is skipped."""
+    for optimizer in optimizers:
+        for follower in list(_followers.get(optimizer, ())):
+            follower.step_was_skipped()
