@@ -37,14 +37,21 @@ def running(*, counts: bool) -> Iterator[None]:
     """Mark everything inside as a pass; one within a pass that does not count does not either."""
     here = get_ident()
     outer = _passes.get(here)
-    _passes[here] = counts and outer is not False
     try:
-        yield
+        try:
+            _passes[here] = counts and outer is not False
+            yield
+        finally:
+            _return_to(outer, here)
     finally:
-        if outer is None:
-            del _passes[here]
-        else:
-            _passes[here] = outer
+        _return_to(outer, here)  # an interrupt may have cut the first one short
+
+
+def _return_to(outer: bool | None, here: int) -> None:
+    if outer is None:
+        _passes.pop(here, None)
+    else:
+        _passes[here] = outer
 
 
 def rehearsal() -> AbstractContextManager[None]:
