@@ -95,6 +95,8 @@ SPECIAL: dict[str, Arguments] = {
         net.parameters(),
         {"lr": 0.01, "num_iterations": 8},
     ),
+    # by default it moves weights below 0.002 only, of which so small a model has none
+    "pytorch_optimizer.SaRA": lambda net: (net.parameters(), {"lr": 0.01, "threshold": 0.3}),
     "pytorch_optimizer.SpectralSphere": lambda net: (matrices(net), {"lr": 0.01}),
 }
 

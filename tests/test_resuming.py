@@ -37,3 +37,17 @@ def test_resumes_from_a_distributed_checkpoint_exactly(name: str, tmp_path: Path
     make = partial(optimizers.make, name)
     assert resumes(make, "SAUL", "distributed", str(tmp_path))
     assert saving_changes_nothing(make, "SAUL", "distributed", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["torch.AdamW", "pytorch_optimizer.AdaBelief"])
+@pytest.mark.parametrize("wrapper", ["SAM", "ReverseSAM"])
+def test_a_single_wrapper_does_as_its_base_in_torchs_own_functions(
+    name: str, wrapper: str, tmp_path: Path
+) -> None:
+    if not name.startswith("torch."):
+        pytest.importorskip("pytorch_optimizer")
+    make = partial(optimizers.make, name)
+    assert resumes(make, "plain", "distributed", str(tmp_path))
+    with pytest.warns(UserWarning, match=r"step\(\) with a gradient taken at theta"):
+        assert resumes(make, wrapper, "distributed", str(tmp_path))  # torch steps it to begin with
+    assert saving_changes_nothing(make, wrapper, "distributed", str(tmp_path))

@@ -187,6 +187,26 @@ def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(
     assert not fresh.retain.state and not fresh.forget.state
 
 
+def test_a_checkpoint_may_hold_other_names_than_the_state_does(tmp_path: Path) -> None:
+    class Renaming(SGD):
+        def state_dict(self) -> dict[str, Any]:
+            found = super().state_dict()
+            state = {i: {"packed": dict(each)} for i, each in found["state"].items()}
+            return {**found, "state": state}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            state = {i: each["packed"] for i, each in state_dict["state"].items()}
+            super().load_state_dict({**state_dict, "state": state})
+
+    net, other = model(), model()
+    optimizer, resumed = (
+        saul(lambda net: Renaming(net.parameters(), 0.1, 0.9), n) for n in (net, other)
+    )
+    train(net, optimizer, range(2))
+    Distributed(net, optimizer, str(tmp_path)).load(other, resumed)
+    assert_same(resumed.state_dict(), optimizer.state_dict())
+
+
 def named(net: nn.Module, prefix: str) -> list[tuple[str, nn.Parameter]]:
     return [(prefix + name, p) for name, p in net.named_parameters()]
 
@@ -244,7 +264,9 @@ def test_moments_as_wide_as_another_models_parameters_are_refused(stepped: bool)
     train(wider, stranger, range(2))
     if stepped:
         train(net, optimizer, range(1))
-    with pytest.raises(ValueError, match=r"a full of shape \(7,\) for a parameter of shape \(6,\)"):
+    with pytest.raises(
+        ValueError, match=r"a full of shape \(3, 7\) for a parameter of shape \(3, 6\)"
+    ):
         optimizer.load_state_dict(stranger.state_dict())
 
 

@@ -22,7 +22,7 @@ def check(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> None:
         owner: the call to name in errors, and the part of the checkpoint that is looked at.
 
     Cost: for moments that have not their parameter's shape (factored, projected, quantised ones),
-    a step of a copy of the smallest such parameter.
+    a step of a copy of the smallest such parameter of each number of dimensions.
     """
     if not _is_torch_like(state_dict):
         _check_format(base, state_dict, owner)
@@ -105,12 +105,13 @@ def _oddly_shaped(base: Optimizer, state_dict: Mapping[str, Any]) -> Iterator[Od
 
 
 def _smallest(found: Iterator[Odd]) -> list[Odd]:
-    """Of those with moments of the same names, the smallest: one tells, and costs least."""
-    chosen: dict[tuple[str, ...], Odd] = {}
+    """Of those with as many dimensions and the same moments, the smallest: one costs least."""
+    chosen: dict[object, Odd] = {}
     for each in found:
-        names = tuple(sorted(each[2]))
-        if names not in chosen or each[0].numel() < chosen[names][0].numel():
-            chosen[names] = each
+        p, _, odd = each
+        kind = (p.ndim, *sorted(odd))
+        if kind not in chosen or p.numel() < chosen[kind][0].numel():
+            chosen[kind] = each
     return [*chosen.values()]
 
 

@@ -66,9 +66,7 @@ class DualState(Stateful):
         """
         named = {name: _named(self.model, side) for name, side in self._sides.items()}
         stepped = {
-            name: {
-                fqn: [*side.state[p]] for fqn, p in _names(named[name], side) if side.state.get(p)
-            }
+            name: {fqn: [*named[name]["state"].get(fqn, ())] for fqn in _stepped(named[name], side)}
             for name, side in self._sides.items()
         }
         rest = {"control": self.optimizer.control_state_dict(), "stepped": stepped}
@@ -148,6 +146,11 @@ def _names(named: Mapping[str, Any], side: Optimizer) -> list[tuple[str, Tensor]
     """Names beside parameters, from what torch's functions say of this very optimizer."""
     groups = zip(named["param_groups"], side.param_groups, strict=True)
     return [pair for a, b in groups for pair in zip(a["params"], b["params"], strict=True)]
+
+
+def _stepped(named: Mapping[str, Any], side: Optimizer) -> list[str]:
+    """The names of parameters with a state; an empty one may come of having been looked at."""
+    return [fqn for fqn, p in _names(named, side) if side.state.get(p)]
 
 
 def _fqns(model: nn.Module, side: Optimizer) -> list[tuple[str, Tensor]]:

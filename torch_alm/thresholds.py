@@ -6,7 +6,6 @@ trained on costs; `loss_for_rate` says which loss goes with a wanted rate, from 
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -58,7 +57,7 @@ def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
             "nothing. Is the iterator used up, or the loss not finite?"
         )
     count = len(values)
-    mean = float(sum(map(Fraction, values)) / count)
+    mean = _mean(values)
     if count == 1:
         return Level(mean, math.nan, 1)
     deviation = math.hypot(*(value - mean for value in values)) / math.sqrt(count - 1)
@@ -100,7 +99,7 @@ def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) 
 
     Cost: a sort; no passes.
 
-    Source: the pool-adjacent-violators algorithm (Ayer et al. 1955), in exact arithmetic.
+    Source: the pool-adjacent-violators algorithm (Ayer et al. 1955).
 
     Example:
         >>> from torch_alm.thresholds import loss_for_rate
@@ -115,10 +114,10 @@ def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) 
             "and two pairs are the least that a fit can do with. Did you record loss and rate "
             "along a run?"
         )
-    at: dict[float, list[Fraction]] = {}
+    at: dict[float, list[float]] = {}
     for loss, found in sorted(pairs):
-        at.setdefault(loss, []).append(Fraction(found))
-    xs, fitted = [*at], _increasing([_Block(sum(each), len(each)) for each in at.values()])
+        at.setdefault(loss, []).append(found)
+    xs, fitted = [*at], _increasing([(_mean(each), len(each)) for each in at.values()])
     if fitted[-1] < rate:
         raise ValueError(
             f"loss_for_rate: the rate wanted is {rate:g}, and the fit reaches {fitted[-1]:g} at "
@@ -132,26 +131,24 @@ def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) 
     return _first_at(xs, fitted, rate)
 
 
-class _Block(NamedTuple):
-    """Rates that get one value: their sum, and how many they are."""
-
-    total: Fraction | int
-    size: int
-
-    def mean(self) -> Fraction:
-        return Fraction(self.total) / self.size
+def _mean(values: Sequence[float]) -> float:
+    """Rounded once, so that equal values keep theirs to the last bit; no sum overflows."""
+    shift = len(values).bit_length()
+    total = math.fsum(math.ldexp(value, -shift) for value in values)
+    return min(max(math.ldexp(total / len(values), shift), min(values)), max(values))
 
 
-def _increasing(points: list[_Block]) -> list[float]:
-    """The nearest sequence of means that never falls, in the sum of squares; one per point."""
-    blocks: list[tuple[_Block, int]] = []  # with the number of its points
-    for block in points:
+def _increasing(points: list[tuple[float, int]]) -> list[float]:
+    """The nearest sequence of values that never falls, in the sum of squares weighted by counts."""
+    blocks: list[tuple[float, int, int]] = []  # mean, how many, at how many points
+    for mean, count in points:
         width = 1
-        while blocks and blocks[-1][0].mean() > block.mean():
-            (total, size), more = blocks.pop()
-            block, width = _Block(total + block.total, size + block.size), width + more
-        blocks.append((block, width))
-    return [float(block.mean()) for block, width in blocks for _ in range(width)]
+        while blocks and blocks[-1][0] > mean:
+            other, size, more = blocks.pop()
+            mean = (mean * count + other * size) / (count + size)
+            count, width = count + size, width + more
+        blocks.append((mean, count, width))
+    return [mean for mean, _, width in blocks for _ in range(width)]
 
 
 def _first_at(xs: list[float], ys: list[float], y: float) -> float:
