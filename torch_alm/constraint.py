@@ -30,7 +30,7 @@ from torch_alm._control.release import Release
 from torch_alm._control.settings import RULES
 from torch_alm._control.shapes import Index, entries, joint, shaped
 from torch_alm._control.terms import Policy, Sense
-from torch_alm._passes import is_rehearsal
+from torch_alm._passes import is_rehearsal, is_running
 
 
 @final
@@ -198,7 +198,7 @@ class ALMConstraint(terms.Terms):
         value = self._shaped(self.measure(*args, **kwargs))
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
         penalty = self._tangent(value, now)
-        self._observe(now)
+        self._observe(now, value)
         if numbers.is_finite(now.value):
             return penalty
         return torch.zeros((), device=value.device, requires_grad=True)
@@ -263,11 +263,27 @@ class ALMConstraint(terms.Terms):
         found, row = self._placed(numbers.tensor(value), index)
         on_host = found.ndim == 0 and found.device.type == "cpu"
         number = float(found.item()) if on_host else found.clone()
-        self._observe(Observation(number, float(share), row, found.dtype))
+        self._observe(Observation(number, float(share), row, found.dtype), value)
 
-    def _observe(self, now: Observation) -> None:
-        if not is_rehearsal(self._home):
-            self._observed.append(now)
+    def _observe(self, now: Observation, value: object = None) -> None:
+        if is_rehearsal(self._home):
+            return
+        observed = self._observed
+        observed.append(now)
+        if observed.waiting is None:
+            return
+        graph = value if isinstance(value, Tensor) else None
+        inside = is_running(self._home)
+        if observed.waiting.measured(graph, len(observed), is_in_pass=inside):
+            notices.never_stepped(len(observed), observed.waiting.owner, self.multiplier)
+            observed.waiting = None
+
+    def _idle(self, owner: str) -> None:
+        """A step of an attached optimizer had nothing observed."""
+        waiting = self._observed.waiting
+        if waiting is not None and waiting.step_was_blind():
+            notices.never_measured(owner, self.multiplier)
+            self._observed.waiting = None
 
     def discard(self, *, keep: int = 0) -> None:
         """Forget what was observed since the last step, as if it had never been measured.
@@ -315,7 +331,7 @@ class ALMConstraint(terms.Terms):
         objective on a device.
         """
         self._check_observed("step")
-        self._home = get_ident()
+        self._home, self._observed.waiting = get_ident(), None
         found = self._observed.mean(self._shape, self)
         self._observed.drop()
         self._report(found)
@@ -383,7 +399,7 @@ class ALMConstraint(terms.Terms):
         Cost: two hooks on one parameter; one synchronisation per step if a GradScaler hands its
         verdict over to the optimizer (fused optimizers).
         """
-        return Attachment(optimizer, self._observed, self.step)
+        return Attachment(optimizer, self._observed, self.step, self._idle)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """The state in plain numbers.
