@@ -92,6 +92,11 @@ class ALMConstraint(terms.Terms):
         best: the best step so far, of those with an objective; `None` before the first.
         skipped: measurements and updates left out because they were not finite.
 
+    Warns:
+        UserWarning: once, before the first `step`, if theta has moved on 16 times between
+            measurements (seen in a parameter that they depend on), or 512 of them wait where no
+            parameter is known. Micro-batches at one theta may be any number.
+
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
     call and step it equally often, and all of them have the same multiplier).
@@ -145,7 +150,8 @@ class ALMConstraint(terms.Terms):
         if "multiplier" in new:
             self._controller.put(new.pop("multiplier"))
         vars(self).update(new)
-        self._take_shape(size)
+        if {"alpha", "multiplier"} & given.keys():
+            self._take_shape(size)
 
     @property
     def multiplier(self) -> Number:
@@ -395,6 +401,10 @@ class ALMConstraint(terms.Terms):
 
         Raises:
             TypeError: if it is none, or has no hooks for its steps.
+
+        Warns:
+            UserWarning: once, if the optimizer takes 16 steps with nothing ever measured, or theta
+                moves on while its `step` is never called.
 
         Cost: two hooks on one parameter; one synchronisation per step if a GradScaler hands its
         verdict over to the optimizer (fused optimizers).
