@@ -32,6 +32,11 @@ def is_rehearsal(home: int) -> bool:
     return not _passes.get(get_ident(), _passes.get(home, True))
 
 
+def is_running(home: int) -> bool:
+    """Whether a measurement made here and now is one of a pass at all."""
+    return get_ident() in _passes or home in _passes
+
+
 @contextmanager
 def running(*, counts: bool) -> Iterator[None]:
     """Mark everything inside as a pass; one within a pass that does not count does not either."""

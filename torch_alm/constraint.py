@@ -30,7 +30,7 @@ from torch_alm._control.release import Release
 from torch_alm._control.settings import RULES
 from torch_alm._control.shapes import Index, entries, joint, shaped
 from torch_alm._control.terms import Policy, Sense
-from torch_alm._passes import is_rehearsal
+from torch_alm._passes import is_rehearsal, is_running
 from torch_alm._undo import remember
 
 
@@ -93,6 +93,11 @@ class ALMConstraint(terms.Terms):
         best: the best step so far, of those with an objective; `None` before the first.
         skipped: measurements and updates left out because they were not finite.
 
+    Warns:
+        UserWarning: once, before the first `step`, if theta has moved on 16 times between
+            measurements (seen in a parameter that they depend on), or 512 of them wait where no
+            parameter is known. Micro-batches at one theta may be any number.
+
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
     call and step it equally often, and all of them have the same multiplier).
@@ -146,7 +151,8 @@ class ALMConstraint(terms.Terms):
         if "multiplier" in new:
             self._controller.put(new.pop("multiplier"))
         vars(self).update(new)
-        self._take_shape(size)
+        if {"alpha", "multiplier"} & given.keys():
+            self._take_shape(size)
 
     @property
     def multiplier(self) -> Number:
@@ -199,7 +205,7 @@ class ALMConstraint(terms.Terms):
         value = self._shaped(self.measure(*args, **kwargs))
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
         penalty = self._tangent(value, now)
-        self._observe(now)
+        self._observe(now, value)
         if numbers.is_finite(now.value):
             return penalty
         return torch.zeros((), device=value.device, requires_grad=True)
@@ -264,11 +270,27 @@ class ALMConstraint(terms.Terms):
         found, row = self._placed(numbers.tensor(value), index)
         on_host = found.ndim == 0 and found.device.type == "cpu"
         number = float(found.item()) if on_host else found.clone()
-        self._observe(Observation(number, float(share), row, found.dtype))
+        self._observe(Observation(number, float(share), row, found.dtype), value)
 
-    def _observe(self, now: Observation) -> None:
-        if not is_rehearsal(self._home):
-            self._observed.append(now)
+    def _observe(self, now: Observation, value: object = None) -> None:
+        if is_rehearsal(self._home):
+            return
+        observed = self._observed
+        observed.append(now)
+        if observed.waiting is None:
+            return
+        graph = value if isinstance(value, Tensor) else None
+        inside = is_running(self._home)
+        if observed.waiting.measured(graph, len(observed), is_in_pass=inside):
+            notices.never_stepped(len(observed), observed.waiting.owner, self.multiplier)
+            observed.waiting = None
+
+    def _idle(self, owner: str) -> None:
+        """A step of an attached optimizer had nothing observed."""
+        waiting = self._observed.waiting
+        if waiting is not None and waiting.step_was_blind():
+            notices.never_measured(owner, self.multiplier)
+            self._observed.waiting = None
 
     def discard(self, *, keep: int = 0) -> None:
         """Forget what was observed since the last step, as if it had never been measured.
@@ -318,7 +340,11 @@ class ALMConstraint(terms.Terms):
         self._check_observed("step")
         undo = remember(self)
         try:
-            found = self._update()
+            self._home, self._observed.waiting = get_ident(), None
+            found = self._observed.mean(self._shape, self)
+            self._observed.drop()
+            self._report(found)
+            self._controller.step(found, self)
         except BaseException as error:
             undo()
             if not isinstance(error, KeyboardInterrupt):
@@ -327,14 +353,6 @@ class ALMConstraint(terms.Terms):
         if objective is not None:
             self._rank(mean_of_numbers(numbers.single(objective)), found)
         return self.weight
-
-    def _update(self) -> Mean:
-        self._home = get_ident()
-        found = self._observed.mean(self._shape, self)
-        self._observed.drop()
-        self._report(found)
-        self._controller.step(found, self)
-        return found
 
     def _check_observed(self, verb: str) -> None:
         if not self._observed:
@@ -392,10 +410,14 @@ class ALMConstraint(terms.Terms):
         Raises:
             TypeError: if it is none, or has no hooks for its steps.
 
+        Warns:
+            UserWarning: once, if the optimizer takes 16 steps with nothing ever measured, or theta
+                moves on while its `step` is never called.
+
         Cost: two hooks on one parameter; one synchronisation per step if a GradScaler hands its
         verdict over to the optimizer (fused optimizers).
         """
-        return Attachment(optimizer, self._observed, self.step)
+        return Attachment(optimizer, self._observed, self.step, self._idle)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """The state in plain numbers.

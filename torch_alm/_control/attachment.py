@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -20,16 +21,29 @@ class Attachment:
     """
 
     def __init__(
-        self, optimizer: Optimizer, observed: Observations, step: Callable[[], Any]
+        self,
+        optimizer: Optimizer,
+        observed: Observations,
+        step: Callable[[], Any],
+        idle: Callable[[str], Any],
     ) -> None:
-        """Call `step` after each step of the optimizer that had something observed."""
-        self._observed, self._step = observed, step
+        """Call `step` after each step of the optimizer that had something observed, else `idle`."""
+        self._observed, self._step, self._idle = observed, step, idle
         self._is_fresh = False
         self._optimizers = down_to_hooks(optimizer)
         for each in self._optimizers:
             skips.follow(each, self)
         stepping = self._optimizers[-1]
-        handles = [stepping.register_step_post_hook(self._after_step), *_listen(stepping, self)]
+        handles = [
+            stepping.register_step_pre_hook(self._before_step),
+            stepping.register_step_post_hook(self._after_step),
+        ]
+        leaves = [p for group in stepping.param_groups for p in group["params"] if p.is_leaf]
+        trained = [p for p in leaves if p.requires_grad]
+        if trained:
+            handles += _listen(trained[0], self)
+            if observed.waiting is not None:  # the smallest: large ones may have idle rows
+                observed.waiting.follow(min(trained, key=torch.numel), type(optimizer).__name__)
         self._unhook = weakref.finalize(self, _remove, handles)
         self._unhook.atexit = False
 
@@ -52,6 +66,10 @@ class Attachment:
         if not any(map(skips.is_promised, self._optimizers)):
             self._observed.gradient_arrived(afresh=self._is_fresh)
 
+    def _before_step(self, *_: Any) -> None:
+        if self._observed.waiting is not None:
+            self._observed.waiting.step_begins()
+
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if _was_skipped(optimizer):
             self._observed.drop()
@@ -59,6 +77,8 @@ class Attachment:
         self._observed.step_was_taken()
         if self._observed:
             self._step()
+        else:
+            self._idle(type(optimizer).__name__)
 
 
 class Attachments:
@@ -96,19 +116,15 @@ def down_to_hooks(optimizer: Optimizer) -> list[Optimizer]:
     )
 
 
-def _listen(optimizer: Optimizer, attachment: Attachment) -> list[RemovableHandle]:
+def _listen(parameter: Tensor, attachment: Attachment) -> list[RemovableHandle]:
     """Notice gradients that start from nothing: see `Observations`.
 
     The first hook alone would also run in `torch.autograd.grad`, which leaves no gradient.
     """
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    first = next((p for p in parameters if p.is_leaf and p.requires_grad), None)
-    if first is None:
-        return []
-    to, parameter = weakref.ref(attachment), weakref.ref(first)
+    to, there = weakref.ref(attachment), weakref.ref(parameter)
 
     def before(_: Tensor) -> None:
-        attached, leaf = to(), parameter()
+        attached, leaf = to(), there()
         if attached is not None and leaf is not None:
             attached.before_gradient(leaf)
 
@@ -117,7 +133,10 @@ def _listen(optimizer: Optimizer, attachment: Attachment) -> list[RemovableHandl
         if attached is not None:
             attached.after_gradient()
 
-    return [first.register_hook(before), first.register_post_accumulate_grad_hook(after)]
+    return [
+        parameter.register_hook(before),
+        parameter.register_post_accumulate_grad_hook(after),
+    ]
 
 
 def _remove(handles: Iterable[RemovableHandle]) -> None:

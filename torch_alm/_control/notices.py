@@ -5,6 +5,7 @@ import warnings
 from torch_alm._control import numbers
 from torch_alm._control.numbers import Number
 from torch_alm._control.terms import Terms
+from torch_alm._control.waiting import MOVES
 
 
 def not_finite(bad: int, so_far: int) -> None:
@@ -43,6 +44,32 @@ def _overflow(multiplier: Number, c: Number, terms: Terms) -> str:
         f"ALMConstraint.step: lambda + mu c is not finite, with lambda up to "
         f"{numbers.largest(multiplier):g}, mu = {terms.mu:g} and a violation up to "
         f"{numbers.largest(abs(c)):g}"
+    )
+
+
+def never_stepped(count: int, owner: str, multiplier: Number) -> None:
+    """Measurements pile up while theta moves on, and nobody steps the constraint."""
+    found = f"{count} measurements and no step, while theta may have moved on"
+    if owner:
+        _warn(
+            f"ALMConstraint is attached to {owner}, whose `step()` was never called: {found}. "
+            f"lambda is still {numbers.largest(multiplier):g}. Did you mean the optimizer inside "
+            "it, the one that `second_step()` and the like call, or `constraint.step()` yourself?"
+        )
+        return
+    _warn(
+        f"ALMConstraint: {found}. lambda is still {numbers.largest(multiplier):g}. Did you mean "
+        "`constraint.step()` after each `optimizer.step()`, or `constraint.attach(optimizer)` "
+        "before the loop?"
+    )
+
+
+def never_measured(owner: str, multiplier: Number) -> None:
+    """The attached optimizer steps, and there is nothing to step the constraint with."""
+    _warn(
+        f"ALMConstraint is attached to {owner}, which has taken {MOVES} steps with nothing "
+        f"measured; lambda is still {numbers.largest(multiplier):g}. Did you mean to call "
+        "`constraint(...)` or `constraint.observe(value)` in the loop?"
     )
 
 

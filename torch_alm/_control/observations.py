@@ -10,6 +10,7 @@ from torch import Tensor
 from torch_alm._control import numbers
 from torch_alm._control.numbers import Number, Truth
 from torch_alm._control.terms import Terms, signed
+from torch_alm._control.waiting import Waiting
 
 
 class Observation(NamedTuple):
@@ -59,6 +60,7 @@ class Observations(list[Observation]):
         self._is_apart = False
         self._has_dropped = False
         self._streak = 0
+        self.waiting: Waiting | None = Waiting()
         self._mean: Mean | None = None
         self._against: tuple[Number, str] | None = None
 
