@@ -5,7 +5,7 @@ import warnings
 from torch_alm._control import numbers
 from torch_alm._control.numbers import Number
 from torch_alm._control.terms import Terms
-from torch_alm._control.waiting import MOVES
+from torch_alm._control.waiting import MOVES, PILE
 
 
 def not_finite(bad: int, so_far: int) -> None:
@@ -49,7 +49,11 @@ def _overflow(multiplier: Number, c: Number, terms: Terms) -> str:
 
 def never_stepped(count: int, owner: str, multiplier: Number) -> None:
     """Measurements pile up while theta moves on, and nobody steps the constraint."""
-    found = f"{count} measurements and no step, while theta may have moved on"
+    found = (
+        f"{count} measurements wait for a step"
+        if count >= PILE
+        else f"theta has moved on {MOVES} times, and the measurements wait for a step"
+    )
     if owner:
         _warn(
             f"ALMConstraint is attached to {owner}, whose `step()` was never called: {found}. "
