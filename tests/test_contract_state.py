@@ -28,7 +28,6 @@ from tests.table import (
     build,
     innermost,
     loss,
-    parameters,
     saul,
     sgd,
     sides,
@@ -115,17 +114,34 @@ def test_both_sides_of_a_copy_share_one_set_of_parameters(name: str, how: str) -
     assert not {*retain} & {*model.parameters()}
 
 
+pending = pytest.mark.parametrize("name", [n for n in OURS if n not in third_party.UNCOPIED])
+
+
 @pytest.mark.parametrize("how", COPIES)
-@dual
-def test_a_copy_between_backward_and_step_keeps_the_forget_gradient(name: str, how: str) -> None:
+@pending
+def test_a_copy_between_backward_and_step_keeps_all_gradients(name: str, how: str) -> None:
     model, optimizer = build(ROWS[name])
     backward(optimizer, model, batch(0))
     other, twin = COPIES[how]((model, optimizer))
-    for mine, its in zip(parameters(optimizer), parameters(twin), strict=True):
-        its.grad = None if mine.grad is None else mine.grad.clone()  # torch's copies have none
+    for mine, its in zip(model.parameters(), other.parameters(), strict=True):
+        assert_same(its.grad, mine.grad)
+        assert mine.grad is None or its.grad is not mine.grad
+    before = values(model)
     optimizer.step()
     twin.step()
     assert_same(values(other), values(model))
+    assert not torch.equal(model.out.weight, before["out.weight"])
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pending
+def test_a_copy_after_the_step_has_no_gradients_as_torchs_have_none(name: str, how: str) -> None:
+    model, optimizer = build(ROWS[name])
+    backward(optimizer, model, batch(0))
+    optimizer.step()
+    assert model.out.weight.grad is not None
+    other, _ = COPIES[how]((model, optimizer))
+    assert all(p.grad is None for p in other.parameters())
 
 
 @every

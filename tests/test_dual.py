@@ -482,6 +482,11 @@ def test_forget_steps_that_are_skipped_are_counted() -> None:
             optimizer.step()
         optimizer.zero_grad()
     assert optimizer.skipped == 2
+    fresh, older = two(theta_of(1.0)), two(theta_of(1.0))
+    fresh.load_state_dict(optimizer.state_dict())
+    assert fresh.skipped == 2
+    fresh.load_state_dict(older.state_dict())
+    assert fresh.skipped == 0, "as where it was saved before any was skipped"
 
 
 def test_what_a_checkpoint_does_not_fit_is_named() -> None:

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -464,7 +466,7 @@ def test_npo_refuses_reference_nlls_of_another_batch() -> None:
             measures.npo(Bigram(), make_batch(), reference)
 
 
-@pytest.mark.parametrize("beta", [0.0, -0.1, math.nan])
+@pytest.mark.parametrize("beta", [0.0, -0.1, math.nan, math.inf])
 def test_beta_must_be_positive(beta: float) -> None:
     sentence = "`beta` is .*: the loss divides by it, and below 0 it would ask to remember. "
     with pytest.raises(ValueError, match=sentence):
@@ -569,3 +571,18 @@ def test_flattening_ignores_a_constant_and_vanishes_without_contrast() -> None:
     assert value == 0
     assert flat.grad is not None
     assert flat.grad.abs().max() == 0
+
+
+@pytest.mark.parametrize("number", [np.float64, np.float32, np.array, torch.tensor])
+def test_temperatures_may_be_numbers_of_any_kind(number: Any) -> None:
+    logits = torch.randn(2, 4, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    batch = {"labels": torch.tensor([[-100, 1, 2, 3], [-100, -100, 4, 0]])}
+    sums = torch.ones(2)
+    for found, plain in (
+        (measures.npo(lambda: logits, batch, sums, number(0.25)), (sums, 0.25)),
+        (measures.simnpo(lambda: logits, batch, number(0.25), number(0.5)), (0.25, 0.5)),
+    ):
+        measure = measures.npo if plain[0] is sums else measures.simnpo
+        expected = measure(lambda: logits, batch, *plain)
+        assert type(found) is Tensor and found.dtype == torch.float32
+        assert torch.equal(found, expected)

@@ -1,7 +1,10 @@
 """The margin certificate never exceeds the failure rate it certifies."""
 
 import math
+from typing import Any
 
+import mpmath
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -137,7 +140,30 @@ def test_thresholds_no_tau_or_every_tau_attains() -> None:
             measures.largest_tau(alpha)
 
 
-@pytest.mark.parametrize("tau", [0.0, -0.1, math.nan])
+@pytest.mark.parametrize("alpha", [-1e308, -1000.0, -709.0, -1.0, -0.313, 0.2, 1 - 2**-53])
+def test_largest_tau_of_any_alpha_is_the_equations(alpha: float) -> None:
+    with mpmath.workdps(60):
+        wanted = mpmath.mpf(alpha)
+        # below -700 the exponential alone decides, and has no place for its own digits
+        reciprocal = 1 - (mpmath.log(mpmath.expm1(1 - wanted)) if alpha > -1e5 else 1 - wanted)
+        expected = math.inf if reciprocal <= 0 else float(1 / reciprocal)
+    assert measures.largest_tau(alpha) == pytest.approx(expected, rel=1e-9)
+    assert (expected == math.inf) == (alpha < -0.3133)
+
+
+@pytest.mark.parametrize("number", [np.float64, np.float32, np.array, torch.tensor])
+def test_settings_may_be_numbers_of_any_kind(number: Any) -> None:
+    logits, labels = random_case(0)
+    found = measures.margin_certificate(lambda: logits, {"labels": labels}, number(0.25))
+    assert type(found) is Tensor and found.dtype == logits.dtype
+    assert_close(found, measures.margin_certificate(lambda: logits, {"labels": labels}, 0.25))
+    assert measures.largest_tau(number(0.5)) == measures.largest_tau(0.5)
+    assert type(measures.largest_tau(number(0.5))) is float
+    with pytest.raises(ValueError, match=r"`alpha` = 0\.5 cannot be certified with `tau` = 2\.0:"):
+        measures.require_attainable(number(0.5), number(2.0))
+
+
+@pytest.mark.parametrize("tau", [0.0, -0.1, math.nan, math.inf])
 def test_tau_must_be_positive(tau: float) -> None:
     logits, labels = random_case(0)
     sentence = "`tau` is .*: the surrogate would rise with the margin and bound nothing. "

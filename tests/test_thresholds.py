@@ -51,7 +51,7 @@ def test_the_calibrated_loss_is_where_the_isotonic_fit_crosses() -> None:
 
 
 def test_repeated_losses_and_the_first_point() -> None:
-    assert loss_for_rate([1.0, 1.0, 2.0], [0.2, 0.4, 0.8], 0.2) == 1.0
+    assert loss_for_rate([1.0, 1.0, 2.0], [0.25, 0.5, 0.75], 0.375) == 1.0
     assert loss_for_rate([2.0, 1.0], [0.8, 0.2], 0.5) == 1.5
     assert loss_for_rate([1.0, 2.0, 3.0], [0.5, 0.5, 0.5], 0.5) == 1.0
 
@@ -77,3 +77,57 @@ def test_pairs_are_checked(losses: list[float], rates: list[float]) -> None:
         loss_for_rate(losses, rates, 0.3)
     with pytest.raises(ValueError, match="argument"):
         loss_for_rate([1.0, 2.0], [0.5], 0.3)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tied_losses_are_one_point_of_their_weight(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    losses = draw.integers(0, 6, 30) / 2
+    rates = 0.2 * losses + draw.uniform(0, 1, 30)
+    xs, members = np.unique(losses, return_inverse=True)
+    sizes = np.bincount(members)
+    fit = isotonic_regression(np.bincount(members, rates) / sizes, weights=sizes).x
+    for rate in draw.uniform(fit[0], fit[-1], 5):
+        alpha = loss_for_rate(losses, rates, rate)
+        assert np.interp(alpha, xs, fit) == pytest.approx(rate, abs=1e-12)
+        assert np.all(fit[xs < alpha - 1e-9] < rate), "and nothing smaller would do"
+
+
+def test_the_order_of_pairs_does_not_matter_and_neither_does_their_type() -> None:
+    losses, rates = [2.0, 1.0, 1.0, 3.0], [0.5, 0.5, 0.0, 1.0]
+    expected = loss_for_rate(losses, rates, 0.75)
+    assert expected == 2.5 and type(expected) is float
+    for kind in (np.array, torch.tensor):
+        for rate in (0.75, kind(0.75)):
+            found = loss_for_rate(kind(losses), kind(rates), rate)
+            assert found == expected and type(found) is float
+    assert loss_for_rate(losses[::-1], rates[::-1], 0.75) == expected
+    assert loss_for_rate([1, 2], [0, 1], 1) == 2.0
+
+
+@pytest.mark.parametrize("count", range(2, 12))
+def test_equal_rates_stay_what_they_are_to_the_last_bit(count: int) -> None:
+    assert loss_for_rate(range(count), [0.1] * count, 0.1) == 0.0
+    assert loss_for_rate([1.0] * count, [0.1] * count, 0.1) == 1.0
+
+
+def test_a_rate_that_is_no_number_is_refused() -> None:
+    for rate in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"the rate {rate}: all have to be finite"):
+            loss_for_rate([1.0, 2.0], [0.1, 0.7], rate)
+
+
+@pytest.mark.parametrize("measured", [torch.ones(2), np.ones(2), None, "much", 1j])
+def test_a_measurement_that_is_no_number_is_named(measured: object) -> None:
+    with pytest.raises(ValueError, match="one number per batch and the measure returned a"):
+        level_of(lambda _: measured, [0])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("values", [[1e308] * 3, [1e200, -1e200], [0.1] * 7])
+def test_a_level_is_exact_at_any_size(values: list[float]) -> None:
+    scale = max(values)
+    level = level_of(lambda value: value, values)  # type: ignore[arg-type]
+    scaled = [value / scale for value in values]
+    assert level.value == scale * float(np.mean(scaled))
+    error = np.std(scaled, ddof=1) / math.sqrt(len(values))
+    assert level.error == pytest.approx(scale * error, rel=1e-12)

@@ -53,7 +53,7 @@ def check_state(
 ) -> None:
     """Raise, before anything is loaded, for the state of another optimizer."""
     expected = {*sides, "constraint"}
-    if {*state_dict} - {"gate"} != expected:
+    if {*state_dict} - {"gate", "skipped"} != expected:
         raise ValueError(
             f"DualOptimizer.load_state_dict found the keys {sorted(state_dict)} and needs "
             f"{sorted(expected)}; one side's moments would be lost. Is it the checkpoint of a "

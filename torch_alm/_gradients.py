@@ -5,19 +5,26 @@ wherever somebody else may write into a gradient: engines that keep theirs in bu
 graphs (CUDA graphs) overwrite them on the next backward pass.
 """
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from torch_alm import _aliases as aliases
+
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
 Register: TypeAlias = list[Tensor | None]
 Backward: TypeAlias = Callable[[Tensor], Any]
+
+# Between these a norm in float32 has squares that float32 holds to full precision.
+SQUARES = (1e-15, 1e18)
 
 
 class Evaluation(NamedTuple):
@@ -60,13 +67,20 @@ def copies(register: Iterable[Tensor | None]) -> Register:
 
 
 def take(params: Sequence[Tensor]) -> Register:
-    """Move the gradients out one by one: where copies are needed, only one is held twice."""
+    """Move the gradients out one by one: where copies are needed, only one is held twice.
+
+    If that fails on the way, or is interrupted, all of them are back.
+    """
     register: Register = []
-    for p in params:
-        g = p.grad
-        p.grad = None
-        register.append(g if g is None or _is_ours_alone(g) else g.detach().clone())
-    return register
+    try:
+        for p in params:
+            g = p.grad
+            register.append(g if g is None or _is_ours_alone(g) else g.detach().clone())
+            p.grad = None
+        return register
+    except BaseException:
+        put(params[: len(register)], register)
+        raise
 
 
 def _is_ours_alone(gradient: Tensor) -> bool:
@@ -76,16 +90,41 @@ def _is_ours_alone(gradient: Tensor) -> bool:
 
 
 def present(register: Iterable[Tensor | None]) -> list[Tensor]:
-    """The entries that are not `None`."""
+    """Leave out what is `None`."""
     return [g for g in register if g is not None]
 
 
-@torch.no_grad()
 def scale_(register: Iterable[Tensor | None], factor: float | Tensor) -> None:
     """Multiply a register in place."""
-    for tensors in _alike(present(register)):
-        here = factor.to(tensors[0].device) if isinstance(factor, Tensor) else factor
-        torch._foreach_mul_([local(t) for t in tensors], here)  # pyright: ignore[reportPrivateUsage]
+    for call in scaling(register, factor):
+        call()
+
+
+def scaling(
+    register: Iterable[Tensor | None], factor: float | Tensor
+) -> list[Callable[[], object]]:
+    """Multiply a register in place, as calls of which each is to be made once."""
+    stored = aliases.apart([_values(local(g)) for g in present(register)])
+    return [partial(_multiply, tensors, factor) for tensors in _alike(stored)]
+
+
+@torch.no_grad()
+def _multiply(tensors: list[Tensor], factor: float | Tensor) -> None:
+    here = factor.to(tensors[0].device) if isinstance(factor, Tensor) else factor
+    torch._foreach_mul_(tensors, here)  # pyright: ignore[reportPrivateUsage]
+
+
+def _values(gradient: Tensor) -> Tensor:
+    """The numbers that a gradient stores, or their conjugates, sharing its memory."""
+    values = gradient._values() if gradient.is_sparse else gradient
+    return values.conj() if values.is_conj() else values  # foreach functions refuse lazy ones
+
+
+def _entries(gradient: Tensor) -> Tensor:
+    """A dense real tensor with the same L2 norm: what a sparse one names twice is added up."""
+    whole = _summed(gradient)
+    entries = _values(whole.coalesce() if whole.is_sparse else whole)
+    return torch.view_as_real(entries) if entries.is_complex() else entries
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -101,35 +140,76 @@ def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
 
 
 @torch.no_grad()
-def norm(register: Iterable[Tensor | None]) -> Tensor:
+def norm(register: Iterable[Tensor | None], least: torch.dtype = torch.float32) -> Tensor:
     """L2 norm over all entries jointly, shards of other ranks included: a 0-dim tensor.
 
     Accumulated in float32 or wider (`promote_types(dtype, float32)`): half-precision norms
-    overflow above 65504 and vanish below 6e-8. Cost: one pass over the gradients, one reduction
-    per device mesh, no device synchronisation.
+    overflow above 65504 and vanish below 6e-8. On CUDA in float64, where squares neither overflow
+    nor vanish; for CPUs, where that costs thirty times as much, see `exact_norm`.
+
+    Cost: one pass over the gradients, one reduction per device mesh, no device synchronisation.
     """
     parts: list[Tensor] = []
-    for tensors in _alike(map(_summed, present(register))):
-        wide = torch.promote_types(tensors[0].dtype, torch.float32)
-        shards = [local(t) for t in tensors]
+    for alike in _alike(map(_entries, present(register))):
+        on_cuda = alike[0].device.type == "cuda"
+        wide = torch.promote_types(alike[0].dtype, torch.float64 if on_cuda else least)
+        shards = [local(t) for t in alike]
         norms = torch._foreach_norm(shards, 2, dtype=wide)  # pyright: ignore[reportPrivateUsage]
         square = torch.linalg.vector_norm(torch.stack(list(norms))).square()
-        parts.append(over_shards(square, tensors[0]).sqrt())
+        parts.append(over_shards(square, alike[0]).sqrt())
     if not parts:
         return torch.zeros(())
     home = parts[0].device
-    wide = max((p.dtype for p in parts), key=lambda dtype: torch.finfo(dtype).bits)
-    return torch.linalg.vector_norm(torch.stack([p.to(home, wide) for p in parts]))
+    widest = max((p.dtype for p in parts), key=lambda dtype: torch.finfo(dtype).bits)
+    return torch.linalg.vector_norm(torch.stack([p.to(home, widest) for p in parts]))
 
 
-def over_shards(part: Tensor, like: Tensor) -> Tensor:
+def exact_norm(register: Sequence[Tensor | None]) -> tuple[Tensor, float]:
+    """`norm`, in float64 if squares overflow or vanish in float32, and its value.
+
+    Cost: one synchronisation, two in the rare case.
+    """
+    found = norm(register)
+    least, most = SQUARES
+    if not least < (length := found.item()) < most:
+        found = norm(register, torch.float64)
+        length = found.item()
+    return found, length
+
+
+@torch.no_grad()
+def largest(register: Iterable[Tensor | None]) -> float:
+    """The largest absolute entry, those of other ranks included; one synchronisation.
+
+    `nan` if there is one, in any of them.
+    """
+    found = [0.0]
+    for alike in _alike([_entries(g) for g in present(register)]):
+        tops = [local(t).abs().amax() for t in alike if local(t).numel()]
+        top = torch.stack(tops).amax() if tops else alike[0].new_zeros(())
+        found.append(over_shards(top, alike[0], "max").item())
+    return torch.tensor(found, dtype=torch.float64).amax().item()
+
+
+def stays_finite(register: Sequence[Tensor | None], norm: float, factor: float) -> bool:
+    """Whether every entry, times the factor, is a number that its dtype holds.
+
+    Cost: none where the norm tells; else a pass over the gradients and a synchronisation.
+    """
+    limit = min((torch.finfo(g.dtype).max for g in present(register)), default=math.inf)
+    if not math.isfinite(norm * factor):
+        return False
+    return norm * abs(factor) <= limit or largest(register) * abs(factor) <= limit
+
+
+def over_shards(part: Tensor, like: Tensor, reduce: str = "sum") -> Tensor:
     """A sum over the local shards of tensors distributed as `like`, completed over all ranks."""
     if not is_sharded(like):
         return part
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     mesh = like.device_mesh
-    there = [Replicate() if p.is_replicate() else Partial() for p in like.placements]
+    there = [Replicate() if p.is_replicate() else Partial(reduce) for p in like.placements]
     # Weights may be offloaded to the host, where a device's process group does not reach them.
     return DTensor.from_local(part.to(mesh.device_type), mesh, there).full_tensor()
 
@@ -154,7 +234,7 @@ def _summed(gradient: Tensor) -> Tensor:
 def _alike(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     """Group tensors that one foreach call can take: same device, dtype and distribution."""
     groups: dict[object, list[Tensor]] = {}
-    for t in map(_real, tensors):
+    for t in tensors:
         groups.setdefault(kind(t), []).append(t)
     return groups.values()
 
@@ -163,13 +243,6 @@ def kind(tensor: Tensor) -> object:
     """Device, dtype and distribution, the same for tensors that can be handled together."""
     spread = (tensor.device_mesh, tensor.placements) if is_sharded(tensor) else None
     return (tensor.device, tensor.dtype, spread)
-
-
-def _real(gradient: Tensor) -> Tensor:
-    """A dense real tensor with the same L2 norm."""
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
-    return torch.view_as_real(gradient) if gradient.is_complex() else gradient
 
 
 def differentiate(loss: Tensor, weight: float, backward: Backward) -> None:
@@ -211,7 +284,7 @@ def coming_norm(register: Sequence[Tensor | None]) -> Callable[[], float]:
     Read it after something else has waited for the device, and it costs no waiting of its own.
     """
     if not any(g.is_cuda for g in present(register)) or not torch.cuda.is_available():
-        return lambda: norm(register).item()
+        return lambda: exact_norm(register)[1]
     number = norm(register)
     copied, arrived = number.to("cpu", non_blocking=True), torch.cuda.Event()
     arrived.record(torch.cuda.current_stream(number.device))
@@ -225,10 +298,11 @@ def coming_norm(register: Sequence[Tensor | None]) -> Callable[[], float]:
 
 def clip_(register: Sequence[Tensor | None], max_norm: float) -> Tensor:
     """Scale a register down to a norm of `max_norm`; returns the norm before. See `norm`."""
-    before = norm(register)
-    factor = max_norm / (before + 1e-6)
-    if before.device.type != "cpu":  # a factor of 1 costs less than asking
-        scale_(register, factor.clamp(max=1.0))
-    elif factor < 1:
-        scale_(register, factor.item())
+    if any(g.device.type != "cpu" for g in present(register)):
+        before = norm(register)
+        scale_(register, (max_norm / (before + 1e-6)).clamp(max=1.0))  # costs less than asking
+        return before
+    before, length = exact_norm(register)
+    if (factor := max_norm / (length + 1e-6)) < 1:
+        scale_(register, factor)
     return before

@@ -34,14 +34,12 @@ class Piece(NamedTuple):
     def step(self) -> Tensor:
         """The intended move, in float32 or wider; exactly 0 where the scale is."""
         # A factor 1/||g|| may be beyond half precision even where the product is not.
-        step = self.direction.to(torch.promote_types(self.direction.dtype, torch.float32))
+        step = _wide(self.direction)
         if self.adaptive:
-            step = self.saved * self.saved * step
-        step = step * self.scale
+            step = _squared(_wide(self.saved)) * step
         if isinstance(self.scale, Tensor):
-            # Chosen, not multiplied: the direction may hold what times 0 is not 0.
-            step.masked_fill_(self.scale == 0, 0.0)
-        return step
+            return _chosen(self.scale, step)
+        return step * self.scale
 
     def fill(self, noise: Noise | None) -> None:
         """theta <- saved + step, rounded once, whatever theta held."""
@@ -62,8 +60,27 @@ class Piece(NamedTuple):
         elif isinstance(self.scale, Tensor) or self.adaptive:
             self.theta.add_(self.step())
         else:
-            wide = torch.promote_types(self.direction.dtype, torch.float32)
-            self.theta.add_(self.direction.to(wide), alpha=self.scale)
+            self.theta.add_(_wide(self.direction), alpha=self.scale)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _squared(theta: Tensor) -> Tensor:
+    """|theta|^2, entry by entry."""
+    return (theta * theta.conj()).real if theta.is_complex() else theta * theta
+
+
+def _chosen(scale: Tensor, step: Tensor) -> Tensor:
+    """scale * step, and 0 where the scale is: the step may hold what times 0 is not 0."""
+    if step.is_sparse:
+        step = step.coalesce()
+        chosen = _chosen(scale, step.values())
+        return torch.sparse_coo_tensor(
+            step.indices(), chosen, step.shape, is_coalesced=True, check_invariants=False
+        )
+    return (step * scale).masked_fill_(scale == 0, 0.0)
 
 
 class Intent(NamedTuple):
@@ -110,7 +127,7 @@ class Moves:
     def _room(self, p: Tensor, theta: Tensor) -> Tensor:
         """Memory for a copy of theta; on a CPU it is kept for the next time."""
         room = self._memory.get(p)
-        if room is None or room.shape != theta.shape or room.dtype != theta.dtype:
+        if room is None or _layout(room) != _layout(theta):
             room = torch.empty_like(theta)
             if theta.device.type in BLOCKWISE:
                 self._memory[p] = room
@@ -161,6 +178,11 @@ def check_swappable(p: Tensor) -> None:
             f"{others} would go on reading the old one: the second pass would be at theta. Did you "
             "mean swap=False?"
         )
+
+
+def _layout(tensor: Tensor) -> object:
+    """What must agree for one tensor to hold a copy of the other, block by block."""
+    return tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous()
 
 
 def _batches(pieces: Sequence[Piece]) -> Iterable[Sequence[Piece]]:

@@ -42,14 +42,21 @@ def running(*, counts: bool) -> Iterator[None]:
     """Mark everything inside as a pass; one within a pass that does not count does not either."""
     here = get_ident()
     outer = _passes.get(here)
-    _passes[here] = counts and outer is not False
     try:
-        yield
+        try:
+            _passes[here] = counts and outer is not False
+            yield
+        finally:
+            _return_to(outer, here)
     finally:
-        if outer is None:
-            del _passes[here]
-        else:
-            _passes[here] = outer
+        _return_to(outer, here)  # an interrupt may have cut the first one short
+
+
+def _return_to(outer: bool | None, here: int) -> None:
+    if outer is None:
+        _passes.pop(here, None)
+    else:
+        _passes[here] = outer
 
 
 def rehearsal() -> AbstractContextManager[None]:
@@ -58,21 +65,27 @@ def rehearsal() -> AbstractContextManager[None]:
 
 
 class RandomState:
-    """The random state of the CPU and of the devices some tensors live on."""
+    """The random state of the CPU, of all GPUs, and of other devices some tensors live on."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._cpu = torch.get_rng_state()
-        self._devices = get_device_states(*tensors)
+        # Weights may be offloaded to the host and dropout be drawn on a GPU: all of those count.
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
+        self._kind = next((device.type for device in others), "cuda")
+        self._devices = get_device_states(*others.values())
 
     def replay(self) -> None:
         """Go back to this state, so that the next pass draws the same numbers."""
         torch.set_rng_state(self._cpu)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
         devices, states = self._devices
         if devices:
-            set_device_states(devices, states)
+            set_device_states(devices, states, device_type=self._kind)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """One objective and the way to differentiate it.
 

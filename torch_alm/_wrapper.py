@@ -7,18 +7,19 @@ checkpoints and trainers find one truth wherever they look.
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim import optimizer as torch_optimizer  # pyright: ignore[reportAttributeAccessIssue]
 
+from torch_alm import _gradients as gradients
+from torch_alm import _interrupts as interrupts
 from torch_alm import _skips as skips
 from torch_alm._gradients import Backward, Evaluation
+from torch_alm._interrupts import Call
 
 Objective = Callable[[], Any]
 
@@ -71,6 +72,24 @@ class Wrapper(Optimizer, ABC):
         """Clear the gradients of all parameters."""
         self._face.zero_grad(set_to_none)
 
+    def train(self) -> None:
+        """Put those wrapped optimizers that have modes (schedule-free ones) into the training mode.
+
+        The last one first: both sides of a `DualOptimizer` move the same weights, and what `eval`
+        did last has to be undone first.
+        """
+        for base in [*self._bases.values()][::-1]:
+            _enter(base, "train")
+
+    def eval(self) -> None:
+        """Put those wrapped optimizers that have modes into that of evaluation."""
+        for base in self._bases.values():
+            _enter(base, "eval")
+
+    @abstractmethod
+    def _update(self) -> list[Call]:
+        """The calls of `step`, without hooks, for whoever makes them."""
+
     @abstractmethod
     def _state_dict(self) -> dict[str, Any]: ...
 
@@ -96,18 +115,33 @@ class Wrapper(Optimizer, ABC):
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
+    @abstractmethod
+    def _awaits_step(self) -> bool:
+        """Whether a backward has run whose gradients `step` has not used yet."""
+
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do."""
+        """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do.
+
+        Between backward and step that is the gradients, too: torch's copies of a parameter have
+        none, and the next step would take what is kept here without its other half.
+        """
         dropped = ("step", "_scratch")
-        return {
+        kept = {
             name: value
             for name, value in self.__dict__.items()
             if name not in dropped and not name.endswith("_hooks")
         }
+        return (
+            {**kept, "gradients": gradients.read(parameters(self))} if self._awaits_step() else kept
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what `__getstate__` kept, with empty hooks."""
-        super().__setstate__(state)
+        attributes = dict(state)
+        register = attributes.pop("gradients", None)
+        super().__setstate__(attributes)
+        if register is not None:
+            gradients.put(parameters(self), register)
         skips.promise(nested(self))
 
 
@@ -118,6 +152,7 @@ class ObjectiveOptimizer(Wrapper):
     """
 
     sign: ClassVar[int]
+    base: Optimizer
     _scratch: dict[Tensor, Tensor]
 
     def share_memory(self, other: "ObjectiveOptimizer") -> None:
@@ -135,6 +170,13 @@ class ObjectiveOptimizer(Wrapper):
         wanted: Callable[[Evaluation], bool] | None = None,
     ) -> Evaluation:
         """`.grad += weight * gradient` at that point, if wanted; the objective's numbers there."""
+
+
+def _enter(base: Optimizer, mode: str) -> None:
+    """torch's optimizers have no modes; those that have them name them as modules do."""
+    method = getattr(base, mode, None)
+    if callable(method):
+        method()
 
 
 def _owned(entry: object) -> object:
@@ -182,38 +224,16 @@ def _refuse_sharding_engine(base: object, owner: str) -> None:
         )
 
 
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer that has the state, whose `step` needs no perturbed gradient."""
+    while isinstance(optimizer, ObjectiveOptimizer):
+        optimizer = optimizer.base
+    return optimizer
+
+
 def parameters(optimizer: Optimizer) -> list[Tensor]:
     """All parameters of an optimizer, in order, each once."""
     return list(dict.fromkeys(p for group in optimizer.param_groups for p in group["params"]))
-
-
-@contextmanager
-def global_hooks_silenced() -> Iterator[None]:
-    """Inside, steps run no global hooks: those of the outermost step have run already."""
-    names = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-    saved = {name: getattr(torch_optimizer, name) for name in names}
-    for name in names:
-        setattr(torch_optimizer, name, OrderedDict())
-    try:
-        yield
-    finally:
-        for name, hooks in saved.items():
-            setattr(torch_optimizer, name, hooks)
-
-
-@contextmanager
-def hooks_silenced(optimizer: Optimizer) -> Iterator[None]:
-    """Inside, this optimizer's steps run no hooks at all."""
-    names = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    saved = {name: getattr(optimizer, name) for name in names}
-    for name in names:
-        setattr(optimizer, name, OrderedDict())
-    try:
-        with global_hooks_silenced():
-            yield
-    finally:
-        for name, hooks in saved.items():
-            setattr(optimizer, name, hooks)
 
 
 def nested(optimizer: Optimizer) -> Iterator[Optimizer]:
@@ -246,19 +266,37 @@ def refuse_closure_under_scaler(wrapper: Wrapper, closure: object, owner: str) -
         )
 
 
-@torch.no_grad()
-def unscale(wrapper: Wrapper) -> bool:
-    """Undo the loss scale a GradScaler left in `.grad`; whether the gradients are finite.
+def found_finite(wrapper: Wrapper) -> bool:
+    """Whether the GradScaler that is calling found all gradients finite.
 
     If they are not, the step is skipped, and announced as such.
     """
-    if not is_scaled(wrapper):
-        return True
-    if wrapper.grad_scale is not None:  # `None` after the user's own `unscale_`
-        for p in parameters(wrapper):
-            if p.grad is not None:
-                p.grad.div_(wrapper.grad_scale.to(p.grad.device))
     if wrapper.found_inf.item() == 0:
         return True
     skips.announce(nested(wrapper))
     return False
+
+
+@torch.no_grad()
+def run_unscaled(wrapper: Wrapper, calls: Sequence[Call]) -> None:
+    """Make the calls without the loss scale that a GradScaler left in `.grad`.
+
+    If one of them fails, the gradients are as they were and the scaler has its loan back: it clears
+    both itself only after a step that returned.
+    """
+    params, done = parameters(wrapper), list[object]()
+    scaled = gradients.read(params)
+    plan = [partial(gradients.put, params, _unscaled(scaled, wrapper.grad_scale)), *calls]
+    try:
+        interrupts.run(plan, done)
+    except BaseException:
+        if len(done) < len(plan):
+            gradients.put(params, scaled)
+        leave_scaler(wrapper)
+        raise
+
+
+def _unscaled(register: gradients.Register, scale: Tensor | None) -> gradients.Register:
+    if scale is None:  # after the user's own `unscale_`
+        return register
+    return [None if g is None else g / scale.to(g.device) for g in register]

@@ -4,8 +4,8 @@ Not imported by `torch_alm`: the machinery behind it is heavy.
 """
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,10 +17,9 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from torch_alm import _gradients as gradients
 from torch_alm import _wrapper as wrapper
+from torch_alm._twin import fresh_state
 from torch_alm.dual import DualOptimizer
-from torch_alm.sam import SAM, ReverseSAM
 
 
 class DualState(Stateful):
@@ -28,8 +27,9 @@ class DualState(Stateful):
 
     It keys state by parameter name, so that a checkpoint fits any number of ranks; both sides of a
     `DualOptimizer` have the same names, and given together one would get the other's moments. Here
-    they are saved apart. Parameters that never took a step are saved as such: saving changes
-    nothing in the training that follows, and neither does loading.
+    they are saved apart. Parameters that never took a step are saved as such, and the optimizers
+    take none for it: what their state would be, a copy tells. Groups are found by the names in
+    them, whatever their order.
 
     Args:
         model: the model, wrapped as it is trained (DDP, `fully_shard`, plain).
@@ -52,87 +52,150 @@ class DualState(Stateful):
     @property
     def _sides(self) -> dict[str, Optimizer]:
         sides = {"retain": self.optimizer.retain, "forget": self.optimizer.forget}
-        return {name: _innermost(side) for name, side in sides.items()}
+        return {name: wrapper.innermost(side) for name, side in sides.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Both sides by parameter name, and the rest as bytes.
 
-        Cost: for parameters that never took a step, the memory their moments would have.
+        Raises:
+            RuntimeError: if there are parameters that never took a step, and their optimizer cannot
+                be asked what their state would be.
+
+        Cost: for parameters that never took a step, the memory their moments would have, and a step
+        of a copy of each.
         """
-        stepped = {name: {*side.state} for name, side in self._sides.items()}
-        named: dict[str, Any] = {}
-        for name, side in self._sides.items():
-            with _complete(side):
-                named[name] = get_optimizer_state_dict(self.model, side)
-        rest = {
-            "control": self.optimizer.control_state_dict(),
-            "stepped": {
-                name: [fqn for fqn, p in _names(named[name], side) if p in stepped[name]]
-                for name, side in self._sides.items()
-            },
+        named = {name: _named(self.model, side) for name, side in self._sides.items()}
+        stepped = {
+            name: {fqn: [*named[name]["state"].get(fqn, ())] for fqn in _stepped(named[name], side)}
+            for name, side in self._sides.items()
         }
+        rest = {"control": self.optimizer.control_state_dict(), "stepped": stepped}
         return {**named, "rest": _packed(rest)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore both sides, and the constraint where there is one."""
+        """Restore both sides, and the constraint where there is one.
+
+        Raises:
+            ValueError: if only one of the two has a constraint, parameters that share a group here
+                did not where this was saved, or some state was saved that could not be foreseen,
+                and so was not read. Nothing is loaded then.
+        """
         rest = _unpacked(state_dict["rest"])
+        names = {name: _fqns(self.model, side) for name, side in self._sides.items()}
+        ordered = {
+            name: _in_order(state_dict[name], names[name], side)
+            for name, side in self._sides.items()
+        }
+        for name in self._sides:
+            _check_read(rest["stepped"][name], state_dict[name]["state"])
         self.optimizer.load_control_state_dict(rest["control"])
         for name, side in self._sides.items():
-            named = state_dict[name]
-            with _complete(side, keep=True):
-                set_optimizer_state_dict(self.model, side, named)
-            for fqn, p in _names(named, side):
+            set_optimizer_state_dict(self.model, _Still(side), ordered[name])
+            for fqn, p in names[name]:
                 if fqn not in rest["stepped"][name]:
                     side.state.pop(p, None)
 
 
-def _innermost(side: Optimizer) -> Optimizer:
-    """The optimizer that has the state, whose `step` needs no perturbed gradient."""
-    while isinstance(side, (SAM, ReverseSAM)):
-        side = side.base
-    return side
+class _Still(Optimizer):
+    """An optimizer as torch's functions are shown it: with a state already, and never stepping.
+
+    They step an optimizer that has no state yet, to make one.
+    """
+
+    def __init__(self, side: Optimizer) -> None:
+        self.side, self.param_groups = side, side.param_groups
+        self.state = defaultdict(dict, {torch.empty(0): {}})
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.side.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.side.load_state_dict(state_dict)
 
 
-def _names(named: dict[str, Any], side: Optimizer) -> list[tuple[str, Tensor]]:
-    """Parameter names beside parameters."""
+def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:
+    """State by parameter name, that of a first step where there is none; groups as one leaf.
+
+    A name that one run has and another lacks cannot be loaded, and neither can a setting.
+    """
+    missing = [p for p in wrapper.parameters(side) if p.requires_grad and not side.state.get(p)]
+    before = {p: side.state[p] for p in missing if p in side.state}
+    fresh = {p: _fresh(side, p) for p in missing}
+    side.state.update({p: state for p, state in fresh.items() if state})
+    try:
+        named = get_optimizer_state_dict(model, _Still(side))
+    finally:
+        for p in missing:
+            side.state.pop(p, None)
+        side.state.update(before)
+    return {**named, "param_groups": tuple(named["param_groups"])}
+
+
+def _fresh(side: Optimizer, p: Tensor) -> dict[str, Any]:
+    try:
+        return fresh_state(side, p)
+    except Exception as error:
+        raise RuntimeError(
+            f"DualState: a copy of {type(side).__name__} could not step a parameter of shape "
+            f"{tuple(p.shape)} with a gradient of 0, so what to save or load for it is unknown. "
+            "Did you mean `torch.save(optimizer.state_dict())`, which asks nothing?"
+        ) from error
+
+
+def _names(named: Mapping[str, Any], side: Optimizer) -> list[tuple[str, Tensor]]:
+    """Names beside parameters, from what torch's functions say of this very optimizer."""
     groups = zip(named["param_groups"], side.param_groups, strict=True)
     return [pair for a, b in groups for pair in zip(a["params"], b["params"], strict=True)]
 
 
-@contextmanager
-def _complete(side: Optimizer, *, keep: bool = False) -> Iterator[None]:
-    """Inside, every trainable parameter has a state, a fresh one if it never took a step.
-
-    A name that one run has and another lacks cannot be loaded. torch itself would take this step
-    for an optimizer that never stepped, and leave it behind, counted.
-    """
-    missing = [p for p in wrapper.parameters(side) if p.requires_grad and p not in side.state]
-    if missing:
-        _initialise(side, missing)
-    try:
-        yield
-    finally:
-        for p in [] if keep else missing:
-            side.state.pop(p, None)
+def _stepped(named: Mapping[str, Any], side: Optimizer) -> list[str]:
+    """The names of parameters with a state; an empty one may come of having been looked at."""
+    return [fqn for fqn, p in _names(named, side) if side.state.get(p)]
 
 
-def _initialise(side: Optimizer, missing: list[Tensor]) -> None:
-    """A step of length 0 with gradients of 0, for parameters without a state; hooks do not run."""
-    params = wrapper.parameters(side)
-    grads, rates = gradients.read(params), [group.get("lr") for group in side.param_groups]
-    chosen = {*missing}
-    gradients.put(params, [torch.zeros_like(p) if p in chosen else None for p in params])
-    for group, rate in zip(side.param_groups, rates, strict=True):
-        if rate is not None:
-            group["lr"] = torch.zeros_like(rate) if isinstance(rate, Tensor) else 0.0
-    try:
-        with wrapper.hooks_silenced(side):
-            side.step()
-    finally:
-        gradients.put(params, grads)
-        for group, rate in zip(side.param_groups, rates, strict=True):
-            if rate is not None:
-                group["lr"] = rate
+def _fqns(model: nn.Module, side: Optimizer) -> list[tuple[str, Tensor]]:
+    return _names(get_optimizer_state_dict(model, _Still(side)), side)
+
+
+def _in_order(
+    named: Mapping[str, Any], names: list[tuple[str, Tensor]], side: Optimizer
+) -> dict[str, Any]:
+    """What was saved, its groups as they stand here: by name, as their order may differ."""
+    of = {fqn: i for i, group in enumerate(named["param_groups"]) for fqn in group["params"]}
+    fqns = iter([fqn for fqn, _ in names])
+    groups: list[dict[str, Any]] = []
+    for here in side.param_groups:
+        params = [next(fqns) for _ in here["params"]]
+        found = {of.get(fqn) for fqn in params}
+        if len(found) > 1 or None in found:
+            raise ValueError(
+                f"DualState.load_state_dict: {params} share a group here and did not where this "
+                "was saved; some would get the settings of others. Are the groups the same?"
+            )
+        saved = [_moved(named["param_groups"][i], here) for i in found if i is not None]
+        groups.append({**(saved[0] if saved else here), "params": params})
+    return {**named, "param_groups": groups}
+
+
+def _moved(settings: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that are tensors, on the devices of those that they replace."""
+    devices = {name: own.device for name, own in here.items() if isinstance(own, Tensor)}
+    return {
+        name: value.to(devices[name]) if name in devices and isinstance(value, Tensor) else value
+        for name, value in settings.items()
+    }
+
+
+def _check_read(saved: Mapping[str, list[str]], found: Mapping[str, Any]) -> None:
+    """Raise if a checkpoint has more than was asked of it, which is what a copy's step made."""
+    unread = {fqn: lost for fqn, keys in saved.items() if (lost := {*keys} - {*found.get(fqn, {})})}
+    if unread:
+        fqn, lost = next(iter(unread.items()))
+        raise ValueError(
+            f"DualState.load_state_dict: {sorted(lost)} of {fqn!r} was saved and not read, since "
+            f"a first step makes none (so for {len(unread)} parameters); training would go on "
+            "without. Did you mean `torch.save(optimizer.state_dict())`, which foresees nothing?"
+        )
 
 
 def _packed(rest: dict[str, Any]) -> bytes:

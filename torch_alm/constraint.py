@@ -31,6 +31,7 @@ from torch_alm._control.settings import RULES
 from torch_alm._control.shapes import Index, entries, joint, shaped
 from torch_alm._control.terms import Policy, Sense
 from torch_alm._passes import is_rehearsal, is_running
+from torch_alm._undo import remember
 
 
 @final
@@ -337,14 +338,25 @@ class ALMConstraint(terms.Terms):
         objective on a device.
         """
         self._check_observed("step")
+        undo = remember(self)
+        try:
+            found = self._update()
+        except BaseException as error:
+            undo()
+            if not isinstance(error, KeyboardInterrupt):
+                self._observed.drop()  # or the next step would fail as well
+            raise
+        if objective is not None:
+            self._rank(mean_of_numbers(numbers.single(objective)), found)
+        return self.weight
+
+    def _update(self) -> Mean:
         self._home, self._observed.waiting = get_ident(), None
         found = self._observed.mean(self._shape, self)
         self._observed.drop()
         self._report(found)
         self._controller.step(found, self)
-        if objective is not None:
-            self._rank(mean_of_numbers(numbers.single(objective)), found)
-        return self.weight
+        return found
 
     def _check_observed(self, verb: str) -> None:
         if not self._observed:

@@ -15,12 +15,17 @@ from torch.optim import Optimizer
 
 from torch_alm import _fitting as fitting
 from torch_alm import _gradients as gradients
+from torch_alm import _interrupts as interrupts
 from torch_alm import _wrapper as wrapper
+from torch_alm._eager import eager
 from torch_alm._gate import Gate
 from torch_alm._gradients import Backward, Evaluation, Register
+from torch_alm._interrupts import Call
 from torch_alm._passes import Run, placed
+from torch_alm._scaled import Blend
+from torch_alm._steps import step_of
+from torch_alm._undo import remember
 from torch_alm.constraint import ALMConstraint
-from torch_alm.perturb import scaled_step
 
 
 class Losses(NamedTuple):
@@ -135,7 +140,7 @@ class DualOptimizer(wrapper.Wrapper):
         self.scale = scale
         self.backward_fn = backward
         self.reshard = reshard
-        self.skipped = 0
+        self.skipped = self._skipped_now = 0
         self._gate = Gate(probe_every)
         self._forget_register: Register | None = None
         self._forget_sign = 0
@@ -178,6 +183,7 @@ class DualOptimizer(wrapper.Wrapper):
         self._forget_register = None
         self._gate.undo()
 
+    @eager
     def backward(
         self,
         *,
@@ -217,23 +223,39 @@ class DualOptimizer(wrapper.Wrapper):
                 "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
             )
         params = wrapper.parameters(self.retain)
-        before = gradients.take(params)
-        observed = 0 if self.constraint is None else self.constraint.observed
+        undo = self._remember()
+        before: Register | None = None
         try:
+            with interrupts.held():
+                before = gradients.take(params)
             with placed("DualOptimizer.backward, on the retain side"):
                 g_r, retained = self._side(self.retain, params, before, retain, weight)
             register, forgotten = self._forget_so_far(params), None
             if self._gate.measures():
                 with placed("DualOptimizer.backward, on the forget side"):
                     register, forgotten = self._forget(params, register, forget, weight, last)
+            with interrupts.held():
+                gradients.put(params, g_r)
+                self._forget_register = register
+            unmeasured = torch.full_like(retained.loss, math.nan)
+            return Losses(retained.loss, unmeasured if forgotten is None else forgotten)
         except BaseException:
-            gradients.put(params, before)
-            self._take_back(observed)
+            with interrupts.held():
+                if before is not None:
+                    gradients.put(params, before)
+                undo()
             raise
-        gradients.put(params, g_r)
-        self._forget_register = register
-        unmeasured = torch.full_like(retained.loss, math.nan)
-        return Losses(retained.loss, unmeasured if forgotten is None else forgotten)
+
+    def _remember(self) -> Callable[[], None]:
+        """The way back to what the constraint, the gate and the register are now."""
+        theirs = remember(*(part for part in (self.constraint, self._gate) if part is not None))
+        register, sign = self._forget_register, self._forget_sign
+
+        def undo() -> None:
+            theirs()
+            self._forget_register, self._forget_sign = register, sign
+
+        return undo
 
     def _forget(
         self,
@@ -273,12 +295,6 @@ class DualOptimizer(wrapper.Wrapper):
         found = self._forget_register or []
         return [*found, *gradients.empty(params[len(found) :])]
 
-    def _take_back(self, observed: int) -> None:
-        """Undo what a backward that failed has observed and decided."""
-        if self.constraint is not None:
-            self.constraint.discard(keep=observed)
-        self._gate.undo()
-
     def _side(
         self,
         side: Optimizer,
@@ -291,12 +307,13 @@ class DualOptimizer(wrapper.Wrapper):
         wanted: Callable[[Evaluation], bool] | None = None,
     ) -> tuple[Register, Evaluation]:
         """One side's gradient on top of what it has accumulated, and what its objective saw."""
-        gradients.put(params, gradients.copies(accumulated))
-        if isinstance(side, wrapper.ObjectiveOptimizer):
+        if isinstance(side, wrapper.ObjectiveOptimizer):  # which copies what it adds to
+            gradients.put(params, accumulated)
             evaluation = side.accumulate(
                 objective, weight, self.backward_fn, pair=pair, wanted=wanted
             )
         else:
+            gradients.put(params, gradients.copies(accumulated))
             backward = self.backward_fn or torch.Tensor.backward
             run = Run(objective, "DualOptimizer.backward", params, backward, pair, wanted)
             evaluation = run(weight)
@@ -316,6 +333,7 @@ class DualOptimizer(wrapper.Wrapper):
             )
         self._forget_sign = sign
 
+    @eager
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Commit: lambda+; the forget step if lambda+ > 0; the retain step.
@@ -328,47 +346,75 @@ class DualOptimizer(wrapper.Wrapper):
             RuntimeError: under a GradScaler, which would unscale one side only.
         """
         self._refuse(closure)
-        has_run = self._forget_register is not None
-        register = self._forget_so_far(wrapper.parameters(self.retain))
-        self._forget_register = None
-        with wrapper.global_hooks_silenced():
-            if has_run:
-                self._commit(register)
-            else:
-                self._warn_no_backward()
-            self.retain.step()
-
-    def _commit(self, register: Register) -> None:
-        """lambda+, and the forget step if the gate is open."""
-        norm = gradients.coming_norm(register)
-        weight = self._gate.commit(self.constraint)
-        if weight != 0 and self._is_finite(norm()):
-            self._forget_step(register, weight)
-        else:
-            self._count_as_called(self.forget)
-
-    def _forget_step(self, register: Register, weight: float) -> None:
-        """theta <- forget(theta, sign * lambda+ * g_f), with the retain gradient kept aside."""
+        undo, done = self._remember(), list[object]()
         params = wrapper.parameters(self.retain)
         g_r = gradients.read(params)
-        inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)
-        gradients.scale_(register, self._forget_sign * inside)
-        gradients.put(params, register)
         try:
-            scaled_step(params, outside, self.forget.step)
-        finally:
+            interrupts.run(self._update(), done)
+        except BaseException:
             gradients.put(params, g_r)
+            if not done:
+                undo()
+            raise
+        self._warn_skipped()
 
-    def _is_finite(self, norm: float) -> bool:
-        if math.isfinite(norm):
+    def _update(self) -> list[Call]:
+        """lambda+; the forget step if the gate is open; the retain step."""
+        register = self._forget_so_far(wrapper.parameters(self.retain))
+        has_run, self._forget_register = self._forget_register is not None, None
+        self._skipped_now = 0
+        if not has_run:
+            self._warn_no_backward()
+            return step_of(self.retain)
+        norm = gradients.coming_norm(register)
+        weight = self._gate.commit(self.constraint)
+        if weight != 0 and self._may_act(register, norm(), weight):
+            return [*self._forget_step(register, weight), *step_of(self.retain)]
+        return [partial(self._count_as_called, self.forget), *step_of(self.retain)]
+
+    def _may_act(self, register: Register, norm: float, weight: float) -> bool:
+        """Whether lambda+ times the forget gradient is finite, as far as it comes to that."""
+        factor = weight if self.scale == "gradient" else 1.0
+        if gradients.stays_finite(register, norm, factor):
             return True
-        self.skipped += 1
+        self._skipped_now = 1
+        return False
+
+    def _forget_step(self, register: Register, weight: float) -> list[Call]:
+        """theta <- forget(theta, sign * lambda+ * g_f), with the retain gradient kept aside."""
+        params = wrapper.parameters(self.retain)
+        inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)
+        return [
+            *gradients.scaling(register, self._forget_sign * inside),
+            partial(gradients.put, params, register),
+            *self._scaled(step_of(self.forget), params, register, outside),
+            partial(gradients.put, params, gradients.read(params)),
+        ]
+
+    def _scaled(
+        self, step: list[Call], params: list[Tensor], register: Register, scale: float
+    ) -> list[Call]:
+        """A step of which theta makes a multiple, or none where that would not be finite."""
+        if scale == 1.0:
+            return step
+        blend = Blend([p for p, g in zip(params, register, strict=True) if g is not None], scale)
+        noted = partial(self._note_skipped, blend)
+        return [*step, *blend.calls(), noted]
+
+    def _note_skipped(self, blend: Blend) -> None:
+        self._skipped_now = int(blend.is_refused)
+
+    def _warn_skipped(self) -> None:
+        """After the step, so that a warning that is an error finds it whole."""
+        if not self._skipped_now:
+            return
+        self._skipped_now, self.skipped = 0, self.skipped + 1
         warnings.warn(
-            "DualOptimizer.step: the forget gradient is not finite and would have reached theta; "
-            f"the forget step is skipped ({self.skipped} so far). Is the forget loss unbounded?",
+            "DualOptimizer.step: the forget gradient is not finite, or is not once lambda+ "
+            "multiplies it, and would have reached theta; the forget step is skipped "
+            f"({self.skipped} so far). Is the forget loss unbounded, or mu too large?",
             stacklevel=6,
         )
-        return False
 
     def clip_grad_norm_(self, max_norm: float) -> Norms:
         """Clip each side to `max_norm` on its own; returns both norms before clipping.
@@ -402,16 +448,16 @@ class DualOptimizer(wrapper.Wrapper):
             "DualOptimizer.step() without a backward since the last step is a plain "
             f"{type(self.retain).__name__} step; the constraint is left alone. Did you call "
             "`backward(retain=..., forget=...)` first?",
-            stacklevel=5,
+            stacklevel=7,
         )
         if isinstance(self.retain, wrapper.Wrapper):
             self.retain._has_warned = True  # SAM has nothing to add to this
 
     def control_state_dict(self) -> dict[str, Any]:
-        """The constraint's state and the gate's: all but the states of the two sides."""
+        """The constraint's state, the gate's and the count: all but the states of the two sides."""
         constraint = None if self.constraint is None else self.constraint.state_dict()
-        gate = {"gate": state} if (state := self._gate.state()) else {}
-        return {"constraint": constraint, **gate}
+        other = {"gate": self._gate.state(), "skipped": self.skipped}
+        return {"constraint": constraint, **{key: found for key, found in other.items() if found}}
 
     def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore `control_state_dict()`."""
@@ -419,6 +465,7 @@ class DualOptimizer(wrapper.Wrapper):
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
         self._gate.load(state_dict.get("gate", {}))
+        self.skipped = state_dict.get("skipped", 0)
 
     def _state_dict(self) -> dict[str, Any]:
         sides = {name: base.state_dict() for name, base in self._bases.items()}
@@ -429,6 +476,9 @@ class DualOptimizer(wrapper.Wrapper):
         self.load_control_state_dict(state_dict)
         for name, base in self._bases.items():
             base.load_state_dict(state_dict[name])
+
+    def _awaits_step(self) -> bool:
+        return self._forget_register is not None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""

@@ -7,6 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias, final
 
 import torch
@@ -14,17 +15,25 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm import _gradients as gradients
+from torch_alm import _interrupts as interrupts
 from torch_alm import _matching as matching
 from torch_alm import _wrapper as wrapper
+from torch_alm._eager import eager
 from torch_alm._gradients import Backward, Evaluation
+from torch_alm._interrupts import Call
 from torch_alm._passes import RandomState, Run, placed, rehearsal
-from torch_alm.perturb import Memory, Perturbation, Rounding, check_radius, perturbed
+from torch_alm._settings import Setting
+from torch_alm._steps import step_of
+from torch_alm.perturb import Excursion, Memory, Perturbation, Rounding, check_radius
 
 Closure: TypeAlias = Callable[[], Tensor | float]
 
 
 class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
     """The code of SAM and ReverseSAM; they differ in `sign` alone."""
+
+    rho = Setting(check_radius)
+    eps = Setting(check_radius)
 
     def __init__(
         self,
@@ -41,8 +50,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
     ) -> None:
         name = type(self).__name__
         self.base = wrapper.check_base(base, name)
-        self.rho = check_radius(float(rho), f"{name}: rho")
-        self.eps = check_radius(float(eps), f"{name}: eps")
+        self.rho, self.eps = rho, eps
         self.adaptive = adaptive
         self.backward_fn = backward
         self.replay_rng = replay_rng
@@ -82,17 +90,25 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         """Add a group to the base optimizer; its `"rho"`, if any, is its own radius."""
         self.base.add_param_group(param_group)
 
-    def perturbed(self) -> AbstractContextManager[Perturbation]:
+    @contextmanager
+    def perturbed(self) -> Iterator[Perturbation]:
         """Inside the block theta is perturbed along `.grad`, as by `torch_alm.perturbed`.
 
         What the block leaves in `.grad` is the gradient that `step()` then uses.
         """
-        return self._perturbed()
+        excursion = self._excursion()
+        try:
+            try:
+                yield self._go(excursion, depth=5)
+            finally:
+                excursion.back()
+        finally:
+            excursion.back()  # an interrupt may have cut the first one short
+        self._has_perturbed_gradient = True
 
-    @contextmanager
-    def _perturbed(self) -> Iterator[Perturbation]:
-        with perturbed(
-            self.param_groups,
+    def _excursion(self) -> Excursion:
+        return Excursion(
+            self.param_groups if self._groups_have_radii() else wrapper.parameters(self),
             self.rho,
             sign=self.sign,
             eps=self.eps,
@@ -100,11 +116,19 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
             rounding=self.rounding,
             diagnose=self.diagnose or self._may_be_swallowed(),
             memory=self._scratch,
-        ) as self.perturbation:
-            self._warn_swallowed(self.perturbation)
-            yield self.perturbation
-        self._has_perturbed_gradient = True
+        )
 
+    def _groups_have_radii(self) -> bool:
+        """Whether `"rho"` in a group is a radius, not a setting of the base (Adadelta has one)."""
+        return "rho" not in self.base.defaults
+
+    def _go(self, excursion: Excursion, *, depth: int) -> Perturbation:
+        """Move theta; the caller's caller is `depth` calls above a warning."""
+        self.perturbation = excursion.go()
+        self._warn_swallowed(self.perturbation, depth)
+        return self.perturbation
+
+    @eager
     def backward(self, objective: wrapper.Objective, *, weight: float = 1.0) -> Tensor:
         r"""`.grad += weight * grad L(theta + delta)`; returns L(theta + delta), detached.
 
@@ -141,21 +165,32 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         name = f"{type(self).__name__}.backward"
         run = Run(objective, name, params, backward or self.backward_fn, pair, wanted)
         random = RandomState(params) if self.replay_rng else None
-        accumulated = gradients.take(params)
+        excursion = self._excursion()
+        accumulated: gradients.Register | None = None
         try:
+            with interrupts.held():
+                accumulated = gradients.take(params)
             with placed(f"{name}, in the first pass, at theta"), self.first_pass():
                 run.rehearse()
-            with placed(f"{name}, in the second pass; theta is back"), self.perturbed():
+            with placed(f"{name}, in the second pass; theta is back"):
+                self._go(excursion, depth=6)
                 # Before the second backward, so that engines that reduce while they
                 # differentiate see what other ranks see.
-                gradients.put(params, accumulated)
+                gradients.put(params, gradients.copies(accumulated))
                 if random is not None:
                     random.replay()
-                return run(weight)
+                evaluation = run(weight)
+            excursion.back()
+            self._has_perturbed_gradient = True
+            return evaluation
         except BaseException:
-            gradients.put(params, accumulated)
+            with interrupts.held():
+                excursion.back()
+                if accumulated is not None:
+                    gradients.put(params, accumulated)
             raise
 
+    @eager
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Closure | None = None
     ) -> Tensor | float | None:
@@ -176,13 +211,17 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         """
         wrapper.refuse_closure_under_scaler(self, closure, type(self).__name__)
         loss = None if closure is None else self._run_closure(closure)
+        if not wrapper.is_scaled(self):
+            interrupts.run(self._update(), done=[])
+        elif wrapper.found_finite(self):
+            wrapper.run_unscaled(self, self._update())
+        return loss
+
+    def _update(self) -> list[Call]:
         if not self._has_perturbed_gradient:
             self._warn_plain_step()
-        self._has_perturbed_gradient = False
-        if wrapper.unscale(self):
-            with wrapper.global_hooks_silenced():
-                self.base.step()
-        return loss
+        consumed = partial(setattr, self, "_has_perturbed_gradient", False)
+        return [*step_of(self.base), consumed]
 
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
@@ -204,7 +243,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
             and any(p.dtype in narrow for p in wrapper.parameters(self))
         )
 
-    def _warn_swallowed(self, perturbation: Perturbation) -> None:
+    def _warn_swallowed(self, perturbation: Perturbation, depth: int) -> None:
         realised = perturbation.realised
         if self._has_diagnosed or realised is None or realised.share != realised.share:
             return
@@ -217,7 +256,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
                 "direction; what follows is about the base optimizer. Did you mean float32 weights "
                 "under bfloat16 autocast, or "
                 '`rounding="stochastic"`?',
-                stacklevel=6,
+                stacklevel=depth,
             )
 
     def _warn_plain_step(self) -> None:
@@ -228,7 +267,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         warnings.warn(
             f"{name}.step() with a gradient taken at theta is a plain {type(self.base).__name__} "
             "step. Did you call `backward(objective)` first?",
-            stacklevel=4,
+            stacklevel=6,
         )
 
     def _state_dict(self) -> dict[str, Any]:
@@ -237,6 +276,9 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
     def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
         matching.check(self.base, state_dict, f"{type(self).__name__}.load_state_dict: it")
         self.base.load_state_dict(state_dict)
+
+    def _awaits_step(self) -> bool:
+        return self._has_perturbed_gradient
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""

@@ -6,6 +6,7 @@ trained on costs; `loss_for_rate` says which loss goes with a wanted rate, from 
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -49,28 +50,42 @@ def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
         Level(value=2.0, error=0.5, batches=2)
     """
     with torch.no_grad():
-        values = [float(measure(batch)) for batch in batches]
+        values = [_number(measure(batch)) for batch in batches]
     if not values or not all(map(math.isfinite, values)):
         raise ValueError(
             f"level_of found {values or 'no batches'}; a threshold made of that would mean "
             "nothing. Is the iterator used up, or the loss not finite?"
         )
-    mean, count = math.fsum(values) / len(values), len(values)
+    count = len(values)
+    mean = _mean(values)
     if count == 1:
         return Level(mean, math.nan, 1)
-    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-    return Level(mean, math.sqrt(variance / count), count)
+    deviation = math.hypot(*(value - mean for value in values)) / math.sqrt(count - 1)
+    return Level(mean, deviation / math.sqrt(count), count)
+
+
+def _number(measured: Tensor | float) -> float:
+    try:
+        return float(measured)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = getattr(measured, "shape", None)
+        found = type(measured).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+        raise ValueError(
+            f"level_of needs one number per batch and the measure returned a {found}; it is "
+            "unclear which would be compared. Did you mean its mean?"
+        ) from error
 
 
 def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) -> float:
     """The loss at which a wanted rate is reached, from pairs recorded along a run.
 
     The rate (a certificate, the share of failed exact matches) is taken to grow with the loss: the
-    pairs are fitted by the nearest increasing function (isotonic regression) and joined by straight
-    lines. The answer is the smallest loss at which these reach `rate`: an alpha for that loss.
+    pairs are fitted by the nearest increasing function (isotonic regression), several at one loss
+    by one value, and joined by straight lines. The answer is the smallest loss at which these reach
+    `rate`: an alpha for that loss.
 
     Args:
-        losses: the forget loss at some points of a run, in any order.
+        losses: the forget loss at some points of a run, in any order: a list, array or tensor.
         rates: the rate at the same points.
         rate: the rate wanted.
 
@@ -78,9 +93,9 @@ def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) 
         alpha, within the range of `losses`.
 
     Raises:
-        ValueError: if there are fewer than two pairs or one is not finite, or the fit stays below
-            `rate` (the message says how far it went), or begins above it: then any smaller loss
-            might do and the pairs do not say.
+        ValueError: if there are fewer than two pairs, one of them or `rate` is not finite, or the
+            fit stays below `rate` (the message says how far it went), or begins above it: then any
+            smaller loss might do and the pairs do not say.
 
     Cost: a sort; no passes.
 
@@ -91,13 +106,18 @@ def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) 
         >>> loss_for_rate([0.1, 0.5, 1.0, 2.0], [0.0, 0.5, 0.4, 0.95], rate=0.7)
         1.5
     """
-    pairs = sorted(zip(losses, rates, strict=True))
-    if len(pairs) < 2 or not all(math.isfinite(n) for pair in pairs for n in pair):
+    rate = float(rate)
+    pairs = [(float(loss), float(found)) for loss, found in zip(losses, rates, strict=True)]
+    if len(pairs) < 2 or not all(math.isfinite(n) for n in (rate, *chain(*pairs))):
         raise ValueError(
-            f"loss_for_rate found {len(pairs)} pairs, of which all have to be finite and two are "
-            "the least that a fit can do with. Did you record loss and rate along a run?"
+            f"loss_for_rate found {len(pairs)} pairs and the rate {rate:g}: all have to be finite, "
+            "and two pairs are the least that a fit can do with. Did you record loss and rate "
+            "along a run?"
         )
-    xs, fitted = [loss for loss, _ in pairs], _increasing([rate for _, rate in pairs])
+    at: dict[float, list[float]] = {}
+    for loss, found in sorted(pairs):
+        at.setdefault(loss, []).append(found)
+    xs, fitted = [*at], _increasing([(_mean(each), len(each)) for each in at.values()])
     if fitted[-1] < rate:
         raise ValueError(
             f"loss_for_rate: the rate wanted is {rate:g}, and the fit reaches {fitted[-1]:g} at "
@@ -111,16 +131,24 @@ def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) 
     return _first_at(xs, fitted, rate)
 
 
-def _increasing(values: list[float]) -> list[float]:
-    """The nearest sequence that never falls, in the sum of squares."""
-    blocks: list[tuple[float, int]] = []  # mean, how many
-    for value in values:
-        mean, count = value, 1
-        while blocks and blocks[-1][0] >= mean:
-            other, size = blocks.pop()
-            mean, count = (mean * count + other * size) / (count + size), count + size
-        blocks.append((mean, count))
-    return [mean for mean, count in blocks for _ in range(count)]
+def _mean(values: Sequence[float]) -> float:
+    """Rounded once, so that equal values keep theirs to the last bit; no sum overflows."""
+    shift = len(values).bit_length()
+    total = math.fsum(math.ldexp(value, -shift) for value in values)
+    return min(max(math.ldexp(total / len(values), shift), min(values)), max(values))
+
+
+def _increasing(points: list[tuple[float, int]]) -> list[float]:
+    """The nearest sequence of values that never falls, in the sum of squares weighted by counts."""
+    blocks: list[tuple[float, int, int]] = []  # mean, how many, at how many points
+    for mean, count in points:
+        width = 1
+        while blocks and blocks[-1][0] > mean:
+            other, size, more = blocks.pop()
+            mean = (mean * count + other * size) / (count + size)
+            count, width = count + size, width + more
+        blocks.append((mean, count, width))
+    return [mean for mean, _, width in blocks for _ in range(width)]
 
 
 def _first_at(xs: list[float], ys: list[float], y: float) -> float:

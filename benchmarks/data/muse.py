@@ -178,7 +178,7 @@ def read_values(path: Path) -> list[Record]:
     try:
         text = path.read_text(encoding="utf-8")
         values = [text] if path.suffix == ".txt" else json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}). Is the file cut off?") from error
     if not isinstance(values, list) or not values:
         raise ValueError(f"{path} must be a list with at least one entry. Is this the right file?")

@@ -50,7 +50,9 @@ def read_records(path: Path) -> list[Record]:
     """Reads JSON lines, or one JSON list of objects.
 
     Raises:
-        ValueError: no UTF-8 text, broken JSON, or a row that is no object; names file and line.
+        ValueError: no UTF-8 text, broken JSON, JSON too deep or with numbers too long for Python, a
+            name twice in one object, half of a surrogate pair, or a row that is no object; names
+            file and line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -74,18 +76,53 @@ def _line_rows(path: Path, text: str) -> Iterator[Record]:
 
 def _parse(where: str, text: str) -> Parsed:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_fields)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{where} is not valid JSON ({error}). Expected one object per line, or "
             "one list of objects. Is the file cut off?"
         ) from error
+    except (ValueError, RecursionError) as error:  # of too many digits or levels, or ours below
+        raise ValueError(
+            f"{where} cannot be read ({error}), so what it says is unknown. Was it written by "
+            "a program?"
+        ) from error
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands twice in one object, and only one could count")
+    return fields
 
 
 def _record(where: str, value: object) -> Record:
-    if isinstance(value, dict):
-        return Record(where, cast("dict[str, Any]", value))
-    raise ValueError(
-        f"{where} holds a {type(value).__name__} where an object with named fields belongs. "
-        "Is this the right file?"
-    )
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{where} holds a {type(value).__name__} where an object with named fields belongs. "
+            "Is this the right file?"
+        )
+    try:
+        for text in _strings(value):
+            text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where} holds half of a character ({error.object[error.start]!r} alone), which no "
+            "tokenizer takes. Was the text cut in the middle of it?"
+        ) from error
+    return Record(where, cast("dict[str, Any]", value))
+
+
+def _strings(value: Parsed) -> Iterator[str]:
+    """All strings in a value at any depth, names included."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, str):
+            yield found
+        elif isinstance(found, dict):
+            waiting += [*found, *found.values()]
+        elif isinstance(found, list):
+            waiting += found

@@ -5,6 +5,7 @@ is shifted: `mask[b, t]` says that `logits[b, t]` predicts a labelled token. Onl
 ever converted to a wider type, so prompts and padding cost no copy of the vocabulary.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -128,6 +129,11 @@ def require_option(name: str, found: str, options: tuple[str, ...]) -> None:
         raise ValueError(f"`{name}` is {found!r}. Did you mean one of {', '.join(options)}?")
 
 
-def require_positive(name: str, found: float, otherwise: str) -> None:
-    if not found > 0:
-        raise ValueError(f"`{name}` is {found}: {otherwise}. Did you mean a positive number?")
+def positive(name: str, found: float | Tensor, otherwise: str) -> float:
+    """The setting as a plain number, whatever held it; a `ValueError` if it is not above 0."""
+    number = float(found)
+    if not 0 < number < math.inf:
+        raise ValueError(
+            f"`{name}` is {number}: {otherwise}. Did you mean a finite number above 0?"
+        )
+    return number

@@ -17,8 +17,8 @@ from torch_alm.measures._answers import (
     Model,
     logits_and_labels,
     mean_over_sequences,
+    positive,
     require_option,
-    require_positive,
     select,
     sequence_means,
     spread,
@@ -76,7 +76,7 @@ def margin_surrogate(margin: Tensor, tau: float = 0.1) -> Tensor:
         tau: sharpness, in units of probability; smaller follows the step more closely.
 
     Raises:
-        ValueError: tau not positive.
+        ValueError: tau not a finite number above 0.
 
     Source: SAUL, appendix on threshold calibration by margins.
 
@@ -84,7 +84,7 @@ def margin_surrogate(margin: Tensor, tau: float = 0.1) -> Tensor:
     >>> margin_surrogate(torch.tensor([-0.5, 0.0, 0.1]))
     tensor([ 0.9819, -0.3133, -1.1269])
     """
-    require_positive("tau", tau, "the surrogate would rise with the margin and bound nothing")
+    tau = positive("tau", tau, "the surrogate would rise with the margin and bound nothing")
     # log(1 + e^x) = -logsigmoid(-x), which does not overflow
     return 1 + F.logsigmoid(-(margin.to(wide(margin)) / tau + 1))
 
@@ -102,12 +102,14 @@ def largest_tau(alpha: float) -> float:
     >>> round(largest_tau(0.95), 3)
     0.252
     """
+    alpha = float(alpha)
     if not alpha < 1:
         raise ValueError(
             f"`alpha` is {alpha}, but a certificate stays below 1: the constraint could never be "
             "met and its multiplier would grow for ever. Did you mean a share such as 0.95?"
         )
-    reciprocal = 1 - math.log(math.expm1(1 - alpha))
+    # 1 - log(exp(1 - alpha) - 1), written so that nothing overflows where alpha is far below 0
+    reciprocal = alpha - math.log(-math.expm1(alpha - 1))
     return 1 / reciprocal if reciprocal > 0 else math.inf
 
 
@@ -116,7 +118,8 @@ def require_attainable(alpha: float, tau: float) -> None:
 
     >>> require_attainable(alpha=0.95, tau=0.1)
     """
-    require_positive("tau", tau, "the surrogate would rise with the margin and bound nothing")
+    tau = positive("tau", tau, "the surrogate would rise with the margin and bound nothing")
+    alpha = float(alpha)
     largest = largest_tau(alpha)
     if tau > largest:
         raise ValueError(
@@ -200,7 +203,7 @@ def margin_certificate(
     Cost: one forward, and for each labelled token one fp32 row of the vocabulary.
 
     Raises:
-        ValueError: as in `token_nll`; tau not positive; unknown aggregate.
+        ValueError: as in `token_nll`; tau not a finite number above 0; unknown aggregate.
 
     Source: SAUL, appendix on threshold calibration by margins.
 

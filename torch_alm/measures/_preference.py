@@ -9,8 +9,8 @@ from torch_alm.measures._answers import (
     Model,
     logits_and_labels,
     mean_over_sequences,
+    positive,
     require_option,
-    require_positive,
     sequence_means,
 )
 from torch_alm.measures._nll import scored, sequence_nll
@@ -20,7 +20,7 @@ NPO_VARIANTS = ("sequence_sum", "token_mean_batch")
 
 def saturating(gain: Tensor, beta: float) -> Tensor:
     """`-(2/beta) log sigmoid(beta gain)`: falls with slope -1 at gain 0, flat once it is large."""
-    require_positive("beta", beta, "the loss divides by it, and below 0 it would ask to remember")
+    beta = positive("beta", beta, "the loss divides by it, and below 0 it would ask to remember")
     return -2.0 / beta * F.logsigmoid(beta * gain)
 
 
@@ -77,7 +77,8 @@ def npo(
     given).
 
     Raises:
-        ValueError: as in `token_nll`; beta not positive; reference NLLs of another batch size.
+        ValueError: as in `token_nll`; beta not a finite number above 0; reference NLLs of
+            another batch size.
 
     Source: Zhang et al. 2024, Negative Preference Optimization; SAUL's NPO rows.
 
@@ -99,7 +100,7 @@ def simnpo_of_logits(
 ) -> Tensor:
     """Smaller = more forgotten: the kernel of `simnpo`, over (B, T, V) logits and labels."""
     nll, mask = scored(logits, labels)
-    return mean_over_sequences(saturating(sequence_means(nll, mask) - delta, beta), mask)
+    return mean_over_sequences(saturating(sequence_means(nll, mask) - float(delta), beta), mask)
 
 
 def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) -> Tensor:
@@ -119,7 +120,7 @@ def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) ->
     Cost: one forward.
 
     Raises:
-        ValueError: as in `token_nll`; beta not positive.
+        ValueError: as in `token_nll`; beta not a finite number above 0.
 
     Source: Fan et al. 2024, Simplicity Prevails (SimNPO), where delta is called gamma.
 

@@ -147,7 +147,9 @@ def rmu(
     Source: Li et al. 2024 (WMDP); SAUL's WMDP experiments.
     """
     chosen = position_mask(batch, mask)
-    return hidden_distance(hidden_states(model, batch, layer), coefficient * direction, chosen)
+    return hidden_distance(
+        hidden_states(model, batch, layer), float(coefficient) * direction, chosen
+    )
 
 
 def rmu_retain(
