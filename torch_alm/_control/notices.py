@@ -58,13 +58,15 @@ def never_stepped(count: int, owner: str, multiplier: Number) -> None:
         _warn(
             f"ALMConstraint is attached to {owner}, whose `step()` was never called: {found}. "
             f"lambda is still {numbers.largest(multiplier):g}. Did you mean the optimizer inside "
-            "it, the one that `second_step()` and the like call, or `constraint.step()` yourself?"
+            "it, the one that `second_step()` and the like call, or `constraint.step()` yourself?",
+            depth=5,
         )
         return
     _warn(
         f"ALMConstraint: {found}. lambda is still {numbers.largest(multiplier):g}. Did you mean "
         "`constraint.step()` after each `optimizer.step()`, or `constraint.attach(optimizer)` "
-        "before the loop?"
+        "before the loop?",
+        depth=5,
     )
 
 
@@ -83,7 +85,7 @@ def capped(limit: float, c: Number) -> None:
         f"ALMConstraint.step: the stored multiplier has reached max_multiplier={limit:g} at a "
         f"violation of {numbers.largest(c):g} and grows no further. Can the constraint be met, or "
         "is the limit too low?",
-        depth=6,
+        depth=7,
     )
 
 
@@ -104,6 +106,6 @@ def cannot_unwind(multiplier: Number, c: Number, terms: Terms) -> None:
     )
 
 
-def _warn(text: str, depth: int = 5) -> None:
-    """Point at the line that called `ALMConstraint.step`, `depth` calls up."""
+def _warn(text: str, depth: int = 6) -> None:
+    """Point at the line that called the constraint, `depth` calls up: by default its `step`."""
     warnings.warn(text, stacklevel=depth)
