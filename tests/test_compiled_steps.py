@@ -67,7 +67,7 @@ def by_hand(net: nn.Module, x: Tensor) -> Callable[[], object]:
     return step
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning:torch._dynamo")  # where a graph breaks
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it traces
 @pytest.mark.parametrize("loop", [sharp, saul, penalised, by_hand])
 def test_a_compiled_step_is_the_plain_step(loop: Loop) -> None:
     def run(*, compiled: bool) -> Tensor:

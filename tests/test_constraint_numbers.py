@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from torch_alm import ALMConstraint, Best, ConstraintGroup, PenaltyGrowth, Release
 
-thorough = settings(max_examples=40, derandomize=True, deadline=None)
+thorough = settings(max_examples=30, derandomize=True, deadline=None)
 
 # Exact in every type, so that one and the same number can be given in each.
 REALS = st.integers(-64, 64).map(lambda k: k / 8)

@@ -340,11 +340,7 @@ class ALMConstraint(terms.Terms):
         self._check_observed("step")
         undo = remember(self)
         try:
-            self._home, self._observed.waiting = get_ident(), None
-            found = self._observed.mean(self._shape, self)
-            self._observed.drop()
-            self._report(found)
-            self._controller.step(found, self)
+            found = self._update()
         except BaseException as error:
             undo()
             if not isinstance(error, KeyboardInterrupt):
@@ -353,6 +349,14 @@ class ALMConstraint(terms.Terms):
         if objective is not None:
             self._rank(mean_of_numbers(numbers.single(objective)), found)
         return self.weight
+
+    def _update(self) -> Mean:
+        self._home, self._observed.waiting = get_ident(), None
+        found = self._observed.mean(self._shape, self)
+        self._observed.drop()
+        self._report(found)
+        self._controller.step(found, self)
+        return found
 
     def _check_observed(self, verb: str) -> None:
         if not self._observed:

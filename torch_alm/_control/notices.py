@@ -5,7 +5,7 @@ import warnings
 from torch_alm._control import numbers
 from torch_alm._control.numbers import Number
 from torch_alm._control.terms import Terms
-from torch_alm._control.waiting import MOVES
+from torch_alm._control.waiting import MOVES, PILE
 
 
 def not_finite(bad: int, so_far: int) -> None:
@@ -49,18 +49,24 @@ def _overflow(multiplier: Number, c: Number, terms: Terms) -> str:
 
 def never_stepped(count: int, owner: str, multiplier: Number) -> None:
     """Measurements pile up while theta moves on, and nobody steps the constraint."""
-    found = f"{count} measurements and no step, while theta may have moved on"
+    found = (
+        f"{count} measurements wait for a step"
+        if count >= PILE
+        else f"theta has moved on {MOVES} times, and the measurements wait for a step"
+    )
     if owner:
         _warn(
             f"ALMConstraint is attached to {owner}, whose `step()` was never called: {found}. "
             f"lambda is still {numbers.largest(multiplier):g}. Did you mean the optimizer inside "
-            "it, the one that `second_step()` and the like call, or `constraint.step()` yourself?"
+            "it, the one that `second_step()` and the like call, or `constraint.step()` yourself?",
+            depth=5,
         )
         return
     _warn(
         f"ALMConstraint: {found}. lambda is still {numbers.largest(multiplier):g}. Did you mean "
         "`constraint.step()` after each `optimizer.step()`, or `constraint.attach(optimizer)` "
-        "before the loop?"
+        "before the loop?",
+        depth=5,
     )
 
 
@@ -79,7 +85,7 @@ def capped(limit: float, c: Number) -> None:
         f"ALMConstraint.step: the stored multiplier has reached max_multiplier={limit:g} at a "
         f"violation of {numbers.largest(c):g} and grows no further. Can the constraint be met, or "
         "is the limit too low?",
-        depth=6,
+        depth=7,
     )
 
 
@@ -100,6 +106,6 @@ def cannot_unwind(multiplier: Number, c: Number, terms: Terms) -> None:
     )
 
 
-def _warn(text: str, depth: int = 5) -> None:
-    """Point at the line that called `ALMConstraint.step`, `depth` calls up."""
+def _warn(text: str, depth: int = 6) -> None:
+    """Point at the line that called the constraint, `depth` calls up: by default its `step`."""
     warnings.warn(text, stacklevel=depth)
