@@ -30,6 +30,7 @@ from torch_alm._control.release import Release
 from torch_alm._control.settings import RULES
 from torch_alm._control.shapes import Index, entries, joint, shaped
 from torch_alm._control.terms import Policy, Sense
+from torch_alm._eager import eager
 from torch_alm._passes import is_rehearsal, is_running
 from torch_alm._undo import remember
 
@@ -229,6 +230,7 @@ class ALMConstraint(terms.Terms):
             return self._tangent(value, Observation(numbers.host(value), 1.0, row, value.dtype))
         return self._tariff.of_entries(row).penalty(value)
 
+    @eager
     def _tangent(self, value: Tensor, now: Observation) -> Tensor:
         """The penalty with its gradient given: the weight that all steps and ranks together say."""
         before = list(self._observed) if terms.smoothing(self).is_on else []

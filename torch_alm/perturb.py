@@ -16,6 +16,7 @@ from torch_alm import _aliases as aliases
 from torch_alm import _gradients as gradients
 from torch_alm import _interrupts as interrupts
 from torch_alm import _moves as moves
+from torch_alm._eager import eager
 from torch_alm._moves import Intent, Memory, Moves, Rounding, Swaps
 from torch_alm._realised import Realised, realised
 from torch_alm._rounding import Noise
@@ -161,6 +162,7 @@ class Excursion:
         self._memory: Memory = {}
         self._moves = (Swaps if swap else Moves)(self._memory)
 
+    @eager
     def go(self) -> Perturbation:
         """Move theta, and clear `.grad`, the direction; both are as before if that fails."""
         found = {p: p.grad for p in self._radii}
@@ -188,6 +190,7 @@ class Excursion:
         how_far = realised(pieces) if self._diagnose else None
         return Perturbation(how_far, plan.norm, plan.entries)
 
+    @eager
     def back(self) -> None:
         """Bring theta back, bit for bit; once more does no harm."""
         with interrupts.held():
