@@ -91,7 +91,7 @@ class DualOptimizer(wrapper.Wrapper):
         retain: the retain side, as given.
         forget: the forget side, as given.
         constraint: the constraint, as given.
-        skipped: forget steps left out because the forget gradient was not finite.
+        skipped: forget steps left out because what would have reached theta was not finite.
 
     Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both. While
     the gate is closed `backward(last=True)` takes 1 backward pass less, and a step that does not
@@ -339,7 +339,12 @@ class DualOptimizer(wrapper.Wrapper):
         """Commit: lambda+; the forget step if lambda+ > 0; the retain step.
 
         Without a `backward` since the last step it is a plain retain step, warns once and leaves
-        lambda alone. A non-finite forget gradient skips the forget step, with a warning.
+        lambda alone. A forget gradient that is not finite, or is not once lambda+ multiplies it,
+        skips the forget step, with a warning; so does, with `scale="step"`, a multiple of its move
+        that would make a weight infinite (its moments have moved then).
+
+        Ctrl-C waits until the step is whole; anything that fails before a weight has moved leaves
+        theta, states and lambda as they were.
 
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.

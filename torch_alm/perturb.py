@@ -72,8 +72,9 @@ def perturbed(
         delta = sign * rho * g / (||g||_2 + eps).
 
     `.grad` is `None` inside. On exit only theta returns (the same values in the same storage, also
-    after an exception); `.grad` is whatever the block left there. A zero or non-finite `||g||`
-    moves nothing. The autocast cache, which would go on serving the old weights, is cleared on the
+    after an exception or Ctrl-C); `.grad` is whatever the block left there. A zero or non-finite
+    `||g||` moves nothing. Two parameters on the same memory move as the one they are, along the sum
+    of their gradients. The autocast cache, which would go on serving the old weights, is cleared on the
     way in and out.
 
     Args:
@@ -94,7 +95,8 @@ def perturbed(
 
     Raises:
         ValueError: if a radius or `eps` is negative or not finite, `sign` is not +1 or -1,
-            `rounding` is unknown, or a parameter cannot be swapped. theta is then at theta.
+            `rounding` is unknown, a parameter cannot be swapped, or two lie partly in the same
+            memory. theta and `.grad` are then as before.
 
     Cost: no backward pass; one copy of the perturbed parameters inside the block. Passes over their
     memory, on a CPU: seven in all, four with `swap`; `rounding="stochastic"` about three times as

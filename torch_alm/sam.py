@@ -141,7 +141,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         Raises:
             TypeError: if the objective returns no tensor.
             ValueError: if what it returns is not a scalar or has no graph. `.grad` and theta are
-                then as before, as they are if the objective itself raises.
+                then as before, as they are if the objective itself raises or Ctrl-C stops it.
 
         Cost: 2 forward and 2 backward passes; one copy of the parameters during the second, and
         one of the gradients accumulated so far.
@@ -206,6 +206,8 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         Warns:
             UserWarning: once, if no gradient was taken at a perturbed point since the last step;
                 the step is then a plain one of the base optimizer.
+
+        Ctrl-C waits until the base has stepped, as in `DualOptimizer.step`.
 
         Cost: one base step; with a closure also 2 forward and 2 backward passes.
         """
@@ -302,7 +304,8 @@ class SAM(_PerturbedOptimizer):
 
     SAM owns nothing: parameter groups, state and checkpoints are the base optimizer's. A group's
     `"rho"` takes the place of `rho`; with 0 the group stays where it is and does not count in the
-    norm.
+    norm. Where the base has a `rho` of its own (Adadelta), that is none of ours, and `rho` holds
+    for all groups.
 
     Args:
         base: the optimizer that steps, such as `AdamW(params, lr=1e-5)`.
