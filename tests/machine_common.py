@@ -214,7 +214,7 @@ class Common(RuleBasedStateMachine):
     @rule(set_to_none=st.booleans())
     def zero_grad(self, set_to_none: bool) -> None:
         self.oracle.zero_grad(set_to_none)
-        self.world.optimizer.zero_grad(set_to_none)
+        self.world.zero_grad(set_to_none)
 
     def count_fault(self, side: str, fault: Fault, found: object) -> None:
         if found is Boom:

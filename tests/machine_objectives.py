@@ -57,7 +57,7 @@ BROKEN: dict[str, Callable[[Tensor], Any]] = {
     "detached": lambda loss: loss.detach(),
     "backward": lambda loss: loss,
 }
-RAISES = ("raise", "backward", "number", "detached")
+NOT_FINITE = ("nan", "nan_gradient", "inf")
 FAULTS = ("raise", *BROKEN)
 
 

@@ -79,6 +79,7 @@ class Side:
     rho: float | None
     sign: int = 0
     eps: float = 1e-12
+    adaptive: bool = False
 
     def radii(self) -> dict[Tensor, float]:
         groups = self.base.param_groups
@@ -107,12 +108,19 @@ class Side:
     def perturb(self, theta: list[nn.Parameter], g: Register) -> None:
         radii = self.radii()
         moving = [x if radii[p] else None for p, x in zip(theta, g, strict=True)]
-        norm = length(moving)
+        lengths = [
+            None if x is None else self.units(p) * x for p, x in zip(theta, moving, strict=True)
+        ]
+        norm = length(lengths)
         if norm == 0 or not math.isfinite(norm):
             return
         for p, x in zip(theta, moving, strict=True):
             if x is not None:
-                p += self.sign * radii[p] * x / (norm + self.eps)
+                p += self.sign * radii[p] * self.units(p) ** 2 * x / (norm + self.eps)
+
+    def units(self, p: Tensor) -> Tensor:
+        """Those of each weight under ASAM."""
+        return p.detach().abs() if self.adaptive else torch.ones_like(p)
 
 
 @torch.no_grad()

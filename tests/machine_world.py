@@ -69,23 +69,24 @@ class World:
         scheduled = self.outer_sides().values() if of_sides else [self.optimizer]
         self.schedulers = [LambdaLR(each, schedule) for each in scheduled]
 
+    def parts(self) -> dict[str, Any]:
+        """What a checkpoint is made of; the model last, when nothing else was refused."""
+        return {"optimizer": self.optimizer, "model": self.model}
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
     def save(self) -> bytes:
         """A checkpoint as users write it."""
         file = io.BytesIO()
-        torch.save(
-            {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "schedulers": [each.state_dict() for each in self.schedulers],
-            },
-            file,
-        )
+        state = {name: part.state_dict() for name, part in self.parts().items()}
+        torch.save({**state, "schedulers": [each.state_dict() for each in self.schedulers]}, file)
         return file.getvalue()
 
     def load(self, saved: bytes) -> None:
         state = torch.load(io.BytesIO(saved), weights_only=True)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.model.load_state_dict(state["model"])
+        for name, part in self.parts().items():
+            part.load_state_dict(state[name])
         if len(self.schedulers) != len(state["schedulers"]):
             self.schedulers = []
         for each, own in zip(self.schedulers, state["schedulers"], strict=False):

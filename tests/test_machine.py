@@ -17,9 +17,10 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 from tests import machine_common as common
 from tests import machine_world as worlds
+from tests.machine_alone import AloneMachine
 from tests.machine_common import Common, of_library, of_oracle, weights, xs
 from tests.machine_dual import DualOracle
-from tests.machine_objectives import Fault, Objective, forget_loss, retain_loss, start
+from tests.machine_objectives import NOT_FINITE, Fault, Objective, forget_loss, retain_loss, start
 from tests.machine_oracle import Controller, is_finite
 from torch_alm import DualOptimizer
 
@@ -153,17 +154,30 @@ class DualMachine(Common):
 
     @precondition(Common.is_at_rest)
     @rule(
-        batches=st.lists(st.lists(st.tuples(xs, xs), min_size=1, max_size=3), max_size=4),
+        steps=st.lists(st.lists(st.tuples(xs, xs), min_size=1, max_size=3), min_size=2, max_size=5),
         last=st.booleans(),
         is_pair=st.sampled_from((False, False, True)),
+        fault=st.sampled_from((None, None, *map(Fault, NOT_FINITE))),
     )
-    def train(self, batches: list[list[tuple[float, float]]], last: bool, is_pair: bool) -> None:
-        """What a loop does, with gradients accumulated."""
-        for step in batches:
+    def train(
+        self,
+        steps: list[list[tuple[float, float]]],
+        last: bool,
+        is_pair: bool,
+        fault: Fault | None,
+    ) -> None:
+        """What a loop does, with gradients accumulated; the fault comes at the very end."""
+        for batches in steps:
             self.zero_grad(True)
-            for i, data in enumerate(step):
-                is_last = last and i == len(step) - 1
-                self.backward(data, 1 / len(step), last=is_last, is_pair=is_pair)
+            for i, data in enumerate(batches):
+                at_end = i == len(batches) - 1
+                self.backward(
+                    data,
+                    1 / len(batches),
+                    last=last and at_end,
+                    is_pair=is_pair,
+                    forget=fault if at_end and batches is steps[-1] else None,
+                )
             self.check()
             self.step()
             self.check()
@@ -228,9 +242,16 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
     print(DualMachine.seen)
 
 
+def test_sam_equals_the_oracle_whatever_a_loop_does() -> None:
+    run(AloneMachine, 150, steps=30, derandomize=True)
+    print(AloneMachine.seen)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    try:
-        run(DualMachine, int(sys.argv[1]), steps=40, shrinks="--fast" not in sys.argv)
-    finally:
-        print(DualMachine.seen)
+    for machine in (AloneMachine, DualMachine):
+        if machine.__name__ in sys.argv[2:] or not sys.argv[2:]:
+            try:
+                run(machine, int(sys.argv[1]), steps=40, shrinks="--fast" not in sys.argv)
+            finally:
+                print(machine.__name__, machine.seen)
