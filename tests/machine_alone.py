@@ -28,6 +28,7 @@ A_FAILED_SECOND_BACKWARD_CHANGES_NOTHING = False
 
 GROWTH = 4  # steps without a skip until the loss scale doubles
 measured = st.sampled_from((0.37, -1.13, 2.29, math.nan))
+steps = st.lists(st.lists(st.tuples(xs, measured), min_size=1, max_size=3), min_size=2, max_size=5)
 
 
 class AloneOracle(Oracle):
@@ -43,7 +44,7 @@ class AloneOracle(Oracle):
         if self.controller is not None:
             self.controller.observed = []
 
-    def penalty(self, value: Tensor, *, counts: bool) -> Tensor | float:
+    def penalty(self, value: Tensor, *, counts: bool) -> Tensor:
         """lambda+ c, moved to where ([lambda + mu c]_+^2 - lambda^2) / (2 mu) is at this value."""
         of = self.controller
         assert of is not None
@@ -52,7 +53,7 @@ class AloneOracle(Oracle):
         weight, multiplier, mu = of.preview(), of.multiplier, of.mu
         of.observed = [*before, now] if counts else before
         if not math.isfinite(now[0]):
-            return 0.0
+            return torch.zeros((), requires_grad=True)
         c = value - of.alpha if of.sense == "<=" else of.alpha - value
         at = c.item()
         level = multiplier * at + 0.5 * mu * at * at
@@ -173,6 +174,7 @@ class AloneMachine(Common):
         sense=st.sampled_from((">=", "<=", "==", None)),
         scale=st.sampled_from((None, 8.0)),
         attached=st.booleans(),
+        steps=steps,
     )
     def begin(
         self,
@@ -183,6 +185,7 @@ class AloneMachine(Common):
         sense: str | None,
         scale: float | None,
         attached: bool,
+        steps: list[list[tuple[float, float]]],
     ) -> None:
         self.sides = {"base": {**side, "kind": kind}}
         self.schedules_sides, self.adaptive = False, adaptive
@@ -193,6 +196,7 @@ class AloneMachine(Common):
         if sense is not None:
             self.oracle.controller = Controller(sense=sense, **terms)
         self.world = self.build(self.oracle)
+        self.train(steps, None)
 
     def build(self, oracle: AloneOracle) -> AloneWorld:
         def optimizer(theta: list[nn.Parameter]) -> Any:
@@ -243,15 +247,19 @@ class AloneMachine(Common):
     def take_gradient(self, x: float, z: float, weight: float) -> None:
         self.backward(x, z, weight)
 
-    @rule(x=xs, z=measured, fault=common.faults)
-    def fail(self, x: float, z: float, fault: Fault) -> None:
-        in_second = (fault.kind, fault.run) == ("backward", 2)
-        if in_second and not A_FAILED_SECOND_BACKWARD_CHANGES_NOTHING:
-            self.zero_grad(True)
-        self.count_fault("alone", fault, self.backward(x, z, 1.0, fault))
+    @rule(x=xs, z=measured, faults=common.faults)
+    def fail(self, x: float, z: float, faults: list[Fault]) -> None:
+        for fault in faults:
+            in_second = (fault.kind, fault.run) == ("backward", 2)
+            if in_second and not A_FAILED_SECOND_BACKWARD_CHANGES_NOTHING:
+                self.zero_grad(True)
+            self.count_fault("alone", fault, self.backward(x, z, 1.0, fault))
+            self.check()
 
     def can_step(self) -> bool:
         """Without a scaler a gradient that is not finite would end the run."""
+        if self.has_run_long():
+            return False
         if self.oracle.scale is not None:
             return any(g is not None for g in self.oracle.grads())
         return is_finite(self.oracle.grads())
@@ -261,17 +269,18 @@ class AloneMachine(Common):
     def step(self, unscaled: bool) -> None:
         was_fine: list[bool] = []
         self.both(
-            lambda: self.world.step(unscaled=unscaled), lambda: was_fine.append(self.oracle.step())
+            lambda: self.world.step(unscaled=unscaled),
+            lambda: was_fine.append(self.oracle.step()),
+            moves=True,
         )
-        self.seen["skipped by the scaler"] += not was_fine[0]
+        if self.oracle.scale is not None:
+            self.seen[f"{'stepped' if was_fine[0] else 'skipped'} by the scaler"] += 1
         if self.oracle.controller is not None and self.oracle.controller.steps:
             is_open = self.oracle.controller.weight != 0
             self.seen["penalty open" if is_open else "penalty closed"] += 1
 
     @rule(
-        steps=st.lists(
-            st.lists(st.tuples(xs, measured), min_size=1, max_size=3), min_size=2, max_size=5
-        ),
+        steps=steps,
         fault=st.sampled_from((None, *map(Fault, NOT_FINITE))),
     )
     def train(self, steps: list[list[tuple[float, float]]], fault: Fault | None) -> None:
@@ -286,7 +295,12 @@ class AloneMachine(Common):
                 self.step(False)
             self.check()
 
-    @precondition(lambda self: self.oracle.scale is None)
+    def has_graph(self) -> bool:
+        """Without a scaler, and with something to differentiate by."""
+        is_trainable = any(p.requires_grad for p in self.oracle.theta)
+        return self.oracle.scale is None and is_trainable and not self.has_run_long()
+
+    @precondition(has_graph)
     @rule(
         x=xs,
         z=measured,
@@ -321,10 +335,10 @@ class AloneMachine(Common):
                 self.world.constraint.step()
             return loss
 
-        result = self.both(stepped, by_hand)
+        result = self.both(stepped, by_hand, moves=True)
         self.seen["closure raised" if result is Boom else "closure"] += 1
 
-    @precondition(lambda self: self.oracle.scale is None)
+    @precondition(has_graph)
     @rule(x=xs, raises=st.booleans())
     def perturb_by_hand(self, x: float, raises: bool) -> None:
         """`with sam.perturbed()` around a second backward pass."""
@@ -345,6 +359,8 @@ class AloneMachine(Common):
     @precondition(lambda self: self.oracle.scale is None and self.can_step())
     @rule(limit=st.sampled_from((0.1, 1.0, 100.0)))
     def clip(self, limit: float) -> None:
+        self.seen["clipped"] += 1
+
         def theirs() -> Tensor:
             before: Register = self.oracle.grads()
             self.oracle.put(clipped(before, limit))

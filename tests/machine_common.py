@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from tests import machine_world as worlds
 from tests.machine_objectives import DATA, FAULTS, Boom, Fault
-from tests.machine_oracle import BASES, Controller, Oracle, Side
+from tests.machine_oracle import BASES, LONG, Controller, Oracle, Side
 from torch_alm import SAM, ALMConstraint, ReverseSAM
 
 # What the library does not hold yet; set to True as soon as it does.
@@ -25,11 +25,15 @@ RADII = (0.0, 0.05, 0.3)
 SIGNS = {"plain": 0, "sam": +1, "reverse": -1}
 xs = st.sampled_from(DATA)
 weights = st.sampled_from(WEIGHTS)
-faults = st.builds(Fault, st.sampled_from(FAULTS), st.sampled_from((0, 1, 2)))
+kinds = st.sampled_from((*FAULTS, "raise", "backward"))
+late = [Fault("raise", 2), Fault("backward", 2)]
+faults = st.lists(st.builds(Fault, kinds, st.sampled_from((0, 1, 2))), min_size=1, max_size=3).map(
+    lambda drawn: [*late, *drawn]
+)
 sides = st.fixed_dictionaries(
     {
         "kind": st.sampled_from(("plain", "sam", "reverse")),
-        "base": st.sampled_from(tuple(BASES)),
+        "base": st.sampled_from((*BASES, "adamw")),
         "decay": st.sampled_from((0.0, 0.1)),
         "rho": st.sampled_from(RADII),
     }
@@ -82,18 +86,27 @@ class Common(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.saved: tuple[bytes, Any] | None = None
-        self.exact = False
+        self.has_moved = False  # since it was saved or loaded
+        self.exact = self.is_exact = False
         self.schedules_sides = True
 
     def build(self, oracle: Any) -> worlds.World:
         """A world with the settings of the oracle, and none of its state."""
         raise NotImplementedError
 
-    def both(self, ours: Callable[[], Any], theirs: Callable[[], Any]) -> Any:
-        """Do it on both sides; results, errors and warnings are the same. Returns the result."""
+    def both(
+        self, ours: Callable[[], Any], theirs: Callable[[], Any], *, moves: bool = False
+    ) -> Any:
+        """Do it on both sides; results, errors and warnings are the same. Returns the result.
+
+        Where it is no step, theta is where it was, bit for bit.
+        """
         expected = worlds.outcome(theirs)
+        self.has_moved |= moves
         said, self.oracle.said = self.oracle.said, []
+        origin = [p.detach().clone() for p in self.world.theta]
         found, heard = worlds.heard(ours)
+        assert moves or all(map(torch.equal, self.world.theta, origin))
         worlds.assert_same("result", found, expected, exact=self.exact)
         assert sorted(heard) == sorted(said)
         self.seen.update(said)
@@ -110,6 +123,10 @@ class Common(RuleBasedStateMachine):
     def is_at_rest(self) -> bool:
         """Between steps: nothing measured or taken is waiting."""
         return not self.oracle.is_pending()
+
+    def has_run_long(self) -> bool:
+        """Longer, and the constraint may be suspected to be infeasible."""
+        return self.oracle.controller is not None and self.oracle.controller.steps >= LONG - 1
 
     def is_sharp(self) -> bool:
         return any(side.rho is not None for side in self.oracle.sides.values())
@@ -172,9 +189,10 @@ class Common(RuleBasedStateMachine):
     @precondition(is_at_rest)
     @rule()
     def save(self) -> None:
+        self.has_moved = False
         self.saved = self.world.save(), copy.deepcopy(self.oracle)
 
-    @precondition(lambda self: self.saved is not None)
+    @precondition(lambda self: self.saved is not None and self.has_moved)
     @rule()
     def go_back_in_place(self) -> None:
         assert self.saved is not None
@@ -184,16 +202,18 @@ class Common(RuleBasedStateMachine):
             self.seen["checkpoint of other groups refused"] += 1
             return
         self.zero_grad(True)
+        self.has_moved = False
         self.world.load(blob)
         self.oracle.load(then)
         self.seen["loaded in place"] += 1
 
-    @precondition(lambda self: self.saved is not None or self.is_at_rest())
+    @precondition(is_at_rest)
     @rule(now=st.booleans())
     def resume_in_a_new_process(self, now: bool) -> None:
-        if self.is_at_rest() and (now or self.saved is None):
+        if now or self.saved is None:
             self.save()
         assert self.saved is not None
+        self.has_moved = False
         blob, then = self.saved
         self.oracle = then.resumed()
         self.world = self.build(self.oracle)
@@ -213,6 +233,7 @@ class Common(RuleBasedStateMachine):
 
     @rule(set_to_none=st.booleans())
     def zero_grad(self, set_to_none: bool) -> None:
+        self.exact = self.is_exact
         self.oracle.zero_grad(set_to_none)
         self.world.zero_grad(set_to_none)
 

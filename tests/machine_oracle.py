@@ -23,6 +23,8 @@ BASES: dict[str, Callable[..., Optimizer]] = {
     "adagrad": lambda params, decay: Adagrad(params, lr=0.05, weight_decay=decay),
 }
 
+LONG = 64
+
 
 def schedule(epoch: int) -> float:
     """The factor in front of the first learning rate."""
@@ -44,6 +46,8 @@ def evaluate(objective: Callable[[], Any]) -> Evaluation:
 def differentiate(loss: Tensor, theta: list[nn.Parameter], weight: float) -> Register:
     """weight * grad loss, with `None` where the loss does not depend on a parameter."""
     trainable = [p for p in theta if p.requires_grad]
+    if not trainable:
+        return [None] * len(theta)
     start = torch.full_like(loss, weight)
     found = iter(torch.autograd.grad(loss, trainable, start, allow_unused=True))
     return [next(found) if p.requires_grad else None for p in theta]
@@ -191,7 +195,7 @@ class Controller:
         return ["measurement"] if bad else []
 
     def status(self) -> str:
-        assert self.steps < 64, "longer runs may be suspected to be infeasible"
+        assert self.steps < LONG, "longer runs may be suspected to be infeasible"
         if self.is_blind:
             return "non_finite"
         if math.isnan(self.value):

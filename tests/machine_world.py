@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 import warnings
 from collections.abc import Callable
@@ -137,17 +138,23 @@ def saying(text: str) -> str:
 def is_same(found: object, expected: object, *, exact: bool) -> bool:
     """Bit for bit, or within 1e-12; a NaN equals a NaN."""
     if isinstance(found, Tensor) and isinstance(expected, Tensor):
-        rtol = 0.0 if exact else 1e-12
-        return found.shape == expected.shape and torch.allclose(
-            found.detach(), expected.detach(), rtol=rtol, atol=rtol, equal_nan=True
-        )
+        return torch.equal(found, expected) or is_close(found, expected, exact=exact)
     if isinstance(found, float) and isinstance(expected, float):
-        pair = [torch.tensor(x, dtype=torch.float64) for x in (found, expected)]
-        return is_same(*pair, exact=exact)
+        within = 0.0 if exact else 1e-12
+        both_nan = math.isnan(found) and math.isnan(expected)
+        return both_nan or math.isclose(found, expected, rel_tol=within, abs_tol=within)
     if isinstance(found, tuple) and isinstance(expected, tuple):
         pairs = zip(found, expected, strict=True)
         return all(is_same(*map(number, pair), exact=exact) for pair in pairs)
     return type(found) is type(expected) and found == expected
+
+
+def is_close(found: Tensor, expected: Tensor, *, exact: bool) -> bool:
+    within = 0.0 if exact else 1e-12
+    pair = found.detach(), expected.detach()
+    return found.shape == expected.shape and torch.allclose(
+        *pair, rtol=within, atol=within, equal_nan=True
+    )
 
 
 def number(x: Any) -> Any:

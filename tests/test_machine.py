@@ -27,6 +27,7 @@ from torch_alm import DualOptimizer
 # The forget side looks where the constraint is hardest to meet, or stays where it is.
 NEARBY = {">=": "reverse", "<=": "sam", "==": "plain", None: "reverse"}
 LIMITS = (0.1, 1.0, 100.0)
+steps = st.lists(st.lists(st.tuples(xs, xs), min_size=1, max_size=3), min_size=2, max_size=5)
 
 
 class DualMachine(Common):
@@ -42,6 +43,8 @@ class DualMachine(Common):
         scale=st.sampled_from(("gradient", "step")),
         probe_every=st.sampled_from((1, 1, 3)),
         schedules_sides=st.booleans(),
+        exact=st.sampled_from((False, False, False, True)),
+        steps=steps,
     )
     def begin(
         self,
@@ -52,16 +55,22 @@ class DualMachine(Common):
         scale: str,
         probe_every: int,
         schedules_sides: bool,
+        exact: bool,
+        steps: list[list[tuple[float, float]]],
     ) -> None:
         kind = "plain" if forget["kind"] == "plain" else NEARBY[sense]
         self.sides = {"retain": retain, "forget": {**forget, "kind": kind}}
+        if exact:  # the oracle's norms and scaled steps are summed in another order
+            self.sides = {k: {**side, "kind": "plain"} for k, side in self.sides.items()}
+            scale = "gradient"
         self.schedules_sides = schedules_sides
         self.oracle = DualOracle(start(), scale=scale, probe_every=probe_every)
         self.oracle.sides = {k: of_oracle(side, self.oracle) for k, side in self.sides.items()}
         if sense is not None:
             self.oracle.controller = Controller(sense=sense, **terms)
-        self.exact = not self.is_sharp() and scale == "gradient"
+        self.exact = self.is_exact = exact
         self.world = self.build(self.oracle)
+        self.train(steps, False, False, None)
 
     def build(self, oracle: DualOracle) -> worlds.World:
         def optimizer(theta: list[Any]) -> DualOptimizer:
@@ -110,6 +119,9 @@ class DualMachine(Common):
         else:
             self.seen["not measured"] += not self.oracle.measures()
             self.seen["pair"] += is_pair
+            if self.oracle.is_decided:
+                is_open = self.oracle.controller.preview() != 0
+                self.seen["last pass taken" if is_open else "last pass spared"] += 1
         return result
 
     @rule(
@@ -123,38 +135,40 @@ class DualMachine(Common):
     ) -> None:
         self.backward(data, weight, last=last, is_pair=is_pair)
 
-    @rule(
-        data=st.tuples(xs, xs),
-        side=st.sampled_from(("retain", "forget")),
-        fault=common.faults,
-        last=st.booleans(),
-        is_pair=st.booleans(),
-    )
-    def fail(
-        self, data: tuple[float, float], side: str, fault: Fault, last: bool, is_pair: bool
+    @rule(data=st.tuples(xs, xs), faults=common.faults, last=st.booleans())
+    def fail_on_the_retain_side(
+        self, data: tuple[float, float], faults: list[Fault], last: bool
     ) -> None:
-        if side == "forget":
+        for fault in faults:
+            self.count_fault("retain", fault, self.backward(data, last=last, retain=fault))
+            self.check()
+
+    @rule(data=st.tuples(xs, xs), faults=common.faults, last=st.booleans(), is_pair=st.booleans())
+    def fail_on_the_forget_side(
+        self, data: tuple[float, float], faults: list[Fault], last: bool, is_pair: bool
+    ) -> None:
+        for fault in faults:
             result = self.backward(data, last=last, is_pair=is_pair, forget=fault)
-        else:
-            result = self.backward(data, last=last, retain=fault)
-        self.count_fault(side, fault, result)
+            self.count_fault("forget", fault, result)
+            self.check()
 
     def can_step(self) -> bool:
         """A retain gradient that is not finite would end the run: theta would be NaN."""
-        return is_finite(self.oracle.grads())
+        return is_finite(self.oracle.grads()) and not self.has_run_long()
 
     @precondition(can_step)
     @rule()
     def step(self) -> None:
         has_run = self.oracle.is_pending()
-        self.both(self.world.optimizer.step, self.oracle.step)
+        self.both(self.world.optimizer.step, self.oracle.step, moves=True)
         if has_run and self.oracle.controller is not None:
             is_open = self.oracle.controller.weight != 0
             self.seen["gate open" if is_open else "gate closed"] += 1
+            self.seen["gate open, bit for bit"] += is_open and self.exact
 
     @precondition(Common.is_at_rest)
     @rule(
-        steps=st.lists(st.lists(st.tuples(xs, xs), min_size=1, max_size=3), min_size=2, max_size=5),
+        steps=steps,
         last=st.booleans(),
         is_pair=st.sampled_from((False, False, True)),
         fault=st.sampled_from((None, None, *map(Fault, NOT_FINITE))),
@@ -168,6 +182,8 @@ class DualMachine(Common):
     ) -> None:
         """What a loop does, with gradients accumulated; the fault comes at the very end."""
         for batches in steps:
+            if self.has_run_long():
+                return
             self.zero_grad(True)
             for i, data in enumerate(batches):
                 at_end = i == len(batches) - 1
@@ -182,10 +198,21 @@ class DualMachine(Common):
             self.step()
             self.check()
 
+    @rule(
+        steps=steps,
+        last=st.booleans(),
+        is_pair=st.sampled_from((False, False, True)),
+        fault=st.sampled_from((None, None, *map(Fault, NOT_FINITE))),
+    )
+    def drop_and_train(self, **given: Any) -> None:
+        """The same after whatever was begun; rarely are both of these rules left out."""
+        self.train(**given)
+
     @precondition(can_step)
     @rule(limit=st.sampled_from(LIMITS))
     def clip(self, limit: float) -> None:
-        self.exact = False  # the norm is summed in another order
+        self.exact = False  # as long as what was clipped is there
+        self.seen["clipped"] += 1
         self.both(
             lambda: tuple(self.world.optimizer.clip_grad_norm_(limit)),
             lambda: self.oracle.clip(limit),
@@ -195,6 +222,7 @@ class DualMachine(Common):
     def refuse(self, scaled: bool) -> None:
         """A closure, and a GradScaler, cannot know the forget gradient."""
         optimizer = self.world.optimizer
+        self.seen["refused"] += 1
         if not scaled:
             assert worlds.outcome(lambda: optimizer.step(lambda: None)) is TypeError
             return
@@ -237,14 +265,49 @@ def run(
     )
 
 
+ANYWHERE = (
+    *("loaded in place", "checkpoint of other groups refused", "resumed", "copied", "pickled"),
+    *("group added", "group added before a step", "radius of a group", "frozen", "scheduled"),
+)
+
+
+def failures(side: str) -> list[str]:
+    """Objectives that raise in either direction and in either pass."""
+    return [f"{side}: {kind} in run {run}" for kind in ("raise", "backward") for run in (1, 2)]
+
+
+def assert_seen(machine: type[Common], *names: str) -> None:
+    """None of it is compared for nothing."""
+    print(machine.seen)
+    missing = [name for name in names if machine.seen[name] == 0]
+    assert not missing, f"{machine.__name__} never had: {missing}"
+
+
 def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(DualMachine, 200, steps=30, derandomize=True)
-    print(DualMachine.seen)
+    run(DualMachine, 100, steps=40, derandomize=True)
+    assert_seen(
+        DualMachine,
+        *ANYWHERE,
+        *failures("retain"),
+        *failures("forget"),
+        *(f"forget: {kind} survived" for kind in NOT_FINITE),
+        *(f"backward: {kind}" for kind in ("Boom", "TypeError", "ValueError", "RuntimeError")),
+        *("gate open", "gate open, bit for bit", "gate closed", "not measured", "pair"),
+        *("last pass taken", "last pass spared", "measurement", "forget gradient"),
+        *("clipped", "refused", "without a backward"),
+    )
 
 
 def test_sam_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(AloneMachine, 150, steps=30, derandomize=True)
-    print(AloneMachine.seen)
+    run(AloneMachine, 70, steps=40, derandomize=True)
+    assert_seen(
+        AloneMachine,
+        *ANYWHERE,
+        *failures("alone"),
+        *("penalty open", "penalty closed", "measurement", "taken at theta"),
+        *("skipped by the scaler", "stepped by the scaler", "closure", "closure raised"),
+        *("perturbed by hand", "clipped"),
+    )
 
 
 if __name__ == "__main__":
