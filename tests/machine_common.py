@@ -152,7 +152,7 @@ class Common(RuleBasedStateMachine):
             base.param_groups[i].pop("rho", None)
             if rho is not None:
                 base.param_groups[i]["rho"] = rho
-        self.seen["radius of a group"] += self.oracle.extras > 0
+        self.seen["radius of a group"] += rho is not None
 
     @precondition(is_at_rest)
     @rule(i=st.integers(0, 2), frozen=st.booleans())
