@@ -16,10 +16,6 @@ from tests.machine_objectives import DATA, FAULTS, Boom, Fault
 from tests.machine_oracle import BASES, LONG, Controller, Oracle, Side
 from torch_alm import SAM, ALMConstraint, ReverseSAM
 
-# What the library does not hold yet; set to True as soon as it does.
-COPIES_KEEP_GRADIENTS = False
-FAILED_SECOND_BACKWARD_CHANGES_NOTHING = False
-
 WEIGHTS = (1.0, 0.5, 0.25, 1 / 3)
 RADII = (0.0, 0.05, 0.3)
 SIGNS = {"plain": 0, "sam": +1, "reverse": -1}
@@ -34,14 +30,14 @@ sides = st.fixed_dictionaries(
     {
         "kind": st.sampled_from(("plain", "sam", "reverse")),
         "base": st.sampled_from((*BASES, "adamw")),
-        "decay": st.sampled_from((0.0, 0.1)),
+        "decay": st.sampled_from((0.0, 0.02)),
         "rho": st.sampled_from(RADII),
     }
 )
 terms = st.fixed_dictionaries(
     {
         "alpha": st.sampled_from((-1.0, 0.2, 1.5)),
-        "mu": st.sampled_from((0.3, 2.0)),
+        "mu": st.sampled_from((0.2, 0.7)),
         "every": st.sampled_from((1, 1, 3)),
         "window": st.sampled_from((1, 1, 4)),
         "multiplier": st.sampled_from((0.0, 0.4)),
@@ -108,7 +104,7 @@ class Common(RuleBasedStateMachine):
         found, heard = worlds.heard(ours)
         assert moves or all(map(torch.equal, self.world.theta, origin))
         worlds.assert_same("result", found, expected, exact=self.exact)
-        assert sorted(heard) == sorted(said)
+        assert sorted(heard) == sorted(said), f"said {heard}, expected {said}"
         self.seen.update(said)
         return expected
 
@@ -124,9 +120,9 @@ class Common(RuleBasedStateMachine):
         """Between steps: nothing measured or taken is waiting."""
         return not self.oracle.is_pending()
 
-    def has_run_long(self) -> bool:
+    def has_run_long(self, ahead: int = 1) -> bool:
         """Longer, and the constraint may be suspected to be infeasible."""
-        return self.oracle.controller is not None and self.oracle.controller.steps >= LONG - 1
+        return self.oracle.controller is not None and self.oracle.controller.steps >= LONG - ahead
 
     def is_sharp(self) -> bool:
         return any(side.rho is not None for side in self.oracle.sides.values())
@@ -201,7 +197,7 @@ class Common(RuleBasedStateMachine):
             assert worlds.outcome(lambda: self.world.load(blob)) is ValueError
             self.seen["checkpoint of other groups refused"] += 1
             return
-        self.zero_grad(True)
+        self.seen["loaded before a step"] += self.oracle.keeps_gradients()
         self.has_moved = False
         self.world.load(blob)
         self.oracle.load(then)
@@ -222,11 +218,11 @@ class Common(RuleBasedStateMachine):
         self.world.load(blob)
         self.seen["resumed"] += 1
 
-    @precondition(lambda self: COPIES_KEEP_GRADIENTS or self.is_at_rest())
     @rule(pickled=st.booleans())
     def go_on_with_a_copy(self, pickled: bool) -> None:
-        if not COPIES_KEEP_GRADIENTS:
+        if not self.oracle.keeps_gradients():
             self.zero_grad(True)
+        self.seen["copied before a step"] += self.oracle.keeps_gradients()
         self.world.duplicate(pickled=pickled)
         self.oracle.has_stepped = False
         self.seen["pickled" if pickled else "copied"] += 1

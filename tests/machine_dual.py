@@ -9,9 +9,6 @@ from torch import Tensor
 
 from tests.machine_oracle import Oracle, Register, added, clipped, is_finite, length
 
-# What the library does not hold yet; set to True as soon as it does.
-SKIPPED_SURVIVES_A_CHECKPOINT = False
-
 
 class DualOracle(Oracle):
     """Retain, forget, lambda and the gate."""
@@ -26,6 +23,9 @@ class DualOracle(Oracle):
         self.skipped = 0
 
     def is_pending(self) -> bool:
+        return self.register is not None
+
+    def keeps_gradients(self) -> bool:
         return self.register is not None
 
     def measures(self) -> bool:
@@ -89,10 +89,10 @@ class DualOracle(Oracle):
     def step(self) -> None:
         """lambda+; the forget step if lambda+ > 0; the retain step."""
         register, self.register, self.is_decided = self.register, None, False
+        self.has_stepped = True
         if register is None:
             self.warn_once("without a backward")
         else:
-            self.has_stepped = True
             self.forget_step(added(register, [None] * len(self.theta)), self.commit())
         self.sides["retain"].base.step()
 
@@ -125,13 +125,7 @@ class DualOracle(Oracle):
                 p.copy_(start + weight * (p - start))
         self.put(g_r)
 
-    def resumed(self) -> "DualOracle":
-        new = super().resumed()
-        new.skipped = self.skipped if SKIPPED_SURVIVES_A_CHECKPOINT else 0
-        return new
-
     def load(self, saved: "DualOracle") -> None:
         super().load(saved)
-        self.idle, self.is_decided = saved.idle, False
-        if SKIPPED_SURVIVES_A_CHECKPOINT:
-            self.skipped = saved.skipped
+        self.idle, self.skipped = saved.idle, saved.skipped
+        self.register, self.is_decided = None, False

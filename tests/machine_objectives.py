@@ -21,8 +21,9 @@ def start() -> list[Tensor]:
 
 
 def retain_loss(theta: list[nn.Parameter], x: float) -> Tensor:
+    """Bounded, so that no multiplier makes it run away."""
     a, b, c, *extras = theta
-    loss = torch.sin(a * x + 0.3).sum() + 0.2 * (b @ b - x).square().mean() + 0.3 * (c - x) ** 2
+    loss = torch.sin(a * x + 0.3).sum() + torch.tanh(b @ b - x).square().mean() + torch.cos(c - x)
     return loss + sum(torch.cos(extra + x).sum() for extra in extras)
 
 
@@ -92,5 +93,5 @@ class Objective:
             value = BROKEN[kind](value)
         if not self.is_pair:
             return value
-        loss = -0.5 * value + (self.theta[2] ** 2 if isinstance(value, Tensor) else 0)
+        loss = -0.5 * value + (torch.sin(self.theta[2]) if isinstance(value, Tensor) else 0)
         return loss, value.detach() if isinstance(value, Tensor) else value

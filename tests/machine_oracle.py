@@ -243,6 +243,10 @@ class Oracle:
         """Whether something was measured or taken whose step has not come."""
         return self.controller is not None and bool(self.controller.observed)
 
+    def keeps_gradients(self) -> bool:
+        """Whether copies have them: torch's copies of parameters have none."""
+        raise NotImplementedError
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         for p in self.theta:
             p.grad = None if set_to_none or p.grad is None else torch.zeros_like(p)
