@@ -287,7 +287,7 @@ def assert_seen(machine: type[Common], *names: str) -> None:
 
 
 def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(DualMachine, 100, steps=40, derandomize=True)
+    run(DualMachine, 120, steps=40, derandomize=True)
     assert_seen(
         DualMachine,
         *ANYWHERE,
@@ -302,7 +302,7 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
 
 
 def test_sam_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(AloneMachine, 100, steps=40, derandomize=True)
+    run(AloneMachine, 60, steps=40, derandomize=True)
     assert_seen(
         AloneMachine,
         *ANYWHERE,
