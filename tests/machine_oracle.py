@@ -157,37 +157,41 @@ class Controller:
     def __post_init__(self) -> None:
         self.weight = self.multiplier
 
-    def mean(self) -> float | None:
-        """The weighted mean of what was finite; `None` if nothing was."""
-        finite = [(v, w) for v, w in self.observed if math.isfinite(v)]
-        if len(self.observed) == len(finite) == 1:
-            return finite[0][0]
-        return sum(v * w for v, w in finite) / sum(w for _, w in finite) if finite else None
+    def signed(self, value: float) -> float:
+        return value - self.alpha if self.sense == "<=" else self.alpha - value
 
-    def recent(self, value: float) -> list[float]:
-        c = value - self.alpha if self.sense == "<=" else self.alpha - value
+    def mean(self) -> tuple[float, float] | None:
+        """The weighted means of values and violations; `None` if nothing was finite."""
+        finite = [(v, self.signed(v), w) for v, w in self.observed if math.isfinite(v)]
+        if len(self.observed) == len(finite) == 1:
+            return finite[0][:2]
+        total = sum(w for *_, w in finite)
+        sums = sum(v * w for v, _, w in finite), sum(c * w for _, c, w in finite)
+        return (sums[0] / total, sums[1] / total) if finite else None
+
+    def recent(self, c: float) -> list[float]:
         return [*self.history, c][-self.window :]
 
     def preview(self) -> float:
         """[lambda + mu c]_+; lambda where nothing was seen."""
-        value = self.mean()
-        if value is None:
+        seen = self.mean()
+        if seen is None:
             return self.multiplier
-        recent = self.recent(value)
+        recent = self.recent(seen[1])
         weight = self.multiplier + self.mu * (sum(recent) / len(recent))
         return weight if self.sense == "==" else max(weight, 0.0)
 
     def step(self) -> list[str]:
         """One step; what it says aloud."""
-        value, self.weight = self.mean(), self.preview()
+        seen, self.weight = self.mean(), self.preview()
         bad = sum(not math.isfinite(v) for v, _ in self.observed)
-        self.is_blind = value is None
+        self.is_blind = seen is None
         self.steps += 1
         self.active += self.weight != 0
         self.skipped += bad
-        if value is not None:
-            self.history = self.recent(value)
-            self.value, self.violation = value, sum(self.history) / len(self.history)
+        if seen is not None:
+            self.history = self.recent(seen[1])
+            self.value, self.violation = seen[0], sum(self.history) / len(self.history)
             self.overshoot = max(self.overshoot, -self.violation)
             if self.steps % self.every == 0:
                 self.multiplier = self.weight

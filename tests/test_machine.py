@@ -41,7 +41,7 @@ class DualMachine(Common):
         terms=common.terms,
         sense=st.sampled_from((">=", ">=", "<=", "==", None)),
         scale=st.sampled_from(("gradient", "step")),
-        probe_every=st.sampled_from((1, 1, 3)),
+        probe_every=st.sampled_from((1, 3)),
         schedules_sides=st.booleans(),
         exact=st.sampled_from((False, False, False, True)),
         steps=steps,
@@ -167,6 +167,8 @@ class DualMachine(Common):
             is_open = self.oracle.controller.weight != 0
             self.seen["gate open" if is_open else "gate closed"] += 1
             self.seen["gate open, bit for bit"] += is_open and self.exact
+            is_held = not is_open and self.oracle.controller.multiplier != 0
+            self.seen["gate closed, not released"] += is_held and self.oracle.probe_every > 1
 
     @precondition(Common.is_at_rest)
     @rule(
@@ -296,6 +298,7 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
         *(f"forget: {kind} survived" for kind in NOT_FINITE),
         *(f"backward: {kind}" for kind in ("Boom", "TypeError", "ValueError", "RuntimeError")),
         *("gate open", "gate open, bit for bit", "gate closed", "not measured", "pair"),
+        "gate closed, not released",
         *("last pass taken", "last pass spared", "measurement", "forget gradient"),
         *("clipped", "refused", "without a backward"),
     )
