@@ -271,7 +271,7 @@ def found_finite(wrapper: Wrapper) -> bool:
 
     If they are not, the step is skipped, and announced as such.
     """
-    if wrapper.found_inf.item() == 0:
+    if float(wrapper.found_inf) == 0:  # a plain 0 where no parameter has a gradient
         return True
     skips.announce(nested(wrapper))
     return False

@@ -370,7 +370,7 @@ class DualOptimizer(wrapper.Wrapper):
         self._skipped_now = 0
         if not has_run:
             self._warn_no_backward()
-            return step_of(self.retain)
+            return [partial(self._count_as_called, self.forget), *step_of(self.retain)]
         norm = gradients.coming_norm(register)
         weight = self._gate.commit(self.constraint)
         if weight != 0 and self._may_act(register, norm(), weight):
@@ -465,11 +465,12 @@ class DualOptimizer(wrapper.Wrapper):
         return {"constraint": constraint, **{key: found for key, found in other.items() if found}}
 
     def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore `control_state_dict()`."""
+        """Restore `control_state_dict()`; a step that was begun is dropped on the forget side."""
         fitting.check_control(state_dict, self.constraint)
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
         self._gate.load(state_dict.get("gate", {}))
+        self._forget_register = None  # nobody could step on it: its measurement is dropped, too
         self.skipped = state_dict.get("skipped", 0)
 
     def _state_dict(self) -> dict[str, Any]:
