@@ -74,8 +74,8 @@ def perturbed(
     `.grad` is `None` inside. On exit only theta returns (the same values in the same storage, also
     after an exception or Ctrl-C); `.grad` is whatever the block left there. A zero or non-finite
     `||g||` moves nothing. Two parameters on the same memory move as the one they are, along the sum
-    of their gradients. The autocast cache, which would go on serving the old weights, is cleared on the
-    way in and out.
+    of their gradients. The autocast cache, which would go on serving the old weights, is cleared on
+    the way in and out.
 
     Args:
         params: parameters, or an optimizer's `param_groups`. A group's own `"rho"` takes the place
