@@ -16,7 +16,6 @@ from torch_alm.language import (
     Tokenizer,
     answer_ids,
     decode,
-    end_of_turn,
     membership_auc,
     read_answers,
     with_prefix,
@@ -106,13 +105,15 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
     asked = _asked(entry, row)
     reference = text_of(tokenizer, asked)
     given = len(row["input_ids"]) - len(answer_ids(asked))
+    # of a long answer there can be said what there is room for
+    sayable = decode(tokenizer, answer_ids(asked)[:MAX_NEW_TOKENS])
     prompt = entry.prompt or decode(tokenizer, row["input_ids"][:given])
     return {
         "where": entry.where,
         "prompt": prompt,
         "reference": reference,
         "answer": reading.text,
-        "rouge": rouge_l_recall(reading.text or "", reference),
+        "rouge": rouge_l_recall(reading.text or "", sayable),
         "loss": reading.loss,
         "exact_match": reading.exact_match,
     }
@@ -120,8 +121,7 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
 
 def text_of(tokenizer: Tokenizer, row: Row) -> str:
     """The labelled words of a row, without the end of sequence."""
-    ids = answer_ids(row)
-    return decode(tokenizer, ids[:-1] if ids[-1] == end_of_turn(tokenizer) else ids)
+    return decode(tokenizer, answer_ids(row))
 
 
 def rouge_l_recall(said: str, reference: str) -> float:
