@@ -17,6 +17,7 @@ from torch_alm.language import (
     answer_ids,
     decode,
     membership_auc,
+    prompt_ids,
     read_answers,
     with_prefix,
 )
@@ -70,7 +71,8 @@ def read(model: LanguageModel, tokenizer: Tokenizer, rows: Encoded) -> list[Read
     """Read every row; what a plain text goes on with is asked after its first half."""
     asked = [_asked(entry, row) for entry, row in rows]
     whole = [row for _, row in rows]
-    limit = min(MAX_NEW_TOKENS, 8 + max((len(answer_ids(row)) for row in asked), default=0))
+    longest = max((len(row["input_ids"]) - len(prompt_ids(row)) for row in asked), default=0)
+    limit = min(MAX_NEW_TOKENS, 8 + longest)
     said = read_answers(model, tokenizer, asked, max_new_tokens=limit)
     if asked == whole:
         return said

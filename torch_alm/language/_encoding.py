@@ -19,6 +19,7 @@ from torch_alm.language._formats import (
 from torch_alm.language._types import Tokenizer
 
 IGNORE = -100
+ASKED = "asked"  # the prompt of a row whose model writes a header of its own before the answer
 
 Row: TypeAlias = dict[str, list[int]]
 Batch: TypeAlias = dict[str, Tensor]
@@ -35,8 +36,11 @@ def encode(
 
     Models without a chat template get `Question: {q}\nAnswer: {a}` and EOS; chat models get what
     their own template renders, which is what their users ask: no system message is added, and what
-    is labelled is the assistant's turn, from the first character after the generation prompt to the
-    token that ends the turn. `form` says it where the tokenizer does not.
+    is labelled is the assistant's turn after the generation prompt, blanks and the token that ends
+    the turn included. A header that the template puts before the answer (`<think></think>`, a
+    role) is not labelled, since a model that unlearned the header would seem to have forgotten the
+    answer; `prompt_ids` ends before it, and what the model is asked for begins with it. `form` says
+    all this where the tokenizer does not.
 
     The boundary is exact: the prompt has the tokens it has on its own, so that training and
     generation see the same ids. The answer has its tokens of the whole text where the tokenizer
@@ -161,8 +165,11 @@ def answer_ids(row: Row) -> list[int]:
 
 
 def prompt_ids(row: Row) -> list[int]:
-    """What precedes the labelled tokens of a row."""
-    return row["input_ids"][: len(row["input_ids"]) - len(answer_ids(row))]
+    """What the model is given to go on with: all that precedes the labelled tokens of a row.
+
+    Where the model itself has to write something before them, the row says what it is given.
+    """
+    return row.get(ASKED, row["input_ids"][: len(row["input_ids"]) - len(answer_ids(row))])
 
 
 def pad_id(tokenizer: Tokenizer) -> int:
@@ -184,18 +191,23 @@ def _row(tokenizer: Tokenizer, turn: Exchange, max_length: int, question: str) -
     check_eos(tokenizer)
     if not turn.answer.strip():
         raise ValueError(_no_answer(question, "the answer has no tokens"))
-    closing, end = _until_end(tokenizer, turn.closing)
-    _check_answer(turn.answer, {end, tokenizer.eos_token}, question)
-    head = _ids(tokenizer, turn.prompt, bos=not turn.is_chat)
-    tail = _tail(tokenizer, turn, head, turn.header + turn.answer + closing)
+    closing, last = _until_end(tokenizer, turn.closing)
+    _check_answer(turn.answer, {last, tokenizer.eos_token}, question)
+    header = turn.header.rstrip()
+    said = turn.header[len(header) :] + turn.answer + closing
+    bos = not turn.is_chat
+    asked = _ids(tokenizer, turn.prompt, bos=bos)
+    head = [*asked, *_tail(tokenizer, turn.prompt, asked, header, bos=bos)]
+    tail = _tail(tokenizer, turn.prompt + header, head, said, bos=bos)
     if len(head) >= max_length:
         raise ValueError(
             _no_answer(question, f"the prompt takes {len(head)} of {max_length} tokens")
         )
-    if not closing.strip():
-        tail = [*tail, tokenizer.eos_token_id]
-    row = [*head, *tail][:max_length]
-    return {"input_ids": row, "labels": [IGNORE] * len(head) + row[len(head) :]}
+    # a chat template says itself how a turn ends, if it ends
+    end = [] if closing.strip() or turn.is_chat else [tokenizer.eos_token_id]
+    ids = [*head, *tail, *end][:max_length]
+    row = {"input_ids": ids, "labels": [IGNORE] * len(head) + ids[len(head) :]}
+    return {**row, ASKED: asked} if header else row
 
 
 def _until_end(tokenizer: Tokenizer, closing: str) -> tuple[str, str]:
@@ -219,13 +231,13 @@ def _check_answer(answer: str, ends: Iterable[str], question: str) -> None:
         )
 
 
-def _tail(tokenizer: Tokenizer, turn: Exchange, head: list[int], said: str) -> list[int]:
+def _tail(tokenizer: Tokenizer, prompt: str, head: list[int], said: str, *, bos: bool) -> list[int]:
     """The tokens of what is said, such that those of the prompt stay and all of it reads as text.
 
     Where the tokenizer merges across the boundary, `said` is read after a newline, where no blank
     is put before a text (as tokenizers of the sentencepiece kind do), or else alone.
     """
-    whole = _ids(tokenizer, turn.prompt + said, bos=not turn.is_chat)
+    whole = _ids(tokenizer, prompt + said, bos=bos)
     if whole[: len(head)] == head:
         return whole[len(head) :]
     read = _read(tokenizer, whole)
@@ -235,7 +247,7 @@ def _tail(tokenizer: Tokenizer, turn: Exchange, head: list[int], said: str) -> l
         if ids[: len(first)] == first and _read(tokenizer, head + tail) == read:
             return tail
     raise ValueError(
-        f"encode: {tokenizer.name_or_path!r} has no tokens for {said!r} after {turn.prompt!r} that "
+        f"encode: {tokenizer.name_or_path!r} has no tokens for {said!r} after {prompt!r} that "
         "leave those of the prompt as they are; what is taught would not be what is asked. Does "
         "the template need a newline or no blank before the answer?"
     )

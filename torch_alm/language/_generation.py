@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from torch_alm.language._encoding import (
+    ASKED,
     Row,
     answer_ids,
     check_eos,
@@ -110,7 +111,8 @@ def greedy_answers(
     texts = [""] * len(rows)
     unknown: list[int] = []
     for i, (row, score) in enumerate(zip(rows, scores, strict=True)):
-        if row["input_ids"][-1] in ends and _is_certain(score):
+        has_header = ASKED in row  # which no score tells of
+        if not has_header and row["input_ids"][-1] in ends and _is_certain(score):
             texts[i] = decode(tokenizer, answer_ids(row)[:-1][:max_new_tokens])
         else:
             unknown.append(i)
