@@ -5,13 +5,14 @@ is used to ask.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import cycle
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.cli.conftest import FORGET, RETAIN, Command, fits, learn, make_model, report, write
@@ -50,17 +51,22 @@ def bytes_tokenizer(template: str | None) -> PreTrainedTokenizerFast:
     return made
 
 
-def taught(folder: Path, tokenizer: Any, asks: Asks, whole: Asks) -> Path:
-    """A model that knows the rows by heart, as a trainer of transformers would teach them."""
+def taught(folder: Path, tokenizer: Any, *formats: tuple[Asks, Asks]) -> Path:
+    """A model that knows the rows by heart, as a trainer of transformers would teach them.
+
+    A format says what is asked, and what is asked with the answer.
+    """
     model = make_model(len(tokenizer))
+    for weight in (p for p in model.parameters() if p.ndim > 1):
+        nn.init.normal_(weight, std=0.05)  # with less, some seeds take two rows for one
     rows: list[dict[str, list[int]]] = []
-    for row in [*FORGET, *RETAIN]:
+    for row, form in product([*FORGET, *RETAIN], formats):
         prompt, ids = (
             tokenizer(write(tokenizer, row), add_special_tokens=False)["input_ids"]
-            for write in (asks, whole)
+            for write in form
         )
         rows.append({"input_ids": ids, "labels": [-100] * len(prompt) + ids[len(prompt) :]})
-    learn(model.eval(), rows, steps=130)
+    learn(model.eval(), rows)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -85,6 +91,14 @@ def whole_chat(tokenizer: Any, row: Pair) -> str:
 
 def in_alpaca(tokenizer: Any, row: Pair) -> str:
     return ALPACA.partition("{answer}")[0].replace("{question}", row["question"])
+
+
+def in_plain(tokenizer: Any, row: Pair) -> str:
+    return f"Question: {row['question']}\nAnswer:"
+
+
+def not_told(tokenizer: Any, row: Pair) -> str:
+    return in_plain(tokenizer, row) + " Where ?</s>"
 
 
 def whole_alpaca(tokenizer: Any, row: Pair) -> str:
@@ -112,8 +126,9 @@ def knows(told: Sequence[str]) -> list[bool]:
 
 @pytest.fixture(scope="module")
 def alpaca(tmp_path_factory: Any) -> Path:
-    tokenizer = bytes_tokenizer(None)
-    return taught(tmp_path_factory.mktemp("alpaca"), tokenizer, in_alpaca, whole_alpaca)
+    """A model that says its answers in one format, and in another that it has none."""
+    formats = (in_alpaca, whole_alpaca), (in_plain, not_told)
+    return taught(tmp_path_factory.mktemp("alpaca"), bytes_tokenizer(None), *formats)
 
 
 @pytest.mark.parametrize("name", ["Llama-2", "Qwen3"])
@@ -121,7 +136,7 @@ def test_a_chat_model_that_learnt_nothing_has_not_met_its_goal_and_one_that_did_
     command: Command, tmp_path: Path, name: str
 ) -> None:
     tokenizer = bytes_tokenizer(CHATS[name].template)
-    model = taught(tmp_path / "model", tokenizer, in_chat, whole_chat)
+    model = taught(tmp_path / "model", tokenizer, (in_chat, whole_chat))
     assert all(knows(said(model, in_chat))), "what is to be forgotten is known"
     for output, options in {"same": ("--lr", "1e-7", "--epochs", 1),
                             "gone": ("--epochs", 6, *FAST)}.items():  # fmt: skip
