@@ -96,6 +96,23 @@ def test_an_answer_ends_with_what_ends_its_row(parrot: Any, last: int, said: str
     assert greedy_answers(parrot, Turns(), [row], [doubtful], max_new_tokens=2) == [said]
 
 
+def test_a_header_of_the_models_own_is_asked_for_however_certain_the_answer_is(
+    parrot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = AnswerScores([math.log(0.9)] * 2, [True] * 2, [0.8] * 2, -1.0)
+    row = {"input_ids": [1, 2, 3, 4, 0], "labels": [-100, -100, -100, 4, 0], "asked": [1, 2]}
+    assert greedy_answers(parrot, Words(), [row], [known], max_new_tokens=2) == ["w7 w7"]
+    seen: list[Any] = []
+
+    def watch(*, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        seen.append(input_ids.tolist())
+        return input_ids
+
+    monkeypatch.setattr(parrot, "generate", watch)
+    greedy_answers(parrot, Words(), [row], [known])
+    assert seen == [[[1, 2]]]
+
+
 def test_every_row_has_its_scores(parrot: Any) -> None:
     scores = answer_scores(parrot, ROWS[:1], 0, 0.1)
     for given in (scores, scores * 3):
