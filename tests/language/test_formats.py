@@ -153,6 +153,14 @@ def test_a_system_message_is_that_of_the_format_the_conversation_or_the_template
         (each("{{ m.content.upper() }}"), Format(), f"changes the answer '{ANSWER}'"),
         (each("{{ m.content.split('in')[-1] }}"), Format(), f"changes the answer '{ANSWER}'"),
         (each("{% if m.role == 'user' %}{{ m.content }}{% endif %}"), Format(), "changes the"),
+        (
+            each(
+                "{{ 'x' if m.content | length > 12 }}" + "{{ 'y' if m.content | length <= 12 }}"
+                "{{ m.content }}"
+            ),
+            Format(),
+            "changes the answer",
+        ),
         (None, Format(system="x"), "has no chat template .* message 'x'"),
     ],
 )

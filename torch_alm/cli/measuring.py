@@ -107,15 +107,13 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
     asked = _asked(entry, row)
     reference = text_of(tokenizer, asked)
     given = len(row["input_ids"]) - len(answer_ids(asked))
-    # of a long answer there can be said what there is room for
-    sayable = decode(tokenizer, answer_ids(asked)[:MAX_NEW_TOKENS])
     prompt = entry.prompt or decode(tokenizer, row["input_ids"][:given])
     return {
         "where": entry.where,
         "prompt": prompt,
         "reference": reference,
         "answer": reading.text,
-        "rouge": rouge_l_recall(reading.text or "", sayable),
+        "rouge": rouge_l_recall(reading.text or "", reference),
         "loss": reading.loss,
         "exact_match": reading.exact_match,
     }

@@ -219,7 +219,7 @@ def _until_end(tokenizer: Tokenizer, closing: str) -> tuple[str, str]:
     texts = [text for text in end_tokens(tokenizer).values() if text in closing]
     if not texts:
         return closing, tokenizer.eos_token
-    end = min(texts, key=lambda text: (closing.find(text), -len(text)))
+    end = min(texts, key=closing.find)
     return closing[: closing.find(end) + len(end)], end
 
 
