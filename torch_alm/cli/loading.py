@@ -8,7 +8,7 @@ from torch_alm.cli import files
 from torch_alm.cli.files import Entry
 from torch_alm.cli.measuring import Encoded
 from torch_alm.cli.models import Place, load, place
-from torch_alm.language import LanguageModel, Row, Tokenizer
+from torch_alm.language import Format, LanguageModel, Row, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,18 @@ def read_files(given: argparse.Namespace) -> Files:
     return Files(forget, retain, holdout)
 
 
+def format_of(given: argparse.Namespace) -> Format:
+    """The format in which the command line has the model asked."""
+    return Format(template=given.template, system=given.system)
+
+
 def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool = False) -> Loaded:
     """Load a model and encode the rows for it."""
     where = place(given.device, given.precision, lora=lora)
     model, tokenizer = load(name, where)
     entries = {"forget": found.forget, "retain": found.retain, "holdout": found.holdout}
     sets = {
-        key: files.encode_entries(tokenizer, rows, given.max_length)
+        key: files.encode_entries(tokenizer, rows, given.max_length, format_of(given))
         for key, rows in entries.items()
         if rows
     }

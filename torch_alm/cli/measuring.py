@@ -16,8 +16,8 @@ from torch_alm.language import (
     Tokenizer,
     answer_ids,
     decode,
-    end_of_turn,
     membership_auc,
+    prompt_ids,
     read_answers,
     with_prefix,
 )
@@ -71,7 +71,8 @@ def read(model: LanguageModel, tokenizer: Tokenizer, rows: Encoded) -> list[Read
     """Read every row; what a plain text goes on with is asked after its first half."""
     asked = [_asked(entry, row) for entry, row in rows]
     whole = [row for _, row in rows]
-    limit = min(MAX_NEW_TOKENS, 8 + max((len(answer_ids(row)) for row in asked), default=0))
+    longest = max((len(row["input_ids"]) - len(prompt_ids(row)) for row in asked), default=0)
+    limit = min(MAX_NEW_TOKENS, 8 + longest)
     said = read_answers(model, tokenizer, asked, max_new_tokens=limit)
     if asked == whole:
         return said
@@ -120,8 +121,7 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
 
 def text_of(tokenizer: Tokenizer, row: Row) -> str:
     """The labelled words of a row, without the end of sequence."""
-    ids = answer_ids(row)
-    return decode(tokenizer, ids[:-1] if ids[-1] == end_of_turn(tokenizer) else ids)
+    return decode(tokenizer, answer_ids(row))
 
 
 def rouge_l_recall(said: str, reference: str) -> float:

@@ -12,6 +12,7 @@ import torch
 
 from torch_alm.cli import report
 from torch_alm.cli.goal import Goal, check_goal, goal_of
+from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Loaded, load_for, read_files
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import BETAS, METHODS, Rates
@@ -25,6 +26,7 @@ from torch_alm.language import pad_id
 Say = Callable[[str], None]
 FOLLOWED = ("method", "lora", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
 READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precision")
+ASKED = ("template", "system")
 
 
 def unlearn(given: argparse.Namespace, say: Say) -> int:
@@ -39,7 +41,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
         _check_space(given.output, loaded)
     if earlier is None:
         say("Measuring the model as it is.")
-        start = _measured(given, loaded)
+        start = _measured(given, loaded, say)
         unfinished.begin(settings, start)
     else:
         start = earlier["before"]
@@ -58,7 +60,9 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
     try:
         after = measure(training.method.model, loaded.tokenizer, loaded.first(given.rows))
         save_model(given.output / "model", training, loaded)
-        content = content_of(settings, goal, {"before": before, "after": after}, training)
+        known = {"known_before": start["known_before"]}
+        models = {"before": before, "after": after}
+        content = content_of({**settings, **known}, goal, models, training)
         report.publish(given.output, content)
     except KeyboardInterrupt:
         return _stopped(unfinished, training, say)
@@ -68,20 +72,25 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
     return 0
 
 
-def _measured(given: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
-    """What the model knows before the first step, and the goal."""
+def _measured(given: argparse.Namespace, loaded: Loaded, say: Say) -> dict[str, Any]:
+    """What the model knows before the first step, whether it knows enough to forget, and the goal.
+
+    Raises:
+        Refusal: it says too little of what it shall forget.
+    """
     measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows))
+    known = is_known(loaded, measured["answers"]["forget"], say, anyway=given.anyway)
     goal = goal_of(
         given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
     )
-    return {"measured": measured, "goal": asdict(goal)}
+    return {"measured": measured, "known_before": known, "goal": asdict(goal)}
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """Everything the result depends on; two runs with the same are the same run."""
     lr = given.lr or (1e-4 if given.lora else 1e-5)
     beta = given.beta or BETAS.get(given.method)
-    plain = {name: getattr(given, name) for name in (*READ, *FOLLOWED)}
+    plain = {name: getattr(given, name) for name in (*READ, *ASKED, *FOLLOWED)}
     names = ("forget", "retain", "holdout")
     paths = {name: getattr(given, name) for name in names if getattr(given, name)}
     read = {name: f"{path}, sha256 {_hash(path)}" for name, path in paths.items()}
