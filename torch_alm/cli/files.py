@@ -1,11 +1,12 @@
 """The user's rows: questions with answers, conversations, or plain text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.windows import UNCUT, windows
 from torch_alm.language import (
     Message,
     Record,
@@ -93,7 +94,7 @@ def check_distinct(first: Sequence[Entry], second: Sequence[Entry], otherwise: s
 def encode_entries(
     tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int
 ) -> list[tuple[Entry, Row]]:
-    """Every entry with its tokens; a long plain text is several rows.
+    """Every entry with its tokens; a long text, or answer, is several rows.
 
     Raises:
         Refusal: a row that cannot be encoded; names file and line.
@@ -104,9 +105,10 @@ def encode_entries(
 def paraphrased_rows(tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int) -> list[Row]:
     """The rows of the entries that have a paraphrase, asked in those words."""
     return [
-        encode(tokenizer, entry.paraphrase, entry.answer, max_length)
+        row
         for entry in entries
         if entry.paraphrase is not None
+        for row in rows_of(tokenizer, replace(entry, prompt=entry.paraphrase), max_length)
     ]
 
 
@@ -120,8 +122,8 @@ def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int) -> list[Row]:
         if entry.is_text:
             return encode_text(tokenizer, entry.answer, max_length)
         if entry.messages:
-            return [encode_messages(tokenizer, entry.messages, max_length)]
-        return [encode(tokenizer, entry.prompt, entry.answer, max_length)]
+            return windows(encode_messages(tokenizer, entry.messages, UNCUT), max_length)
+        return windows(encode(tokenizer, entry.prompt, entry.answer, UNCUT), max_length)
     except ValueError as error:
         raise Refusal(f"{entry.where}: {error}") from error
 

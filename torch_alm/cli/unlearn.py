@@ -11,14 +11,18 @@ from typing import Any
 import torch
 
 from torch_alm.cli import report
-from torch_alm.cli.goal import Goal, check_goal, goal_of
-from torch_alm.cli.loading import Loaded, load_for, read_files
-from torch_alm.cli.measuring import measure
+from torch_alm.cli.goal import Goal, beyond_knowledge, check_goal, goal_of, with_unseen_words
+from torch_alm.cli.loading import Files, Loaded, load_for, read_files
+from torch_alm.cli.measuring import measure, worst
 from torch_alm.cli.methods import BETAS, METHODS, Rates
-from torch_alm.cli.models import quiet, trainable, with_lora
+from torch_alm.cli.models import is_adapter, quiet, trainable, with_lora
+from torch_alm.cli.output import MODEL, REPORTS, Output
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.report import Result
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
+from torch_alm.cli.verdict import evidence_of, judge
+from torch_alm.cli.whole import check_finite, fingerprint
 from torch_alm.cli.writing import write_folder
 from torch_alm.language import pad_id
 
@@ -27,14 +31,19 @@ FOLLOWED = ("method", "lora", "epochs", "lr", "rho", "mu", "beta", "alpha", "cer
 READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precision")
 
 
-def unlearn(given: argparse.Namespace, say: Say) -> int:
-    """Run, or go on with, what was asked; 0 when it is done, 130 when it was stopped."""
+def unlearn(given: argparse.Namespace, say: Say) -> Result:
+    """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
     check_goal(given.alpha, given.certify)
     found = read_files(given)
     settings = settings_of(given)
-    unfinished = Unfinished(given.output)
+    output, unfinished = Output(given.output, (MODEL, *REPORTS)), Unfinished(given.output)
     earlier = unfinished.claim(settings, force=given.force)
+    output.check([given.model], force=given.force or earlier is not None)
     loaded = load_for(given, given.model, found, lora=given.lora)
+    _check_adapters(given)
+    settings["weights"] = fingerprint(loaded.model)
+    if earlier is not None:
+        unfinished.claim(settings, force=False)
     if not given.lora:
         _check_space(given.output, loaded)
     if earlier is None:
@@ -43,8 +52,11 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
         unfinished.begin(settings, start)
     else:
         start = earlier["before"]
-    before, goal = start["measured"], Goal(**start["goal"])
+    goal = Goal(**start["goal"])
     say(f"Forgetting until {goal.alpha:.4g} {goal.unit} ({goal.source}).")
+    notes = [told] if (told := beyond_knowledge(goal, loaded.model)) else []
+    for told in notes:
+        say(told)
     training = training_of(settings, loaded, goal)
     if (state := unfinished.load()) is not None:
         training.load(state)
@@ -54,26 +66,29 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
             settings["method"], lambda: unfinished.save(training.state()), given.save_every
         )
     except Stopped:  # a KeyboardInterrupt may stand within a step, which cannot be taken up again
-        return _stopped(unfinished, training, say)
+        return _stopped(unfinished, training)
     try:
-        after = measure(training.method.model, loaded.tokenizer, loaded.first(given.rows))
-        save_model(given.output / "model", training, loaded)
-        content = content_of(settings, goal, {"before": before, "after": after}, training)
-        report.publish(given.output, content)
+        _check_trained(unfinished, training)
+        after = save_model(given, training, loaded, found)
+        output.note(MODEL)
+        content = content_of(settings, goal, start, after, training, given.max_retain_loss)
+        report.publish(given.output, content | {"notes": notes})
+        output.note(*REPORTS)
     except KeyboardInterrupt:
-        return _stopped(unfinished, training, say)
+        return _stopped(unfinished, training)
     unfinished.done()
-    say(report.terminal(content))
-    say(f"\n{given.output}: model, report.html, report.json.")
-    return 0
+    return Result(
+        content["verdict"]["code"], content, f"{given.output}: model, {', '.join(REPORTS)}."
+    )
 
 
 def _measured(given: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
     """What the model knows before the first step, and the goal."""
-    measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows))
+    measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "before")
     goal = goal_of(
         given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
     )
+    goal = with_unseen_words(goal, measured["numbers"].get("holdout"))
     return {"measured": measured, "goal": asdict(goal)}
 
 
@@ -109,38 +124,77 @@ def training_of(settings: Mapping[str, Any], loaded: Loaded, goal: Goal) -> Trai
     )
 
 
-def save_model(folder: Path, training: Training, loaded: Loaded) -> None:
-    """Model (or adapters) and tokenizer, whole or not at all."""
+def save_model(
+    given: argparse.Namespace, training: Training, loaded: Loaded, found: Files
+) -> dict[str, Any]:
+    """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
-    def fill(draft: Path) -> None:
+    The model in memory is not what anybody will use: the folder is loaded again and measured before
+    it takes its name.
+    """
+
+    def fill(draft: Path) -> dict[str, Any]:
         with quiet():
             training.method.model.save_pretrained(draft)
             loaded.tokenizer.save_pretrained(draft)
+        training.method.model.to("cpu")  # so that a GPU has to hold one of the two
+        saved = load_for(given, str(draft), found)
+        return measure(saved.model, saved.tokenizer, saved.first(given.rows), "after")
 
-    write_folder(folder, fill)
+    return write_folder(given.output / MODEL, fill)
 
 
 def content_of(
-    settings: Mapping[str, Any], goal: Goal, models: Mapping[str, Any], training: Training
+    settings: Mapping[str, Any],
+    goal: Goal,
+    start: Mapping[str, Any],
+    after: Mapping[str, Any],
+    training: Training,
+    max_retain_loss: float | None,
 ) -> dict[str, Any]:
     """What `report.json` says."""
     controller = training.method.constraint.metrics()
-    share = controller["active_share"]
+    before, known = start["measured"], start.get("known_before", True)
+    seen = evidence_of(goal, before, after, max_retain_loss=max_retain_loss, known_before=known)
+    found = judge(seen)
     return {
         "title": f"Unlearning {Path(settings['model']).name}",
         "subtitle": (
-            f"{settings['method']}, {len(training.trace)} steps, gate open in {share:.0%} of them; "
-            f"the constraint ended {controller['status'].replace('_', ' ')}."
+            f"{settings['method']}, {len(training.trace)} steps; forgetting was pushed in "
+            f"{controller['active_share']:.0%} of them."
         ),
-        "settings": dict(settings),
+        "settings": {**settings, "max_retain_loss": max_retain_loss},
         "versions": report.versions(),
         "goal": asdict(goal),
-        "models": [{"name": name, **measured} for name, measured in models.items()],
+        "verdict": {
+            **asdict(found),
+            "code": found.code,
+            "worst": worst(after["answers"]["forget"]),
+        },
+        "models": [{"name": "before", **before}, {"name": "after", **after}],
         "controller": controller,
         "trace": training.trace,
         "attacks": [],
         "notes": [],
     }
+
+
+def _check_adapters(given: argparse.Namespace) -> None:
+    """Refuse adapters on adapters: other tools load only one of the two, and what went returns."""
+    if given.lora and is_adapter(given.model):
+        raise Refusal(
+            f"--model {given.model} holds adapters, and those of --lora would have to be loaded on "
+            "top of them; most tools load one and leave out the other, and what was forgotten "
+            "comes back. Did you mean to leave out --lora? The whole model is saved then."
+        )
+
+
+def _check_trained(unfinished: Unfinished, training: Training) -> None:
+    try:
+        check_finite("the trained model", training.method.model)
+    except Refusal as refusal:
+        unfinished.done()
+        raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
 
 
 def _check_space(output: Path, loaded: Loaded) -> None:
@@ -155,10 +209,10 @@ def _check_space(output: Path, loaded: Loaded) -> None:
         )
 
 
-def _stopped(unfinished: Unfinished, training: Training, say: Say) -> int:
+def _stopped(unfinished: Unfinished, training: Training) -> Result:
     unfinished.save(training.state())
-    say(
+    told = (
         f"Stopped after step {len(training.trace)} of {training.steps}; all of it is kept. The "
         "same command goes on from there."
     )
-    return 130
+    return Result(130, None, told)
