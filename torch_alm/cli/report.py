@@ -88,7 +88,7 @@ def worst(content: Content) -> list[dict[str, Any]]:
 
 def summary(content: Content) -> dict[str, Any]:
     """What a script wants to know of a run, in numbers and without anybody's text."""
-    found = content["verdict"] or {"outcome": "done", "code": 0, "worst": []}
+    found: Content = content["verdict"] or {"outcome": "done", "code": 0, "worst": []}
     rows = [{key: row[key] for key in WORST} for row in found["worst"]]
     numbers = {model["name"]: model["numbers"] for model in content["models"]}
     attacks = {each["name"]: list(map(_in_numbers, each["rows"])) for each in content["attacks"]}

@@ -102,7 +102,7 @@ def judge(seen: Evidence) -> Verdict:
             "The original model does not say these answers either when it is asked like this, so "
             "it is not known what was forgotten. Is it asked in the format it was trained on?"
         )
-    elif missed:
+    elif {"level", "said", "words"} & {*missed}:
         told.append("Would more --epochs or a larger --lr do?")
     return Verdict(outcome, missed, " ".join(told), _cost(seen, costly=costly))
 
@@ -180,7 +180,8 @@ def _said(seen: Evidence, missed: tuple[Reason, ...]) -> str:
     count = str(seen.said) if seen.said else "None"
     told = f"{count} of {seen.rows} answers {'are' if seen.said > 1 else 'is'} still said"
     told += f", {seen.verbatim} word for word" if seen.said else ""
-    told += f" (at most {seen.allowed or 'none'} may be)" if "said" in missed else ""
+    most = f"at most {seen.allowed}" if seen.allowed else "none"
+    told += f" ({most} may be)" if "said" in missed else ""
     told += f"; {seen.words:.0%} of their words are"
     return told + (f" (at most {seen.goal.words:.0%} may be)." if "words" in missed else ".")
 

@@ -43,10 +43,10 @@ def windows(row: Row, max_length: int) -> list[Row]:
 def _spans(given: int, whole: int, max_length: int) -> Iterator[tuple[int, int]]:
     """Where the labels of each row begin and end: even shares of half a row at most."""
     room, half = max_length - given, max_length // 2
-    share = -(-(whole - given) // half)
-    if (whole - given) / share > room:  # the prompt leaves less than a share
+    count = max(2, -(-(whole - given) // half))
+    if (whole - given) / count > room:  # the prompt leaves less than a share
         yield given, max_length
         given = max_length
-        share = -(-(whole - given) // half)
-    bounds = [given + (whole - given) * i // share for i in range(share + 1)]
+        count = -(-(whole - given) // half)
+    bounds = [given + (whole - given) * i // count for i in range(count + 1)]
     yield from pairwise(bounds)
