@@ -105,7 +105,7 @@ def _adapted(name: str, place: Place) -> LanguageModel:
     unexpected = result.unexpected_keys
     found = {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": ()}
     check_loaded(f"--model {name}", found)
-    return model.merge_and_unload()
+    return model.merge_and_unload().requires_grad_(True)  # peft has frozen it
 
 
 def _base_of(name: str) -> str:
