@@ -381,7 +381,7 @@ CONTENT = {
               retain=(8, 0.31, 0.733, 0.92, 0.86, 0.79, 0.06)),
     ],
     "verdict": {
-        "outcome": "met at a cost", "code": 4, "missed": [], "text": "The verdict.",
+        "outcome": "met at a cost", "code": 4, "missed": [], "text": "The verdict: is out.",
         "cost": "The cost.", "worst": [
             {"where": "a b.jsonl, line 7", "prompt": "W?", "reference": "RW", "answer": "SW",
              "rouge": 0.98, "verbatim": True, "loss": 0.5},
@@ -421,7 +421,7 @@ model                               loss     ROUGE-L       exact  once begun
   relearn forget on 8 rows     5.00→1.20      0%→50%      1%→25%    12%→100%
   answer prefix 25% given      5.00→3.40      0%→50%      1%→25%    12%→100%
 """
-VERDICT = "The verdict.\nThe cost.\nSaid most: 98 % line 7, 12 % line 3."
+VERDICT = "The verdict: is out.\nThe cost.\nSaid most: 98 % line 7, 12 % line 3."
 
 
 def test_the_terminal_says_what_stands_in_the_report() -> None:
@@ -446,7 +446,7 @@ def test_the_page_says_what_the_terminal_says_and_more() -> None:
     ]
     words = " ".join(shown.text.split())
     body = words.rpartition("} ")[2]
-    assert body.startswith("The verdict.The cost. Unlearning M saul, 2 steps One note.")
+    assert body.startswith("The verdict: is out.The cost. Unlearning M saul, 2 steps One note.")
     for told in ("98 % word for word, a b.jsonl, line 7 row RW after SW",
                  "V? 12 % a b.jsonl, line 3 row RV after (nothing)",
                  "Answers: forget The first 20 of 22; report.json has them all. "

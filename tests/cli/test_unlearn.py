@@ -475,7 +475,7 @@ def test_the_report_of_a_run_says_how_it_went() -> None:
     gone = {"verbatim": False, "said": False, "rouge": 0.25, "loss": 2.5, "where": "f, line 1"}
     start = {"measured": measured(0.5, 0.25, []), "goal": 0}
     after = measured(2.5, 0.25, [gone])
-    found = content_of(settings, Goal("loss", 2.0, "--alpha"), start, after, training, 3.0)
+    found = content_of(settings, Goal("loss", 2.0, "--alpha"), start, after, training, 3.0, "N.")
     versions, verdict = found.pop("versions"), found.pop("verdict")
     assert versions["torch"] == version("torch")
     assert versions["python"] == platform.python_version()
@@ -493,11 +493,11 @@ def test_the_report_of_a_run_says_how_it_went() -> None:
         "controller": controller,
         "trace": training.trace,
         "attacks": [],
-        "notes": [],
+        "notes": ["N."],
     }
-    unknown = content_of(
-        settings, Goal("loss", 2.0, ""), start | {"known_before": False}, after, training, 3.0
-    )
+    start |= {"known_before": False}
+    unknown = content_of(settings, Goal("loss", 2.0, ""), start, after, training, 3.0, None)
+    assert unknown["notes"] == []
     assert unknown["verdict"]["outcome"] == "not met", "what was never known is not forgotten"
 
 

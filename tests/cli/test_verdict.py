@@ -132,9 +132,9 @@ def test_a_certified_rate_is_not_green_while_most_words_are_said() -> None:
     found = judge(seen)
     assert found.outcome == "not met"
     assert found.text == (
-        "The goal is not met: 99.8% of the forget answers are certified not to be said word for "
-        "word; asked for were 95.0% (--certify). None of 20 answers is still said; 63% of their "
-        "words are (at most 50% may be). Would more --epochs or a larger --lr do?"
+        "The goal is not met: none of 20 answers is still said; 63% of their words are (at most "
+        "50% may be). 99.8% of the forget answers are certified not to be said word for word; "
+        "asked for were 95.0% (--certify). Would more --epochs or a larger --lr do?"
     )
 
 
@@ -157,22 +157,24 @@ def test_outcomes_have_codes_that_scripts_can_tell_apart() -> None:
         ({"said": 1}, "The goal is met: the loss of the forget answers is 4.50 nats per token; "
          "asked for were 4.00 (--alpha). 1 of 220 answers is still said, 0 word for word; 20% of "
          "their words are."),
-        ({"said": 20, "verbatim": 18}, "The goal is not met: the loss of the forget answers is "
-         "4.50 nats per token; asked for were 4.00 (--alpha). 20 of 220 answers are still said, 18 "
-         "word for word (at most 2 may be); 20% of their words are. Would more --epochs or a "
-         "larger --lr do?"),
-        ({"rows": 20, "said": 2}, "The goal is not met: the loss of the forget answers is 4.50 "
-         "nats per token; asked for were 4.00 (--alpha). 2 of 20 answers are still said, 0 word "
-         "for word (none may be); 20% of their words are. Would more --epochs or a larger "
+        ({"said": 20, "verbatim": 18}, "The goal is not met: 20 of 220 answers are still said, 18 "
+         "word for word (at most 2 may be); 20% of their words are. The loss of the forget answers "
+         "is 4.50 nats per token; asked for were 4.00 (--alpha). Would more --epochs or a larger "
          "--lr do?"),
-        ({"unmeasured": 3}, "The goal is not met: the loss of the forget answers is 4.50 nats per "
+        ({"rows": 20, "said": 2}, "The goal is not met: 2 of 20 answers are still said, 0 word for "
+         "word (none may be); 20% of their words are. The loss of the forget answers is 4.50 nats "
+         "per token; asked for were 4.00 (--alpha). Would more --epochs or a larger --lr do?"),
+        ({"value": 3.0}, "The goal is not met: the loss of the forget answers is 3.00 nats per "
          "token; asked for were 4.00 (--alpha). None of 220 answers is still said; 20% of their "
-         "words are. 3 of 220 rows could not be measured."),
-        ({"known_before": False}, "The goal is not met: the loss of the forget answers is 4.50 "
-         "nats per token; asked for were 4.00 (--alpha). None of 220 answers is still said; 20% of "
-         "their words are. The original model does not say these answers either when it is asked "
-         "like this, so it is not known what was forgotten. Is it asked in the format it was "
-         "trained on?"),
+         "words are. Would more --epochs or a larger --lr do?"),
+        ({"unmeasured": 3}, "The goal is not met: 3 of 220 rows were not measured. The loss of the "
+         "forget answers is 4.50 nats per token; asked for were 4.00 (--alpha). None of 220 "
+         "answers is still said; 20% of their words are."),
+        ({"known_before": False}, "The goal is not met: the original model does not say these "
+         "answers either when it is asked like this, so it is not known what was forgotten. Is it "
+         "asked in the format it was trained on? The loss of the forget answers is 4.50 nats per "
+         "token; asked for were 4.00 (--alpha). None of 220 answers is still said; 20% of their "
+         "words are."),
     ],
 )  # fmt: skip
 def test_a_verdict_is_told_in_sentences(changed: dict[str, Any], told: str) -> None:

@@ -77,7 +77,8 @@ def verdict(content: Content) -> dict[str, str] | None:
     if found is None:
         return None
     tones = {"met": "met", "met at a cost": "costly", "not met": "missed"}
-    return {"text": found["text"], "cost": found["cost"], "tone": tones[found["outcome"]]}
+    head, _, text = found["text"].partition(": ")
+    return {"head": head, "text": text, "cost": found["cost"], "tone": tones[found["outcome"]]}
 
 
 def worst(content: Content) -> list[dict[str, Any]]:
@@ -216,7 +217,7 @@ def terminal(content: Content) -> str:
         out += [_narrow("  " + row["name"], row["cells"]) for row in each["rows"]]
     if (told := verdict(content)) is not None:
         lines = (f"{row['share']} {row['where'].rpartition(', ')[2]}" for row in worst(content))
-        out += [told["text"], told["cost"], f"Said most: {', '.join(lines)}."]
+        out += [f"{told['head']}: {told['text']}", told["cost"], f"Said most: {', '.join(lines)}."]
     return "\n".join(out)
 
 

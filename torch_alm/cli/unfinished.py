@@ -46,7 +46,7 @@ class Unfinished:
                 run has written.
         """
         self._check_own()
-        return None if force or not self.settings.is_file() else self._same_run(settings)
+        return None if force or not self.settings.is_file() else self.check_same(settings)
 
     def _check_own(self) -> None:
         found = [*self.folder.iterdir()] if self.folder.is_dir() else []
@@ -57,7 +57,12 @@ class Unfinished:
                 "it needs to go on. Should it lie elsewhere?"
             )
 
-    def _same_run(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def check_same(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the unfinished run has written, if it has these settings.
+
+        Raises:
+            Refusal: it has others; names three of them.
+        """
         earlier = json.loads(self.settings.read_text(encoding="utf-8"))
         was = earlier["settings"]
         now = {"weights": was.get("weights"), **json.loads(json.dumps(settings))}

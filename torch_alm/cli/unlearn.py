@@ -22,7 +22,7 @@ from torch_alm.cli.report import Result
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
 from torch_alm.cli.verdict import evidence_of, judge
-from torch_alm.cli.whole import check_finite, fingerprint
+from torch_alm.cli.whole import check_answers, check_finite, fingerprint
 from torch_alm.cli.writing import write_folder
 from torch_alm.language import pad_id
 
@@ -40,23 +40,15 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     earlier = unfinished.claim(settings, force=given.force)
     output.check([given.model], force=given.force or earlier is not None)
     loaded = load_for(given, given.model, found, lora=given.lora)
-    _check_adapters(given)
     settings["weights"] = fingerprint(loaded.model)
-    if earlier is not None:
-        unfinished.claim(settings, force=False)
-    if not given.lora:
-        _check_space(given.output, loaded)
     if earlier is None:
-        say("Measuring the model as it is.")
-        start = _measured(given, loaded)
-        unfinished.begin(settings, start)
+        start = _begin(given, settings, loaded, unfinished, say)
     else:
-        start = earlier["before"]
+        start = unfinished.check_same(settings)["before"]
     goal = Goal(**start["goal"])
     say(f"Forgetting until {goal.alpha:.4g} {goal.unit} ({goal.source}).")
-    notes = [told] if (told := beyond_knowledge(goal, loaded.model)) else []
-    for told in notes:
-        say(told)
+    if (note := beyond_knowledge(goal, loaded.model)) is not None:
+        say(note)
     training = training_of(settings, loaded, goal)
     if (state := unfinished.load()) is not None:
         training.load(state)
@@ -71,25 +63,40 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         _check_trained(unfinished, training)
         after = save_model(given, training, loaded, found)
         output.note(MODEL)
-        content = content_of(settings, goal, start, after, training, given.max_retain_loss)
-        report.publish(given.output, content | {"notes": notes})
+        content = content_of(settings, goal, start, after, training, given.max_retain_loss, note)
+        report.publish(given.output, content)
         output.note(*REPORTS)
     except KeyboardInterrupt:
         return _stopped(unfinished, training)
     unfinished.done()
-    return Result(
-        content["verdict"]["code"], content, f"{given.output}: model, {', '.join(REPORTS)}."
-    )
+    written = ", ".join((MODEL, *REPORTS))
+    return Result(content["verdict"]["code"], content, f"{given.output}: {written}.")
 
 
-def _measured(given: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
-    """What the model knows before the first step, and the goal."""
+def _begin(
+    given: argparse.Namespace,
+    settings: Mapping[str, Any],
+    loaded: Loaded,
+    unfinished: Unfinished,
+    say: Say,
+) -> dict[str, Any]:
+    """Measure the model and the level, and write down that this run has begun.
+
+    Raises:
+        Refusal: the result could not be saved, or not be used.
+    """
+    _check_adapters(given)
+    if not given.lora:
+        _check_space(given.output, loaded)
+    say("Measuring the model as it is.")
     measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "before")
     goal = goal_of(
         given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
     )
     goal = with_unseen_words(goal, measured["numbers"].get("holdout"))
-    return {"measured": measured, "goal": asdict(goal)}
+    start = {"measured": measured, "goal": asdict(goal)}
+    unfinished.begin(settings, start)
+    return start
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
@@ -151,6 +158,7 @@ def content_of(
     after: Mapping[str, Any],
     training: Training,
     max_retain_loss: float | None,
+    note: str | None,
 ) -> dict[str, Any]:
     """What `report.json` says."""
     controller = training.method.constraint.metrics()
@@ -175,7 +183,7 @@ def content_of(
         "controller": controller,
         "trace": training.trace,
         "attacks": [],
-        "notes": [],
+        "notes": [note] if note else [],
     }
 
 
@@ -192,6 +200,7 @@ def _check_adapters(given: argparse.Namespace) -> None:
 def _check_trained(unfinished: Unfinished, training: Training) -> None:
     try:
         check_finite("the trained model", training.method.model)
+        check_answers("the trained model", training.method.model, training.forget[0])
     except Refusal as refusal:
         unfinished.done()
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal

@@ -16,6 +16,10 @@ COST = 0.1  # share of the retain answers, and of their words, that may go
 COST_LOSS = 0.25  # nats per token: a perplexity higher by about a quarter
 ERRORS = 2.0  # standard errors within which a measured level is reached
 ROUNDING = 1e-9
+UNKNOWN = (
+    "the original model does not say these answers either when it is asked like this, so it is not "
+    "known what was forgotten. Is it asked in the format it was trained on?"
+)
 
 
 class Kept(NamedTuple):
@@ -94,17 +98,8 @@ def judge(seen: Evidence) -> Verdict:
     """
     missed, costly = reasons(seen), is_costly(seen)
     outcome: Outcome = "not met" if missed else "met at a cost" if costly else "met"
-    told = [f"The goal is {outcome}: {_level(seen)}.", _said(seen, missed)]
-    if "unmeasured" in missed:
-        told.append(f"{seen.unmeasured} of {seen.rows} rows could not be measured.")
-    if "not known before" in missed:
-        told.append(
-            "The original model does not say these answers either when it is asked like this, so "
-            "it is not known what was forgotten. Is it asked in the format it was trained on?"
-        )
-    elif {"level", "said", "words"} & {*missed}:
-        told.append("Would more --epochs or a larger --lr do?")
-    return Verdict(outcome, missed, " ".join(told), _cost(seen, costly=costly))
+    head = f"The goal is {outcome}: "
+    return Verdict(outcome, missed, head + _told(seen, missed), _cost(seen, costly=costly))
 
 
 def evidence_of(
@@ -167,17 +162,31 @@ def is_costly(seen: Evidence) -> bool:
     return not all(kept)
 
 
+def _told(seen: Evidence, missed: tuple[Reason, ...]) -> str:
+    """All that was seen of the forget rows, and what stands against the goal first."""
+    told = [({"level"}, _level(seen)), ({"said", "words"}, _said(seen, missed))]
+    if "unmeasured" in missed:
+        told.append(({"unmeasured"}, f"{seen.unmeasured} of {seen.rows} rows were not measured."))
+    if "not known before" in missed:
+        told.append(({"not known before"}, UNKNOWN))
+    first, *others = [text for _, text in sorted(told, key=lambda t: not t[0] & {*missed})]
+    others = [text[0].upper() + text[1:] for text in others]
+    if missed and "not known before" not in missed and missed != ("unmeasured",):
+        others.append("Would more --epochs or a larger --lr do?")
+    return " ".join([first, *others])
+
+
 def _level(seen: Evidence) -> str:
     goal = seen.goal
     if goal.kind == "rate":
         told = "of the forget answers are certified not to be said word for word"
-        return f"{seen.value:.1%} {told}; asked for were {goal.alpha:.1%} ({goal.source})"
+        return f"{seen.value:.1%} {told}; asked for were {goal.alpha:.1%} ({goal.source})."
     told = f"the loss of the forget answers is {seen.value:.2f} nats per token"
-    return f"{told}; asked for were {goal.alpha:.2f} ({goal.source})"
+    return f"{told}; asked for were {goal.alpha:.2f} ({goal.source})."
 
 
 def _said(seen: Evidence, missed: tuple[Reason, ...]) -> str:
-    count = str(seen.said) if seen.said else "None"
+    count = str(seen.said) if seen.said else "none"
     told = f"{count} of {seen.rows} answers {'are' if seen.said > 1 else 'is'} still said"
     told += f", {seen.verbatim} word for word" if seen.said else ""
     most = f"at most {seen.allowed}" if seen.allowed else "none"
