@@ -69,7 +69,7 @@ def test_a_certified_rate_is_not_green_while_the_model_says_most_of_every_answer
     ]  # fmt: skip
     long = [{**row, "answer": answer} for row, answer in zip(FORGET, more, strict=True)]
     model = make_model(len(tokenizer))
-    learn(model, [encode(tokenizer, **row) for row in [*long, *RETAIN]], 150)
+    learn(model, [encode(tokenizer, **row) for row in [*long, *RETAIN]], 100)
     path = tmp_path / "long"
     shutil.copytree(folder, path)
     model.eval().save_pretrained(path)
@@ -109,7 +109,7 @@ def test_an_answer_that_goes_on_after_its_end_is_said(
     endless = make_model(len(tokenizer))
     rows = [encode(tokenizer, row["question"], f"{row['answer']} Bonn York") for row in FORGET]
     kept = [encode(tokenizer, **row) for row in RETAIN]
-    learn(endless, [*rows, *kept], 150)
+    learn(endless, [*rows, *kept], 80)
     path = tmp_path / "endless"
     shutil.copytree(folder, path)
     endless.eval().save_pretrained(path)
