@@ -110,9 +110,9 @@ def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], 
     """
     batch: list[int] = []
     prompt = 0
-    for i in sorted(range(len(asked)), key=lambda i: len(answer_ids(asked[i]))):
+    for i in sorted(range(len(asked)), key=lambda i: _written(asked[i])):
         longest = max(prompt, len(prompt_ids(asked[i])))
-        limit = len(answer_ids(asked[i])) + SPARE_TOKENS
+        limit = _written(asked[i]) + SPARE_TOKENS
         if batch and (len(batch) == ROWS_PER_BATCH or longest + limit > positions):
             yield batch, _limit(asked, batch, positions)
             batch, longest = [], len(prompt_ids(asked[i]))
@@ -123,8 +123,13 @@ def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], 
 
 
 def _limit(asked: Sequence[Row], batch: Sequence[int], positions: int) -> int:
-    longest = max(len(answer_ids(asked[i])) for i in batch) + SPARE_TOKENS
+    longest = max(_written(asked[i]) for i in batch) + SPARE_TOKENS
     return min(longest, positions - max(len(prompt_ids(asked[i])) for i in batch))
+
+
+def _written(row: Row) -> int:
+    """How many tokens the model writes to say the answer."""
+    return len(row["input_ids"]) - len(prompt_ids(row))
 
 
 def _bar(label: str, total: int) -> "tqdm[Any]":

@@ -33,6 +33,7 @@ def windows(row: Row, max_length: int) -> list[Row]:
         )
     return [
         {
+            **(row if start == given else {}),
             "input_ids": row["input_ids"][max(0, end - max_length) : end],
             "labels": ([IGNORE] * start + row["labels"][start:end])[max(0, end - max_length) :],
         }
