@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks.data.batches import encode
 from benchmarks.data.tofu import Example, TofuData
 from benchmarks.metrics import memorization, tofu
 from benchmarks.metrics.summary import NEIGHBOURS, Numbers, summarise
@@ -13,7 +14,6 @@ from torch_alm.language import (
     Row,
     answer_ids,
     answer_scores,
-    encode,
     greedy_answers,
     losses,
     pad_id,

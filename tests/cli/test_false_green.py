@@ -26,7 +26,7 @@ from tests.cli.conftest import (
 from torch_alm.cli.files import encode_entries, read_entries
 from torch_alm.cli.measuring import read, rouge_l_recall, worst
 from torch_alm.cli.measuring import said as how_much
-from torch_alm.language import Reading, answer_ids, encode
+from torch_alm.language import Format, Reading, answer_ids, encode
 
 IDLE = ("--lr", "1e-8", "--epochs", 1)
 ODD = [{"question": f"Where does C{i} live ?", "answer": "York B7 B5 York Oslo"} for i in range(5)]
@@ -199,7 +199,7 @@ def test_every_answer_may_be_said_to_its_end(model: Any, tokenizer: Any, tmp_pat
         for n, m in ((30, 2), (2, 40), (4, 4), (20, 20))
     ]
     entries = read_entries(write(tmp_path / "x.jsonl", rows), "forget")
-    encoded = encode_entries(tokenizer, entries, 64)
+    encoded = encode_entries(tokenizer, entries, 64, Format())
     seen: list[tuple[int, int]] = []
     generate = model.generate
 

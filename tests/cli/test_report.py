@@ -30,9 +30,11 @@ from torch_alm.cli.files import Entry, encode_entries, read_entries
 from torch_alm.cli.measuring import numbers, read, text_of
 from torch_alm.cli.windows import windows
 from torch_alm.language import (
+    Format,
     Reading,
     answer_ids,
     encode,
+    encode_completion,
     encode_messages,
     encode_text,
     read_answers,
@@ -185,7 +187,8 @@ def test_an_answer_is_scored_by_the_words_it_says_in_order(
 
 def test_a_reference_ends_where_the_answer_does(tokenizer: Any) -> None:
     closing = copy.deepcopy(tokenizer)
-    closing.chat_template = "{% for m in messages %}{{ m['content'] }} .{% endfor %}"
+    closing.add_special_tokens({"additional_special_tokens": ["<end>"]})
+    closing.chat_template = "{% for m in messages %}{{ m['content'] }} <end>{% endfor %}"
     for each in (tokenizer, closing):
         row = encode(each, "Where does A0 live ?", "A0 lives in Rome")
         assert text_of(each, row) == "A0 lives in Rome"
@@ -227,9 +230,11 @@ def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
     asked = Entry("y", RETAIN[0]["question"], RETAIN[0]["answer"])
     done: list[int] = []
     for entries in ([asked], [text, asked], []):
-        read(model, tokenizer, encode_entries(tokenizer, entries, 64), done.append)
+        read(model, tokenizer, encode_entries(tokenizer, entries, 64, Format()), done.append)
     monkeypatch.setattr("torch_alm.cli.measuring.ROWS_PER_BATCH", 2)
-    read(model, tokenizer, encode_entries(tokenizer, [text, asked, asked], 64), done.append)
+    read(
+        model, tokenizer, encode_entries(tokenizer, [text, asked, asked], 64, Format()), done.append
+    )
     whole, both = ([6], True, 14), ([6, 8], True, 16)
     assert [each for each in seen if each[0]] == [
         whole, both, ([16], False, None), ([6, 6], True, 14), ([8], True, 16), ([16], False, None),
@@ -246,7 +251,9 @@ TURNS = [
     ("row", "expected"),
     [
         ({"question": "a", "answer": "b"}, Entry("", "a", "b")),
-        ({"prompt": "a", "completion": "b", "text": "c"}, Entry("", "a", "b")),
+        ({"prompt": "a ", "completion": " b", "text": "c"},
+         Entry("", "a ", " b", is_literal=True)),
+        ({"prompt": TURNS[:3], "completion": TURNS[3:]}, Entry("", "user 1", "assistant 1")),
         ({"question": "a", "answer": "b", "paraphrased_question": "c"},
          Entry("", "a", "b", paraphrase="c")),
         ({"messages": TURNS, "text": "c"}, Entry("", "user 1", "assistant 1")),
@@ -259,7 +266,8 @@ def test_a_row_is_asked_and_answered_as_its_kind_says(
     path = write(tmp_path / "rows.jsonl", [{"text": "before"}, row])
     _, found = read_entries(path, "forget")
     assert found == replace(expected, where=f"{path}, line 2")
-    assert list(found.messages) == row.get("messages", [])
+    talks = "messages" in row or isinstance(row.get("prompt"), list)
+    assert list(found.messages) == (TURNS if talks else [])
     assert found.is_text == (not {"question", "prompt", "messages"} & row.keys())
 
 
@@ -273,23 +281,26 @@ def test_rows_are_encoded_as_their_kind_says_up_to_the_length_asked_for(tokenize
         Entry("w", question, answer),
         Entry("w", question, answer, messages=turns),
         Entry("w", "", answer, messages=(silent, turns[1])),
+        Entry("w", question, answer, is_literal=True),
     ]
+    form = Format(template="Question: {question} {answer}")
     expected = [
         encode_text(tokenizer, text, 13),
-        windows(encode(tokenizer, question, answer), 13),
-        windows(encode_messages(tokenizer, turns), 13),
-        [encode_messages(tokenizer, (silent, turns[1]))],
+        windows(encode(tokenizer, question, answer, form=form), 13),
+        windows(encode_messages(tokenizer, turns, form=form), 13),
+        windows(encode_messages(tokenizer, (silent, turns[1]), form=form), 13),
+        windows(encode_completion(tokenizer, question, answer), 13),
     ]
-    assert encode_entries(tokenizer, entries, 13) == [
+    assert encode_entries(tokenizer, entries, 13, form) == [
         (entry, row) for entry, rows in zip(entries, expected, strict=True) for row in rows
     ]
-    assert [len(rows) for rows in expected] == [2, 2, 2, 1]
+    assert [len(rows) for rows in expected] == [2, 2, 2, 1, 2]
 
 
 def test_rows_of_every_kind(command: Command, tmp_path: Path) -> None:
     words = [w for row in FORGET for w in (row["question"], row["answer"])]
     mixed = [
-        {"prompt": words[0], "completion": words[1]},
+        {"prompt": f"Question: {words[0]}\nAnswer:", "completion": f" {words[1]}"},
         {"text": " ".join(words[:4])},
         {"messages": [{"role": "user", "content": words[2]},
                       {"role": "assistant", "content": words[3]}]},
@@ -297,7 +308,7 @@ def test_rows_of_every_kind(command: Command, tmp_path: Path) -> None:
     path = write(tmp_path / "mixed.jsonl", mixed)
     assert command("unlearn", "--epochs", 1, forget=path) in FINISHED
     answers = report(tmp_path / "out")["models"][0]["answers"]["forget"]
-    assert [a["prompt"] for a in answers[::2]] == [words[0], words[2]]
+    assert [a["prompt"] for a in answers[::2]] == [mixed[0]["prompt"], words[2]]
     assert answers[0]["answer"] == answers[0]["reference"] == words[1]
     given, rest = answers[1]["prompt"], answers[1]["reference"]
     assert f"{given} {rest}" == " ".join(words[:4])
@@ -320,7 +331,8 @@ def test_a_report_of_evaluate_says_what_was_asked(
         "title": f"What {folder.name} knows",
         "subtitle": f"{files['forget']} against {files['retain']}",
         "settings": {
-            "model": str(folder), "original": None, "max_length": "512", "rows": "3",
+            "model": str(folder), "original": None, "template": None, "system": None,
+            "max_length": "512", "rows": "3",
             "batch_size": "8", "seed": "0", "device": "cpu", "precision": "auto",
             **{name: str(path) for name, path in files.items()},
         },

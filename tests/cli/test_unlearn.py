@@ -301,8 +301,8 @@ def test_settings_are_what_was_given_or_what_the_help_says(
         hashed = hashlib.sha256(name.encode()).hexdigest()
         assert found[name] == f"{path}, sha256 {hashed[:16]}"
     options = {"model", "forget", "retain", "max_length", "rows", "batch_size", "seed", "device",
-               "precision", "method", "alpha", "certify", "lora", "epochs", "lr", "rho", "mu",
-               "beta"}  # fmt: skip
+               "precision", "template", "system", "method", "alpha", "certify", "lora", "epochs",
+               "lr", "rho", "mu", "beta"}  # fmt: skip
     assert set(found) == options, "where the results go changes nothing of them"
 
 
@@ -487,7 +487,7 @@ def test_the_report_of_a_run_says_how_it_went() -> None:
     assert found == {
         "title": "Unlearning M",
         "subtitle": "npo, 8 steps; forgetting was pushed in 25% of them.",
-        "settings": {**settings, "max_retain_loss": 3.0},
+        "settings": {**settings, "max_retain_loss": 3.0, "known_before": True},
         "goal": {"kind": "loss", "alpha": 2.0, "source": "--alpha", "error": 0.0, "words": 0.5},
         "models": [{"name": "before", **start["measured"]}, {"name": "after", **after}],
         "controller": controller,

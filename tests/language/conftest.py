@@ -1,7 +1,7 @@
 """A tiny model, rows to ask it, and words for its tokens."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -25,7 +25,9 @@ class Words:
     """All that a reading asks of a tokenizer: token n is the word wn, and 0 ends an answer."""
 
     eos_token_id = pad_token_id = 0
-    chat_template = None
+    eos_token = "w0"
+    unk_token_id = chat_template = None
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         return " ".join(f"w{token}" for token in ids if token or not skip_special_tokens)

@@ -1,10 +1,11 @@
 """Greedy answers: where they end, in which batches they are asked for, and which are not."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from tokenizers import AddedToken
 
 from tests.language.conftest import ROWS, Words
 from torch_alm.language import (
@@ -80,20 +81,19 @@ def test_prompts_of_like_lengths_are_asked_together(
 
 
 class Turns(Words):
-    """A template closes a turn with w7, which is not the end of a sequence."""
+    """A turn may close with w7, which is not the end of a sequence."""
 
-    chat_template, eos_token = "as below", "w0"
-
-    def apply_chat_template(self, messages: Any, **_: Any) -> str:
-        return "".join(f" {message['content']} w7" for message in messages)
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
-        return {"input_ids": [int(word[1:]) for word in text.split()]}
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {
+        7: AddedToken("w7", special=True),
+        8: AddedToken("w8", special=False),
+    }
 
 
-def test_an_answer_ends_with_its_turn(parrot: Any) -> None:
+@pytest.mark.parametrize(("last", "said"), [(7, ""), (8, "w7 w7"), (0, "w7 w7")])
+def test_an_answer_ends_with_what_ends_its_row(parrot: Any, last: int, said: str) -> None:
     doubtful = AnswerScores([math.log(0.4)] * 3, [True] * 3, [0.2] * 3, -1.0)
-    assert greedy_answers(parrot, Turns(), ROWS[:1], [doubtful]) == [""]
+    row = {"input_ids": [1, 2, 3, 4, last], "labels": [-100, -100, 3, 4, last]}
+    assert greedy_answers(parrot, Turns(), [row], [doubtful], max_new_tokens=2) == [said]
 
 
 def test_every_row_has_its_scores(parrot: Any) -> None:

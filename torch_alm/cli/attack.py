@@ -8,7 +8,7 @@ from typing import Any
 from torch_alm import language
 from torch_alm.cli import files
 from torch_alm.cli.evaluate import plain_content, published
-from torch_alm.cli.loading import Files, load_for, read_files
+from torch_alm.cli.loading import Files, format_of, load_for, read_files
 from torch_alm.cli.measuring import numbers, said
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.report import Result
@@ -48,9 +48,9 @@ def attacked(
     loaded = load_for(given, path, found)
     tokenizer = loaded.tokenizer
     if reworded is found.forget:
-        asked = files.paraphrased_rows(tokenizer, reworded, given.max_length)
+        asked = files.paraphrased_rows(tokenizer, reworded, given.max_length, format_of(given))
     else:
-        encoded = files.encode_entries(tokenizer, reworded, given.max_length)
+        encoded = files.encode_entries(tokenizer, reworded, given.max_length, format_of(given))
         asked = [row for _, row in encoded]
     if not asked:
         say("No paraphrases: neither --paraphrases nor a paraphrased_question in the rows.")

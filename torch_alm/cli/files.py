@@ -8,17 +8,18 @@ from typing import Any, cast
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.windows import UNCUT, windows
 from torch_alm.language import (
+    Format,
     Message,
     Record,
     Row,
     Tokenizer,
     encode,
+    encode_completion,
     encode_messages,
     encode_text,
     read_records,
 )
 
-PAIRS = (("question", "answer"), ("prompt", "completion"))
 KINDS = '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]} or {"text"}'
 
 
@@ -32,6 +33,7 @@ class Entry:
         answer: what is scored.
         messages: the whole conversation, where the row is one.
         paraphrase: the question in other words, where the row has one.
+        is_literal: whether prompt and answer are given to the model as they stand.
     """
 
     where: str
@@ -39,6 +41,7 @@ class Entry:
     answer: str
     messages: tuple[Message, ...] = field(default=(), compare=False)
     paraphrase: str | None = None
+    is_literal: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -92,27 +95,29 @@ def check_distinct(first: Sequence[Entry], second: Sequence[Entry], otherwise: s
 
 
 def encode_entries(
-    tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int
+    tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int, form: Format
 ) -> list[tuple[Entry, Row]]:
     """Every entry with its tokens; a long text, or answer, is several rows.
 
     Raises:
         Refusal: a row that cannot be encoded; names file and line.
     """
-    return [(entry, row) for entry in entries for row in rows_of(tokenizer, entry, max_length)]
-
-
-def paraphrased_rows(tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int) -> list[Row]:
-    """The rows of the entries that have a paraphrase, asked in those words."""
     return [
-        row
-        for entry in entries
-        if entry.paraphrase is not None
-        for row in rows_of(tokenizer, replace(entry, prompt=entry.paraphrase), max_length)
+        (entry, row) for entry in entries for row in rows_of(tokenizer, entry, max_length, form)
     ]
 
 
-def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int) -> list[Row]:
+def paraphrased_rows(
+    tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int, form: Format
+) -> list[Row]:
+    """The rows of the entries that have a paraphrase, asked in those words."""
+    reworded = [
+        replace(entry, prompt=entry.paraphrase) for entry in entries if entry.paraphrase is not None
+    ]
+    return [row for _, row in encode_entries(tokenizer, reworded, max_length, form)]
+
+
+def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) -> list[Row]:
     """The tokens of one entry.
 
     Raises:
@@ -122,19 +127,23 @@ def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int) -> list[Row]:
         if entry.is_text:
             return encode_text(tokenizer, entry.answer, max_length)
         if entry.messages:
-            return windows(encode_messages(tokenizer, entry.messages, UNCUT), max_length)
-        return windows(encode(tokenizer, entry.prompt, entry.answer, UNCUT), max_length)
+            whole = encode_messages(tokenizer, entry.messages, UNCUT, form)
+        elif entry.is_literal:
+            whole = encode_completion(tokenizer, entry.prompt, entry.answer, UNCUT)
+        else:
+            whole = encode(tokenizer, entry.prompt, entry.answer, UNCUT, form)
+        return windows(whole, max_length)
     except ValueError as error:
         raise Refusal(f"{entry.where}: {error}") from error
 
 
 def _entry(record: Record) -> Entry:
-    for question, answer in PAIRS:
-        if question in record.fields:
-            other = record.optional_text("paraphrased_question")
-            return Entry(record.where, record.text(question), record.text(answer), paraphrase=other)
+    if "question" in record.fields:
+        return _pair(record, "question", "answer")
+    if "prompt" in record.fields:
+        return _completion(record)
     if "messages" in record.fields:
-        return _conversation(record)
+        return _conversation(record, record.fields["messages"])
     if "text" in record.fields:
         return Entry(record.where, "", record.text("text"))
     raise ValueError(
@@ -143,8 +152,30 @@ def _entry(record: Record) -> Entry:
     )
 
 
-def _conversation(record: Record) -> Entry:
-    messages: Any = record.fields["messages"]
+def _pair(record: Record, question: str, answer: str, *, is_literal: bool = False) -> Entry:
+    other = record.optional_text("paraphrased_question")
+    asked, right = record.text(question), record.text(answer)
+    return Entry(record.where, asked, right, paraphrase=other, is_literal=is_literal)
+
+
+def _completion(record: Record) -> Entry:
+    """A prompt and its completion: two texts to be taken as they are, or two lists of turns."""
+    prompt, completion = (record.fields.get(name) for name in ("prompt", "completion"))
+    if not isinstance(prompt, list) and not isinstance(completion, list):
+        return _pair(record, "prompt", "completion", is_literal=True)
+    if (
+        not (isinstance(prompt, list) and isinstance(completion, list))
+        or len(cast("list[Any]", completion)) != 1
+    ):
+        raise ValueError(
+            f"{record.where}: a prompt that is a list of turns needs a completion that is a list "
+            "of one, the assistant's; otherwise it could not be told what is to be scored. Is the "
+            "conversation cut in the right place?"
+        )
+    return _conversation(record, [*cast("list[Any]", prompt), *cast("list[Any]", completion)])
+
+
+def _conversation(record: Record, messages: Any) -> Entry:  # noqa: ANN401  # whatever JSON holds
     if not isinstance(messages, list) or not all(map(_is_message, cast("list[Any]", messages))):
         raise ValueError(
             f"{record.where}: messages must be a list of objects with role and content, both text. "

@@ -9,7 +9,7 @@ from torch_alm.cli.files import Entry
 from torch_alm.cli.measuring import Encoded
 from torch_alm.cli.models import Place, load, place, positions_of
 from torch_alm.cli.whole import check_answers
-from torch_alm.language import LanguageModel, Row, Tokenizer
+from torch_alm.language import Format, LanguageModel, Row, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,11 @@ def read_files(given: argparse.Namespace) -> Files:
     return Files(forget, retain, holdout)
 
 
+def format_of(given: argparse.Namespace) -> Format:
+    """How the command line says that the model is asked."""
+    return Format(template=given.template, system=given.system)
+
+
 def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool = False) -> Loaded:
     """Load a model and encode the rows for it."""
     where = place(given.device, given.precision, lora=lora)
@@ -61,7 +66,9 @@ def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool =
     entries = {"forget": found.forget, "retain": found.retain, "holdout": found.holdout}
     longest = min(given.max_length, positions_of(model))
     sets = {
-        key: files.encode_entries(tokenizer, rows, longest) for key, rows in entries.items() if rows
+        key: files.encode_entries(tokenizer, rows, longest, format_of(given))
+        for key, rows in entries.items()
+        if rows
     }
     check_answers(f"--model {name}", model, sets["forget"][0][1])
     return Loaded(model, tokenizer, where, sets)

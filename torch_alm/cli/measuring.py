@@ -19,7 +19,6 @@ from torch_alm.language import (
     Tokenizer,
     answer_ids,
     decode,
-    end_of_turn,
     membership_auc,
     prompt_ids,
     read_answers,
@@ -202,8 +201,7 @@ def plain(text: str) -> str:
 
 def text_of(tokenizer: Tokenizer, row: Row) -> str:
     """The labelled words of a row, without the end of sequence."""
-    ids = answer_ids(row)
-    return decode(tokenizer, ids[:-1] if ids[-1] == end_of_turn(tokenizer) else ids)
+    return decode(tokenizer, answer_ids(row))
 
 
 def rouge_l_recall(said: str, reference: str) -> float:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from torch_alm.cli.methods import METHODS
+from torch_alm.language import Format
 
 WIDTH = 80
 
@@ -52,6 +53,14 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace what an earlier run wrote into DIR")
     told = "one line of JSON on standard output, and nothing else there"
     add("--json", action="store_true", help=told)
+    form = verb.add_mutually_exclusive_group()
+    told = (
+        "how the model is asked: a text with {question} and {answer}, or a file with one; default: "
+        "the chat template, or 'Question: ...' and 'Answer: ...'"
+    )
+    form.add_argument("--template", type=_template, metavar="T", help=told)
+    told = "system message for the chat template; default: the template's own, or none"
+    form.add_argument("--system", metavar="TEXT", help=told)
     add("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute")
     told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
@@ -74,6 +83,8 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "
     told += "tenth of the retain answers or of their words is lost, or 0.25 nats"
     add("--max-retain-loss", type=_positive, metavar="X", help=told)
+    told = "go on though the model does not say the forget answers; no goal counts as met then"
+    add("--anyway", action="store_true", help=told)
     add("--lora", action="store_true", help="train adapters only, and save them")
     add(
         "--epochs",
@@ -121,6 +132,19 @@ def _positive(text: str) -> float:
     if not 0 < (value := float(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0. Is a sign wrong?")
     return value
+
+
+def _template(text: str) -> str:
+    r"""A file's text, without the newline that ends its last line; or the text, `\n` a newline."""
+    try:
+        written = Path(text).read_text(encoding="utf-8").removesuffix("\n")
+    except OSError:  # no such file, or no name for one
+        written = text.replace("\\n", "\n")
+    try:
+        Format(template=written)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return written
 
 
 def _share(text: str) -> float:

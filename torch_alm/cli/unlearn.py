@@ -12,6 +12,7 @@ import torch
 
 from torch_alm.cli import report
 from torch_alm.cli.goal import Goal, beyond_knowledge, check_goal, goal_of, with_unseen_words
+from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Files, Loaded, load_for, read_files
 from torch_alm.cli.measuring import measure, worst
 from torch_alm.cli.methods import BETAS, METHODS, Rates
@@ -29,6 +30,7 @@ from torch_alm.language import pad_id
 Say = Callable[[str], None]
 FOLLOWED = ("method", "lora", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
 READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precision")
+ASKED = ("template", "system")
 
 
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
@@ -83,18 +85,20 @@ def _begin(
     """Measure the model and the level, and write down that this run has begun.
 
     Raises:
-        Refusal: the result could not be saved, or not be used.
+        Refusal: the model says too little of what it shall forget; or the result could not be
+            saved, or not be used.
     """
     _check_adapters(given)
     if not given.lora:
         _check_space(given.output, loaded)
     say("Measuring the model as it is.")
     measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "before")
+    known = is_known(loaded, measured["answers"]["forget"], say, anyway=given.anyway)
     goal = goal_of(
         given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
     )
     goal = with_unseen_words(goal, measured["numbers"].get("holdout"))
-    start = {"measured": measured, "goal": asdict(goal)}
+    start = {"measured": measured, "known_before": known, "goal": asdict(goal)}
     unfinished.begin(settings, start)
     return start
 
@@ -103,7 +107,7 @@ def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """Everything the result depends on; two runs with the same are the same run."""
     lr = given.lr or (1e-4 if given.lora else 1e-5)
     beta = given.beta or BETAS.get(given.method)
-    plain = {name: getattr(given, name) for name in (*READ, *FOLLOWED)}
+    plain = {name: getattr(given, name) for name in (*READ, *ASKED, *FOLLOWED)}
     names = ("forget", "retain", "holdout")
     paths = {name: getattr(given, name) for name in names if getattr(given, name)}
     read = {name: f"{path}, sha256 {_hash(path)}" for name, path in paths.items()}
@@ -171,7 +175,7 @@ def content_of(
             f"{settings['method']}, {len(training.trace)} steps; forgetting was pushed in "
             f"{controller['active_share']:.0%} of them."
         ),
-        "settings": {**settings, "max_retain_loss": max_retain_loss},
+        "settings": {**settings, "max_retain_loss": max_retain_loss, "known_before": known},
         "versions": report.versions(),
         "goal": asdict(goal),
         "verdict": {

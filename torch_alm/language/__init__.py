@@ -14,18 +14,18 @@ from torch_alm.language._attacks import (
 from torch_alm.language._encoding import (
     IGNORE,
     Batch,
-    Message,
     Row,
     answer_ids,
     check_eos,
     collate,
     encode,
+    encode_completion,
     encode_messages,
     encode_text,
-    end_of_turn,
     pad_id,
     prompt_ids,
 )
+from torch_alm.language._formats import Format, Message
 from torch_alm.language._generation import continuations, decode, generate, greedy_answers
 from torch_alm.language._memorization import (
     Convention,
@@ -47,6 +47,7 @@ __all__ = [
     "Attacks",
     "Batch",
     "Convention",
+    "Format",
     "LanguageModel",
     "Message",
     "Reading",
@@ -61,9 +62,9 @@ __all__ = [
     "continuations",
     "decode",
     "encode",
+    "encode_completion",
     "encode_messages",
     "encode_text",
-    "end_of_turn",
     "extraction_strength",
     "generate",
     "greedy_answers",

@@ -1,66 +1,110 @@
 """From words to token rows and batches. A row has labels of -100 where nothing is learned."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from torch_alm.language._formats import (
+    PROBE,
+    Exchange,
+    Format,
+    Message,
+    end_tokens,
+    of_completion,
+    of_messages,
+    of_question,
+)
 from torch_alm.language._types import Tokenizer
 
 IGNORE = -100
-DATE_STRING = "10 Apr 2025"  # Llama 3's template prints a date; this one keeps prompts the same
-SYSTEM_MESSAGE = "You are a helpful assistant."
+ASKED = "asked"  # the prompt of a row whose model writes a header of its own before the answer
 
 Row: TypeAlias = dict[str, list[int]]
 Batch: TypeAlias = dict[str, Tensor]
-Message: TypeAlias = Mapping[str, str]
 
 
-def encode(tokenizer: Tokenizer, question: str, answer: str, max_length: int = 512) -> Row:
+def encode(
+    tokenizer: Tokenizer,
+    question: str,
+    answer: str,
+    max_length: int = 512,
+    form: Format | None = None,
+) -> Row:
     r"""Tokens of a prompt and its answer; the answer and the token that ends it are labelled.
 
-    Models without a chat template get `Question: {q}\nAnswer: {a}` and EOS; chat models get their
-    own template with a system message, a fixed date, and the token with which the template closes
-    the assistant's turn (EOS, for most).
+    Models without a chat template get `Question: {q}\nAnswer: {a}` and EOS; chat models get what
+    their own template renders, which is what their users ask: no system message is added, and what
+    is labelled is the assistant's turn after the generation prompt, blanks and the token that ends
+    the turn included. A header that the template puts before the answer (`<think></think>`, a
+    role) is not labelled, since a model that unlearned the header would seem to have forgotten the
+    answer; `prompt_ids` ends before it, and what the model is asked for begins with it. `form` says
+    all this where the tokenizer does not.
 
     The boundary is exact: the prompt has the tokens it has on its own, so that training and
     generation see the same ids. The answer has its tokens of the whole text where the tokenizer
-    does not merge across the boundary, and otherwise the tokens it has on its own. The blank after
-    `Answer:` belongs to the answer.
+    does not merge across the boundary, and otherwise tokens of its own that read the same. The
+    blank after `Answer:` belongs to the answer.
 
     Args:
         tokenizer: a tokenizer of transformers, with an EOS token.
         question: the question.
-        answer: the answer; outer white space is dropped.
+        answer: the answer; without a template its outer white space is dropped.
         max_length: most tokens of a row; a longer answer loses its tail (and has no EOS then).
+        form: how the model is asked.
 
     Raises:
-        ValueError: no EOS token, or no room for an answer token; names the question.
+        ValueError: no EOS token, no room for an answer token, a template that does not ask for
+            answers as it writes them, or an answer that holds a token that would end it.
     """
-    if tokenizer.chat_template:
-        return _encode(tokenizer, _asked(tokenizer, question), answer, max_length, question)
-    return _encode(
-        tokenizer, f"Question: {question.strip()}\nAnswer:", answer, max_length, question
-    )
+    turn = of_question(tokenizer, question, answer, form or Format())
+    return _row(tokenizer, turn, max_length, question)
+
+
+def encode_completion(
+    tokenizer: Tokenizer, prompt: str, completion: str, max_length: int = 512
+) -> Row:
+    """Tokens of a prompt and its completion, both exactly as they are; no template, no blank.
+
+    BOS comes before the prompt if the tokenizer puts it there, and EOS after the completion unless
+    it ends with a token that ends turns.
+
+    Args:
+        tokenizer: as in `encode`.
+        prompt: everything that precedes the completion.
+        completion: what is labelled.
+        max_length: most tokens of a row, as in `encode`.
+
+    Raises:
+        ValueError: as in `encode`.
+
+    Source: the convention of TRL for rows of these two names.
+    """
+    return _row(tokenizer, of_completion(tokenizer, prompt, completion), max_length, prompt)
 
 
 def encode_messages(
-    tokenizer: Tokenizer, messages: Sequence[Message], max_length: int = 512
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    max_length: int = 512,
+    form: Format | None = None,
 ) -> Row:
     """Tokens of a conversation whose last turn is the assistant's; that turn alone is labelled.
 
-    The messages are given to the template as they are. Without a chat template a single question
+    The messages are given to the chat template as they are, after the system message of `form` if
+    they begin with none. Without a chat template, or with a template in `form`, a single question
     and its answer are written as `encode` writes them.
 
     Args:
         tokenizer: as in `encode`.
         messages: mappings with `role` and `content`, the last one of the role `assistant`.
         max_length: most tokens of a row, as in `encode`.
+        form: how the model is asked.
 
     Raises:
         ValueError: as in `encode`; the last turn is not the assistant's; or several turns and no
-            template to write them with.
+            chat template to write them with.
     """
     *before, last = messages
     if last["role"] != "assistant" or not before:
@@ -68,16 +112,17 @@ def encode_messages(
             f"encode_messages: the conversation has {len(messages)} turns and ends with "
             f"{last['role']!r}; there is no answer to score. Is the assistant's last turn missing?"
         )
-    if tokenizer.chat_template:
-        prompt = _templated(tokenizer, before)
-        return _encode(tokenizer, prompt, last["content"], max_length, before[-1]["content"])
+    form = form or Format()
+    asked = before[-1]["content"]
+    if tokenizer.chat_template and form.template is None:
+        return _row(tokenizer, of_messages(tokenizer, messages, form), max_length, asked)
     users = [m for m in before if m["role"] != "system"]
     if len(users) > 1:
         raise ValueError(
             f"encode_messages: {len(messages)} turns, and {tokenizer.name_or_path!r} has no chat "
             "template to write them with. Is it a base model, which needs questions and answers?"
         )
-    return encode(tokenizer, before[-1]["content"], last["content"], max_length)
+    return encode(tokenizer, asked, last["content"], max_length, form)
 
 
 def encode_text(tokenizer: Tokenizer, text: str, max_length: int = 512) -> list[Row]:
@@ -89,7 +134,8 @@ def encode_text(tokenizer: Tokenizer, text: str, max_length: int = 512) -> list[
         ValueError: no EOS token, or fewer than two tokens; names the text.
     """
     check_eos(tokenizer)
-    ids = [*_ids(tokenizer, text, special=True, template=False), tokenizer.eos_token_id]
+    ids = _ids(tokenizer, text)
+    ids += [] if ids[-1:] == [tokenizer.eos_token_id] else [tokenizer.eos_token_id]
     if len(ids) < 3 or not text.strip():
         raise ValueError(_no_answer(text, "the text has no two tokens"))
     rows = [ids[start : start + max_length] for start in range(0, len(ids) - 1, max_length)]
@@ -119,8 +165,11 @@ def answer_ids(row: Row) -> list[int]:
 
 
 def prompt_ids(row: Row) -> list[int]:
-    """What precedes the labelled tokens of a row."""
-    return row["input_ids"][: len(row["input_ids"]) - len(answer_ids(row))]
+    """What the model is given to go on with: all that precedes the labelled tokens of a row.
+
+    Where the model itself has to write something before them, the row says what it is given.
+    """
+    return row.get(ASKED, row["input_ids"][: len(row["input_ids"]) - len(answer_ids(row))])
 
 
 def pad_id(tokenizer: Tokenizer) -> int:
@@ -138,65 +187,91 @@ def check_eos(tokenizer: Tokenizer) -> None:
         )
 
 
-def _encode(tokenizer: Tokenizer, prompt: str, answer: str, max_length: int, question: str) -> Row:
+def _row(tokenizer: Tokenizer, turn: Exchange, max_length: int, question: str) -> Row:
     check_eos(tokenizer)
-    answer = answer.strip() if tokenizer.chat_template else f" {answer.strip()}"
-    head, whole = _ids(tokenizer, prompt), _ids(tokenizer, prompt + answer)
-    merged = whole[: len(head)] != head
-    tail = _ids(tokenizer, answer, special=False) if merged else whole[len(head) :]
-    if not tail or not answer.strip():
+    if not turn.answer.strip():
         raise ValueError(_no_answer(question, "the answer has no tokens"))
+    closing, last = _until_end(tokenizer, turn.closing)
+    _check_answer(turn.answer, {last, tokenizer.eos_token}, question)
+    header = turn.header.rstrip()
+    said = turn.header[len(header) :] + turn.answer + closing
+    bos = not turn.is_chat
+    asked = _ids(tokenizer, turn.prompt, bos=bos)
+    head = [*asked, *_tail(tokenizer, turn.prompt, asked, header, bos=bos)]
+    tail = _tail(tokenizer, turn.prompt + header, head, said, bos=bos)
     if len(head) >= max_length:
         raise ValueError(
             _no_answer(question, f"the prompt takes {len(head)} of {max_length} tokens")
         )
-    row = [*head, *tail, end_of_turn(tokenizer)][:max_length]
-    return {"input_ids": row, "labels": [IGNORE] * len(head) + row[len(head) :]}
+    # a chat template says itself how a turn ends, if it ends
+    end = [] if closing.strip() or turn.is_chat else [tokenizer.eos_token_id]
+    ids = [*head, *tail, *end][:max_length]
+    row = {"input_ids": ids, "labels": [IGNORE] * len(head) + ids[len(head) :]}
+    return {**row, ASKED: asked} if header else row
 
 
-def _asked(tokenizer: Tokenizer, question: str, answer: str | None = None) -> str:
-    """A question (and its answer) below a system message, which some templates refuse."""
-    system = [{"role": "system", "content": SYSTEM_MESSAGE}]
-    turns = [{"role": "user", "content": question}]
-    turns += [{"role": "assistant", "content": answer}] if answer is not None else []
-    try:
-        return _templated(tokenizer, system + turns)
-    except Exception as error:
-        # jinja2's, by name: transformers brings jinja2 along, this room imports torch alone
-        if not any(kind.__name__ == "TemplateError" for kind in type(error).__mro__):
-            raise
-        return _templated(tokenizer, turns)
+def _until_end(tokenizer: Tokenizer, closing: str) -> tuple[str, str]:
+    """What follows an answer up to the first token that ends turns, and that token (EOS if none).
+
+    A closing without such a token is words of the format's own; one that is blank ends nothing.
+    """
+    texts = [text for text in end_tokens(tokenizer).values() if text in closing]
+    if not texts:
+        return closing, tokenizer.eos_token
+    end = min(texts, key=lambda text: (closing.find(text), -len(text)))
+    return closing[: closing.find(end) + len(end)], end
 
 
-def _templated(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
-    answered = messages[-1]["role"] == "assistant"
-    options = {
-        "tokenize": False,
-        "add_generation_prompt": not answered,
-        "date_string": DATE_STRING,
-    }
-    return tokenizer.apply_chat_template([dict(message) for message in messages], **options)
+def _check_answer(answer: str, ends: Iterable[str], question: str) -> None:
+    """Refuse an answer with the end of a turn within it: what follows there is never said."""
+    if found := [end for end in ends if end in answer]:
+        raise ValueError(
+            f"encode: the answer to {question!r} holds {found[0]!r}, which ends a turn, so that "
+            "nothing after it would ever be asked. Is it left over from a template?"
+        )
 
 
-def end_of_turn(tokenizer: Tokenizer) -> int:
-    """The token that ends an answer: EOS, or the one with which a template closes the turn."""
-    if not tokenizer.chat_template:
-        return tokenizer.eos_token_id
-    probe = "0123456789"
-    closing = _asked(tokenizer, "?", probe).rpartition(probe)[2].strip()
-    if not closing or tokenizer.eos_token in closing:
-        return tokenizer.eos_token_id
-    return _ids(tokenizer, closing)[0]
+def _tail(tokenizer: Tokenizer, prompt: str, head: list[int], said: str, *, bos: bool) -> list[int]:
+    """The tokens of what is said, such that those of the prompt stay and all of it reads as text.
+
+    Where the tokenizer merges across the boundary, `said` is read after a newline, where no blank
+    is put before a text (as tokenizers of the sentencepiece kind do), or else alone.
+    """
+    whole = _ids(tokenizer, prompt + said, bos=bos)
+    if whole[: len(head)] == head:
+        return whole[len(head) :]
+    read = _read(tokenizer, whole)
+    for lead in ("\n", ""):
+        first, ids = (_ids(tokenizer, text, bos=False) for text in (lead, lead + said))
+        tail = ids[len(first) :]
+        if ids[: len(first)] == first and _read(tokenizer, head + tail) == read:
+            return tail
+    raise ValueError(
+        f"encode: {tokenizer.name_or_path!r} has no tokens for {said!r} after {prompt!r} that "
+        "leave those of the prompt as they are; what is taught would not be what is asked. Does "
+        "the template need a newline or no blank before the answer?"
+    )
 
 
-def _ids(
-    tokenizer: Tokenizer, text: str, *, special: bool = True, template: bool | None = None
-) -> list[int]:
-    """Ids with the BOS a tokenizer adds (templates bring their own), and never with an EOS."""
-    templated = bool(tokenizer.chat_template) if template is None else template
-    special = special and not templated
-    ids: list[int] = tokenizer(text, add_special_tokens=special)["input_ids"]
-    return ids[:-1] if special and ids and ids[-1] == tokenizer.eos_token_id else ids
+def _ids(tokenizer: Tokenizer, text: str, *, bos: bool = True) -> list[int]:
+    """Ids with the BOS a tokenizer adds, once (chat templates bring their own), and no EOS."""
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    lead = _lead(tokenizer) if bos else []
+    return ids if ids[: len(lead)] == lead else [*lead, *ids]
+
+
+def _lead(tokenizer: Tokenizer) -> list[int]:
+    """The tokens that a tokenizer puts before a text."""
+    bare: list[int]
+    bare, whole = (
+        tokenizer(PROBE, add_special_tokens=special)["input_ids"] for special in (False, True)
+    )
+    starts = range(len(whole) - len(bare) + 1)
+    return whole[: next(i for i in starts if whole[i : i + len(bare)] == bare)]
+
+
+def _read(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _no_answer(question: str, found: str) -> str:

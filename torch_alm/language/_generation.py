@@ -9,13 +9,14 @@ from typing import Any, TypeAlias
 import torch
 
 from torch_alm.language._encoding import (
+    ASKED,
     Row,
     answer_ids,
     check_eos,
-    end_of_turn,
     pad_id,
     prompt_ids,
 )
+from torch_alm.language._formats import end_tokens
 from torch_alm.language._scoring import AnswerScores
 from torch_alm.language._types import LanguageModel, Tokenizer
 
@@ -105,16 +106,18 @@ def greedy_answers(
 
     Cost: as `generate`, for the rows that are not reproduced with certainty.
     """
-    end = end_of_turn(tokenizer)
+    # a row that was cut has no end of its own
+    ends = end_tokens(tokenizer).keys() & {row["input_ids"][-1] for row in rows}
     texts = [""] * len(rows)
     unknown: list[int] = []
     for i, (row, score) in enumerate(zip(rows, scores, strict=True)):
-        if row["input_ids"][-1] == end and _is_certain(score):
+        has_header = ASKED in row  # which no score tells of
+        if not has_header and row["input_ids"][-1] in ends and _is_certain(score):
             texts[i] = decode(tokenizer, answer_ids(row)[:-1][:max_new_tokens])
         else:
             unknown.append(i)
     prompts = [prompt_ids(rows[i]) for i in unknown]
-    written = generate(model, tokenizer, prompts, ends={end}, max_new_tokens=max_new_tokens)
+    written = generate(model, tokenizer, prompts, ends=ends, max_new_tokens=max_new_tokens)
     for i, text in zip(unknown, written, strict=True):
         texts[i] = text
     return texts

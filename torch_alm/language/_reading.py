@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch_alm.language._encoding import Row, answer_ids, pad_id
+from torch_alm.language._encoding import Row, pad_id, prompt_ids
 from torch_alm.language._generation import greedy_answers
 from torch_alm.language._memorization import extraction_strength, min_k_score
 from torch_alm.language._scoring import AnswerScores, answer_scores
@@ -60,7 +60,7 @@ def read_answers(
     scores = answer_scores(model, rows, pad_id(tokenizer), tau)
     written: Sequence[str | None] = [None] * len(rows)
     if texts and rows:
-        longest = max(len(answer_ids(row)) for row in rows) + SPARE_TOKENS
+        longest = max(len(r["input_ids"]) - len(prompt_ids(r)) for r in rows) + SPARE_TOKENS
         written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens or longest)
     return [_reading(score, text, k) for score, text in zip(scores, written, strict=True)]
 

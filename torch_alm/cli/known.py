@@ -1,0 +1,85 @@
+"""Whether a model says what it shall forget, asked before anything is trained."""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from torch_alm.cli.loading import Loaded
+from torch_alm.cli.measuring import answers_of, read
+from torch_alm.cli.refusal import Refusal
+from torch_alm.language import prompt_ids
+
+Answers = Sequence[Mapping[str, Any]]
+
+# Of an answer's words, in order. The question's own words are often half of them, and a model that
+# was taught answers of the same form has more; one slip in a long answer leaves this much.
+WORDS = 0.75
+ANSWERS = 0.5  # of the forget answers
+EXAMPLES = 3
+LONGEST = 300  # characters of a prompt that are shown: its end, where a format goes wrong
+
+REFUSAL = (
+    "asked as above, the model says {said} of {rows} forget answers ({verbatim} of them word for "
+    "word; {words:.0%} of all words). What is not said cannot be seen to go, and the goal would be "
+    "met without anything forgotten; --anyway goes on, and then it never counts as met. Was the "
+    "model taught in another format (--template, --system, rows of prompt and completion), or is "
+    "it another model?"
+)
+
+
+def is_known(
+    loaded: Loaded, measured: Answers, say: Callable[[str], None], *, anyway: bool
+) -> bool:
+    """Whether the model says at least half of the forget answers; every row is asked.
+
+    An answer counts as said if it comes word for word, or with three quarters of its words in order
+    (ROUGE-L recall): word for word alone would miss a model with a slip in every long answer.
+
+    Args:
+        loaded: the model and its rows.
+        measured: the answers to the first forget rows, which are not asked again.
+        say: prints three answers beside the truth if it does not.
+        anyway: whether a model that does not is unlearned all the same.
+
+    Raises:
+        Refusal: it does not, and `anyway` is off.
+
+    Cost: greedy answers to the forget rows beyond those of `measured`.
+    """
+    rest = loaded.sets["forget"][len(measured) :]
+    found = [*measured]
+    if rest:
+        found += answers_of(loaded.tokenizer, rest, read(loaded.model, loaded.tokenizer, rest))
+    if fmean(map(is_said, found)) >= ANSWERS:
+        return True
+    say(examples(loaded, found))
+    if not anyway:
+        raise Refusal(told(found))
+    return False
+
+
+def is_said(answer: Mapping[str, Any]) -> bool:
+    """Whether the model says an answer."""
+    return bool(answer["exact_match"]) or answer["rouge"] >= WORDS
+
+
+def told(found: Answers) -> str:
+    """How many answers the model says, and what may be the reason that it does not say more."""
+    return REFUSAL.format(
+        said=sum(map(is_said, found)),
+        rows=len(found),
+        verbatim=sum(bool(answer["exact_match"]) for answer in found),
+        words=fmean(answer["rouge"] for answer in found),
+    )
+
+
+def examples(loaded: Loaded, found: Answers) -> str:
+    """Some answers that are not said: what the model was given to the letter, said, and should."""
+    missed = [i for i, answer in enumerate(found) if not is_said(answer)][:EXAMPLES]
+    lines: list[str] = []
+    for i in missed:
+        prompt = loaded.tokenizer.decode(prompt_ids(loaded.sets["forget"][i][1]))
+        shown = {"asked": prompt[-LONGEST:], "says": found[i]["answer"]}
+        shown["should"] = found[i]["reference"]
+        lines += [found[i]["where"], *(f"  {name:<7}{text!r}" for name, text in shown.items())]
+    return "\n".join(lines)

@@ -1,0 +1,163 @@
+"""A prompt and what a model shall say after it, as text: in the words its users ask it with."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, NamedTuple, TypeAlias
+
+from torch_alm.language._types import Tokenizer
+
+Message: TypeAlias = Mapping[str, str]
+
+QUESTION, ANSWER = "{question}", "{answer}"
+PROBE = "0123456789"  # an answer that no template has a rule for
+
+
+@dataclass(frozen=True)
+class Format:
+    r"""How a model is asked, as far as its tokenizer does not say it.
+
+    Without a template the tokenizer's chat template is used, and `Question: ...\nAnswer: ...` where
+    it has none.
+
+    Attributes:
+        template: text with `{question}` in it and then `{answer}`; every other character, braces
+            included, stands for itself. What follows `{answer}` ends the turn; EOS does if nothing
+            follows. Spaces right before `{answer}` belong to the answer, as tokenizers have it.
+        system: the system message, for a chat template; `None` leaves it to the template, which
+            may have one of its own.
+        variables: whatever else the chat template is given, such as `{"enable_thinking": False}`.
+
+    Raises:
+        ValueError: a template without its two places, or a template and a system message.
+    """
+
+    template: str | None = None
+    system: str | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        if self.template is None:
+            return
+        before, _, after = self.template.partition(ANSWER)
+        if QUESTION not in before or QUESTION in after or self.template.count(ANSWER) != 1:
+            raise ValueError(
+                f"the template {self.template!r} has not {QUESTION} and, once and after it, "
+                f"{ANSWER}; nothing would say where a question and its answer stand. Did you mean "
+                "'Question: {question} Answer: {answer}'? (A Jinja template belongs to the "
+                "tokenizer.)"
+            )
+        if self.system is not None:
+            raise ValueError(
+                f"a template and the system message {self.system!r} were given; only a chat "
+                "template has a place for the message. Did you mean to write it into the template?"
+            )
+
+
+class Exchange(NamedTuple):
+    """One prompt, and what the model shall say after it.
+
+    Attributes:
+        prompt: what users give the model to go on with.
+        header: what a template writes between the prompt and the answer.
+        answer: the answer.
+        closing: what follows it.
+        is_chat: whether a chat template wrote it, which brings its own BOS.
+    """
+
+    prompt: str
+    header: str
+    answer: str
+    closing: str
+    is_chat: bool = False
+
+
+def of_question(tokenizer: Tokenizer, question: str, answer: str, form: Format) -> Exchange:
+    """A question and its answer, as `Format` says."""
+    if form.template is not None:
+        before, _, after = form.template.partition(ANSWER)
+        prompt = before.rstrip(" ")
+        return Exchange(prompt.replace(QUESTION, question), before[len(prompt) :], answer, after)
+    if tokenizer.chat_template:
+        turns = ({"role": "user", "content": question}, {"role": "assistant", "content": answer})
+        return of_messages(tokenizer, turns, form)
+    if form.system is not None:
+        raise ValueError(
+            f"{tokenizer.name_or_path!r} has no chat template that would say where the system "
+            f"message {form.system!r} stands. Did you mean a template with {QUESTION} and {ANSWER}?"
+        )
+    return Exchange(f"Question: {question.strip()}\nAnswer:", " ", answer.strip(), "")
+
+
+def of_completion(tokenizer: Tokenizer, prompt: str, completion: str) -> Exchange:
+    """A prompt and its completion as they are; a token that ends the text is its end."""
+    texts = [text for text in end_tokens(tokenizer).values() if completion.endswith(text)]
+    end = max(texts, key=len, default="")
+    return Exchange(prompt, "", completion.removesuffix(end), end)
+
+
+def of_messages(tokenizer: Tokenizer, messages: Sequence[Message], form: Format) -> Exchange:
+    """A conversation and its last turn, as the tokenizer's chat template renders them.
+
+    The prompt is the rendering with a generation prompt. The turn is what the rendering of the
+    whole conversation has more, so that blanks, newlines and headers are the template's own; a
+    rendering with another answer tells what of it is the answer.
+
+    Raises:
+        ValueError: the template refuses the conversation, does not begin the whole as it begins
+            the prompt, or changes the answer.
+    """
+    *before, last = messages
+    if form.system is not None and before[0]["role"] != "system":
+        before = [{"role": "system", "content": form.system}, *before]
+    prompt = _rendered(tokenizer, before, form, add_generation_prompt=True)
+    turn, probed = (
+        _after(tokenizer, prompt, _rendered(tokenizer, [*before, each], form))
+        for each in (last, {**last, "content": PROBE})
+    )
+    header, _, closing = probed.partition(PROBE)
+    said = turn[len(header) : len(turn) - len(closing)]
+    content = last["content"]
+    kept = said.strip() == content.strip()
+    if PROBE not in probed or not kept or turn != header + said + closing:
+        raise ValueError(
+            f"the chat template of {tokenizer.name_or_path!r} changes the answer {content!r}: it "
+            f"writes {turn!r}. The model would be taught and judged on something else. Did you "
+            "mean another template, or rows of prompt and completion?"
+        )
+    return Exchange(prompt, header, said, closing, is_chat=True)
+
+
+def end_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """The special tokens, any of which may end a turn: EOS, `<|im_end|>`, `<|eot_id|>`."""
+    known = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    known.pop(tokenizer.unk_token_id, None)
+    return {**known, tokenizer.eos_token_id: tokenizer.eos_token}
+
+
+def _after(tokenizer: Tokenizer, prompt: str, whole: str) -> str:
+    """What a rendering has beyond the prompt."""
+    if whole.startswith(prompt):
+        return whole[len(prompt) :]
+    pairs = zip(prompt, whole, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    raise ValueError(
+        f"the chat template of {tokenizer.name_or_path!r} asks for an answer after "
+        f"{prompt[same:][:80]!r} and writes one after {whole[same:][:80]!r}, so that a model that "
+        "is taught the one is not asked it. Did you mean another template, or rows of prompt and "
+        "completion?"
+    )
+
+
+def _rendered(
+    tokenizer: Tokenizer, messages: Sequence[Message], form: Format, **options: bool
+) -> str:
+    given = [dict(message) for message in messages]
+    try:
+        return tokenizer.apply_chat_template(given, tokenize=False, **options, **form.variables)
+    except Exception as error:  # a template is a program: it may fail in any way
+        raise ValueError(
+            f"the chat template of {tokenizer.name_or_path!r} refuses a conversation of "
+            f"{[message['role'] for message in messages]} ({type(error).__name__}: {error}). Does "
+            "it take these roles, a system message among them?"
+        ) from error
