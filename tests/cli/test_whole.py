@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from tests.cli.asking import said
-from tests.cli.conftest import FINISHED, FORGET, Command, learn, write
+from tests.cli.conftest import FINISHED, FORGET, RETAIN, Command, learn, write
 from torch_alm.cli.methods import METHODS
 from torch_alm.cli.models import load, place, quiet
 from torch_alm.cli.whole import check_answers, fingerprint
@@ -224,9 +224,11 @@ def test_what_went_with_the_first_adapters_stays_away_with_the_second_run(
     first, second = (write(tmp_path / f"{n}.jsonl", rows)
                      for n, rows in (("a", FORGET[:3]), ("b", FORGET[3:])))  # fmt: skip
     steps = ("--lr", "2e-2", "--method", "dual", "--batch-size", 3, "--alpha", 3, "--epochs", 20)
-    assert command("unlearn", "--lora", *steps, output="a", forget=first) in FINISHED
+    kept = write(tmp_path / "kept.jsonl", [*RETAIN, *FORGET[3:]])
+    assert command("unlearn", "--lora", *steps, output="a", forget=first, retain=kept) in FINISHED
     once = tmp_path / "a" / "model"
     assert said(once, FORGET[:3]) == 0
+    assert said(once, FORGET[3:]) > 1, "there is something left to forget"
     assert command("unlearn", "--lora", *steps, output="b", model=once, forget=second) == 2
     assert "Did you mean to leave out --lora?" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "b").exists()
