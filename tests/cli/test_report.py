@@ -294,7 +294,7 @@ def test_rows_are_encoded_as_their_kind_says_up_to_the_length_asked_for(tokenize
     assert encode_entries(tokenizer, entries, 13, form) == [
         (entry, row) for entry, rows in zip(entries, expected, strict=True) for row in rows
     ]
-    assert [len(rows) for rows in expected] == [2, 2, 2, 1, 2]
+    assert [len(rows) for rows in expected] == [2, 1, 1, 1, 1]
 
 
 def test_rows_of_every_kind(command: Command, tmp_path: Path) -> None:
