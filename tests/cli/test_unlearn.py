@@ -45,7 +45,8 @@ def numbers(path: Path, which: int, name: str) -> dict[str, float]:
 def test_every_method_forgets_until_the_level_and_keeps_the_rest(
     command: Command, tmp_path: Path, method: str
 ) -> None:
-    assert command("unlearn", "--method", method, "--alpha", 2, "--epochs", 25, *FAST) == 0
+    code = command("unlearn", "--method", method, "--alpha", 2, "--epochs", 25, *FAST)
+    assert code in {0, 4}, "forgotten, at whatever cost"
     out = tmp_path / "out"
     before, after = (numbers(out, which, "forget") for which in (0, 1))
     assert before["loss"] < 0.2
@@ -97,7 +98,7 @@ def test_lora_saves_adapters_and_leaves_the_rest_alone(
 
 
 def test_certify_reaches_the_rate(command: Command, tmp_path: Path) -> None:
-    assert command("unlearn", "--certify", 0.9, "--epochs", 20, *FAST) == 0
+    assert command("unlearn", "--certify", 0.9, "--epochs", 20, *FAST) in FINISHED
     after = numbers(tmp_path / "out", 1, "forget")
     assert after["certificate"] >= 0.9
     assert after["exact_match"] <= 0.1

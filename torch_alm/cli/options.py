@@ -81,7 +81,7 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told = "forget until this share of answers is certified not to be said word for word"
     level.add_argument("--certify", type=float, metavar="RATE", help=told)
     told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "
-    told += "tenth of the retain answers or of their words is lost, or 0.25 nats"
+    told += "tenth of the retain answers or of their words is lost, or 0.1 nats"
     add("--max-retain-loss", type=_positive, metavar="X", help=told)
     told = "go on though the model does not say the forget answers; no goal counts as met then"
     add("--anyway", action="store_true", help=told)

@@ -13,7 +13,7 @@ Reason: TypeAlias = Literal["level", "said", "words", "unmeasured", "not known b
 CODES: dict[Outcome, int] = {"met": 0, "not met": 3, "met at a cost": 4}
 SAID_SHARE = 100  # of so many answers one may still be said, and none of fewer
 COST = 0.1  # share of the retain answers, and of their words, that may go
-COST_LOSS = 0.25  # nats per token: a perplexity higher by about a quarter
+COST_LOSS = 0.1  # nats per token: a perplexity higher by a tenth
 ERRORS = 2.0  # standard errors within which a measured level is reached
 ROUNDING = 1e-9
 UNKNOWN = (
@@ -94,7 +94,7 @@ def judge(seen: Evidence) -> Verdict:
     The goal is met if its measure is reached over all forget rows, every row was measured, the
     original model knew them, at most one answer in a hundred (none of fewer) is still said, and no
     more of their words than the goal allows. It is met at a cost if the retain rows lost more than
-    their limit: `max_retain_loss`, or else a tenth of the answers or words, or 0.25 nats.
+    their limit: `max_retain_loss`, or else a tenth of the answers or words, or 0.1 nats.
     """
     missed, costly = reasons(seen), is_costly(seen)
     outcome: Outcome = "not met" if missed else "met at a cost" if costly else "met"
