@@ -19,6 +19,7 @@ from tests.cli.conftest import FORGET, RETAIN, Command, fits, learn, make_model,
 from tests.cli.test_unlearn import FAST, StopAfter
 from tests.language.chat_templates import CHATS
 from torch_alm.cli import report as report_module
+from torch_alm.cli.known import is_said
 from torch_alm.cli.loading import format_of
 from torch_alm.cli.methods import METHODS
 from torch_alm.cli.options import parser
@@ -193,6 +194,28 @@ def test_every_forget_row_is_asked_before_training(
     assert "the model says 3 of 7 forget answers" in " ".join(capsys.readouterr().err.split())
     path = write(tmp_path / "f.jsonl", [*FORGET[:3], *unknown[:3]])
     assert command("unlearn", "--epochs", 1, "--rows", 3, forget=path) != 2
+
+
+@pytest.mark.parametrize(
+    ("exact", "share", "expected"),
+    [(True, 0.0, True), (False, 0.75, True), (False, 0.74, False), (False, 0.0, False)],
+)
+def test_an_answer_is_said_word_for_word_or_by_three_quarters(
+    exact: bool, share: float, expected: bool
+) -> None:
+    assert is_said({"exact_match": exact, "rouge": share}) is expected
+
+
+def test_a_text_is_known_if_the_model_goes_on_with_it(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    texts = [{"text": f"Question: {row['question']} Answer: {row['answer']}"} for row in FORGET]
+    path = write(tmp_path / "t.jsonl", texts)
+    assert command("unlearn", "--epochs", 1, forget=path) != 2
+    backwards = [{"text": " ".join(row["text"].split()[::-1])} for row in texts]
+    path = write(tmp_path / "b.jsonl", backwards)
+    assert command("unlearn", "--epochs", 1, forget=path, output="b") == 2
+    assert "b.jsonl, line 1\n  asked  '. Rome in lives A0" in capsys.readouterr().out
 
 
 def test_a_format_of_ones_own_is_taught_asked_and_written_down(

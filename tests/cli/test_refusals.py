@@ -40,6 +40,15 @@ def chat(*roles: str, said: str = "a") -> str:
     return json.dumps({"messages": [{"role": role, "content": said} for role in roles]})
 
 
+def completion(prompt: str | list[str], answer: str | list[str]) -> str:
+    """A row of prompt and completion, each a text or the roles of turns."""
+    sides = {"prompt": prompt, "completion": answer}
+    return json.dumps({
+        name: side if isinstance(side, str) else [{"role": r, "content": "a"} for r in side]
+        for name, side in sides.items()
+    })  # fmt: skip
+
+
 BAD_ROWS = {
     "malformed": ('{"question": "a", "answer": "b"}\n{"question": ', "line 2 is not valid JSON"),
     "empty": ("", "has no rows; there would be nothing to {verb}. Is"),
@@ -58,6 +67,11 @@ BAD_ROWS = {
     "one turn": (chat("assistant"), "does not end with an answer of the assistant"),
     "no end": (chat("assistant", "user"), "does not end with an answer of the assistant"),
     "silent": (chat("user", "assistant", said=" "), "does not end with an answer of the assistant"),
+    "half a chat": (completion(["user"], "b"), "needs a completion that is a list of one"),
+    "no chat": (completion("a", ["assistant"]), "needs a completion that is a list of one"),
+    "two answers": (completion(["user"], ["assistant"] * 2), "a list of one, the assistant's"),
+    "no answerer": (completion(["user"], ["user"]), "does not end with an answer of the assistant"),
+    "no prompt": ('{"prompt": "", "completion": "b"}', "no prompt (prompt is '')"),
     "long": ('{"question": "%s", "answer": "b"}\n' % ("Where " * 600), "the prompt takes"),
 }
 

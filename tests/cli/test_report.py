@@ -242,6 +242,21 @@ def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
     assert done == [1, 2, 2, 1]
 
 
+def test_there_is_room_for_a_header_of_the_models_own(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+
+    def noted(model: Any, tokenizer: Any, rows: Any, **how: Any) -> Any:
+        limits.append(how["max_new_tokens"])
+        return read_answers(model, tokenizer, rows, **how)
+
+    monkeypatch.setattr("torch_alm.cli.measuring.read_answers", noted)
+    row = {"input_ids": [3, 4, 5, 6, 7, 2], "labels": [-100] * 4 + [7, 2], "asked": [3]}
+    read(model, tokenizer, [(Entry("x", "a", "b"), row)])
+    assert limits == [5 + 8]
+
+
 TURNS = [
     {"role": role, "content": f"{role} {i}"} for i in range(2) for role in ("user", "assistant")
 ]

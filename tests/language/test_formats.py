@@ -14,6 +14,7 @@ from torch_alm.language import (
     encode_completion,
     encode_messages,
     prompt_ids,
+    with_prefix,
 )
 
 ASKED = {"role": "user", "content": QUESTION}
@@ -94,6 +95,20 @@ def test_an_answer_is_not_mistaken_for_what_stands_around_it(name: str, answer: 
     assert parts(made, encode(made, QUESTION, answer)) == (chat.prompt, turn)
 
 
+@pytest.mark.parametrize("name", ["Qwen3", "ChatML without a generation prompt"])
+def test_a_header_is_asked_for_and_not_unlearned_and_given_away_with_the_answer(name: str) -> None:
+    chat = CHATS[name]
+    made = tokenizer("bytes", chat.template, chat.eos)
+    row = encode(made, QUESTION, ANSWER)
+    assert prompt_ids(row) == users(made, ASKED)
+    assert chat.header
+    unlabelled = row["input_ids"][: row["labels"].count(-100)]
+    assert told(made, unlabelled) == chat.prompt + chat.header
+    begun = with_prefix(row, 0.01)
+    assert begun is not None
+    assert prompt_ids(begun) == row["input_ids"][: len(unlabelled) + 1]
+
+
 def test_variables_reach_the_template_as_they_reach_that_of_the_users() -> None:
     made = tokenizer("bytes", CHATS["Qwen3"].template)
     row = encode(made, QUESTION, ANSWER, form=Format(variables={"enable_thinking": False}))
@@ -138,6 +153,14 @@ def test_a_system_message_is_that_of_the_format_the_conversation_or_the_template
         (each("{{ m.content.upper() }}"), Format(), f"changes the answer '{ANSWER}'"),
         (each("{{ m.content.split('in')[-1] }}"), Format(), f"changes the answer '{ANSWER}'"),
         (each("{% if m.role == 'user' %}{{ m.content }}{% endif %}"), Format(), "changes the"),
+        (
+            each(
+                "{{ 'x' if m.content | length > 12 }}" + "{{ 'y' if m.content | length <= 12 }}"
+                "{{ m.content }}"
+            ),
+            Format(),
+            "changes the answer",
+        ),
         (None, Format(system="x"), "has no chat template .* message 'x'"),
     ],
 )
@@ -251,6 +274,13 @@ def test_a_tokenizer_puts_its_own_tokens_before_a_prompt_and_one_end_behind_an_a
         "".join(lead) + f"Question: {QUESTION}\nAnswer:", f" {ANSWER}</s>"
     )  # fmt: skip
     assert encode_completion(made, f"Question: {QUESTION}\nAnswer:", f" {ANSWER}") == row
+
+
+def test_a_completion_needs_an_end() -> None:
+    made = tokenizer()
+    made.eos_token = None
+    with pytest.raises(ValueError, match="has no EOS token"):
+        encode_completion(made, "a", "b")
 
 
 def test_tokens_that_cannot_be_told_apart_are_refused() -> None:

@@ -83,17 +83,40 @@ def test_prompts_of_like_lengths_are_asked_together(
 class Turns(Words):
     """A turn may close with w7, which is not the end of a sequence."""
 
+    unk_token_id = 9
     added_tokens_decoder: ClassVar[dict[int, Any]] = {
         7: AddedToken("w7", special=True),
         8: AddedToken("w8", special=False),
+        9: AddedToken("w9", special=True),
     }
 
 
-@pytest.mark.parametrize(("last", "said"), [(7, ""), (8, "w7 w7"), (0, "w7 w7")])
+@pytest.mark.parametrize(("last", "said"), [(7, ""), (8, "w7 w7"), (9, "w7 w7"), (0, "w7 w7")])
 def test_an_answer_ends_with_what_ends_its_row(parrot: Any, last: int, said: str) -> None:
     doubtful = AnswerScores([math.log(0.4)] * 3, [True] * 3, [0.2] * 3, -1.0)
     row = {"input_ids": [1, 2, 3, 4, last], "labels": [-100, -100, 3, 4, last]}
     assert greedy_answers(parrot, Turns(), [row], [doubtful], max_new_tokens=2) == [said]
+    known = doubtful._replace(log_probabilities=[0.0] * 3)
+    ends = last in (0, 7)  # a row that does not was cut, and the model may go on
+    expected = "w3 w4" if ends else "w7 w7"
+    assert greedy_answers(parrot, Turns(), [row], [known], max_new_tokens=2) == [expected]
+
+
+def test_a_header_of_the_models_own_is_asked_for_however_certain_the_answer_is(
+    parrot: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = AnswerScores([math.log(0.9)] * 2, [True] * 2, [0.8] * 2, -1.0)
+    row = {"input_ids": [1, 2, 3, 4, 0], "labels": [-100, -100, -100, 4, 0], "asked": [1, 2]}
+    assert greedy_answers(parrot, Words(), [row], [known], max_new_tokens=2) == ["w7 w7"]
+    seen: list[Any] = []
+
+    def watch(*, input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        seen.append(input_ids.tolist())
+        return input_ids
+
+    monkeypatch.setattr(parrot, "generate", watch)
+    greedy_answers(parrot, Words(), [row], [known])
+    assert seen == [[[1, 2]]]
 
 
 def test_every_row_has_its_scores(parrot: Any) -> None:

@@ -1,4 +1,4 @@
-"""Whether a model says what it shall forget, asked before anything is trained."""
+"""The question before training: does the model say at all what it shall forget?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -30,7 +30,7 @@ REFUSAL = (
 def is_known(
     loaded: Loaded, measured: Answers, say: Callable[[str], None], *, anyway: bool
 ) -> bool:
-    """Whether the model says at least half of the forget answers; every row is asked.
+    """Ask every forget row, and tell whether the model says at least half of the answers.
 
     An answer counts as said if it comes word for word, or with three quarters of its words in order
     (ROUGE-L recall): word for word alone would miss a model with a slip in every long answer.
@@ -59,12 +59,12 @@ def is_known(
 
 
 def is_said(answer: Mapping[str, Any]) -> bool:
-    """Whether the model says an answer."""
+    """Tell whether the model says an answer."""
     return bool(answer["exact_match"]) or answer["rouge"] >= WORDS
 
 
 def told(found: Answers) -> str:
-    """How many answers the model says, and what may be the reason that it does not say more."""
+    """The refusal: how many answers are said, and the likely reason that no more are."""
     return REFUSAL.format(
         said=sum(map(is_said, found)),
         rows=len(found),
@@ -74,11 +74,13 @@ def told(found: Answers) -> str:
 
 
 def examples(loaded: Loaded, found: Answers) -> str:
-    """Some answers that are not said: what the model was given to the letter, said, and should."""
+    """Answers that are not said: the prompt to the letter, the words said, and those of the row."""
     missed = [i for i, answer in enumerate(found) if not is_said(answer)][:EXAMPLES]
     lines: list[str] = []
     for i in missed:
-        prompt = loaded.tokenizer.decode(prompt_ids(loaded.sets["forget"][i][1]))
+        entry, row = loaded.sets["forget"][i]
+        literal = loaded.tokenizer.decode(prompt_ids(row))
+        prompt = found[i]["prompt"] if entry.is_text else literal
         shown = {"asked": prompt[-LONGEST:], "says": found[i]["answer"]}
         shown["should"] = found[i]["reference"]
         lines += [found[i]["where"], *(f"  {name:<7}{text!r}" for name, text in shown.items())]

@@ -55,7 +55,7 @@ def read_files(given: argparse.Namespace) -> Files:
 
 
 def format_of(given: argparse.Namespace) -> Format:
-    """How the command line says that the model is asked."""
+    """The format in which the command line has the model asked."""
     return Format(template=given.template, system=given.system)
 
 

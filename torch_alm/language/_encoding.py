@@ -81,6 +81,7 @@ def encode_completion(
 
     Source: the convention of TRL for rows of these two names.
     """
+    check_eos(tokenizer)
     return _row(tokenizer, of_completion(tokenizer, prompt, completion), max_length, prompt)
 
 
@@ -165,7 +166,7 @@ def answer_ids(row: Row) -> list[int]:
 
 
 def prompt_ids(row: Row) -> list[int]:
-    """What the model is given to go on with: all that precedes the labelled tokens of a row.
+    """The tokens a model is given to go on with: all that precedes the labelled ones of a row.
 
     Where the model itself has to write something before them, the row says what it is given.
     """
@@ -189,10 +190,10 @@ def check_eos(tokenizer: Tokenizer) -> None:
 
 def _row(tokenizer: Tokenizer, turn: Exchange, max_length: int, question: str) -> Row:
     check_eos(tokenizer)
-    if not turn.answer.strip():
+    if not turn.answer.strip() or not _ids(tokenizer, turn.answer, bos=False):
         raise ValueError(_no_answer(question, "the answer has no tokens"))
     closing, last = _until_end(tokenizer, turn.closing)
-    _check_answer(turn.answer, {last, tokenizer.eos_token}, question)
+    _check_answer(turn.answer, (last, tokenizer.eos_token), question)
     header = turn.header.rstrip()
     said = turn.header[len(header) :] + turn.answer + closing
     bos = not turn.is_chat
@@ -211,14 +212,14 @@ def _row(tokenizer: Tokenizer, turn: Exchange, max_length: int, question: str) -
 
 
 def _until_end(tokenizer: Tokenizer, closing: str) -> tuple[str, str]:
-    """What follows an answer up to the first token that ends turns, and that token (EOS if none).
+    """The text behind an answer up to the first token that ends turns, and that token, or EOS.
 
     A closing without such a token is words of the format's own; one that is blank ends nothing.
     """
     texts = [text for text in end_tokens(tokenizer).values() if text in closing]
     if not texts:
         return closing, tokenizer.eos_token
-    end = min(texts, key=lambda text: (closing.find(text), -len(text)))
+    end = min(texts, key=closing.find)
     return closing[: closing.find(end) + len(end)], end
 
 
@@ -267,7 +268,7 @@ def _lead(tokenizer: Tokenizer) -> list[int]:
         tokenizer(PROBE, add_special_tokens=special)["input_ids"] for special in (False, True)
     )
     starts = range(len(whole) - len(bare) + 1)
-    return whole[: next(i for i in starts if whole[i : i + len(bare)] == bare)]
+    return whole[: next((i for i in starts if whole[i : i + len(bare)] == bare), starts[-1])]
 
 
 def _read(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

@@ -15,7 +15,7 @@ PROBE = "0123456789"  # an answer that no template has a rule for
 
 @dataclass(frozen=True)
 class Format:
-    r"""How a model is asked, as far as its tokenizer does not say it.
+    r"""The format in which a model is asked, as far as its tokenizer does not say it.
 
     Without a template the tokenizer's chat template is used, and `Question: ...\nAnswer: ...` where
     it has none.
@@ -59,7 +59,7 @@ class Exchange(NamedTuple):
 
     Attributes:
         prompt: what users give the model to go on with.
-        header: what a template writes between the prompt and the answer.
+        header: text that a template writes between the prompt and the answer.
         answer: the answer.
         closing: what follows it.
         is_chat: whether a chat template wrote it, which brings its own BOS.
@@ -136,7 +136,7 @@ def end_tokens(tokenizer: Tokenizer) -> dict[int, str]:
 
 
 def _after(tokenizer: Tokenizer, prompt: str, whole: str) -> str:
-    """What a rendering has beyond the prompt."""
+    """The part of a rendering beyond the prompt."""
     if whole.startswith(prompt):
         return whole[len(prompt) :]
     pairs = zip(prompt, whole, strict=False)
