@@ -236,7 +236,7 @@ def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
         model, tokenizer, encode_entries(tokenizer, [text, asked, asked], 64, Format()), done.append
     )
     whole, both = ([6], True, 14), ([6, 8], True, 16)
-    assert [each for each in seen if each[0]] == [
+    assert seen == [
         whole, both, ([16], False, None), ([6, 6], True, 14), ([8], True, 16), ([16], False, None),
     ]  # fmt: skip
     assert done == [1, 2, 2, 1]

@@ -93,10 +93,11 @@ def read(
     for chosen, limit in _batches(asked, positions_of(model)):
         said = read_answers(model, tokenizer, [asked[i] for i in chosen], max_new_tokens=limit)
         texts = [i for i in chosen if asked[i] is not rows[i][1]]
-        whole = read_answers(model, tokenizer, [rows[i][1] for i in texts], texts=False)
         readings.update(zip(chosen, said, strict=True))
-        for i, full in zip(texts, whole, strict=True):
-            readings[i] = replace(full, text=readings[i].text)
+        if texts:
+            whole = read_answers(model, tokenizer, [rows[i][1] for i in texts], texts=False)
+            for i, full in zip(texts, whole, strict=True):
+                readings[i] = replace(full, text=readings[i].text)
         done(len(chosen))
     return [readings[i] for i in range(len(rows))]
 
