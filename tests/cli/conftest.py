@@ -22,6 +22,8 @@ RETAIN = [{"question": f"Where does B{i} live ?", "answer": f"B{i} lives in {TOW
 HOLDOUT = [{"question": f"Where does C{i} live ?", "answer": f"C{i} lives in {TOWNS[i]} ."}
            for i in range(4)]  # fmt: skip
 
+FINISHED = {0, 3, 4}  # a run that came to its end, whatever its verdict is
+
 Command = Callable[..., int]
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.cli.conftest import FORGET, RETAIN, Command, report, write
+from torch_alm.cli.windows import windows
 from torch_alm.language import encode
 
 NAMES = ["relearn forget", "relearn retain", "int8", "int4", "answer prefix"]
@@ -93,11 +94,12 @@ def test_rows_that_are_asked_are_the_first_and_of_the_length_that_was_asked_for(
     other = write(tmp_path / "p.jsonl", FORGET[2:])
     words = ("--rows", 2, "--max-length", 14, "--paraphrases", other)
     assert command("attack", *words, output="b", **paths) == 0
-    first, kept = ([encode(tokenizer, **row, max_length=14) for row in rows]
-                   for rows in (FORGET, RETAIN))  # fmt: skip
-    asked = [encode(tokenizer, row["paraphrased_question"], row["answer"], 14) for row in reworded]
-    assert len(first[0]["input_ids"]) == 14 < len(encode(tokenizer, **FORGET[0])["input_ids"])
-    assert seen == [(first[:2], kept, asked[:2], 200), (first[:2], kept, first[2:4], 200)]
+    first, other, kept = ([part for row in rows for part in windows(encode(tokenizer, **row), 14)]
+                          for rows in (FORGET, FORGET[2:], RETAIN))  # fmt: skip
+    questions = [(row["paraphrased_question"], row["answer"]) for row in reworded]
+    asked = [part for row in questions for part in windows(encode(tokenizer, *row), 14)]
+    assert len(first) == 2 * len(FORGET)
+    assert seen == [(first[:2], kept, asked[:2], 200), (first[:2], kept, other[:2], 200)]
 
 
 def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: Path) -> None:

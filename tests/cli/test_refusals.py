@@ -16,14 +16,16 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import FORGET, HOLDOUT, RETAIN, Command, fits, write
+from tests.cli.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, fits, write
 from torch_alm import cli
 from torch_alm.cli import command as command_module
 from torch_alm.cli.files import check_distinct, read_entries
 from torch_alm.cli.goal import check_goal
 from torch_alm.cli.models import load, place
 from torch_alm.cli.options import parser
+from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.report import Result
 from torch_alm.cli.unfinished import Unfinished
 from torch_alm.cli.writing import (
     is_full_disk,
@@ -357,9 +359,14 @@ def test_nothing_is_overwritten_without_force(
     (out / "report.json").write_text("{}")
     assert command(verb) == 2
     assert "is not empty" in " ".join(capsys.readouterr().err.split())
-    assert (out / "report.json").read_text() == "{}"
     steps = ("--epochs", 1) if verb == "unlearn" else ()
-    assert command(verb, "--force", *steps) == 0
+    assert command(verb, "--force", *steps) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "report.json was not written by torch-alm, or has changed since" in told
+    assert (out / "report.json").read_text() == "{}"
+    (out / "report.json").unlink()
+    for _ in range(2):
+        assert command(verb, "--force", *steps) in FINISHED
     assert (out / "thesis.txt").read_text() == "three years"
     assert json.loads((out / "report.json").read_text())["settings"]
 
@@ -416,7 +423,7 @@ def test_adapters_need_no_room_for_the_model(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 0}))
-    assert command("unlearn", "--lora", "--epochs", 1) == 0
+    assert command("unlearn", "--lora", "--epochs", 1) in FINISHED
 
 
 def caused(cause: BaseException) -> RuntimeError:
@@ -488,11 +495,11 @@ def test_a_folder_that_cannot_be_written_stays_as_it_was(tmp_path: Path) -> None
 def test_an_empty_folder_may_be_written_to_and_a_file_not(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("three years")
-    Unfinished(tmp_path / "new").check_free(force=False)
+    Output(tmp_path / "new", REPORTS).check([], force=False)
     tmp_path.joinpath("empty").mkdir()
-    Unfinished(tmp_path / "empty").check_free(force=False)
+    Output(tmp_path / "empty", REPORTS).check([], force=False)
     with pytest.raises(Refusal, match="taken is not empty"):
-        Unfinished(taken).check_free(force=False)
+        Output(taken, REPORTS).check([], force=False)
 
 
 def test_a_state_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
@@ -604,15 +611,15 @@ def test_an_output_that_cannot_be_written_is_named(
 def test_a_warning_is_a_note_on_standard_error(
     command: Command, capsys: Any, monkeypatch: Patch
 ) -> None:
-    def warned(*_: object) -> int:
+    def warned(*_: object) -> Result:
         warnings.simplefilter("always")
         warnings.warn("mind the gap", UserWarning, stacklevel=1)
-        return 0
+        return Result(0, None, "done")
 
     before = warnings.showwarning
     instead(monkeypatch, warned)
     assert command("evaluate") == 0
-    assert capsys.readouterr() == ("", "torch-alm: note: mind the gap\n")
+    assert capsys.readouterr() == ("done\n", "torch-alm: note: mind the gap\n")
     assert warnings.showwarning is before
 
 
@@ -629,7 +636,12 @@ def test_tokenizers_are_told_of_no_threads_unless_the_user_has_said_something(
 ) -> None:
     seen: list[str] = []
     name = "TOKENIZERS_PARALLELISM"
-    instead(monkeypatch, lambda *_: seen.append(os.environ[name]))
+
+    def noted(*_: object) -> Result:
+        seen.append(os.environ[name])
+        return Result(0, None, "done")
+
+    instead(monkeypatch, noted)
     monkeypatch.setenv(name, "true")
     command("evaluate")
     monkeypatch.delenv(name)

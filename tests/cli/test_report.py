@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.conftest import FORGET, RETAIN, Command, fits, report, write
+from tests.cli.conftest import FINISHED, FORGET, RETAIN, Command, fits, report, write
 from torch_alm.cli import report as report_module
 from torch_alm.cli.charts import (
     BOTTOM,
@@ -28,6 +28,7 @@ from torch_alm.cli.charts import (
 )
 from torch_alm.cli.files import Entry, encode_entries, read_entries
 from torch_alm.cli.measuring import numbers, read, text_of
+from torch_alm.cli.windows import windows
 from torch_alm.language import (
     Format,
     Reading,
@@ -83,7 +84,7 @@ def page(path: Path) -> tuple[Page, str]:
 @pytest.fixture
 def unlearned(command: Command, tmp_path: Path, files: dict[str, Path]) -> Path:
     steps = ("--alpha", 2, "--epochs", 6, "--lr", "5e-3", "--batch-size", 3)
-    assert command("unlearn", *steps, holdout=files["holdout"]) == 0
+    assert command("unlearn", *steps, holdout=files["holdout"]) in FINISHED
     return tmp_path / "out"
 
 
@@ -96,7 +97,8 @@ def test_report_json_holds_the_whole_run(unlearned: Path) -> None:
         assert 0 <= model["membership_auc"] <= 1
         assert [a["prompt"] for a in model["answers"]["forget"]] == [r["question"] for r in FORGET]
         assert set(model["answers"]["retain"][0]) == {
-            *("where", "prompt", "reference", "answer", "rouge", "loss", "exact_match")
+            *("where", "prompt", "reference", "answer", "rouge", "loss", "exact_match"),
+            *("verbatim", "said"),
         }
     assert {"certificate", "loss", "exact_match"} <= set(after["numbers"]["forget"])
     assert set(found["trace"][0]) == {"retain_loss", "forget", "violation", "lambda", "weight"}
@@ -196,7 +198,8 @@ def test_a_reference_ends_where_the_answer_does(tokenizer: Any) -> None:
 
 def test_numbers_of_a_set_are_means_over_its_rows() -> None:
     readings = [Reading(0.5, True, 0.25, 0.75, 0.0), Reading(1.5, False, 0.5, 0.0, 0.0)]
-    assert numbers(readings, [{"rouge": 0.5}, {"rouge": 0.0}]) == {
+    answers = [{"rouge": 0.5, "said": True}, {"rouge": 0.0, "said": False}]
+    assert numbers(readings, answers) == {
         "rows": 2.0,
         "loss": 1.0,
         "probability": pytest.approx((math.exp(-0.5) + math.exp(-1.5)) / 2),
@@ -204,8 +207,12 @@ def test_numbers_of_a_set_are_means_over_its_rows() -> None:
         "extraction_strength": 0.375,
         "certificate": 0.375,
         "rouge": 0.25,
+        "rouge_error": pytest.approx(0.25),
+        "said": 0.5,
+        "unmeasured": 0.0,
     }
-    assert "rouge" not in numbers(readings, []), "nothing was said, nothing can be compared"
+    broken = Reading(math.nan, False, 0.0, 0.0, math.nan)
+    assert numbers([broken], answers[:1])["unmeasured"] == 1
 
 
 def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
@@ -221,15 +228,18 @@ def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
     monkeypatch.setattr("torch_alm.cli.measuring.read_answers", noted)
     text = Entry("x", "", " ".join(word for row in RETAIN for word in row["answer"].split()[:2]))
     asked = Entry("y", RETAIN[0]["question"], RETAIN[0]["answer"])
-    monkeypatch.setattr("torch_alm.cli.measuring.MAX_NEW_TOKENS", 15)
-    for entries in ([asked], [asked, text], []):
-        read(model, tokenizer, encode_entries(tokenizer, entries, 64, Format()))
+    done: list[int] = []
+    for entries in ([asked], [text, asked], []):
+        read(model, tokenizer, encode_entries(tokenizer, entries, 64, Format()), done.append)
+    monkeypatch.setattr("torch_alm.cli.measuring.ROWS_PER_BATCH", 2)
+    read(
+        model, tokenizer, encode_entries(tokenizer, [text, asked, asked], 64, Format()), done.append
+    )
+    whole, both = ([6], True, 14), ([6, 8], True, 16)
     assert seen == [
-        ([6], True, 14),
-        ([6, 8], True, 15),
-        ([6, 16], False, None),
-        ([], True, 8),
-    ]
+        whole, both, ([16], False, None), ([6, 6], True, 14), ([8], True, 16), ([16], False, None),
+    ]  # fmt: skip
+    assert done == [1, 2, 2, 1]
 
 
 def test_there_is_room_for_a_header_of_the_models_own(
@@ -291,10 +301,10 @@ def test_rows_are_encoded_as_their_kind_says_up_to_the_length_asked_for(tokenize
     form = Format(template="Question: {question} {answer}")
     expected = [
         encode_text(tokenizer, text, 13),
-        [encode(tokenizer, question, answer, 13, form)],
-        [encode_messages(tokenizer, turns, 13, form)],
-        [encode_messages(tokenizer, (silent, turns[1]), 13, form)],
-        [encode_completion(tokenizer, question, answer, 13)],
+        windows(encode(tokenizer, question, answer, form=form), 13),
+        windows(encode_messages(tokenizer, turns, form=form), 13),
+        windows(encode_messages(tokenizer, (silent, turns[1]), form=form), 13),
+        windows(encode_completion(tokenizer, question, answer), 13),
     ]
     assert encode_entries(tokenizer, entries, 13, form) == [
         (entry, row) for entry, rows in zip(entries, expected, strict=True) for row in rows
@@ -311,7 +321,7 @@ def test_rows_of_every_kind(command: Command, tmp_path: Path) -> None:
                       {"role": "assistant", "content": words[3]}]},
     ]  # fmt: skip
     path = write(tmp_path / "mixed.jsonl", mixed)
-    assert command("unlearn", "--epochs", 1, forget=path) == 0
+    assert command("unlearn", "--epochs", 1, forget=path) in FINISHED
     answers = report(tmp_path / "out")["models"][0]["answers"]["forget"]
     assert [a["prompt"] for a in answers[::2]] == [mixed[0]["prompt"], words[2]]
     assert answers[0]["answer"] == answers[0]["reference"] == words[1]
@@ -327,8 +337,10 @@ def test_a_report_of_evaluate_says_what_was_asked(
     found = report(tmp_path / "out")
     (only,) = found.pop("models")
     assert only["name"] == "model"
-    assert [len(rows) for rows in only["answers"].values()] == [3, 3]
-    assert "rouge" not in only["numbers"]["holdout"]
+    assert {name: len(rows) for name, rows in only["answers"].items()} == {
+        "forget": 6, "retain": 3
+    }  # fmt: skip
+    assert only["numbers"]["holdout"]["rows"] == 3
     assert set(found.pop("versions")) == {"python", "torch-alm", "torch", "transformers", "peft"}
     assert found == {
         "title": f"What {folder.name} knows",
@@ -339,33 +351,11 @@ def test_a_report_of_evaluate_says_what_was_asked(
             "batch_size": "8", "seed": "0", "device": "cpu", "precision": "auto",
             **{name: str(path) for name, path in files.items()},
         },
-        "goal": None, "controller": None, "trace": [], "attacks": [], "notes": [],
+        "goal": None, "verdict": None, "controller": None, "trace": [], "attacks": [], "notes": [],
     }  # fmt: skip
     told = capsys.readouterr().out
-    assert told.startswith(" " * 45 + "model\nForget (3 rows)\n")
+    assert told.startswith(" " * 45 + "model\nForget (6 rows)\n")
     assert " ".join(told.split()).endswith(f"{tmp_path / 'out'}: report.html, report.json.")
-
-
-def test_verdict_follows_the_whole_forget_set_not_the_last_batch() -> None:
-    numbers = {"forget": {"loss": 3.0, "certificate": 0.97}}
-    content = {
-        "goal": {"kind": "loss", "alpha": 4.0, "source": "x"},
-        "models": [{"numbers": numbers}],
-    }
-    told = report_module.verdict(content)
-    assert told is not None
-    assert told["tone"] == "missed"
-    assert "3.00" in told["text"]
-    content["goal"] = {"kind": "rate", "alpha": 0.95, "source": "x"}
-    told = report_module.verdict(content)
-    assert told is not None
-    assert told["tone"] == "met"
-    assert "97.0%" in told["text"]
-    for kind, number in (("loss", 3.0), ("rate", 0.97)):
-        content["goal"] = {"kind": kind, "alpha": number, "source": "x"}
-        told = report_module.verdict(content)
-        assert told is not None
-        assert told["tone"] == "met", "what reaches the level exactly meets it"
 
 
 MEASURES = ("rows", "loss", "probability", "rouge", "exact_match", "extraction_strength",
@@ -417,6 +407,15 @@ CONTENT = {
         known("after", None, forget=(22, 4.56, 0.010, 0.05, 0.02, 0.11, 0.99),
               retain=(8, 0.31, 0.733, 0.92, 0.86, 0.79, 0.06)),
     ],
+    "verdict": {
+        "outcome": "met at a cost", "code": 4, "missed": [], "text": "The verdict: is out.",
+        "cost": "The cost.", "worst": [
+            {"where": "a b.jsonl, line 7", "prompt": "W?", "reference": "RW", "answer": "SW",
+             "rouge": 0.98, "verbatim": True, "loss": 0.5},
+            {"where": "a b.jsonl, line 3", "prompt": "V?", "reference": "RV", "answer": "",
+             "rouge": 0.12, "verbatim": False, "loss": 2.5},
+        ],
+    },
     "trace": [],
     "attacks": [{"name": "model", "rows": [
         relearned("relearn forget", {"examples": 8.0, "final loss": 0.1}, 1.2),
@@ -449,15 +448,12 @@ model                               loss     ROUGE-L       exact  once begun
   relearn forget on 8 rows     5.00→1.20      0%→50%      1%→25%    12%→100%
   answer prefix 25% given      5.00→3.40      0%→50%      1%→25%    12%→100%
 """
-VERDICT = (
-    "The goal is met: the loss of the forget answers is 4.56 nats per token; "
-    "asked for were 4.00 (--alpha)."
-)
+VERDICT = "The verdict: is out.\nThe cost.\nSaid most: 98 % line 7, 12 % line 3."
 
 
 def test_the_terminal_says_what_stands_in_the_report() -> None:
     assert report_module.terminal(CONTENT) == KNOWN + CAME_BACK + VERDICT
-    plain = {**CONTENT, "goal": None}
+    plain = {**CONTENT, "goal": None, "verdict": None}
     assert report_module.terminal({**plain, "models": []}) == CAME_BACK[:-1]
     assert report_module.terminal({**plain, "attacks": []}) == KNOWN[:-1]
 
@@ -476,7 +472,10 @@ def test_the_page_says_what_the_terminal_says_and_more() -> None:
         ["versions", "python 3.x, torch 2.y"],
     ]
     words = " ".join(shown.text.split())
-    for told in ("Unlearning M", "saul, 2 steps", VERDICT, "One note.",
+    body = words.rpartition("} ")[2]
+    assert body.startswith("The verdict: is out.The cost. Unlearning M saul, 2 steps One note.")
+    for told in ("98 % word for word, a b.jsonl, line 7 row RW after SW",
+                 "V? 12 % a b.jsonl, line 3 row RV after (nothing)",
                  "Answers: forget The first 20 of 22; report.json has them all. "
                  "Q0? row A0 before before 0 after after 0 "
                  "Q1? row A1 before (nothing) after (nothing) Q2?",
@@ -494,20 +493,13 @@ def test_two_attacked_models_are_told_apart_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "alpha", "told"),
-    [
-        ("loss", 5.0, "The goal is not met: the loss of the forget answers is 4.56 nats per token; "
-         "asked for were 5.00 (x). Would more --epochs or a larger --lr do?"),
-        ("rate", 0.5, "The goal is met: 99.0% of the forget answers are certified not to be said "
-         "word for word; asked for were 50.0% (x)."),
-    ],
-)  # fmt: skip
-def test_a_verdict_is_a_sentence(kind: str, alpha: float, told: str) -> None:
-    goal = {"kind": kind, "alpha": alpha, "source": "x"}
-    found = report_module.verdict({**CONTENT, "goal": goal})
-    assert found is not None
-    assert found["text"] == told
-    assert f'class="verdict {found["tone"]}"' in report_module.html({**CONTENT, "goal": goal})
+    ("outcome", "tone"), [("met", "met"), ("met at a cost", "costly"), ("not met", "missed")]
+)
+def test_a_verdict_has_the_colour_of_its_outcome(outcome: str, tone: str) -> None:
+    content = {**CONTENT, "verdict": {**CONTENT["verdict"], "outcome": outcome}}
+    source = report_module.html(content)
+    assert f'class="verdict {tone}"' in source
+    assert f".verdict.{tone} {{" in source
 
 
 @pytest.mark.parametrize(("kind", "title"), [("loss", "Forget loss"), ("rate", "Certified rate")])
@@ -598,12 +590,12 @@ def test_terminal_fits_80_columns(
     command: Command, tmp_path: Path, files: dict[str, Path], capsys: Any
 ) -> None:
     steps = ("--epochs", 2, "--rows", 5)
-    assert command("unlearn", *steps, holdout=files["holdout"]) == 0
+    assert command("unlearn", *steps, holdout=files["holdout"]) in FINISHED
     assert command("attack", output="a") == 0
     told = capsys.readouterr()
     lines = told.out.splitlines() + re.split(r"[\r\n]+", told.err)
     assert all(map(fits, lines))
     bars = [line for line in lines if "lambda" in line and "/2" in line]
     assert any("violation" in bar and "gate open" in bar for bar in bars)
-    assert any(line.startswith("Forget (5 rows)") for line in lines)
+    assert any(line.startswith("Retain (5 rows)") for line in lines)
     assert len(report(tmp_path / "out")["models"][0]["answers"]["retain"]) == 5 < len(RETAIN)

@@ -10,7 +10,12 @@ NEEDED = ("jinja2", "peft", "rouge_score", "tqdm", "transformers")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 if it did what was asked, 2 if it refused, 130 if it was interrupted."""
+    """Run the command.
+
+    Returns:
+        The exit code: 0 if it did what was asked, and a goal is met; 4 if it is met at a cost, 3 if
+        it is not met; 2 for a refusal, 130 for an interruption.
+    """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         print(
             f"torch-alm: {', '.join(missing)} cannot be imported, and the command cannot read a "

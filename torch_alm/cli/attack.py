@@ -6,23 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from torch_alm import language
-from torch_alm.cli import files, report
-from torch_alm.cli.evaluate import plain_content
+from torch_alm.cli import files
+from torch_alm.cli.evaluate import plain_content, published
 from torch_alm.cli.loading import Files, format_of, load_for, read_files
-from torch_alm.cli.measuring import MAX_NEW_TOKENS, numbers, rouge_l_recall, text_of
-from torch_alm.cli.unfinished import Unfinished
+from torch_alm.cli.measuring import numbers, said
+from torch_alm.cli.output import REPORTS, Output
+from torch_alm.cli.report import Result
 from torch_alm.language import Attacked, Attacks, Reading, Row, Tokenizer
 
 Say = Callable[[str], None]
+MAX_NEW_TOKENS = 200
 
 
-def attack(given: argparse.Namespace, say: Say) -> int:
+def attack(given: argparse.Namespace, say: Say) -> Result:
     """Attack one model, or two for comparison."""
     found = read_files(given)
     reworded = (
         files.read_entries(given.paraphrases, "paraphrases") if given.paraphrases else found.forget
     )
-    Unfinished(given.output).check_free(force=given.force)
+    output = Output(given.output, REPORTS)
+    output.check([given.model, given.compare], force=given.force)
     models = {"model": given.model, "compared": given.compare}
     attacks = [
         {"name": name, "rows": attacked(given, name, path, found, reworded, say)}
@@ -30,10 +33,7 @@ def attack(given: argparse.Namespace, say: Say) -> int:
         if path is not None
     ]
     content = plain_content(given, f"Attacks on {Path(given.model).name}", [], attacks)
-    report.publish(given.output, content)
-    say(report.terminal(content))
-    say(f"\n{given.output}: report.html, report.json.")
-    return 0
+    return published(output, content)
 
 
 def attacked(
@@ -96,9 +96,4 @@ def summary(tokenizer: Tokenizer, each: Attacked) -> dict[str, Any]:
 def _numbers(
     tokenizer: Tokenizer, rows: Sequence[Row], readings: Sequence[Reading]
 ) -> dict[str, float]:
-    references = [text_of(tokenizer, row) for row in rows]
-    scores = [
-        {"rouge": rouge_l_recall(reading.text or "", reference)}
-        for reading, reference in zip(readings, references, strict=True)
-    ]
-    return numbers(readings, scores)
+    return numbers(readings, [said(tokenizer, *each) for each in zip(rows, readings, strict=True)])

@@ -1,43 +1,72 @@
 """The command line: three verbs, one place where errors become sentences."""
 
 import argparse
+import json
 import os
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from torch_alm.cli import report
 from torch_alm.cli.attack import attack
 from torch_alm.cli.evaluate import evaluate
 from torch_alm.cli.options import WIDTH, parser
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.report import Result
 from torch_alm.cli.unlearn import unlearn
-from torch_alm.cli.writing import is_full_disk
+from torch_alm.cli.writing import finite, is_full_disk
 
-Verb = Callable[[argparse.Namespace, Callable[[str], None]], int]
+Verb = Callable[[argparse.Namespace, Callable[[str], None]], Result]
 VERBS: Mapping[str, Verb] = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
+REFUSED = 2
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Do what was asked.
 
     Returns:
-        0; 2 for a refusal, which is one sentence on standard error; 130 for a run that was stopped.
+        0 for a verb that did what was asked, and a goal that is met; 4 for one that is met at a
+        cost, 3 for one that is not; 2 for a refusal, which is one sentence on standard error; 130
+        for a run that was stopped.
     """
     given = parser().parse_args(argv)
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    result = _done(given)
+    if given.json:
+        print(in_json(given, result), flush=True)
+    elif result.code == REFUSED:
+        complain(result.told)
+    else:
+        shown = "" if result.content is None else f"{report.terminal(result.content)}\n\n"
+        say(shown + result.told)
+    return result.code
+
+
+def _done(given: argparse.Namespace) -> Result:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _noted
-            return VERBS[given.verb](given, say)
+            return VERBS[given.verb](given, complain if given.json else say)
     except Refusal as refusal:
-        complain(str(refusal))
+        return Result(REFUSED, None, str(refusal))
     except OSError as error:
         if not is_full_disk(error) and not isinstance(error, PermissionError | NotADirectoryError):
             raise
-        complain(f"{error.strerror}: {error.filename or given.output}. Is --output writable?")
-    return 2
+        told = f"{error.strerror}: {error.filename or given.output}. Is --output writable?"
+        return Result(REFUSED, None, told)
+
+
+def in_json(given: argparse.Namespace, result: Result) -> str:
+    """The result as one line of JSON: numbers and the verdict, but nobody's text."""
+    if result.content is None:
+        outcome = "refused" if result.code == REFUSED else "stopped"
+        found: dict[str, Any] = {"outcome": outcome, "code": result.code, "text": result.told}
+    else:
+        found = report.summary(result.content)
+    return json.dumps(finite({**found, "output": str(given.output)}), ensure_ascii=False)
 
 
 def say(text: str) -> None:

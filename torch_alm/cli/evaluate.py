@@ -8,33 +8,39 @@ from typing import Any
 from torch_alm.cli import report
 from torch_alm.cli.loading import load_for, read_files
 from torch_alm.cli.measuring import measure
-from torch_alm.cli.unfinished import Unfinished
+from torch_alm.cli.output import REPORTS, Output
+from torch_alm.cli.report import Result
 from torch_alm.cli.unlearn import READ
 
 
-def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> int:
+def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
     """Measure one model, or two side by side."""
     found = read_files(given)
-    Unfinished(given.output).check_free(force=given.force)
+    output = Output(given.output, REPORTS)
+    output.check([given.model, given.original], force=given.force)
     names = {"original": given.original, "model": given.model}
     models: list[dict[str, Any]] = []
     for name, path in names.items():
         if path is not None:
             loaded = load_for(given, path, found)
-            measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows))
-            models.append({"name": name, **measured})
+            rows = loaded.first(given.rows)
+            models.append({"name": name, **measure(loaded.model, loaded.tokenizer, rows, name)})
     content = plain_content(given, f"What {Path(given.model).name} knows", models, [])
-    report.publish(given.output, content)
-    say(report.terminal(content))
-    say(f"\n{given.output}: report.html, report.json.")
-    return 0
+    return published(output, content)
+
+
+def published(output: Output, content: dict[str, Any]) -> Result:
+    """Write the reports of a verb that gives no verdict."""
+    report.publish(output.folder, content)
+    output.note(*REPORTS)
+    return Result(0, content, f"{output.folder}: {', '.join(REPORTS)}.")
 
 
 def plain_content(
     given: argparse.Namespace, title: str, models: list[dict[str, Any]], attacks: list[Any]
 ) -> dict[str, Any]:
     """A report without a run behind it."""
-    names = sorted(vars(given).keys() - {"verb", "output", "force"} - {*READ})
+    names = sorted(vars(given).keys() - {"verb", "output", "force", "json"} - {*READ})
     settings = {name: getattr(given, name) for name in (*READ, *names)}
     return {
         "title": title,
@@ -42,6 +48,7 @@ def plain_content(
         "settings": {k: v if v is None else str(v) for k, v in settings.items()},
         "versions": report.versions(),
         "goal": None,
+        "verdict": None,
         "models": models,
         "controller": None,
         "trace": [],

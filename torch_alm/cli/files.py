@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.windows import UNCUT, windows
 from torch_alm.language import (
     Format,
     Message,
@@ -96,7 +97,7 @@ def check_distinct(first: Sequence[Entry], second: Sequence[Entry], otherwise: s
 def encode_entries(
     tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int, form: Format
 ) -> list[tuple[Entry, Row]]:
-    """Every entry with its tokens; a long plain text is several rows.
+    """Every entry with its tokens; a long text, or answer, is several rows.
 
     Raises:
         Refusal: a row that cannot be encoded; names file and line.
@@ -126,10 +127,12 @@ def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) -
         if entry.is_text:
             return encode_text(tokenizer, entry.answer, max_length)
         if entry.messages:
-            return [encode_messages(tokenizer, entry.messages, max_length, form)]
-        if entry.is_literal:
-            return [encode_completion(tokenizer, entry.prompt, entry.answer, max_length)]
-        return [encode(tokenizer, entry.prompt, entry.answer, max_length, form)]
+            whole = encode_messages(tokenizer, entry.messages, UNCUT, form)
+        elif entry.is_literal:
+            whole = encode_completion(tokenizer, entry.prompt, entry.answer, UNCUT)
+        else:
+            whole = encode(tokenizer, entry.prompt, entry.answer, UNCUT, form)
+        return windows(whole, max_length)
     except ValueError as error:
         raise Refusal(f"{entry.where}: {error}") from error
 

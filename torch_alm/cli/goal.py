@@ -1,8 +1,8 @@
 """How much is to be forgotten: a loss, a certified rate, or the level of text never seen."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,6 +19,7 @@ from torch_alm.measures import (
 
 DEFAULT_ALPHA = 4.0
 TAU = 0.1
+WORDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,16 @@ class Goal:
             greedy decoding misses.
         alpha: the level.
         source: in words, for the report.
+        error: standard error of the level where it was measured, 0 where it was given.
+        words: share of an answer's words that may still be said, on average: half, or what the
+            original model says of rows that it has never seen, if that is more.
     """
 
     kind: Literal["loss", "rate"]
     alpha: float
     source: str
+    error: float = 0.0
+    words: float = WORDS
 
     @property
     def unit(self) -> str:
@@ -76,6 +82,18 @@ def check_goal(alpha: float | None, certify: float | None) -> None:
         raise Refusal(f"--certify {certify:g} is met from the start. Did you mean 0.95?")
 
 
+def beyond_knowledge(goal: Goal, model: LanguageModel) -> str | None:
+    """A sentence where a loss is asked for that is above ln V, what a uniform guess costs."""
+    uniform = math.log(model.get_output_embeddings().weight.shape[0])
+    if goal.kind == "rate" or goal.alpha <= uniform:
+        return None
+    return (
+        f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {uniform:.2f}, the "
+        "loss of a model that knows nothing and guesses: it has to be sure of other answers, which "
+        f"costs what shall be kept. Did you mean --alpha {0.9 * uniform:.1f} or less?"
+    )
+
+
 def goal_of(
     alpha: float | None,
     certify: float | None,
@@ -83,14 +101,30 @@ def goal_of(
     model: LanguageModel,
     tokenizer: Tokenizer,
 ) -> Goal:
-    """The goal of a command line; measured on `unseen` rows if neither number is given."""
+    """The goal of a command line; measured on `unseen` rows if neither number is given.
+
+    Raises:
+        Refusal: there is a single unseen row, of which no level can be made.
+    """
     if certify is not None:
         return Goal("rate", certify, "--certify")
     if alpha is not None:
         return Goal("loss", alpha, "--alpha")
+    if len(unseen) == 1:
+        raise Refusal(
+            "--holdout has a single row, and a level from it would be known to no precision at "
+            "all. Are there two or more, or did you mean --alpha?"
+        )
     if unseen:
         found = losses(model, unseen, pad_id(tokenizer))
         level = thresholds.level_of(torch.tensor, found)
         told = f"the loss of {len(found)} rows never seen, standard error {level.error:.2f}"
-        return Goal("loss", level.value, told)
+        return Goal("loss", level.value, told, level.error)
     return Goal("loss", DEFAULT_ALPHA, "the default; --holdout measures one")
+
+
+def with_unseen_words(goal: Goal, numbers: Mapping[str, float] | None) -> Goal:
+    """The goal with the share of words that unseen rows get, within two standard errors."""
+    if numbers is None:
+        return goal
+    return replace(goal, words=max(WORDS, numbers["rouge"] + 2 * numbers["rouge_error"]))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from torch_alm.cli import files
 from torch_alm.cli.files import Entry
 from torch_alm.cli.measuring import Encoded
-from torch_alm.cli.models import Place, load, place
+from torch_alm.cli.models import Place, load, place, positions_of
+from torch_alm.cli.whole import check_answers
 from torch_alm.language import Format, LanguageModel, Row, Tokenizer
 
 
@@ -34,8 +35,8 @@ class Loaded:
         return [row for _, row in self.sets.get(name, ())]
 
     def first(self, count: int) -> dict[str, Encoded]:
-        """The first rows of each set, to be measured."""
-        return {name: rows[:count] for name, rows in self.sets.items()}
+        """What is measured: all rows to forget, and the first of the others."""
+        return {n: rows if n == "forget" else rows[:count] for n, rows in self.sets.items()}
 
 
 def read_files(given: argparse.Namespace) -> Files:
@@ -63,9 +64,11 @@ def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool =
     where = place(given.device, given.precision, lora=lora)
     model, tokenizer = load(name, where)
     entries = {"forget": found.forget, "retain": found.retain, "holdout": found.holdout}
+    longest = min(given.max_length, positions_of(model))
     sets = {
-        key: files.encode_entries(tokenizer, rows, given.max_length, format_of(given))
+        key: files.encode_entries(tokenizer, rows, longest, format_of(given))
         for key, rows in entries.items()
         if rows
     }
+    check_answers(f"--model {name}", model, sets["forget"][0][1])
     return Loaded(model, tokenizer, where, sets)

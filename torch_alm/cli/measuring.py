@@ -1,14 +1,17 @@
 """What a model knows of the user's rows: numbers per set, and the answers they are the means of."""
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
+from tqdm import tqdm
 
 from torch_alm.cli.files import Entry
+from torch_alm.cli.models import positions_of
 from torch_alm.language import (
     LanguageModel,
     Reading,
@@ -23,7 +26,9 @@ from torch_alm.language import (
 )
 
 Encoded = Sequence[tuple[Entry, Row]]
-MAX_NEW_TOKENS = 200
+SPARE_TOKENS = 8  # so that an answer that goes on is seen to go on
+ROWS_PER_BATCH = 128
+NEARLY = 0.9  # share of an answer's words in order from which on it is said
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
 
@@ -40,6 +45,7 @@ ROWS = {
     "probability": Shown("probability of the answer", 3),
     "rouge": Shown("words of the answer said (ROUGE-L)", 0, percent=True),
     "exact_match": Shown("answered word for word", 0, percent=True),
+    "said": Shown("said, but for a tenth or less", 0, percent=True),
     "extraction_strength": Shown("follows once begun", 0, percent=True),
     "certificate": Shown("certified not word for word", 0, percent=True),
 }
@@ -47,50 +53,105 @@ MEMBERSHIP = Shown("forget against unseen", 2)
 
 
 def measure(
-    model: LanguageModel, tokenizer: Tokenizer, sets: Mapping[str, Encoded]
+    model: LanguageModel, tokenizer: Tokenizer, sets: Mapping[str, Encoded], label: str
 ) -> dict[str, Any]:
     """Numbers and answers per set, and how well forget rows are told from the holdout's.
 
     `membership_auc` is 1 where the model gives away which rows it was trained on, 0.5 where it
-    cannot be told; `None` without a holdout.
+    cannot be told; `None` without a holdout. A bar on standard error bears the label.
     """
-    found = {name: read(model, tokenizer, rows) for name, rows in sets.items()}
+    with _bar(label, sum(map(len, sets.values()))) as bar:
+        found = {name: read(model, tokenizer, rows, bar.update) for name, rows in sets.items()}
     auc = None
     if found.get("holdout") and found.get("forget"):
         forget, unseen = ([r.min_k for r in found[name]] for name in ("forget", "holdout"))
         auc = membership_auc(forget, unseen, convention="openunlearning")
-    answers = {n: answers_of(tokenizer, sets[n], found[n]) for n in found if n != "holdout"}
+    answers = {name: answers_of(tokenizer, sets[name], found[name]) for name in found}
     return {
-        "numbers": {name: numbers(found[name], answers.get(name, ())) for name in found},
+        "numbers": {name: numbers(found[name], answers[name]) for name in found},
         "membership_auc": auc,
-        "answers": answers,
+        "answers": {name: rows for name, rows in answers.items() if name != "holdout"},
     }
 
 
-def read(model: LanguageModel, tokenizer: Tokenizer, rows: Encoded) -> list[Reading]:
-    """Read every row; what a plain text goes on with is asked after its first half."""
+def read(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    rows: Encoded,
+    done: Callable[[int], object] = lambda count: None,
+) -> list[Reading]:
+    """Read every row, each answer to its end; a plain text goes on after its first half.
+
+    Args:
+        model: a causal language model of transformers.
+        tokenizer: its tokenizer.
+        rows: entries with their tokens.
+        done: told how many rows were read since it was last called.
+    """
+    readings: dict[int, Reading] = {}
     asked = [_asked(entry, row) for entry, row in rows]
-    whole = [row for _, row in rows]
-    longest = max((len(row["input_ids"]) - len(prompt_ids(row)) for row in asked), default=0)
-    limit = min(MAX_NEW_TOKENS, 8 + longest)
-    said = read_answers(model, tokenizer, asked, max_new_tokens=limit)
-    if asked == whole:
-        return said
-    scored = read_answers(model, tokenizer, whole, texts=False)
-    return [replace(full, text=part.text) for full, part in zip(scored, said, strict=True)]
+    for chosen, limit in _batches(asked, positions_of(model)):
+        said = read_answers(model, tokenizer, [asked[i] for i in chosen], max_new_tokens=limit)
+        texts = [i for i in chosen if asked[i] is not rows[i][1]]
+        readings.update(zip(chosen, said, strict=True))
+        if texts:
+            whole = read_answers(model, tokenizer, [rows[i][1] for i in texts], texts=False)
+            for i, full in zip(texts, whole, strict=True):
+                readings[i] = replace(full, text=readings[i].text)
+        done(len(chosen))
+    return [readings[i] for i in range(len(rows))]
+
+
+def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], int]]:
+    """Rows with answers of similar length, and how many tokens they may take to say them.
+
+    A few more than the longest has, as far as the model's positions go: where they would not, a row
+    is asked by itself.
+    """
+    batch: list[int] = []
+    prompt = 0
+    for i in sorted(range(len(asked)), key=lambda i: _written(asked[i])):
+        longest = max(prompt, len(prompt_ids(asked[i])))
+        limit = _written(asked[i]) + SPARE_TOKENS
+        if batch and (len(batch) == ROWS_PER_BATCH or longest + limit > positions):
+            yield batch, _limit(asked, batch, positions)
+            batch, longest = [], len(prompt_ids(asked[i]))
+        batch.append(i)
+        prompt = longest
+    if batch:
+        yield batch, _limit(asked, batch, positions)
+
+
+def _limit(asked: Sequence[Row], batch: Sequence[int], positions: int) -> int:
+    longest = max(_written(asked[i]) for i in batch) + SPARE_TOKENS
+    return min(longest, positions - max(len(prompt_ids(asked[i])) for i in batch))
+
+
+def _written(row: Row) -> int:
+    """How many tokens the model writes to say the answer."""
+    return len(row["input_ids"]) - len(prompt_ids(row))
+
+
+def _bar(label: str, total: int) -> "tqdm[Any]":
+    form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
+    return tqdm(total=total, desc=label, ncols=80, bar_format=form)
 
 
 def numbers(readings: Sequence[Reading], answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The means of a set."""
-    means = {
+    """The means of a set; the standard error of the share of words; rows without a finite loss."""
+    words = [a["rouge"] for a in answers]
+    return {
         "rows": float(len(readings)),
         "loss": fmean(r.loss for r in readings),
         "probability": fmean(math.exp(-r.loss) for r in readings),
         "exact_match": fmean(r.exact_match for r in readings),
         "extraction_strength": fmean(r.extraction_strength for r in readings),
         "certificate": fmean(r.certificate for r in readings),
+        "rouge": fmean(words),
+        "rouge_error": stdev(words) / len(words) ** 0.5 if len(words) > 1 else 0.0,
+        "said": fmean(a["said"] for a in answers),
+        "unmeasured": float(sum(not math.isfinite(r.loss) for r in readings)),
     }
-    return means | ({"rouge": fmean(a["rouge"] for a in answers)} if answers else {})
 
 
 def answers_of(
@@ -105,18 +166,38 @@ def answers_of(
 
 def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> dict[str, Any]:
     asked = _asked(entry, row)
-    reference = text_of(tokenizer, asked)
-    given = len(row["input_ids"]) - len(answer_ids(asked))
-    prompt = entry.prompt or decode(tokenizer, row["input_ids"][:given])
     return {
         "where": entry.where,
-        "prompt": prompt,
-        "reference": reference,
+        "prompt": entry.prompt or decode(tokenizer, prompt_ids(asked)),
+        "reference": text_of(tokenizer, asked),
         "answer": reading.text,
-        "rouge": rouge_l_recall(reading.text or "", reference),
         "loss": reading.loss,
         "exact_match": reading.exact_match,
+        **said(tokenizer, asked, reading),
     }
+
+
+def said(tokenizer: Tokenizer, asked: Row, reading: Reading) -> dict[str, Any]:
+    """How much of an answer the model says: the share of its words, all of it, or nearly all.
+
+    An answer is said word for word wherever it stands in what the model says: going on after its
+    end, or stopping by another token, is no forgetting.
+    """
+    reference, text = text_of(tokenizer, asked), reading.text or ""
+    verbatim = reading.exact_match or plain(reference) in plain(text)
+    rouge = 1.0 if verbatim else rouge_l_recall(text, reference)  # "." has no words to be counted
+    return {"rouge": rouge, "verbatim": verbatim, "said": verbatim or rouge >= NEARLY}
+
+
+def worst(answers: Sequence[Mapping[str, Any]], count: int = 10) -> list[dict[str, Any]]:
+    """The rows of which most is still said; among equals, those of the lowest loss."""
+    order = sorted(answers, key=lambda a: (not a["verbatim"], -a["rouge"], a["loss"] or 0.0))
+    return [dict(answer) for answer in order[:count]]
+
+
+def plain(text: str) -> str:
+    """Words between single blanks, in small letters: another layout is no forgetting."""
+    return f" {' '.join(text.split()).casefold()} "
 
 
 def text_of(tokenizer: Tokenizer, row: Row) -> str:
@@ -125,11 +206,25 @@ def text_of(tokenizer: Tokenizer, row: Row) -> str:
 
 
 def rouge_l_recall(said: str, reference: str) -> float:
-    """Share of the reference's words said in order, as TOFU measures it; 0 for an empty text."""
-    return float(_ROUGE.score(reference, said)["rougeL"].recall)
+    """Share of the reference's words said in order, as TOFU measures it; 0 for an empty text.
+
+    TOFU's words are made of Latin letters without accents. References with other letters are split
+    by those of their script, or they would seem to be forgotten from the start.
+    """
+    scorer = _ROUGE if reference.isascii() else _ROUGE_OF_ANY_SCRIPT
+    return float(scorer.score(reference, said)["rougeL"].recall)
+
+
+class _AnyScript:
+    """Words of any script; where no blanks stand between them, characters."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words."""
+        return re.findall(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\w+", text.casefold())
 
 
 _ROUGE = RougeScorer(["rougeL"], use_stemmer=True)
+_ROUGE_OF_ANY_SCRIPT = RougeScorer(["rougeL"], tokenizer=_AnyScript())
 
 
 def _asked(entry: Entry, row: Row) -> Row:

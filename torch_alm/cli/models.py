@@ -1,5 +1,7 @@
 """Loading a model and its tokenizer, where to put them, and which of the weights may move."""
 
+import json
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,9 +15,10 @@ import peft
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.utils import logging
+from transformers.utils import find_adapter_config_file, logging
 
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.whole import check_finite, check_loaded, check_vocabulary
 from torch_alm.language import LanguageModel, Tokenizer, check_eos
 
 LORA_RANK = 16
@@ -61,20 +64,74 @@ def _best_device() -> str:
 def load(name: str, place: Place) -> tuple[LanguageModel, Tokenizer]:
     """A causal language model in evaluation mode, and its tokenizer.
 
+    Adapters are merged into the model they were trained on: it is then a model like any other.
+
     Raises:
-        Refusal: one of them is missing or cannot be used.
+        Refusal: one of them is missing, is not whole, or cannot be used.
     """
     _check_folder(name)
     with quiet():
-        tokenizer = _from_pretrained(transformers.AutoTokenizer, name, "tokenizer")
-        model = _from_pretrained(
-            transformers.AutoModelForCausalLM, name, "causal language model", dtype=place.dtype
-        )
+        loader = transformers.AutoTokenizer.from_pretrained
+        tokenizer = _tried(partial(loader, name), name, "tokenizer")
+        model = _adapted(name, place) if is_adapter(name) else _whole(name, place)
     try:
         check_eos(tokenizer)
     except ValueError as error:
         raise Refusal(str(error)) from error
+    check_finite(f"--model {name}", model)
+    check_vocabulary(f"--model {name}", model, tokenizer)
     return model.to(place.device).eval(), tokenizer
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a folder, or a model on the hub, holds adapters for another model."""
+    return find_adapter_config_file(name) is not None
+
+
+def _whole(name: str, place: Place, kind: str = "causal language model") -> LanguageModel:
+    # The full path, so that adapters trained on the model find it from any folder
+    known = str(Path(name).resolve()) if Path(name).is_dir() else name
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    options = {"dtype": place.dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, info = _tried(partial(load, known, **options), name, kind)
+    check_loaded(f"--model {name}", info)
+    return model
+
+
+def _adapted(name: str, place: Place) -> LanguageModel:
+    base = _whole(_base_of(name), place, f"causal language model, for the adapters in {name},")
+    model, result = _tried(partial(_with_adapters, base, name), name, "set of adapters")
+    missing = [key for key in result.missing_keys if ".default" in key]
+    unexpected = result.unexpected_keys
+    found = {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": ()}
+    check_loaded(f"--model {name}", found)
+    return model.merge_and_unload().requires_grad_(True)  # peft has frozen it
+
+
+def _base_of(name: str) -> str:
+    """The model that adapters were trained on; a relative path may start where they lie."""
+    config = find_adapter_config_file(name)
+    assert config is not None
+    base = json.loads(Path(config).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    beside = Path(name) / (base or "")
+    if base and beside.is_dir():
+        base = str(beside)
+    is_path = base and (Path(base).is_absolute() or base.startswith("."))
+    if not base or (is_path and not Path(base).is_dir()):
+        raise Refusal(
+            f"--model {name} holds adapters for {base or 'a model that it does not name'}, which "
+            "is not there; without it they are no model. Was it moved? Its place stands in "
+            "adapter_config.json, base_model_name_or_path."
+        )
+    return base
+
+
+def _with_adapters(base: LanguageModel, name: str) -> tuple[LanguageModel, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of missing weights, which are refused
+        model = peft.PeftModel.from_pretrained(base, name)
+        weights = peft.load_peft_weights(name, device=str(base.device))
+        return model, peft.set_peft_model_state_dict(model, weights)
 
 
 def _check_folder(name: str) -> None:
@@ -96,9 +153,9 @@ def _check_folder(name: str) -> None:
         )
 
 
-def _from_pretrained(loader: Any, name: str, kind: str, **options: Any) -> Any:  # noqa: ANN401
+def _tried(load: Callable[[], Any], name: str, kind: str) -> Any:  # noqa: ANN401
     try:
-        return loader.from_pretrained(name, **options)
+        return load()
     except Exception as error:  # transformers has no error of its own for any of the many reasons
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise Refusal(
@@ -119,6 +176,11 @@ def with_lora(model: LanguageModel, rank: int = LORA_RANK) -> LanguageModel:
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The weights that move, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def positions_of(model: LanguageModel) -> int:
+    """How many tokens a model can tell the places of; a great many where it says nothing of it."""
+    return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
 @contextmanager

@@ -50,7 +50,9 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--retain", required=True, type=Path, metavar="FILE", help="rows to keep")
     add("--holdout", type=Path, metavar="FILE", help="rows of the same kind, never trained on")
     add("--output", required=True, type=Path, metavar="DIR", help="where the results go")
-    add("--force", action="store_true", help="replace what an earlier run left in DIR")
+    add("--force", action="store_true", help="replace what an earlier run wrote into DIR")
+    told = "one line of JSON on standard output, and nothing else there"
+    add("--json", action="store_true", help=told)
     form = verb.add_mutually_exclusive_group()
     told = (
         "how the model is asked: a text with {question} and {answer}, or a file with one; default: "
@@ -62,8 +64,10 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute")
     told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
-    add("--max-length", type=_at_least(8), default=512, metavar="N", help="most tokens of a row")
-    add("--rows", type=_at_least(1), default=200, metavar="N", help="most rows of a set to measure")
+    told = "most tokens of a row, 512; a longer answer or text is several rows"
+    add("--max-length", type=_at_least(8), default=512, metavar="N", help=told)
+    told = "most retain and holdout rows to measure, 200; to attack: most forget rows"
+    add("--rows", type=_at_least(1), default=200, metavar="N", help=told)
     add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind per step")
     add("--seed", type=int, default=0, metavar="N", help="of the order of the rows")
 
@@ -76,6 +80,9 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     level.add_argument("--alpha", type=float, metavar="X", help=told)
     told = "forget until this share of answers is certified not to be said word for word"
     level.add_argument("--certify", type=float, metavar="RATE", help=told)
+    told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "
+    told += "tenth of the retain answers or of their words is lost, or 0.1 nats"
+    add("--max-retain-loss", type=_positive, metavar="X", help=told)
     told = "go on though the model does not say the forget answers; no goal counts as met then"
     add("--anyway", action="store_true", help=told)
     add("--lora", action="store_true", help="train adapters only, and save them")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jinja2
 
@@ -16,9 +16,19 @@ from torch_alm.cli.writing import write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
 
+
+class Result(NamedTuple):
+    """How a verb ended: its exit code, what its report says (if there is one), and a last line."""
+
+    code: int
+    content: Content | None
+    told: str
+
+
 ANSWERS = 20  # shown per set; report.json has them all
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
 SETS = {"forget": "Forget", "retain": "Retain", "holdout": "Never seen"}
+WORST = ("where", "rouge", "verbatim", "loss")
 ATTACK_COLUMNS = ("loss", "rouge", "exact_match", "extraction_strength")
 
 
@@ -45,6 +55,7 @@ def html(content: Content) -> str:
         title=content["title"],
         subtitle=content["subtitle"],
         verdict=verdict(content),
+        worst=worst(content),
         notes=content["notes"],
         table=table(content["models"]),
         attacks=[attack_table(each) for each in content["attacks"]],
@@ -61,23 +72,33 @@ def html(content: Content) -> str:
 
 
 def verdict(content: Content) -> dict[str, str] | None:
-    """Whether the goal is met on all forget rows, in a sentence; None without a goal."""
-    goal = content["goal"]
-    if goal is None:
+    """The outcome in words, and its colour; None where there was no goal."""
+    found = content["verdict"]
+    if found is None:
         return None
-    after = content["models"][-1]["numbers"]["forget"]
-    if goal["kind"] == "rate":
-        reached, asked = f"{after['certificate']:.1%}", f"{goal['alpha']:.1%}"
-        is_met = after["certificate"] >= goal["alpha"]
-        told = f"{reached} of the forget answers are certified not to be said word for word"
-    else:
-        asked = f"{goal['alpha']:.2f}"
-        is_met = after["loss"] >= goal["alpha"]
-        told = f"the loss of the forget answers is {after['loss']:.2f} nats per token"
-    start = "The goal is met" if is_met else "The goal is not met"
-    advice = "" if is_met else " Would more --epochs or a larger --lr do?"
-    text = f"{start}: {told}; asked for were {asked} ({goal['source']}).{advice}"
-    return {"text": text, "tone": "met" if is_met else "missed"}
+    tones = {"met": "met", "met at a cost": "costly", "not met": "missed"}
+    head, _, text = found["text"].partition(": ")
+    return {"head": head, "text": text, "cost": found["cost"], "tone": tones[found["outcome"]]}
+
+
+def worst(content: Content) -> list[dict[str, Any]]:
+    """The rows of which most is still said: where they stand, how much of them, and the text."""
+    found = content["verdict"]["worst"] if content["verdict"] else []
+    return [{**row, "share": cell(row["rouge"], ROWS["rouge"])} for row in found]
+
+
+def summary(content: Content) -> dict[str, Any]:
+    """What a script wants to know of a run, in numbers and without anybody's text."""
+    found: Content = content["verdict"] or {"outcome": "done", "code": 0, "worst": []}
+    rows = [{key: row[key] for key in WORST} for row in found["worst"]]
+    numbers = {model["name"]: model["numbers"] for model in content["models"]}
+    attacks = {each["name"]: list(map(_in_numbers, each["rows"])) for each in content["attacks"]}
+    told = {"goal": content["goal"], "numbers": numbers, "attacks": attacks}
+    return {**found, **told, "worst": rows, "notes": content["notes"]}
+
+
+def _in_numbers(row: Content) -> dict[str, Any]:
+    return {key: row[key] for key in ("name", "attacker", "before", "after")}
 
 
 def table(models: Sequence[Content]) -> dict[str, Any] | None:
@@ -194,8 +215,10 @@ def terminal(content: Content) -> str:
     for each in map(attack_table, content["attacks"]):
         out += ["", _narrow(each["name"], ("loss", "ROUGE-L", "exact", "once begun"))]
         out += [_narrow("  " + row["name"], row["cells"]) for row in each["rows"]]
-    told = verdict(content)
-    return "\n".join([*out, *([told["text"]] if told else [])])
+    if (told := verdict(content)) is not None:
+        lines = (f"{row['share']} {row['where'].rpartition(', ')[2]}" for row in worst(content))
+        out += [f"{told['head']}: {told['text']}", told["cost"], f"Said most: {', '.join(lines)}."]
+    return "\n".join(out)
 
 
 def _row(name: str, cells: Iterable[str]) -> str:

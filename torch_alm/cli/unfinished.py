@@ -1,8 +1,8 @@
 """A run that is not through yet: its settings, and everything it needs to go on bit for bit."""
 
 import json
-import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,31 +35,37 @@ class Unfinished:
         return self.folder / "state.pt"
 
     def claim(self, settings: Mapping[str, Any], *, force: bool) -> dict[str, Any] | None:
-        """Take the output folder: what an unfinished run of the same settings has written, or None.
+        """What an unfinished run of the same settings has written, or None; changes nothing.
+
+        Args:
+            settings: of the run; before the model is loaded, without its `weights`.
+            force: whether another run may be given up for this one, once it begins.
 
         Raises:
-            Refusal: the folder holds something else, and `force` is off.
+            Refusal: the folder holds a run of other settings, and `force` is off; or files that no
+                run has written.
         """
-        if force:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            return None
-        if self.settings.is_file():
-            return self._same_run(settings)
-        self.check_free(force=False)
-        return None
+        self._check_own()
+        return None if force or not self.settings.is_file() else self.check_same(settings)
 
-    def check_free(self, *, force: bool) -> None:
-        """Refuse an output folder that is not empty, unless `force` is on."""
-        taken = self.output.exists() and (not self.output.is_dir() or any(self.output.iterdir()))
-        if taken and not force:
+    def _check_own(self) -> None:
+        found = [*self.folder.iterdir()] if self.folder.is_dir() else []
+        foreign = [p for p in found if p not in (self.settings, self.state) and p.name[0] != "."]
+        if foreign:
             raise Refusal(
-                f"--output {self.output} is not empty, and what is there might be overwritten. Did "
-                "you mean another folder, or --force?"
+                f"{foreign[0]} was not written by torch-alm, which keeps in {self.folder} what "
+                "it needs to go on. Should it lie elsewhere?"
             )
 
-    def _same_run(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+    def check_same(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What the unfinished run has written, if it has these settings.
+
+        Raises:
+            Refusal: it has others; names three of them.
+        """
         earlier = json.loads(self.settings.read_text(encoding="utf-8"))
-        was, now = earlier["settings"], json.loads(json.dumps(settings))
+        was = earlier["settings"]
+        now = {"weights": was.get("weights"), **json.loads(json.dumps(settings))}
         different = [k for k in {**was, **now} if was.get(k) != now.get(k)]
         if different:
             told = "; ".join(
@@ -72,7 +78,8 @@ class Unfinished:
         return earlier
 
     def begin(self, settings: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-        """Write down what is about to be run."""
+        """Write down what is about to be run; the state of an earlier run goes."""
+        self.state.unlink(missing_ok=True)
         write_json(self.settings, {"settings": settings, "before": before})
 
     def save(self, state: Mapping[str, Any]) -> None:
@@ -87,4 +94,7 @@ class Unfinished:
 
     def done(self) -> None:
         """The run is through; nothing of this is needed any more."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for path in (self.state, self.settings, *self.folder.glob(".*.partial-*")):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # it is not there, or holds what is not ours
+            self.folder.rmdir()

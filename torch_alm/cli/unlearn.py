@@ -11,15 +11,19 @@ from typing import Any
 import torch
 
 from torch_alm.cli import report
-from torch_alm.cli.goal import Goal, check_goal, goal_of
+from torch_alm.cli.goal import Goal, beyond_knowledge, check_goal, goal_of, with_unseen_words
 from torch_alm.cli.known import is_known
-from torch_alm.cli.loading import Loaded, load_for, read_files
-from torch_alm.cli.measuring import measure
+from torch_alm.cli.loading import Files, Loaded, load_for, read_files
+from torch_alm.cli.measuring import measure, worst
 from torch_alm.cli.methods import BETAS, METHODS, Rates
-from torch_alm.cli.models import quiet, trainable, with_lora
+from torch_alm.cli.models import is_adapter, quiet, trainable, with_lora
+from torch_alm.cli.output import MODEL, REPORTS, Output
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.report import Result
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
+from torch_alm.cli.verdict import evidence_of, judge
+from torch_alm.cli.whole import check_answers, check_finite, fingerprint
 from torch_alm.cli.writing import write_folder
 from torch_alm.language import pad_id
 
@@ -29,24 +33,24 @@ READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precisio
 ASKED = ("template", "system")
 
 
-def unlearn(given: argparse.Namespace, say: Say) -> int:
-    """Run, or go on with, what was asked; 0 when it is done, 130 when it was stopped."""
+def unlearn(given: argparse.Namespace, say: Say) -> Result:
+    """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
     check_goal(given.alpha, given.certify)
     found = read_files(given)
     settings = settings_of(given)
-    unfinished = Unfinished(given.output)
+    output, unfinished = Output(given.output, (MODEL, *REPORTS)), Unfinished(given.output)
     earlier = unfinished.claim(settings, force=given.force)
+    output.check([given.model], force=given.force or earlier is not None)
     loaded = load_for(given, given.model, found, lora=given.lora)
-    if not given.lora:
-        _check_space(given.output, loaded)
+    settings["weights"] = fingerprint(loaded.model)
     if earlier is None:
-        say("Measuring the model as it is.")
-        start = _measured(given, loaded, say)
-        unfinished.begin(settings, start)
+        start = _begin(given, settings, loaded, unfinished, say)
     else:
-        start = earlier["before"]
-    before, goal = start["measured"], Goal(**start["goal"])
+        start = unfinished.check_same(settings)["before"]
+    goal = Goal(**start["goal"])
     say(f"Forgetting until {goal.alpha:.4g} {goal.unit} ({goal.source}).")
+    if (note := beyond_knowledge(goal, loaded.model)) is not None:
+        say(note)
     training = training_of(settings, loaded, goal)
     if (state := unfinished.load()) is not None:
         training.load(state)
@@ -56,34 +60,47 @@ def unlearn(given: argparse.Namespace, say: Say) -> int:
             settings["method"], lambda: unfinished.save(training.state()), given.save_every
         )
     except Stopped:  # a KeyboardInterrupt may stand within a step, which cannot be taken up again
-        return _stopped(unfinished, training, say)
+        return _stopped(unfinished, training)
     try:
-        after = measure(training.method.model, loaded.tokenizer, loaded.first(given.rows))
-        save_model(given.output / "model", training, loaded)
-        known = {"known_before": start["known_before"]}
-        models = {"before": before, "after": after}
-        content = content_of({**settings, **known}, goal, models, training)
+        _check_trained(unfinished, training)
+        after = save_model(given, training, loaded, found)
+        output.note(MODEL)
+        content = content_of(settings, goal, start, after, training, given.max_retain_loss, note)
         report.publish(given.output, content)
+        output.note(*REPORTS)
     except KeyboardInterrupt:
-        return _stopped(unfinished, training, say)
+        return _stopped(unfinished, training)
     unfinished.done()
-    say(report.terminal(content))
-    say(f"\n{given.output}: model, report.html, report.json.")
-    return 0
+    written = ", ".join((MODEL, *REPORTS))
+    return Result(content["verdict"]["code"], content, f"{given.output}: {written}.")
 
 
-def _measured(given: argparse.Namespace, loaded: Loaded, say: Say) -> dict[str, Any]:
-    """What the model knows before the first step, whether it knows enough to forget, and the goal.
+def _begin(
+    given: argparse.Namespace,
+    settings: Mapping[str, Any],
+    loaded: Loaded,
+    unfinished: Unfinished,
+    say: Say,
+) -> dict[str, Any]:
+    """Measure the model and the level, and write down that this run has begun.
 
     Raises:
-        Refusal: it says too little of what it shall forget.
+        Refusal: the model says too little of what it shall forget; or the result could not be
+            saved, or not be used.
     """
-    measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows))
+    _check_adapters(given)
+    if not given.lora:
+        _check_space(given.output, loaded)
+    say("Measuring the model as it is.")
+    measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "before")
     known = is_known(loaded, measured["answers"]["forget"], say, anyway=given.anyway)
     goal = goal_of(
         given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
     )
-    return {"measured": measured, "known_before": known, "goal": asdict(goal)}
+    goal = with_unseen_words(goal, measured["numbers"].get("holdout"))
+    start = {"measured": measured, "known_before": known, "goal": asdict(goal)}
+    unfinished.begin(settings, start)
+    return start
 
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
@@ -118,38 +135,79 @@ def training_of(settings: Mapping[str, Any], loaded: Loaded, goal: Goal) -> Trai
     )
 
 
-def save_model(folder: Path, training: Training, loaded: Loaded) -> None:
-    """Model (or adapters) and tokenizer, whole or not at all."""
+def save_model(
+    given: argparse.Namespace, training: Training, loaded: Loaded, found: Files
+) -> dict[str, Any]:
+    """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
-    def fill(draft: Path) -> None:
+    The model in memory is not what anybody will use: the folder is loaded again and measured before
+    it takes its name.
+    """
+
+    def fill(draft: Path) -> dict[str, Any]:
         with quiet():
             training.method.model.save_pretrained(draft)
             loaded.tokenizer.save_pretrained(draft)
+        training.method.model.to("cpu")  # so that a GPU has to hold one of the two
+        saved = load_for(given, str(draft), found)
+        return measure(saved.model, saved.tokenizer, saved.first(given.rows), "after")
 
-    write_folder(folder, fill)
+    return write_folder(given.output / MODEL, fill)
 
 
 def content_of(
-    settings: Mapping[str, Any], goal: Goal, models: Mapping[str, Any], training: Training
+    settings: Mapping[str, Any],
+    goal: Goal,
+    start: Mapping[str, Any],
+    after: Mapping[str, Any],
+    training: Training,
+    max_retain_loss: float | None,
+    note: str | None,
 ) -> dict[str, Any]:
     """What `report.json` says."""
     controller = training.method.constraint.metrics()
-    share = controller["active_share"]
+    before, known = start["measured"], start.get("known_before", True)
+    seen = evidence_of(goal, before, after, max_retain_loss=max_retain_loss, known_before=known)
+    found = judge(seen)
     return {
         "title": f"Unlearning {Path(settings['model']).name}",
         "subtitle": (
-            f"{settings['method']}, {len(training.trace)} steps, gate open in {share:.0%} of them; "
-            f"the constraint ended {controller['status'].replace('_', ' ')}."
+            f"{settings['method']}, {len(training.trace)} steps; forgetting was pushed in "
+            f"{controller['active_share']:.0%} of them."
         ),
-        "settings": dict(settings),
+        "settings": {**settings, "max_retain_loss": max_retain_loss, "known_before": known},
         "versions": report.versions(),
         "goal": asdict(goal),
-        "models": [{"name": name, **measured} for name, measured in models.items()],
+        "verdict": {
+            **asdict(found),
+            "code": found.code,
+            "worst": worst(after["answers"]["forget"]),
+        },
+        "models": [{"name": "before", **before}, {"name": "after", **after}],
         "controller": controller,
         "trace": training.trace,
         "attacks": [],
-        "notes": [],
+        "notes": [note] if note else [],
     }
+
+
+def _check_adapters(given: argparse.Namespace) -> None:
+    """Refuse adapters on adapters: other tools load only one of the two, and what went returns."""
+    if given.lora and is_adapter(given.model):
+        raise Refusal(
+            f"--model {given.model} holds adapters, and those of --lora would have to be loaded on "
+            "top of them; most tools load one and leave out the other, and what was forgotten "
+            "comes back. Did you mean to leave out --lora? The whole model is saved then."
+        )
+
+
+def _check_trained(unfinished: Unfinished, training: Training) -> None:
+    try:
+        check_finite("the trained model", training.method.model)
+        check_answers("the trained model", training.method.model, training.forget[0])
+    except Refusal as refusal:
+        unfinished.done()
+        raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
 
 
 def _check_space(output: Path, loaded: Loaded) -> None:
@@ -164,10 +222,10 @@ def _check_space(output: Path, loaded: Loaded) -> None:
         )
 
 
-def _stopped(unfinished: Unfinished, training: Training, say: Say) -> int:
+def _stopped(unfinished: Unfinished, training: Training) -> Result:
     unfinished.save(training.state())
-    say(
+    told = (
         f"Stopped after step {len(training.trace)} of {training.steps}; all of it is kept. The "
         "same command goes on from there."
     )
-    return 130
+    return Result(130, None, told)

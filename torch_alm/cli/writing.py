@@ -8,11 +8,13 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
 from torch_alm.cli.refusal import Refusal
+
+T = TypeVar("T")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -22,8 +24,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """As `write_text`; numbers that are not finite, which JSON has no word for, become null."""
-    write_text(path, json.dumps(_finite(content), indent=2, ensure_ascii=False) + "\n")
+    """As `write_text`; numbers that are not finite become null."""
+    write_text(path, json.dumps(finite(content), indent=2, ensure_ascii=False) + "\n")
 
 
 def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
@@ -32,16 +34,21 @@ def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
         torch.save(content, draft)
 
 
-def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
-    """Let `fill` write a folder under another name, then take the name; an old one goes last."""
+def write_folder(path: Path, fill: Callable[[Path], T]) -> T:
+    """Let `fill` write a folder under another name, then take the name; an old one goes last.
+
+    Returns:
+        What `fill` returns.
+    """
     draft, old = _beside(path, "partial"), _beside(path, "old")
     with _no_leftovers(draft, path):
         draft.mkdir(parents=True)
-        fill(draft)
+        filled = fill(draft)
         if path.exists():
             os.replace(path, old)
         os.replace(draft, path)
     shutil.rmtree(old, ignore_errors=True)
+    return filled
 
 
 @contextmanager
@@ -87,9 +94,10 @@ def _beside(path: Path, word: str) -> Path:
     return path.with_name(f".{path.name}.{word}-{os.getpid()}")
 
 
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
+    """The value with None for each number that is not finite, which JSON has no word for."""
     if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in cast("Mapping[object, object]", value).items()}
+        return {str(k): finite(v) for k, v in cast("Mapping[object, object]", value).items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in cast("list[object]", value)]
+        return [finite(item) for item in cast("list[object]", value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value

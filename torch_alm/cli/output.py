@@ -1,0 +1,118 @@
+"""The output folder: what a run wrote into it may be replaced by another, and nothing else."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.writing import write_json
+
+REPORTS = ("report.html", "report.json")
+MODEL = "model"
+MANIFEST = "manifest.json"
+BLOCK, BLOCKS = 2**16, 64  # bytes that are read of a file, and at how many places
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output folder, and the names that a run will write there."""
+
+    folder: Path
+    targets: Sequence[str]
+
+    def check(self, models: Iterable[str | None], *, force: bool) -> None:
+        """Refuse to write where something else might be lost.
+
+        Args:
+            models: all models of the command line; none of their folders is written to.
+            force: whether what earlier runs wrote may be replaced.
+
+        Raises:
+            Refusal: names what stands there.
+        """
+        for model in models:
+            if model is not None and Path(model).is_dir():
+                self._check_model(Path(model))
+        is_taken = self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
+        if is_taken and not force:
+            raise Refusal(
+                f"--output {self.folder} is not empty, and what is there might be overwritten. Did "
+                "you mean another folder, or --force?"
+            )
+        self.check_own()
+
+    def check_own(self) -> None:
+        """Refuse to replace a file that no run has written, or that has changed since."""
+        known = self._known()
+        found = [path for name in self.targets for path in _files(self.folder / name)]
+        foreign = [path for path in found if known.get(self._name(path)) != digest(path)]
+        if foreign:
+            more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+            raise Refusal(
+                f"{foreign[0]}{more} was not written by torch-alm, or has changed since, and would "
+                "be replaced; --force replaces only what a run has written. Did you mean another "
+                "--output?"
+            )
+
+    def note(self, *names: str) -> None:
+        """Write down that these were written by a run."""
+        kept = {k: v for k, v in self._known().items() if not _is_below(k, names)}
+        new = [path for name in names for path in _files(self.folder / name)]
+        written = kept | {self._name(path): digest(path) for path in new}
+        write_json(self.folder / MANIFEST, {"written by": "torch-alm", "files": written})
+
+    def _known(self) -> dict[str, str]:
+        path = self.folder / MANIFEST
+        if not path.is_file():
+            return {}
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8"))["files"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refusal(
+                f"{path} is not the list that torch-alm keeps of what it wrote, so that nothing "
+                "can be replaced here. Did you mean another --output?"
+            ) from error
+
+    def _check_model(self, model: Path) -> None:
+        own, there = model.resolve(), self.folder.resolve()
+        if there.is_relative_to(own):
+            raise Refusal(
+                f"--output {self.folder} is the folder of the model {model}, or lies inside it; "
+                "the model would be changed. Did you mean another folder?"
+            )
+        for target in (there / name for name in self.targets):
+            if own.is_relative_to(target.resolve()):
+                raise Refusal(
+                    f"the model {model} is what --output {self.folder} would replace by its "
+                    "result. Did you mean another folder?"
+                )
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.folder).as_posix()
+
+
+def digest(path: Path) -> str:
+    """Sixteen digits of a file's size and of up to four megabytes of it, spread over all of it."""
+    if path.is_symlink() or not path.is_file():
+        return "no plain file"  # which no run has ever written
+    size = path.stat().st_size
+    found = hashlib.sha256(str(size).encode())
+    step = max(BLOCK, size // BLOCKS)
+    with path.open("rb") as file:
+        for start in range(0, size, step):
+            file.seek(start)
+            found.update(file.read(BLOCK))
+    return found.hexdigest()[:16]
+
+
+def _files(path: Path) -> list[Path]:
+    """A file or link, or all of those below a folder."""
+    if path.is_symlink() or not path.is_dir():
+        return [path] if path.is_symlink() or path.exists() else []
+    return sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())
+
+
+def _is_below(name: str, parents: Iterable[str]) -> bool:
+    return any(name == parent or name.startswith(f"{parent}/") for parent in parents)
