@@ -215,7 +215,8 @@ def test_a_text_is_known_if_the_model_goes_on_with_it(
     backwards = [{"text": " ".join(row["text"].split()[::-1])} for row in texts]
     path = write(tmp_path / "b.jsonl", backwards)
     assert command("unlearn", "--epochs", 1, forget=path, output="b") == 2
-    assert "b.jsonl, line 1\n  asked  '. Rome in lives A0" in capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())  # a long path is told on a line of its own
+    assert "b.jsonl, line 1 asked '. Rome in lives A0" in shown
 
 
 def test_a_format_of_ones_own_is_taught_asked_and_written_down(
