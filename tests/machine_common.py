@@ -165,6 +165,8 @@ class Common(RuleBasedStateMachine):
             half.add_group(x, **options)
         self.seen["group added"] += 1
         self.seen["group added before a step"] += self.oracle.is_pending()
+        if self.saved is not None and self.saved[1].extras != self.oracle.extras:
+            self.refuse_other_groups(self.saved[0])
 
     @precondition(lambda self: self.oracle.epoch is None)
     @rule()
@@ -194,14 +196,17 @@ class Common(RuleBasedStateMachine):
         assert self.saved is not None
         blob, then = self.saved
         if then.extras != self.oracle.extras:
-            assert worlds.outcome(lambda: self.world.load(blob)) is ValueError
-            self.seen["checkpoint of other groups refused"] += 1
+            self.refuse_other_groups(blob)
             return
         self.seen["loaded before a step"] += self.oracle.keeps_gradients()
         self.has_moved = False
         self.world.load(blob)
         self.oracle.load(then)
         self.seen["loaded in place"] += 1
+
+    def refuse_other_groups(self, blob: bytes) -> None:
+        assert worlds.outcome(lambda: self.world.load(blob)) is ValueError
+        self.seen["checkpoint of other groups refused"] += 1
 
     @precondition(is_at_rest)
     @rule(now=st.booleans())
