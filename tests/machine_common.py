@@ -81,6 +81,7 @@ class Common(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.seen["sequences"] += 1
         self.saved: tuple[bytes, Any] | None = None
         self.has_moved = False  # since it was saved or loaded
         self.exact = self.is_exact = False

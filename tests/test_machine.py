@@ -4,7 +4,9 @@ After every rule weights, gradients, moments, settings of groups, lambda, lambda
 equal those of `machine_oracle.py` and its parts, which import nothing of torch_alm. In the
 suite the sequences are always the same ones; a long run with new ones, here of 10,000, is
 
-    python -m tests.test_machine 10000
+    python -m tests.test_machine 10000 [--fast] [DualMachine | AloneMachine]
+
+`--fast` reports a failing sequence as it was found; making it shorter takes minutes.
 """
 
 import sys
