@@ -325,9 +325,9 @@ def test_sam_equals_the_oracle_whatever_a_loop_does() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for machine in (AloneMachine, DualMachine):
-        if machine.__name__ in sys.argv[2:] or not sys.argv[2:]:
-            try:
-                run(machine, int(sys.argv[1]), steps=40, shrinks="--fast" not in sys.argv)
-            finally:
-                print(machine.__name__, machine.seen)
+    machines = [AloneMachine, DualMachine]
+    for machine in [each for each in machines if each.__name__ in sys.argv] or machines:
+        try:
+            run(machine, int(sys.argv[1]), steps=40, shrinks="--fast" not in sys.argv)
+        finally:
+            print(machine.__name__, machine.seen)
