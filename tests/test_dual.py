@@ -3,6 +3,7 @@
 import copy
 import math
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -514,3 +515,16 @@ def test_what_a_checkpoint_does_not_fit_is_named() -> None:
     optimizer.load_state_dict(state)
     with pytest.raises(ValueError, match=r"^SAM\.load_state_dict: it has groups of \[2\]"):
         SAM(SGD([theta])).load_state_dict(SGD([theta, theta_of(1.0)]).state_dict())
+
+
+def test_the_forget_gradient_is_freed_before_the_retain_step() -> None:
+    theta = theta_of(1.0)
+    kept: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+    retain, forget = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    forget.register_step_pre_hook(lambda *_: kept.append(weakref.ref(theta.grad)))
+    retain.register_step_pre_hook(lambda *_: alive.append(kept[0]() is not None))
+    optimizer = DualOptimizer(retain, forget, ALMConstraint(None, alpha=9.0, mu=1.0))
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.step()
+    assert alive == [False]

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeAlias
@@ -51,11 +51,12 @@ def held() -> Iterator[None]:
         hold.end()
 
 
-def run(calls: Sequence[Call], done: list[object]) -> None:
+def run(calls: list[Call], done: list[object]) -> None:
     """Make the calls in order, each once; after the first one an interrupt waits for the last.
 
     Args:
-        calls: each either changes something in a single statement, or may be made again.
+        calls: each either changes something in a single statement, or may be made again. What is
+            made leaves the list, and with it the gradients it was about.
         done: receives what they returned, so that a caller can tell how far it came.
     """
     with held():
@@ -67,6 +68,6 @@ def run(calls: Sequence[Call], done: list[object]) -> None:
             raise
 
 
-def _go_on(calls: Sequence[Call], done: list[object]) -> None:
-    while len(done) < len(calls):
-        done.append(calls[len(done)]())  # one line: an interrupt finds it made or not begun
+def _go_on(calls: list[Call], done: list[object]) -> None:
+    while calls:  # in one line, which an interrupt finds made or not begun
+        done.append((calls[0](), calls.pop(0))[0])

@@ -284,13 +284,13 @@ def run_unscaled(wrapper: Wrapper, calls: Sequence[Call]) -> None:
     If one of them fails, the gradients are as they were and the scaler has its loan back: it clears
     both itself only after a step that returned.
     """
-    params, done = parameters(wrapper), list[object]()
+    params = parameters(wrapper)
     scaled = gradients.read(params)
     plan = [partial(gradients.put, params, _unscaled(scaled, wrapper.grad_scale)), *calls]
     try:
-        interrupts.run(plan, done)
+        interrupts.run(plan, [])
     except BaseException:
-        if len(done) < len(plan):
+        if plan:
             gradients.put(params, scaled)
         leave_scaler(wrapper)
         raise
