@@ -223,7 +223,7 @@ class DualOptimizer(wrapper.Wrapper):
                 "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
             )
         params = wrapper.parameters(self.retain)
-        undo = self._remember()
+        undo, _ = self._remember()
         before: Register | None = None
         try:
             with interrupts.held():
@@ -246,16 +246,17 @@ class DualOptimizer(wrapper.Wrapper):
                 undo()
             raise
 
-    def _remember(self) -> Callable[[], None]:
-        """The way back to what the constraint, the gate and the register are now."""
+    def _remember(self) -> tuple[Callable[[], None], list[Register | None]]:
+        """The way back to what the constraint, the gate and the register are now, and that one."""
         theirs = remember(*(part for part in (self.constraint, self._gate) if part is not None))
-        register, sign = self._forget_register, self._forget_sign
+        kept, sign = [self._forget_register], self._forget_sign
 
         def undo() -> None:
             theirs()
-            self._forget_register, self._forget_sign = register, sign
+            (self._forget_register,) = kept
+            self._forget_sign = sign
 
-        return undo
+        return undo, kept
 
     def _forget(
         self,
@@ -351,11 +352,12 @@ class DualOptimizer(wrapper.Wrapper):
             RuntimeError: under a GradScaler, which would unscale one side only.
         """
         self._refuse(closure)
-        undo, done = self._remember(), list[object]()
+        (undo, kept), done = self._remember(), list[object]()
         params = wrapper.parameters(self.retain)
         g_r = gradients.read(params)
         try:
-            interrupts.run(self._update(), done)
+            # From the first call on there is no way back, and no use for what it would need.
+            interrupts.run([kept.clear, *self._update()], done)
         except BaseException:
             gradients.put(params, g_r)
             if not done:
