@@ -74,12 +74,13 @@ def perturbed(
     `.grad` is `None` inside. On exit only theta returns (the same values in the same storage, also
     after an exception or Ctrl-C); `.grad` is whatever the block left there. A zero or non-finite
     `||g||` moves nothing. Two parameters on the same memory move as the one they are, along the sum
-    of their gradients. The autocast cache, which would go on serving the old weights, is cleared on the
-    way in and out.
+    of their gradients. The autocast cache, which would go on serving the old weights, is cleared on
+    the way in and out.
 
     Args:
         params: parameters, or an optimizer's `param_groups`. A group's own `"rho"` takes the place
-            of `rho`; parameters with radius 0 stay where they are and do not count in the norm.
+            of `rho`; parameters with radius 0 stay where they are and do not count in the norm. Where
+            the optimizer has a `"rho"` of its own in its groups (Adadelta), pass its parameters.
         rho: the length of delta, in the units of theta. At least 0.
         sign: +1 moves where the differentiated quantity grows, -1 where it falls.
         eps: added to the norm, as the paper's epsilon_pert.
