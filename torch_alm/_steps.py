@@ -31,9 +31,25 @@ class _Step:
     def after(self, hook: Callable[..., Any]) -> None:
         hook(self.optimizer, *self.arguments)
 
-    def update(self) -> None:
+    def update(self) -> object:
         args, kwargs = self.arguments
         self._function(*args, **kwargs)
+        return TAKEN
+
+
+# What the call that takes a step returns, so that one can tell whether it came to that.
+TAKEN = object()
+
+
+def _whole(optimizer: Optimizer) -> object:
+    optimizer.step()
+    return TAKEN
+
+
+def _is_tracked(patched: object, optimizer: Optimizer) -> bool:
+    """Whether a scheduler's patch is all there is: its mark is copied by whoever wraps it."""
+    of_class = getattr(patched, "__wrapped__", None) is type(optimizer).step
+    return of_class and getattr(patched, "_wrapped_by_lr_sched", False)
 
 
 def step_of(optimizer: Optimizer) -> list[Call]:
@@ -43,9 +59,9 @@ def step_of(optimizer: Optimizer) -> list[Call]:
     by not going through them: torch's list of them belongs to all threads.
     """
     patched = vars(optimizer).get("step")
-    is_tracked = getattr(patched, "_wrapped_by_lr_sched", False)
+    is_tracked = _is_tracked(patched, optimizer)
     if patched is not None and not is_tracked:
-        return [optimizer.step]  # somebody else's, with hooks and all
+        return [partial(_whole, optimizer)]  # somebody else's, with hooks and all
     step = _Step(optimizer)
     return [
         *([partial(setattr, optimizer, "_opt_called", True)] if is_tracked else []),
