@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, SupportsIndex, final
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ from torch_alm._gradients import Backward, Evaluation, Register
 from torch_alm._interrupts import Call
 from torch_alm._passes import Run, placed
 from torch_alm._scaled import Blend
-from torch_alm._steps import step_of
+from torch_alm._settings import Setting
+from torch_alm._steps import TAKEN, step_of
 from torch_alm._undo import remember
 from torch_alm.constraint import ALMConstraint
 
@@ -120,6 +121,8 @@ class DualOptimizer(wrapper.Wrapper):
         (1.0, 2.0)
     """
 
+    scale = Setting(fitting.scale)
+
     def __init__(
         self,
         retain: Optimizer,
@@ -128,12 +131,11 @@ class DualOptimizer(wrapper.Wrapper):
         *,
         scale: Literal["gradient", "step"] = "gradient",
         backward: Backward | None = None,
-        probe_every: int = 1,
+        probe_every: SupportsIndex = 1,
         reshard: Callable[[], object] | None = None,
     ) -> None:
         self.retain = wrapper.check_base(retain, "DualOptimizer")
         self.forget = wrapper.check_base(forget, "DualOptimizer")
-        fitting.check_settings(scale, probe_every)
         fitting.check_parameters(self.retain, self.forget)
         fitting.check_sense(constraint, self.forget)
         self.constraint = constraint
@@ -141,7 +143,7 @@ class DualOptimizer(wrapper.Wrapper):
         self.backward_fn = backward
         self.reshard = reshard
         self.skipped = self._skipped_now = 0
-        self._gate = Gate(probe_every)
+        self._gate = Gate(fitting.cadence(probe_every))
         self._forget_register: Register | None = None
         self._forget_sign = 0
         self._has_warned = False
@@ -153,6 +155,15 @@ class DualOptimizer(wrapper.Wrapper):
         sides = [s for s in self._bases.values() if isinstance(s, wrapper.ObjectiveOptimizer)]
         for side in sides:
             side.share_memory(sides[0])
+
+    @property
+    def probe_every(self) -> int:
+        """The cadence of a released constraint's measurements; it may be assigned."""
+        return self._gate.probe_every
+
+    @probe_every.setter
+    def probe_every(self, value: SupportsIndex) -> None:
+        self._gate.probe_every = fitting.cadence(value)
 
     @property
     def _bases(self) -> Mapping[str, Optimizer]:
@@ -178,6 +189,9 @@ class DualOptimizer(wrapper.Wrapper):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear both gradients, and what the constraint observed while they were taken."""
         super().zero_grad(set_to_none)
+        self._drop_forget()
+
+    def _drop_forget(self) -> None:
         if self._forget_register is not None and self.constraint is not None:
             self.constraint.discard()
         self._forget_register = None
@@ -343,8 +357,8 @@ class DualOptimizer(wrapper.Wrapper):
         skips the forget step, with a warning; so does, with `scale="step"`, a multiple of its move
         that would make a weight infinite (its moments have moved then).
 
-        Ctrl-C waits until the step is whole; anything that fails before a weight has moved leaves
-        theta, states and lambda as they were.
+        Ctrl-C waits until the step is whole; anything that fails before one side's step is through
+        leaves lambda as it was. If it is the forget side's step that fails, its gradient is lost.
 
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.
@@ -358,8 +372,10 @@ class DualOptimizer(wrapper.Wrapper):
             interrupts.run(self._update(), done)
         except BaseException:
             gradients.put(params, g_r)
-            if not done:
+            if TAKEN not in done:
                 undo()
+                if done:  # what the forget side has accumulated is multiplied by lambda+ already
+                    self._drop_forget()
             raise
         self._warn_skipped()
 
