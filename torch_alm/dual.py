@@ -171,8 +171,12 @@ class DualOptimizer(wrapper.Wrapper):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of both sides, retain first: the live dictionaries in a new list."""
-        return [*self.retain.param_groups, *self.forget.param_groups]
+        """The groups of both sides, retain first: the live dictionaries in a new list.
+
+        Those of a base that both sides share appear once: schedulers multiply each by its factor.
+        """
+        groups = [*self.retain.param_groups, *self.forget.param_groups]
+        return list({id(group): group for group in groups}.values())
 
     @property
     def state(self) -> dict[str, Any]:
@@ -183,7 +187,7 @@ class DualOptimizer(wrapper.Wrapper):
         """Add a group to both sides."""
         params = param_group["params"]
         group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
-        for base in self._bases.values():
+        for base in {wrapper.innermost(base): None for base in self._bases.values()}:
             base.add_param_group(dict(group))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -223,8 +227,9 @@ class DualOptimizer(wrapper.Wrapper):
             Both losses, detached, at the perturbed points under SAM.
 
         Raises:
-            TypeError, ValueError: if an objective returns something else. Gradients, constraint
-                and theta are then as before, as they are if an objective itself raises.
+            TypeError, ValueError: if an objective returns something else, or the constraint's sense
+                no longer fits the forget side. Gradients, constraint and theta are then as before,
+                as they are if an objective itself raises.
             RuntimeError: after a `backward(last=True)` of the same step; or if gradients do not
                 arrive, as under FSDP2 without gradient sync.
 
@@ -236,6 +241,7 @@ class DualOptimizer(wrapper.Wrapper):
                 "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
                 "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
             )
+        fitting.check_sense(self.constraint, self.forget)  # which may be set at any time
         params = wrapper.parameters(self.retain)
         undo = self._remember()
         before: Register | None = None

@@ -1,4 +1,4 @@
-"""A forget step that fails moves no multiplier; settings of a DualOptimizer hold when set later."""
+"""A DualOptimizer whose side fails, shares a base, or is set otherwise later: nothing is torn."""
 
 from typing import Any
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
 
 class FailsOnce(SGD):
@@ -111,3 +112,31 @@ def test_a_cadence_is_a_whole_number_of_steps(value: Any) -> None:
         optimizer.probe_every = value
     with pytest.raises(ValueError, match="probe_every is"):
         DualOptimizer(optimizer.retain, optimizer.forget, probe_every=value)
+
+
+def test_a_sense_that_no_longer_fits_the_forget_side_is_refused() -> None:
+    theta = nn.Parameter(torch.ones(2))
+    constraint = ALMConstraint(None, alpha=5.0, mu=1.0)
+    optimizer = DualOptimizer(
+        SGD([theta], lr=0.1), ReverseSAM(SGD([theta], lr=0.1), rho=0.1), constraint
+    )
+    constraint.sense = "<="
+    with pytest.raises(ValueError, match="where the constraint is easiest"):
+        backward(optimizer, theta)
+    assert theta.grad is None
+    constraint.sense = ">="
+    backward(optimizer, theta)
+    assert constraint.observed == 1
+
+
+def test_a_base_that_both_sides_share_has_its_groups_once() -> None:
+    theta, more = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    base = SGD([theta], lr=1.0)
+    optimizer = DualOptimizer(SAM(base, rho=0.1), ReverseSAM(base, rho=0.1))
+    scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    for _ in range(2):
+        scheduler.step(1.0)
+    assert base.param_groups[0]["lr"] == 0.5
+    optimizer.add_param_group({"params": [more]})
+    assert [group["params"] for group in base.param_groups] == [[theta], [more]]
+    assert optimizer.param_groups == base.param_groups
