@@ -192,8 +192,9 @@ class DualOptimizer(wrapper.Wrapper):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear both gradients, and what the constraint observed while they were taken."""
-        super().zero_grad(set_to_none)
-        self._drop_forget()
+        with interrupts.held():  # one side's alone would be added to the next step's
+            super().zero_grad(set_to_none)
+            self._drop_forget()
 
     def _drop_forget(self) -> None:
         if self._forget_register is not None and self.constraint is not None:
