@@ -31,19 +31,13 @@ class _Step:
     def after(self, hook: Callable[..., Any]) -> None:
         hook(self.optimizer, *self.arguments)
 
-    def update(self) -> object:
+    def update(self) -> None:
         args, kwargs = self.arguments
         self._function(*args, **kwargs)
-        return TAKEN
 
 
-# What the call that takes a step returns, so that one can tell whether it came to that.
-TAKEN = object()
-
-
-def _whole(optimizer: Optimizer) -> object:
-    optimizer.step()
-    return TAKEN
+class Taking(partial[object]):
+    """The call that takes a step, so that one can tell whether it came to that."""
 
 
 def _is_tracked(patched: object, optimizer: Optimizer) -> bool:
@@ -61,12 +55,12 @@ def step_of(optimizer: Optimizer) -> list[Call]:
     patched = vars(optimizer).get("step")
     is_tracked = _is_tracked(patched, optimizer)
     if patched is not None and not is_tracked:
-        return [partial(_whole, optimizer)]  # somebody else's, with hooks and all
+        return [Taking(optimizer.step)]  # somebody else's, with hooks and all
     step = _Step(optimizer)
     return [
         *([partial(setattr, optimizer, "_opt_called", True)] if is_tracked else []),
         *(partial(step.before, hook) for hook in optimizer._optimizer_step_pre_hooks.values()),
-        *(optimizer._update() if isinstance(optimizer, Wrapper) else [step.update]),
+        *(optimizer._update() if isinstance(optimizer, Wrapper) else [Taking(step.update)]),
         optimizer._optimizer_step_code,  # where profilers look
         *(partial(step.after, hook) for hook in optimizer._optimizer_step_post_hooks.values()),
     ]

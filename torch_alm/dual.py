@@ -24,7 +24,7 @@ from torch_alm._interrupts import Call
 from torch_alm._passes import Run, placed
 from torch_alm._scaled import Blend
 from torch_alm._settings import Setting
-from torch_alm._steps import TAKEN, step_of
+from torch_alm._steps import Taking, step_of
 from torch_alm._undo import remember
 from torch_alm.constraint import ALMConstraint
 
@@ -372,14 +372,15 @@ class DualOptimizer(wrapper.Wrapper):
             RuntimeError: under a GradScaler, which would unscale one side only.
         """
         self._refuse(closure)
-        undo, done = self._remember(), list[object]()
+        undo, calls, done = self._remember(), list[Call](), list[object]()
         params = wrapper.parameters(self.retain)
         g_r = gradients.read(params)
         try:
-            interrupts.run(self._update(), done)
+            calls += self._update()
+            interrupts.run(calls, done)
         except BaseException:
             gradients.put(params, g_r)
-            if TAKEN not in done:
+            if not any(isinstance(call, Taking) for call in calls[: len(done)]):
                 undo()
                 if done:  # what the forget side has accumulated is multiplied by lambda+ already
                     self._drop_forget()
