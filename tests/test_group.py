@@ -228,3 +228,29 @@ def test_either_all_are_stepped_or_none(bad: float) -> None:
     assert str(g.state_dict()) == before and [c.observed for c in g.values()] == [0, 0, 0]
     g.observe({"a": 0.0, "b": 0.0, "c": 0.0})
     assert g.step() == {"a": 1.0, "b": 18.0, "c": 1.0}
+
+
+def test_a_warning_that_is_an_error_steps_no_member() -> None:
+    group = ConstraintGroup({n: ALMConstraint(None, alpha=1.0, mu=1.0) for n in ("a", "b")})
+    group.observe({"a": 0.5, "b": float("nan")})
+    with pytest.raises(UserWarning, match="not finite"):  # warnings are errors here
+        group.step()
+    assert [member.metrics()["steps"] for member in group.values()] == [0, 0]
+    assert [member.multiplier for member in group.values()] == [0.0, 0.0]
+    assert [member.observed for member in group.values()] == [0, 0]
+
+
+def test_an_interrupt_between_two_members_steps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = ConstraintGroup({n: ALMConstraint(None, alpha=1.0, mu=1.0) for n in ("a", "b")})
+    group.observe({"a": 0.5, "b": 0.5})
+
+    def interrupted(**_: object) -> float:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group["b"], "step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            group.step()
+    assert [member.multiplier for member in group.values()] == [0.0, 0.0]
+    assert [member.observed for member in group.values()] == [1, 1]
+    assert group.step() == {"a": 0.5, "b": 0.5}

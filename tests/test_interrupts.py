@@ -219,6 +219,23 @@ def test_a_signal_waits_until_both_sides_have_stepped(theta: list[nn.Parameter],
     assert optimizer.constraint.multiplier == 7.0
 
 
+def test_a_signal_waits_until_both_gradients_are_cleared(theta: list[nn.Parameter]) -> None:
+    class Signalling(SGD):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            super().zero_grad(set_to_none)
+            signal.raise_signal(signal.SIGINT)
+
+    constraint = ALMConstraint(None, alpha=9.0, mu=0.5)
+    optimizer = DualOptimizer(Signalling(theta, lr=0.1), SGD(theta, lr=0.1), constraint)
+    optimizer.backward(retain=lambda: theta[0].sum(), forget=lambda: theta[0].sum())
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.zero_grad()
+    assert all(p.grad is None for p in theta)
+    assert constraint.observed == 0
+    forgotten = optimizer.clip_grad_norm_(1.0).forget  # nothing is left of it
+    assert forgotten.item() == 0.0
+
+
 def test_a_signal_waits_in_sam_s_step_too(theta: list[nn.Parameter]) -> None:
     optimizer = SAM(Signalling(theta, lr=1.0), rho=0.1)
     optimizer.backward(lambda: sum(p.sum() for p in theta))

@@ -169,3 +169,11 @@ def test_a_radius_that_is_none_is_refused_and_named(rho: float) -> None:
         perturbed(theta, 0.1, sign=2).__enter__()
     assert_theta_unchanged(theta, before)
     assert all(p.grad is g for p, g in zip(theta, grads, strict=True)), "gradients are kept"
+
+
+def test_a_radius_that_requires_a_gradient_is_the_number_it_is() -> None:
+    theta = nn.Parameter(torch.zeros(4))
+    theta.grad = torch.ones(4)
+    radius = torch.tensor(0.5, requires_grad=True)
+    with perturbed([{"params": [theta], "rho": radius}], rho=radius):
+        torch.testing.assert_close(theta.detach(), torch.full((4,), 0.25))

@@ -1,7 +1,8 @@
 """Whether the parts of a DualOptimizer fit together, found out before anything happens."""
 
+import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torch.optim import Optimizer
 
@@ -10,17 +11,25 @@ from torch_alm import _wrapper as wrapper
 from torch_alm.constraint import ALMConstraint
 
 
-def check_settings(scale: str, probe_every: int) -> None:
-    """Raise for words and numbers that mean nothing."""
-    if scale not in ("gradient", "step"):
+def scale(value: Any, name: str) -> Literal["gradient", "step"]:  # noqa: ANN401
+    """One of the two words, or a `ValueError`."""
+    if value not in ("gradient", "step"):
+        raise ValueError(f'{name} is {value!r}; it is "gradient" (the paper) or "step".')
+    return value
+
+
+def cadence(value: Any) -> int:  # noqa: ANN401
+    """A whole number of steps, at least 1, or a `ValueError`."""
+    try:
+        found = operator.index(value)
+    except TypeError:  # 2.5, nan or a word
+        found = 0
+    if found < 1:
         raise ValueError(
-            f'DualOptimizer: scale is {scale!r}; it is "gradient" (the paper) or "step".'
+            f"DualOptimizer: probe_every is {value!r}; a released constraint would never be "
+            "measured again, or not on a whole step. Did you mean 1, every step?"
         )
-    if probe_every < 1:
-        raise ValueError(
-            f"DualOptimizer: probe_every is {probe_every!r}; a released constraint would never be "
-            "measured again. Did you mean 1, every step?"
-        )
+    return found
 
 
 def check_parameters(retain: Optimizer, forget: Optimizer) -> None:

@@ -51,23 +51,23 @@ def held() -> Iterator[None]:
         hold.end()
 
 
-def run(calls: list[Call], done: list[object]) -> None:
+def run(calls: list[Call]) -> None:
     """Make the calls in order, each once; after the first one an interrupt waits for the last.
 
     Args:
         calls: each either changes something in a single statement, or may be made again. What is
             made leaves the list, and with it the gradients it was about.
-        done: receives what they returned, so that a caller can tell how far it came.
     """
+    count = len(calls)
     with held():
         try:
-            _go_on(calls, done)
+            _go_on(calls)
         except KeyboardInterrupt:
-            if done:
-                _go_on(calls, done)
+            if len(calls) < count:
+                _go_on(calls)
             raise
 
 
-def _go_on(calls: list[Call], done: list[object]) -> None:
-    while calls:  # in one line, which an interrupt finds made or not begun
-        done.append((calls[0](), calls.pop(0))[0])
+def _go_on(calls: list[Call]) -> None:
+    while calls:
+        _, _ = calls[0](), calls.pop(0)  # in one line, which an interrupt finds made or not begun

@@ -30,6 +30,7 @@ class Blend:
     @torch.no_grad()
     def __init__(self, params: Iterable[Tensor], scale: float) -> None:
         owners = {id(t): (t, p) for p in params for t in [gradients.local(p)]}
+        aliases.check([t for t, _ in owners.values()], 'DualOptimizer(scale="step")')
         theta = aliases.apart([t for t, _ in owners.values()])
         self.scale, self.is_refused = scale, False
         self._moves = [(t, t.clone(), owners[id(t)][1]) for t in theta]

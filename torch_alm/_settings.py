@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
+from torch import Tensor
+
 T = TypeVar("T")
 
 
@@ -14,7 +16,7 @@ def number(value: Any, name: str) -> float:  # noqa: ANN401
     """
     try:
         if not isinstance(value, str):
-            return float(value)
+            return float(value.detach() if isinstance(value, Tensor) else value)
     except (
         TypeError,
         ValueError,

@@ -36,6 +36,16 @@ class _Step:
         self._function(*args, **kwargs)
 
 
+class Taking(partial[object]):
+    """The call that takes a step, so that one can tell whether it came to that."""
+
+
+def _is_tracked(patched: object, optimizer: Optimizer) -> bool:
+    """Whether a scheduler's patch is all there is: its mark is copied by whoever wraps it."""
+    of_class = getattr(patched, "__wrapped__", None) is type(optimizer).step
+    return of_class and getattr(patched, "_wrapped_by_lr_sched", False)
+
+
 def step_of(optimizer: Optimizer) -> list[Call]:
     """One step with the optimizer's own hooks, without the global ones.
 
@@ -43,14 +53,14 @@ def step_of(optimizer: Optimizer) -> list[Call]:
     by not going through them: torch's list of them belongs to all threads.
     """
     patched = vars(optimizer).get("step")
-    is_tracked = getattr(patched, "_wrapped_by_lr_sched", False)
+    is_tracked = _is_tracked(patched, optimizer)
     if patched is not None and not is_tracked:
-        return [optimizer.step]  # somebody else's, with hooks and all
+        return [Taking(optimizer.step)]  # somebody else's, with hooks and all
     step = _Step(optimizer)
     return [
         *([partial(setattr, optimizer, "_opt_called", True)] if is_tracked else []),
         *(partial(step.before, hook) for hook in optimizer._optimizer_step_pre_hooks.values()),
-        *(optimizer._update() if isinstance(optimizer, Wrapper) else [step.update]),
+        *(optimizer._update() if isinstance(optimizer, Wrapper) else [Taking(step.update)]),
         optimizer._optimizer_step_code,  # where profilers look
         *(partial(step.after, hook) for hook in optimizer._optimizer_step_post_hooks.values()),
     ]

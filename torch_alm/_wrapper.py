@@ -288,7 +288,7 @@ def run_unscaled(wrapper: Wrapper, calls: Sequence[Call]) -> None:
     scaled = gradients.read(params)
     plan = [partial(gradients.put, params, _unscaled(scaled, wrapper.grad_scale)), *calls]
     try:
-        interrupts.run(plan, [])
+        interrupts.run(plan)
     except BaseException:
         if plan:
             gradients.put(params, scaled)

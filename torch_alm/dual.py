@@ -7,7 +7,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, Literal, NamedTuple, SupportsIndex, final
 
 import torch
 from torch import Tensor
@@ -23,7 +23,8 @@ from torch_alm._gradients import Backward, Evaluation, Register
 from torch_alm._interrupts import Call
 from torch_alm._passes import Run, placed
 from torch_alm._scaled import Blend
-from torch_alm._steps import step_of
+from torch_alm._settings import Setting
+from torch_alm._steps import Taking, step_of
 from torch_alm._undo import remember
 from torch_alm.constraint import ALMConstraint
 
@@ -120,6 +121,8 @@ class DualOptimizer(wrapper.Wrapper):
         (1.0, 2.0)
     """
 
+    scale = Setting(fitting.scale)
+
     def __init__(
         self,
         retain: Optimizer,
@@ -128,12 +131,11 @@ class DualOptimizer(wrapper.Wrapper):
         *,
         scale: Literal["gradient", "step"] = "gradient",
         backward: Backward | None = None,
-        probe_every: int = 1,
+        probe_every: SupportsIndex = 1,
         reshard: Callable[[], object] | None = None,
     ) -> None:
         self.retain = wrapper.check_base(retain, "DualOptimizer")
         self.forget = wrapper.check_base(forget, "DualOptimizer")
-        fitting.check_settings(scale, probe_every)
         fitting.check_parameters(self.retain, self.forget)
         fitting.check_sense(constraint, self.forget)
         self.constraint = constraint
@@ -141,7 +143,7 @@ class DualOptimizer(wrapper.Wrapper):
         self.backward_fn = backward
         self.reshard = reshard
         self.skipped = self._skipped_now = 0
-        self._gate = Gate(probe_every)
+        self._gate = Gate(fitting.cadence(probe_every))
         self._forget_register: Register | None = None
         self._forget_sign = 0
         self._has_warned = False
@@ -155,13 +157,26 @@ class DualOptimizer(wrapper.Wrapper):
             side.share_memory(sides[0])
 
     @property
+    def probe_every(self) -> int:
+        """The cadence of a released constraint's measurements; it may be assigned."""
+        return self._gate.probe_every
+
+    @probe_every.setter
+    def probe_every(self, value: SupportsIndex) -> None:
+        self._gate.probe_every = fitting.cadence(value)
+
+    @property
     def _bases(self) -> Mapping[str, Optimizer]:
         return {"retain": self.retain, "forget": self.forget}
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of both sides, retain first: the live dictionaries in a new list."""
-        return [*self.retain.param_groups, *self.forget.param_groups]
+        """The groups of both sides, retain first: the live dictionaries in a new list.
+
+        Those of a base that both sides share appear once: schedulers multiply each by its factor.
+        """
+        groups = [*self.retain.param_groups, *self.forget.param_groups]
+        return list({id(group): group for group in groups}.values())
 
     @property
     def state(self) -> dict[str, Any]:
@@ -172,16 +187,21 @@ class DualOptimizer(wrapper.Wrapper):
         """Add a group to both sides."""
         params = param_group["params"]
         group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
-        for base in self._bases.values():
+        for base in {wrapper.innermost(base): None for base in self._bases.values()}:
             base.add_param_group(dict(group))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear both gradients, and what the constraint observed while they were taken."""
-        super().zero_grad(set_to_none)
-        if self._forget_register is not None and self.constraint is not None:
-            self.constraint.discard()
+        with interrupts.held():  # one side's alone would be added to the next step's
+            super().zero_grad(set_to_none)
+            if self._forget_register is not None:
+                self._drop_forget()
+            self._gate.undo()
+
+    def _drop_forget(self) -> None:
         self._forget_register = None
-        self._gate.undo()
+        if self.constraint is not None:
+            self.constraint.discard()
 
     @eager
     def backward(
@@ -209,8 +229,9 @@ class DualOptimizer(wrapper.Wrapper):
             Both losses, detached, at the perturbed points under SAM.
 
         Raises:
-            TypeError, ValueError: if an objective returns something else. Gradients, constraint
-                and theta are then as before, as they are if an objective itself raises.
+            TypeError, ValueError: if an objective returns something else, or the constraint's sense
+                no longer fits the forget side. Gradients, constraint and theta are then as before,
+                as they are if an objective itself raises.
             RuntimeError: after a `backward(last=True)` of the same step; or if gradients do not
                 arrive, as under FSDP2 without gradient sync.
 
@@ -222,6 +243,7 @@ class DualOptimizer(wrapper.Wrapper):
                 "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
                 "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
             )
+        fitting.check_sense(self.constraint, self.forget)  # which may be set at any time
         params = wrapper.parameters(self.retain)
         undo, _ = self._remember()
         before: Register | None = None
@@ -253,7 +275,7 @@ class DualOptimizer(wrapper.Wrapper):
 
         def undo() -> None:
             theirs()
-            (self._forget_register,) = kept
+            self._forget_register = kept[0] if kept else None
             self._forget_sign = sign
 
         return undo, kept
@@ -344,24 +366,30 @@ class DualOptimizer(wrapper.Wrapper):
         skips the forget step, with a warning; so does, with `scale="step"`, a multiple of its move
         that would make a weight infinite (its moments have moved then).
 
-        Ctrl-C waits until the step is whole; anything that fails before a weight has moved leaves
-        theta, states and lambda as they were.
+        Ctrl-C waits until the step is whole; anything that fails before one side's step is through
+        leaves lambda as it was. If it is the forget side's step that fails, its gradient is lost.
 
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.
             RuntimeError: under a GradScaler, which would unscale one side only.
         """
         self._refuse(closure)
-        (undo, kept), done = self._remember(), list[object]()
+        undo, kept = self._remember()
+        calls, steps = list[Call](), list[Call]()
         params = wrapper.parameters(self.retain)
         g_r = gradients.read(params)
         try:
-            # From the first call on there is no way back, and no use for what it would need.
-            interrupts.run([kept.clear, *self._update()], done)
+            # The first call lets go of the gradient that is about to be multiplied by lambda+.
+            calls += [kept.clear, *self._update()]
+            steps += [call for call in calls if isinstance(call, Taking)]
+            interrupts.run(calls)
         except BaseException:
             gradients.put(params, g_r)
-            if not done:
+            if all(step in calls for step in steps):
                 undo()
+                if not kept:
+                    self._drop_forget()
+                    self._gate.undo()
             raise
         self._warn_skipped()
 

@@ -12,6 +12,7 @@ from torch_alm._control.attachment import Attachments
 from torch_alm._control.best import Best, OnBest, better
 from torch_alm._control.numbers import Numeric, single
 from torch_alm._control.observations import mean_of_numbers
+from torch_alm._undo import remember
 from torch_alm.constraint import ALMConstraint
 
 
@@ -130,11 +131,23 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 "cadence of their own outside the group?"
             )
         self._refuse_together()
-        weights = {name: member.step() for name, member in self.items()}
-        self._steps += 1
+        weights = self._step_together()
         if objective is not None:
             self._rank(mean_of_numbers(single(objective)))
         return weights
+
+    def _step_together(self) -> dict[str, float | Tensor]:
+        """All of them or, if one fails (a warning that is an error, Ctrl-C), none."""
+        undo = remember(self, *self.values())
+        try:
+            weights = {name: member.step() for name, member in self.items()}
+            self._steps += 1
+            return weights
+        except BaseException as error:
+            undo()
+            if not isinstance(error, KeyboardInterrupt):
+                self.discard()  # or the next step would fail as well
+            raise
 
     def _refuse_together(self) -> None:
         """Raise what some member's step would raise, before any is stepped."""

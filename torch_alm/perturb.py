@@ -80,6 +80,7 @@ def perturbed(
     Args:
         params: parameters, or an optimizer's `param_groups`. A group's own `"rho"` takes the place
             of `rho`; parameters with radius 0 stay where they are and do not count in the norm.
+            Of an optimizer with a `"rho"` of its own in its groups (Adadelta) pass the parameters.
         rho: the length of delta, in the units of theta. At least 0.
         sign: +1 moves where the differentiated quantity grows, -1 where it falls.
         eps: added to the norm, as the paper's epsilon_pert.

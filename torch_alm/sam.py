@@ -214,7 +214,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         wrapper.refuse_closure_under_scaler(self, closure, type(self).__name__)
         loss = None if closure is None else self._run_closure(closure)
         if not wrapper.is_scaled(self):
-            interrupts.run(self._update(), done=[])
+            interrupts.run(self._update())
         elif wrapper.found_finite(self):
             wrapper.run_unscaled(self, self._update())
         return loss
