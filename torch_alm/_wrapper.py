@@ -7,9 +7,9 @@ checkpoints and trainers find one truth wherever they look.
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch_alm._gradients import Backward, Evaluation
 from torch_alm._interrupts import Call
 
 Objective = Callable[[], Any]
+T = TypeVar("T")
 
 
 class Wrapper(Optimizer, ABC):
@@ -277,8 +278,28 @@ def found_finite(wrapper: Wrapper) -> bool:
     return False
 
 
+def commit(wrapper: Wrapper, calls: list[Call], result: T) -> T:
+    """Make the calls of a step, and return the result; Ctrl-C waits for its post-hooks as well."""
+    try:
+        if is_scaled(wrapper):
+            _run_unscaled(wrapper, calls)
+        else:
+            interrupts.run(calls)
+        return result
+    except KeyboardInterrupt:
+        if not calls:
+            run_post_hooks(wrapper)
+        raise
+
+
+def run_post_hooks(wrapper: Wrapper) -> None:
+    """Do what torch leaves out after a step that ends with an interrupt, though it was taken."""
+    for hook in wrapper._optimizer_step_post_hooks.values():  # pyright: ignore[reportPrivateUsage]
+        hook(wrapper, (wrapper,), {})
+
+
 @torch.no_grad()
-def run_unscaled(wrapper: Wrapper, calls: Sequence[Call]) -> None:
+def _run_unscaled(wrapper: Wrapper, calls: list[Call]) -> None:
     """Make the calls without the loss scale that a GradScaler left in `.grad`.
 
     If one of them fails, the gradients are as they were and the scaler has its loan back: it clears
@@ -286,11 +307,11 @@ def run_unscaled(wrapper: Wrapper, calls: Sequence[Call]) -> None:
     """
     params = parameters(wrapper)
     scaled = gradients.read(params)
-    plan = [partial(gradients.put, params, _unscaled(scaled, wrapper.grad_scale)), *calls]
+    calls.insert(0, partial(gradients.put, params, _unscaled(scaled, wrapper.grad_scale)))
     try:
-        interrupts.run(plan)
+        interrupts.run(calls)
     except BaseException:
-        if plan:
+        if calls:
             gradients.put(params, scaled)
         leave_scaler(wrapper)
         raise

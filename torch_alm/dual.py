@@ -383,15 +383,17 @@ class DualOptimizer(wrapper.Wrapper):
             calls += [kept.clear, *self._update()]
             steps += [call for call in calls if isinstance(call, Taking)]
             interrupts.run(calls)
-        except BaseException:
+            self._warn_skipped()
+        except BaseException as error:
             gradients.put(params, g_r)
-            if all(step in calls for step in steps):
+            if steps and not calls and isinstance(error, KeyboardInterrupt):
+                wrapper.run_post_hooks(self)
+            elif all(step in calls for step in steps):
                 undo()
                 if not kept:
                     self._drop_forget()
                     self._gate.undo()
             raise
-        self._warn_skipped()
 
     def _update(self) -> list[Call]:
         """lambda+; the forget step if the gate is open; the retain step."""

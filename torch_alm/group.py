@@ -1,7 +1,7 @@
 """ConstraintGroup: several constraints, by name, as one."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from torch import Tensor
@@ -130,31 +130,30 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 "nothing was stepped. Did you observe every constraint, or should those have a "
                 "cadence of their own outside the group?"
             )
-        self._refuse_together()
-        weights = self._step_together()
+        weights = self._step_together(list(self))
+        self._steps += 1
         if objective is not None:
             self._rank(mean_of_numbers(single(objective)))
         return weights
 
-    def _step_together(self) -> dict[str, float | Tensor]:
-        """All of them or, if one fails (a warning that is an error, Ctrl-C), none."""
-        undo = remember(self, *self.values())
+    def _step_together(self, names: Sequence[str]) -> dict[str, float | Tensor]:
+        """Step all of these or, if one fails (a warning that is an error, Ctrl-C), none."""
+        self._refuse_together(names)
+        undo = remember(*self.values())
         try:
-            weights = {name: member.step() for name, member in self.items()}
-            self._steps += 1
-            return weights
+            return {name: self[name].step() for name in names}
         except BaseException as error:
             undo()
             if not isinstance(error, KeyboardInterrupt):
                 self.discard()  # or the next step would fail as well
             raise
 
-    def _refuse_together(self) -> None:
+    def _refuse_together(self, names: Sequence[str]) -> None:
         """Raise what some member's step would raise, before any is stepped."""
         try:
-            for member in self.values():
-                if member.nonfinite == "raise":
-                    member.preview()
+            for name in names:
+                if self[name].nonfinite == "raise":
+                    self[name].preview()
         except FloatingPointError:
             self.discard()
             raise
@@ -171,8 +170,12 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 self.on_best(new)
 
     def attach(self, optimizer: Optimizer) -> Attachments:
-        """Attach every constraint to an optimizer; see `ALMConstraint.attach`."""
-        return Attachments([member.attach(optimizer) for member in self.values()])
+        """Attach every constraint to an optimizer; see `ALMConstraint.attach`.
+
+        Those that have observed something step together, all of them or none.
+        """
+        members = {name: member.attach(optimizer) for name, member in self.items()}
+        return Attachments(members, self._step_together)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Every constraint's metrics as `name/metric`, and those of the group.

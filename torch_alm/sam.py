@@ -213,11 +213,9 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         """
         wrapper.refuse_closure_under_scaler(self, closure, type(self).__name__)
         loss = None if closure is None else self._run_closure(closure)
-        if not wrapper.is_scaled(self):
-            interrupts.run(self._update())
-        elif wrapper.found_finite(self):
-            wrapper.run_unscaled(self, self._update())
-        return loss
+        if wrapper.is_scaled(self) and not wrapper.found_finite(self):
+            return loss
+        return wrapper.commit(self, self._update(), loss)
 
     def _update(self) -> list[Call]:
         if not self._has_perturbed_gradient:

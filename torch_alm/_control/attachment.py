@@ -1,7 +1,8 @@
 """One update per step that an optimizer really takes."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,10 @@ from torch_alm._control.observations import Observations
 class Attachment:
     """A constraint's hooks on an optimizer; `remove()` takes them off.
 
+    Attributes:
+        step: called after each step that had something observed.
+        stepping: the optimizer whose steps these are.
+
     The optimizer keeps it alive, through its step's hook. Hooks on parameters are kept by C++, out
     of sight of the garbage collector: those know it weakly, or no model would ever be freed.
     """
@@ -28,12 +33,12 @@ class Attachment:
         idle: Callable[[str], Any],
     ) -> None:
         """Call `step` after each step of the optimizer that had something observed, else `idle`."""
-        self._observed, self._step, self._idle = observed, step, idle
+        self._observed, self.step, self._idle = observed, step, idle
         self._is_fresh = False
         self._optimizers = down_to_hooks(optimizer)
         for each in self._optimizers:
             skips.follow(each, self)
-        stepping = self._optimizers[-1]
+        self.stepping = stepping = self._optimizers[-1]
         handles = [
             stepping.register_step_pre_hook(self._before_step),
             stepping.register_step_post_hook(self._after_step),
@@ -76,22 +81,34 @@ class Attachment:
             return
         self._observed.step_was_taken()
         if self._observed:
-            self._step()
+            self.step()
         else:
             self._idle(type(optimizer).__name__)
 
 
 class Attachments:
-    """Those of several constraints; `remove()` takes all of them off."""
+    """The attachments of several constraints, which step together; `remove()` takes all off."""
 
-    def __init__(self, members: list[Attachment]) -> None:
-        """Hold them together."""
-        self._members = members
+    def __init__(self, members: Mapping[str, Attachment], step: Callable[[list[str]], Any]) -> None:
+        """Call `step` after each step of the optimizer with the names of those that are due."""
+        self._members, self._step = members, step
+        self._due: list[str] = []
+        for name, each in members.items():
+            each.step = partial(self._due.append, name)
+        stepping = next(iter(members.values())).stepping
+        self._handle = stepping.register_step_post_hook(self._after_step)
 
     def remove(self) -> None:
         """Take all hooks off."""
-        for each in self._members:
+        self._handle.remove()
+        for each in self._members.values():
             each.remove()
+
+    def _after_step(self, *_: Any) -> None:
+        due = self._due[:]
+        self._due.clear()
+        if due:
+            self._step(due)
 
 
 def down_to_hooks(optimizer: Optimizer) -> list[Optimizer]:
