@@ -109,10 +109,13 @@ def test_compressed_and_missing_files_and_folders(
 ) -> None:
     path = tmp_path / "rows.gz"
     path.write_bytes(b"\x1f\x8b\x08\xff")
-    assert "Is it compressed?" in refused(capsys, tmp_path, command("unlearn", forget=path))
+    assert "compressed by gzip" in refused(capsys, tmp_path, command("unlearn", forget=path))
     found = command("unlearn", forget=tmp_path / "none.jsonl")
     assert "No such file" in refused(capsys, tmp_path, found)
-    assert "Is a directory" in refused(capsys, tmp_path, command("unlearn", forget=tmp_path))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    sentence = refused(capsys, tmp_path, command("unlearn", forget=folder))
+    assert "cannot be loaded as a data set" in sentence
 
 
 def test_a_row_to_forget_and_to_keep_at_once(

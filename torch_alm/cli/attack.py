@@ -22,7 +22,9 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     """Attack one model, or two for comparison."""
     found = read_files(given)
     reworded = (
-        files.read_entries(given.paraphrases, "paraphrases") if given.paraphrases else found.forget
+        files.read_entries(given.paraphrases, "paraphrases", given.columns)
+        if given.paraphrases
+        else found.forget
     )
     output = Output(given.output, REPORTS)
     output.check([given.model, given.compare], force=given.force)

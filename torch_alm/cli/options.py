@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from torch_alm.cli.columns import NAMES
 from torch_alm.cli.methods import METHODS
 from torch_alm.language import Format
 
@@ -11,9 +12,10 @@ WIDTH = 80
 DESCRIPTION = """\
 Unlearn, evaluate and attack language models from your own files.
 
-A file holds one JSON object per line: {"question", "answer"}, or
-{"prompt", "completion"}, or {"messages": [...]} that end with the assistant's
-answer, or {"text"}."""
+A file holds JSON lines, JSON, CSV, TSV or Parquet, with rows of {"question",
+"answer"}, or {"prompt", "completion"}, or {"messages": [...]} that end with
+the assistant's answer, or {"text"}, or in the forms of Alpaca and ShareGPT; or
+it is plain text. In its place a data set may be named, as NAME:SPLIT."""
 
 EXAMPLES = """\
 examples:
@@ -49,6 +51,8 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--forget", required=True, type=Path, metavar="FILE", help="rows to forget")
     add("--retain", required=True, type=Path, metavar="FILE", help="rows to keep")
     add("--holdout", type=Path, metavar="FILE", help="rows of the same kind, never trained on")
+    told = "columns of the files under other names: question=prompt,answer=output"
+    add("--columns", type=_columns, metavar="OURS=THEIRS,...", help=told)
     add("--output", required=True, type=Path, metavar="DIR", help="where the results go")
     add("--force", action="store_true", help="replace what an earlier run wrote into DIR")
     told = "one line of JSON on standard output, and nothing else there"
@@ -145,6 +149,18 @@ def _template(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return written
+
+
+def _columns(text: str) -> dict[str, str]:
+    """`ours=theirs,...`."""
+    pairs = [part.partition("=") for part in text.split(",")]
+    found = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+    if not all(found.values()) or not found.keys() <= {*NAMES} or len(found) < len(pairs):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of NAME=COLUMN, each name once and one of {', '.join(NAMES)}. "
+            "Did you mean question=prompt,answer=output?"
+        )
+    return found
 
 
 def _share(text: str) -> float:

@@ -20,6 +20,7 @@ from torch_alm.cli.models import is_adapter, quiet, trainable, with_lora
 from torch_alm.cli.output import MODEL, REPORTS, Output
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.report import Result
+from torch_alm.cli.sources import records_of
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
 from torch_alm.cli.verdict import evidence_of, judge
@@ -30,7 +31,7 @@ from torch_alm.language import pad_id
 Say = Callable[[str], None]
 FOLLOWED = ("method", "lora", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
 READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precision")
-ASKED = ("template", "system")
+ASKED = ("template", "system", "columns")
 
 
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
@@ -115,7 +116,8 @@ def settings_of(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    read = path.read_bytes() if path.is_file() else repr(records_of(path)).encode()
+    return hashlib.sha256(read).hexdigest()[:16]
 
 
 def training_of(settings: Mapping[str, Any], loaded: Loaded, goal: Goal) -> Training:
