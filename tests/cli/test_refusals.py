@@ -678,7 +678,8 @@ def test_prose_is_wrapped_between_words_and_a_short_line_stays(capsys: Any) -> N
 
 def test_a_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "NEEDED", ("not_there", "torch", "not_here"))
-    assert cli.main([]) == 2
+    words = [w for name in NEEDED for w in (f"--{name}", "x")]
+    assert cli.main(["evaluate", *words]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith("torch-alm: not_there, not_here cannot be imported")

@@ -12,6 +12,8 @@ from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.report import Result
 from torch_alm.cli.unlearn import READ
 
+UNTOLD = {"verb", "output", "force", "json", "quiet"}  # nothing in a report depends on them
+
 
 def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
     """Measure one model, or two side by side."""
@@ -40,7 +42,7 @@ def plain_content(
     given: argparse.Namespace, title: str, models: list[dict[str, Any]], attacks: list[Any]
 ) -> dict[str, Any]:
     """A report without a run behind it."""
-    names = sorted(vars(given).keys() - {"verb", "output", "force", "json"} - {*READ})
+    names = sorted(vars(given).keys() - UNTOLD - {*READ})
     settings = {name: getattr(given, name) for name in (*READ, *names)}
     return {
         "title": title,
