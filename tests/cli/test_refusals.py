@@ -193,8 +193,11 @@ def test_what_is_no_path_may_be_a_model_of_the_hub(
     for name in ("./nowhere", str(tmp_path / "nowhere"), "a_file"):
         with pytest.raises(Refusal, match="is no folder"):
             load(name, where)
+    asked: list[str] = []
+    monkeypatch.setattr("torch_alm.cli.models.check_on_hub", asked.append)
     with pytest.raises(Refusal, match=r"from 'someone/a-model' \(not in the cache\)"):
         load("someone/a-model", where)
+    assert asked == ["someone/a-model"]
 
 
 def test_a_tokenizer_whose_answers_would_never_end(
@@ -217,6 +220,7 @@ def test_a_tokenizer_whose_answers_would_never_end(
         ("--alpha", 0, "asks for nothing"),
         ("--alpha", "inf", "what no model reaches"),
         ("--device", "cuda", "torch finds no GPU"),
+        ("--device", "mps", "torch finds no Metal GPU"),
     ],
 )
 def test_levels_and_places_that_cannot_be(
@@ -600,6 +604,7 @@ def test_other_errors_are_not_swallowed(
         (PermissionError(errno.EACCES, "Permission denied", "/x"), "Permission denied: /x"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/x"), "Not a directory: /x"),
         (OSError(errno.ENOSPC, "No space left"), "No space left: {}"),
+        (OSError(errno.EROFS, "Read-only file system", "/x"), "Read-only file system: /x"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_named(

@@ -1,6 +1,7 @@
 """What is done with a command line: three verbs, one place where errors become sentences."""
 
 import argparse
+import errno
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from torch_alm.cli.writing import finite, is_full_disk
 Verb = Callable[[argparse.Namespace, Callable[[str], None]], Result]
 VERBS: Mapping[str, Verb] = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
 REFUSED = 2
+UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 
 def run(given: argparse.Namespace) -> int:
@@ -54,7 +56,7 @@ def _done(given: argparse.Namespace) -> Result:
     except Refusal as refusal:
         return Result(REFUSED, None, str(refusal))
     except OSError as error:
-        if not is_full_disk(error) and not isinstance(error, PermissionError | NotADirectoryError):
+        if not is_full_disk(error) and error.errno not in UNWRITABLE:
             raise
         told = f"{error.strerror}: {error.filename or given.output}. Is --output writable?"
         return Result(REFUSED, None, told)

@@ -62,6 +62,8 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--force", action="store_true", help="replace what an earlier run wrote into DIR")
     told = "one line of JSON on standard output, and nothing else there"
     add("--json", action="store_true", help=told)
+    told = "leave the texts of rows and answers out of all reports: places and numbers alone"
+    add("--redact", action="store_true", help=told)
     add("--quiet", action="store_true", help="no bars and no notes: the result alone")
     form = verb.add_mutually_exclusive_group()
     told = (
