@@ -194,7 +194,7 @@ def test_what_is_no_path_may_be_a_model_of_the_hub(
         with pytest.raises(Refusal, match="is no folder"):
             load(name, where)
     asked: list[str] = []
-    monkeypatch.setattr("torch_alm.cli.models.check_on_hub", asked.append)
+    monkeypatch.setattr("torch_alm.cli.models.check_model", asked.append)
     with pytest.raises(Refusal, match=r"from 'someone/a-model' \(not in the cache\)"):
         load("someone/a-model", where)
     assert asked == ["someone/a-model"]

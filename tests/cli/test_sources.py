@@ -252,10 +252,13 @@ def test_a_configuration_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((*where, streaming))
         return {"train": ROWS, "test": []}
 
+    names: list[tuple[str, ...]] = []
+    monkeypatch.setattr("torch_alm.cli.sources.check_known", lambda *told: names.append(told))
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert pairs(read_entries(Path("someone/facts:forget10:train"), "forget")) == EXPECTED
     assert pairs(read_entries(Path("facts:train"), "forget")) == EXPECTED
     assert asked == [("someone/facts", "forget10", True), ("facts", None, True)]
+    assert names[1] == ("facts:train is no file", "facts", "dataset")
 
 
 @pytest.mark.parametrize("name", ["none.jsonl", "a/b/c", "/nowhere/facts", "data/none.csv"])
@@ -273,9 +276,10 @@ def test_a_data_set_that_is_nowhere_is_a_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    for name in ("someone/nothing:train", "empty"):
-        with pytest.raises(Refusal, match=r"is no file, and cannot be loaded as a data set"):
-            read_entries(Path(name), "forget")
+    with pytest.raises(Refusal, match=r"someone/none:train is no file, .* the hub cannot be asked"):
+        read_entries(Path("someone/none:train"), "forget")
+    with pytest.raises(Refusal, match=r"empty is no file, and cannot be loaded as a data set"):
+        read_entries(Path("empty"), "forget")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import transformers
 from torch import Tensor, nn
 from transformers.utils import find_adapter_config_file, logging
 
-from torch_alm.cli.hub import check_on_hub
+from torch_alm.cli.hub import check_model
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.whole import check_finite, check_loaded, check_vocabulary
 from torch_alm.language import LanguageModel, Tokenizer, check_eos
@@ -167,7 +167,7 @@ def _base_of(name: str) -> str:
             "adapter_config.json, base_model_name_or_path."
         )
     if not Path(base).is_dir():
-        check_on_hub(base)
+        check_model(base)
     return base
 
 
@@ -184,7 +184,7 @@ def _check_folder(name: str) -> None:
     if not folder.is_dir():
         if folder.exists() or folder.is_absolute() or name.startswith("."):
             raise Refusal(f"--model {name} is no folder. Is the path right?")
-        check_on_hub(name)
+        check_model(name)
         return
     files = {file.name for file in folder.iterdir()}
     if not files & {"config.json", "adapter_config.json"}:

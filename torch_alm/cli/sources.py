@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from torch_alm.cli.hub import check_known
 from torch_alm.cli.refusal import Refusal
 from torch_alm.language import Record, read_records, read_text, record_of
 
@@ -51,6 +52,8 @@ def data_set(name: str) -> list[Record]:
     """
     place, config, split = _parted(name)
     datasets = _imported("datasets", f"{name} is no file, and a data set")
+    if not Path(place).is_dir():
+        check_known(f"{name} is no file", place, "dataset")
     saved = [Path(place) / file for file in ("dataset_dict.json", "state.json")]
     try:
         if any(map(Path.is_file, saved)):
