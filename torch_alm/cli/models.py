@@ -65,7 +65,8 @@ def described(device: str) -> str:
     """A device as a report names it."""
     if device == "cuda":
         return f"cuda, {torch.cuda.get_device_name()}"
-    return f"cpu, {torch.get_num_threads()} threads" if device == "cpu" else device
+    threads = torch.get_num_threads()
+    return f"cpu, {threads} thread{'s' * (threads > 1)}" if device == "cpu" else device
 
 
 def _best_device() -> str:
