@@ -5,15 +5,19 @@ worst or the most forgiving nearby point; `DualOptimizer` keeps two optimizer st
 weights. Together they are SAUL, Algorithm 1 of the paper. Apart, each drops into your own loop.
 """
 
-from torch_alm import measures, thresholds
-from torch_alm._control.best import Best
-from torch_alm._control.growth import PenaltyGrowth
-from torch_alm._control.release import Release
-from torch_alm.constraint import ALMConstraint
-from torch_alm.dual import DualOptimizer, Losses
-from torch_alm.group import ConstraintGroup
-from torch_alm.perturb import Perturbation, perturbed
-from torch_alm.sam import SAM, ReverseSAM
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch_alm import measures, thresholds
+    from torch_alm._control.best import Best
+    from torch_alm._control.growth import PenaltyGrowth
+    from torch_alm._control.release import Release
+    from torch_alm.constraint import ALMConstraint
+    from torch_alm.dual import DualOptimizer, Losses
+    from torch_alm.group import ConstraintGroup
+    from torch_alm.perturb import Perturbation, perturbed
+    from torch_alm.sam import SAM, ReverseSAM
 
 __version__ = "0.1.0"
 
@@ -32,3 +36,36 @@ __all__ = [
     "perturbed",
     "thresholds",
 ]
+
+_MODULES = {
+    "SAM": "sam",
+    "ALMConstraint": "constraint",
+    "Best": "_control.best",
+    "ConstraintGroup": "group",
+    "DualOptimizer": "dual",
+    "Losses": "dual",
+    "PenaltyGrowth": "_control.growth",
+    "Perturbation": "perturb",
+    "Release": "_control.release",
+    "ReverseSAM": "sam",
+    "perturbed": "perturb",
+}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a public name, or a module
+    """Import a public name when it is first used, so that the command tells its help without torch.
+
+    Raises:
+        AttributeError: there is no such name.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
+    found = getattr(module, name) if name in _MODULES else module
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Names for completion, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -109,10 +109,13 @@ def test_compressed_and_missing_files_and_folders(
 ) -> None:
     path = tmp_path / "rows.gz"
     path.write_bytes(b"\x1f\x8b\x08\xff")
-    assert "Is it compressed?" in refused(capsys, tmp_path, command("unlearn", forget=path))
+    assert "compressed by gzip" in refused(capsys, tmp_path, command("unlearn", forget=path))
     found = command("unlearn", forget=tmp_path / "none.jsonl")
     assert "No such file" in refused(capsys, tmp_path, found)
-    assert "Is a directory" in refused(capsys, tmp_path, command("unlearn", forget=tmp_path))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    sentence = refused(capsys, tmp_path, command("unlearn", forget=folder))
+    assert "cannot be loaded as a data set" in sentence
 
 
 def test_a_row_to_forget_and_to_keep_at_once(
@@ -190,8 +193,11 @@ def test_what_is_no_path_may_be_a_model_of_the_hub(
     for name in ("./nowhere", str(tmp_path / "nowhere"), "a_file"):
         with pytest.raises(Refusal, match="is no folder"):
             load(name, where)
+    asked: list[str] = []
+    monkeypatch.setattr("torch_alm.cli.models.check_model", asked.append)
     with pytest.raises(Refusal, match=r"from 'someone/a-model' \(not in the cache\)"):
         load("someone/a-model", where)
+    assert asked == ["someone/a-model"]
 
 
 def test_a_tokenizer_whose_answers_would_never_end(
@@ -214,6 +220,7 @@ def test_a_tokenizer_whose_answers_would_never_end(
         ("--alpha", 0, "asks for nothing"),
         ("--alpha", "inf", "what no model reaches"),
         ("--device", "cuda", "torch finds no GPU"),
+        ("--device", "mps", "torch finds no Metal GPU"),
     ],
 )
 def test_levels_and_places_that_cannot_be(
@@ -597,6 +604,7 @@ def test_other_errors_are_not_swallowed(
         (PermissionError(errno.EACCES, "Permission denied", "/x"), "Permission denied: /x"),
         (NotADirectoryError(errno.ENOTDIR, "Not a directory", "/x"), "Not a directory: /x"),
         (OSError(errno.ENOSPC, "No space left"), "No space left: {}"),
+        (OSError(errno.EROFS, "Read-only file system", "/x"), "Read-only file system: /x"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_named(
@@ -675,7 +683,8 @@ def test_prose_is_wrapped_between_words_and_a_short_line_stays(capsys: Any) -> N
 
 def test_a_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "NEEDED", ("not_there", "torch", "not_here"))
-    assert cli.main([]) == 2
+    words = [w for name in NEEDED for w in (f"--{name}", "x")]
+    assert cli.main(["evaluate", *words]) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith("torch-alm: not_there, not_here cannot be imported")

@@ -4,6 +4,7 @@ import copy
 import math
 import re
 from dataclasses import replace
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import fmean
@@ -342,12 +343,15 @@ def test_a_report_of_evaluate_says_what_was_asked(
     }  # fmt: skip
     assert only["numbers"]["holdout"]["rows"] == 3
     assert set(found.pop("versions")) == {"python", "torch-alm", "torch", "transformers", "peft"}
+    run = found.pop("run")
+    assert datetime.fromisoformat(run["date"]).tzinfo is not None
+    assert run["seconds"] >= 0 and run["device"].startswith("cpu, ")
     assert found == {
         "title": f"What {folder.name} knows",
         "subtitle": f"{files['forget']} against {files['retain']}",
         "settings": {
             "model": str(folder), "original": None, "template": None, "system": None,
-            "max_length": "512", "rows": "3",
+            "columns": None, "max_length": "512", "rows": "3",
             "batch_size": "8", "seed": "0", "device": "cpu", "precision": "auto",
             **{name: str(path) for name, path in files.items()},
         },
@@ -400,6 +404,7 @@ CONTENT = {
     "subtitle": "saul, 2 steps",
     "settings": {"batch_size": 3, "lr": None, "model": "M"},
     "versions": {"python": "3.x", "torch": "2.y"},
+    "run": {"date": "2020-02-29T12:00:00+00:00", "seconds": 3725.4, "device": "cuda, A GPU"},
     "goal": {"kind": "loss", "alpha": 4.0, "source": "--alpha"},
     "models": [
         known("before", 0.973, forget=(22, 0.12, 0.887, 0.98, 0.91, 0.87, 0.03),
@@ -467,8 +472,11 @@ def test_the_page_says_what_the_terminal_says_and_more() -> None:
         ["attack", "loss", "ROUGE-L", "word for word", "follows once begun"],
         ["relearn forget on 8 rows", "5.00 → 1.20", "0 % → 50 %", "1 % → 25 %", "12 % → 100 %"],
         ["answer prefix 25% given", "5.00 → 3.40", "0 % → 50 %", "1 % → 25 %", "12 % → 100 %"],
+        ["date", "2020-02-29T12:00:00+00:00"],
+        ["duration", "1:02:05"],
         ["batch size", "3"],
         ["model", "M"],
+        ["device", "cuda, A GPU"],
         ["versions", "python 3.x, torch 2.y"],
     ]
     words = " ".join(shown.text.split())

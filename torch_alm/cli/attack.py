@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ MAX_NEW_TOKENS = 200
 
 def attack(given: argparse.Namespace, say: Say) -> Result:
     """Attack one model, or two for comparison."""
+    begun = datetime.now(timezone.utc)
     found = read_files(given)
     reworded = (
-        files.read_entries(given.paraphrases, "paraphrases") if given.paraphrases else found.forget
+        files.read_entries(given.paraphrases, "paraphrases", given.columns)
+        if given.paraphrases
+        else found.forget
     )
     output = Output(given.output, REPORTS)
     output.check([given.model, given.compare], force=given.force)
@@ -33,7 +37,7 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
         if path is not None
     ]
     content = plain_content(given, f"Attacks on {Path(given.model).name}", [], attacks)
-    return published(output, content)
+    return published(given, output, content, begun)
 
 
 def attacked(

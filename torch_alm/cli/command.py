@@ -1,18 +1,20 @@
-"""The command line: three verbs, one place where errors become sentences."""
+"""What is done with a command line: three verbs, one place where errors become sentences."""
 
 import argparse
+import errno
 import json
 import os
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch_alm.cli import report
 from torch_alm.cli.attack import attack
+from torch_alm.cli.bars import SHOWN
 from torch_alm.cli.evaluate import evaluate
-from torch_alm.cli.options import WIDTH, parser
+from torch_alm.cli.options import WIDTH
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.report import Result
 from torch_alm.cli.unlearn import unlearn
@@ -21,9 +23,10 @@ from torch_alm.cli.writing import finite, is_full_disk
 Verb = Callable[[argparse.Namespace, Callable[[str], None]], Result]
 VERBS: Mapping[str, Verb] = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
 REFUSED = 2
+UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 
-def run(argv: Sequence[str] | None = None) -> int:
+def run(given: argparse.Namespace) -> int:
     """Do what was asked.
 
     Returns:
@@ -31,7 +34,6 @@ def run(argv: Sequence[str] | None = None) -> int:
         cost, 3 for one that is not; 2 for a refusal, which is one sentence on standard error; 130
         for a run that was stopped.
     """
-    given = parser().parse_args(argv)
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     result = _done(given)
@@ -46,17 +48,25 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 
 def _done(given: argparse.Namespace) -> Result:
+    shown = SHOWN.set(not given.quiet)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _noted
-            return VERBS[given.verb](given, complain if given.json else say)
+            warnings.showwarning = _unsaid if given.quiet else _noted
+            return VERBS[given.verb](given, teller(given))
     except Refusal as refusal:
         return Result(REFUSED, None, str(refusal))
     except OSError as error:
-        if not is_full_disk(error) and not isinstance(error, PermissionError | NotADirectoryError):
+        if not is_full_disk(error) and error.errno not in UNWRITABLE:
             raise
         told = f"{error.strerror}: {error.filename or given.output}. Is --output writable?"
         return Result(REFUSED, None, told)
+    finally:
+        SHOWN.reset(shown)
+
+
+def teller(given: argparse.Namespace) -> Callable[[str], None]:
+    """What tells how far a run is: where the result does not stand, or nowhere."""
+    return _unsaid if given.quiet else complain if given.json else say
 
 
 def in_json(given: argparse.Namespace, result: Result) -> str:
@@ -83,6 +93,10 @@ def complain(text: str) -> None:
 def _wrapped(text: str) -> str:
     # a path that is longer than a line stays whole: it is to be copied
     return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
+
+
+def _unsaid(*_: object) -> None:
+    pass
 
 
 def _noted(message: Warning | str, *rest: object) -> None:

@@ -2,19 +2,32 @@
 
 import argparse
 from collections.abc import Callable
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from torch_alm.cli import report
 from torch_alm.cli.loading import load_for, read_files
 from torch_alm.cli.measuring import measure
+from torch_alm.cli.models import place
 from torch_alm.cli.output import REPORTS, Output
+from torch_alm.cli.redaction import redacted
 from torch_alm.cli.report import Result
 from torch_alm.cli.unlearn import READ
+
+UNTOLD = {
+    "verb",
+    "output",
+    "force",
+    "json",
+    "quiet",
+    "redact",
+}  # nothing in a report depends on them
 
 
 def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
     """Measure one model, or two side by side."""
+    begun = datetime.now(timezone.utc)
     found = read_files(given)
     output = Output(given.output, REPORTS)
     output.check([given.model, given.original], force=given.force)
@@ -26,11 +39,16 @@ def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
             rows = loaded.first(given.rows)
             models.append({"name": name, **measure(loaded.model, loaded.tokenizer, rows, name)})
     content = plain_content(given, f"What {Path(given.model).name} knows", models, [])
-    return published(output, content)
+    return published(given, output, content, begun)
 
 
-def published(output: Output, content: dict[str, Any]) -> Result:
+def published(
+    given: argparse.Namespace, output: Output, content: dict[str, Any], begun: datetime
+) -> Result:
     """Write the reports of a verb that gives no verdict."""
+    device = place(given.device, given.precision, lora=False).device
+    content = {**content, "run": report.run_of(begun, device)}
+    content = redacted(content) if given.redact else content
     report.publish(output.folder, content)
     output.note(*REPORTS)
     return Result(0, content, f"{output.folder}: {', '.join(REPORTS)}.")
@@ -40,7 +58,7 @@ def plain_content(
     given: argparse.Namespace, title: str, models: list[dict[str, Any]], attacks: list[Any]
 ) -> dict[str, Any]:
     """A report without a run behind it."""
-    names = sorted(vars(given).keys() - {"verb", "output", "force", "json"} - {*READ})
+    names = sorted(vars(given).keys() - UNTOLD - {*READ})
     settings = {name: getattr(given, name) for name in (*READ, *names)}
     return {
         "title": title,

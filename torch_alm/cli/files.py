@@ -1,11 +1,13 @@
 """The user's rows: questions with answers, conversations, or plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from torch_alm.cli.columns import recognized, renamed
 from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.sources import records_of
 from torch_alm.cli.windows import UNCUT, windows
 from torch_alm.language import (
     Format,
@@ -17,10 +19,12 @@ from torch_alm.language import (
     encode_completion,
     encode_messages,
     encode_text,
-    read_records,
 )
 
-KINDS = '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]} or {"text"}'
+KINDS = (
+    '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]}, {"text"}, '
+    '{"instruction", "input", "output"} or {"conversations": [...]}'
+)
 
 
 @dataclass(frozen=True)
@@ -54,14 +58,19 @@ class Entry:
         return _plain(self.prompt), _plain(self.answer)
 
 
-def read_entries(path: Path, role: str) -> list[Entry]:
-    """All rows of a file.
+def read_entries(path: Path, role: str, columns: Mapping[str, str] | None = None) -> list[Entry]:
+    """All rows of a file, or of a data set.
+
+    Args:
+        path: where they are, as `records_of` takes it.
+        role: the word for them in a sentence, such as `"forget"`.
+        columns: our names, and those that stand in the file; None takes what is there.
 
     Raises:
-        Refusal: no file, no rows, or a row of another form; names file and line.
+        Refusal: no file, no rows, or a row of another form; names file and row.
     """
     try:
-        records = read_records(path)
+        records = [recognized(renamed(record, columns or {})) for record in records_of(path)]
         entries = [_entry(record) for record in records]
     except OSError as error:
         raise Refusal(
@@ -148,7 +157,7 @@ def _entry(record: Record) -> Entry:
         return Entry(record.where, "", record.text("text"))
     raise ValueError(
         f"{record.where} has the fields {sorted(record.fields)}; a row is {KINDS}. Is it the right "
-        "file?"
+        "file, or did you mean --columns question=NAME,answer=NAME?"
     )
 
 

@@ -19,7 +19,7 @@ EXAMPLES = 3
 LONGEST = 300  # characters of a prompt that are shown: its end, where a format goes wrong
 
 REFUSAL = (
-    "asked as above, the model says {said} of {rows} forget answers ({verbatim} of them word for "
+    "asked {asked}, the model says {said} of {rows} forget answers ({verbatim} of them word for "
     "word; {words:.0%} of all words). What is not said cannot be seen to go, and the goal would be "
     "met without anything forgotten; --anyway goes on, and then it never counts as met. Was the "
     "model taught in another format (--template, --system, rows of prompt and completion), or is "
@@ -28,7 +28,12 @@ REFUSAL = (
 
 
 def is_known(
-    loaded: Loaded, measured: Answers, say: Callable[[str], None], *, anyway: bool
+    loaded: Loaded,
+    measured: Answers,
+    say: Callable[[str], None],
+    *,
+    anyway: bool,
+    redact: bool = False,
 ) -> bool:
     """Ask every forget row, and tell whether the model says at least half of the answers.
 
@@ -40,6 +45,7 @@ def is_known(
         measured: the answers to the first forget rows, which are not asked again.
         say: prints three answers beside the truth if it does not.
         anyway: whether a model that does not is unlearned all the same.
+        redact: whether the three answers may not be shown.
 
     Raises:
         Refusal: it does not, and `anyway` is off.
@@ -52,9 +58,11 @@ def is_known(
         found += answers_of(loaded.tokenizer, rest, read(loaded.model, loaded.tokenizer, rest))
     if fmean(map(is_said, found)) >= ANSWERS:
         return True
-    say(examples(loaded, found))
+    if not redact:
+        say(examples(loaded, found))
     if not anyway:
-        raise Refusal(told(found))
+        asked = "the forget rows (none is shown, by --redact)" if redact else "as above"
+        raise Refusal(told(found, asked))
     return False
 
 
@@ -63,9 +71,10 @@ def is_said(answer: Mapping[str, Any]) -> bool:
     return bool(answer["exact_match"]) or answer["rouge"] >= WORDS
 
 
-def told(found: Answers) -> str:
+def told(found: Answers, asked: str = "as above") -> str:
     """The refusal: how many answers are said, and the likely reason that no more are."""
     return REFUSAL.format(
+        asked=asked,
         said=sum(map(is_said, found)),
         rows=len(found),
         verbatim=sum(bool(answer["exact_match"]) for answer in found),

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torch_alm.cli import files
 from torch_alm.cli.files import Entry
@@ -45,9 +46,9 @@ def read_files(given: argparse.Namespace) -> Files:
     Raises:
         Refusal: one is missing, empty or malformed, or a row stands in two of them.
     """
-    forget = files.read_entries(given.forget, "forget")
-    retain = files.read_entries(given.retain, "retain")
-    holdout = files.read_entries(given.holdout, "holdout") if given.holdout else []
+    read = partial(files.read_entries, columns=given.columns)
+    forget, retain = read(given.forget, "forget"), read(given.retain, "retain")
+    holdout = read(given.holdout, "holdout") if given.holdout else []
     files.check_distinct(forget, retain, "it would be forgotten and kept at once")
     for rows in (forget, retain):
         files.check_distinct(rows, holdout, "what was trained on says nothing of what was not")

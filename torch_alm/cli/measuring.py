@@ -8,8 +8,8 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
-from tqdm import tqdm
 
+from torch_alm.cli.bars import bar
 from torch_alm.cli.files import Entry
 from torch_alm.cli.models import positions_of
 from torch_alm.language import (
@@ -29,6 +29,7 @@ Encoded = Sequence[tuple[Entry, Row]]
 SPARE_TOKENS = 8  # so that an answer that goes on is seen to go on
 ROWS_PER_BATCH = 128
 NEARLY = 0.9  # share of an answer's words in order from which on it is said
+BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
 
@@ -60,8 +61,8 @@ def measure(
     `membership_auc` is 1 where the model gives away which rows it was trained on, 0.5 where it
     cannot be told; `None` without a holdout. A bar on standard error bears the label.
     """
-    with _bar(label, sum(map(len, sets.values()))) as bar:
-        found = {name: read(model, tokenizer, rows, bar.update) for name, rows in sets.items()}
+    with bar(label, BAR, sum(map(len, sets.values()))) as shown:
+        found = {name: read(model, tokenizer, rows, shown.update) for name, rows in sets.items()}
     auc = None
     if found.get("holdout") and found.get("forget"):
         forget, unseen = ([r.min_k for r in found[name]] for name in ("forget", "holdout"))
@@ -130,11 +131,6 @@ def _limit(asked: Sequence[Row], batch: Sequence[int], positions: int) -> int:
 def _written(row: Row) -> int:
     """How many tokens the model writes to say the answer."""
     return len(row["input_ids"]) - len(prompt_ids(row))
-
-
-def _bar(label: str, total: int) -> "tqdm[Any]":
-    form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
-    return tqdm(total=total, desc=label, ncols=80, bar_format=form)
 
 
 def numbers(readings: Sequence[Reading], answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -17,11 +17,13 @@ import transformers
 from torch import Tensor, nn
 from transformers.utils import find_adapter_config_file, logging
 
+from torch_alm.cli.hub import check_model
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.whole import check_finite, check_loaded, check_vocabulary
 from torch_alm.language import LanguageModel, Tokenizer, check_eos
 
 LORA_RANK = 16
+WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,22 @@ def place(device: str, precision: str, *, lora: bool) -> Place:
     found = _best_device() if device == "auto" else device
     if found == "cuda" and not torch.cuda.is_available():
         raise Refusal("--device cuda, and torch finds no GPU here. Did you mean --device cpu?")
+    if found == "mps" and not torch.backends.mps.is_available():
+        raise Refusal(
+            "--device mps, and torch finds no Metal GPU here (of a Mac). Did you mean --device cpu?"
+        )
     on_gpu = found == "cuda" and torch.cuda.is_bf16_supported()
     autocast = on_gpu if precision == "auto" else precision == "bf16"
     narrow = lora and autocast and on_gpu
     return Place(found, autocast, torch.bfloat16 if narrow else torch.float32)
+
+
+def described(device: str) -> str:
+    """A device as a report names it."""
+    if device == "cuda":
+        return f"cuda, {torch.cuda.get_device_name()}"
+    threads = torch.get_num_threads()
+    return f"cpu, {threads} thread{'s' * (threads > 1)}" if device == "cpu" else device
 
 
 def _best_device() -> str:
@@ -81,6 +95,36 @@ def load(name: str, place: Place) -> tuple[LanguageModel, Tokenizer]:
     check_finite(f"--model {name}", model)
     check_vocabulary(f"--model {name}", model, tokenizer)
     return model.to(place.device).eval(), tokenizer
+
+
+def stored_dtype(name: str) -> torch.dtype:
+    """What the weights of a model are stored in; float32 where its configuration does not say.
+
+    For adapters it is that of the model they were trained on.
+    """
+    with quiet():
+        config = transformers.AutoConfig.from_pretrained(
+            _base_of(name) if is_adapter(name) else name
+        )
+    found = config.dtype or config.get_text_config().dtype
+    named = getattr(torch, found) if isinstance(found, str) else found
+    return named if named in WIDTHS else torch.float32
+
+
+@contextmanager
+def stored_as(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Parameters in this dtype within the context, and to the bit what they were after it.
+
+    Cost: a copy of the weights in the dtype, if it is another one.
+    """
+    wide = [(p, p.data) for p in model.parameters()]
+    try:
+        for p, data in wide:
+            p.data = data.to(dtype)
+        yield
+    finally:
+        for p, data in wide:
+            p.data = data
 
 
 def is_adapter(name: str) -> bool:
@@ -123,6 +167,8 @@ def _base_of(name: str) -> str:
             "is not there; without it they are no model. Was it moved? Its place stands in "
             "adapter_config.json, base_model_name_or_path."
         )
+    if not Path(base).is_dir():
+        check_model(base)
     return base
 
 
@@ -139,6 +185,7 @@ def _check_folder(name: str) -> None:
     if not folder.is_dir():
         if folder.exists() or folder.is_absolute() or name.startswith("."):
             raise Refusal(f"--model {name} is no folder. Is the path right?")
+        check_model(name)
         return
     files = {file.name for file in folder.iterdir()}
     if not files & {"config.json", "adapter_config.json"}:

@@ -3,17 +3,18 @@
 import argparse
 from pathlib import Path
 
-from torch_alm.cli.methods import METHODS
-from torch_alm.language import Format
+from torch_alm import __version__
 
 WIDTH = 80
+METHODS = ("saul", "dual", "grad_diff", "npo", "simnpo")
 
 DESCRIPTION = """\
 Unlearn, evaluate and attack language models from your own files.
 
-A file holds one JSON object per line: {"question", "answer"}, or
-{"prompt", "completion"}, or {"messages": [...]} that end with the assistant's
-answer, or {"text"}."""
+A file holds JSON lines, JSON, CSV, TSV or Parquet, with rows of {"question",
+"answer"}, or {"prompt", "completion"}, or {"messages": [...]} that end with
+the assistant's answer, or {"text"}, or in the forms of Alpaca and ShareGPT; or
+it is plain text. In its place a data set may be named, as NAME:SPLIT."""
 
 EXAMPLES = """\
 examples:
@@ -29,12 +30,18 @@ class _Form(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=WIDTH)
 
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        """What an option is, and its default, if it has one that is a value."""
+        is_value = not isinstance(action.default, bool | None) and action.nargs != 0
+        return f"{action.help} (default: %(default)s)" if is_value else action.help
+
 
 def parser() -> argparse.ArgumentParser:
     """The command with its three verbs."""
     command = argparse.ArgumentParser(
         prog="torch-alm", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=_Form
     )
+    command.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     verbs = command.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, (told, more) in VERBS.items():
         verb = verbs.add_parser(name, help=told, description=told, formatter_class=_Form)
@@ -49,10 +56,15 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--forget", required=True, type=Path, metavar="FILE", help="rows to forget")
     add("--retain", required=True, type=Path, metavar="FILE", help="rows to keep")
     add("--holdout", type=Path, metavar="FILE", help="rows of the same kind, never trained on")
+    told = "columns of the files under other names: question=prompt,answer=output"
+    add("--columns", type=_columns, metavar="OURS=THEIRS,...", help=told)
     add("--output", required=True, type=Path, metavar="DIR", help="where the results go")
     add("--force", action="store_true", help="replace what an earlier run wrote into DIR")
     told = "one line of JSON on standard output, and nothing else there"
     add("--json", action="store_true", help=told)
+    told = "leave the texts of rows and answers out of all reports: places and numbers alone"
+    add("--redact", action="store_true", help=told)
+    add("--quiet", action="store_true", help="no bars and no notes: the result alone")
     form = verb.add_mutually_exclusive_group()
     told = (
         "how the model is asked: a text with {question} and {answer}, or a file with one; default: "
@@ -64,17 +76,17 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute")
     told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
-    told = "most tokens of a row, 512; a longer answer or text is several rows"
+    told = "most tokens of a row; a longer answer or text is several rows"
     add("--max-length", type=_at_least(8), default=512, metavar="N", help=told)
-    told = "most retain and holdout rows to measure, 200; to attack: most forget rows"
+    told = "most retain and holdout rows to measure; to attack: most forget rows"
     add("--rows", type=_at_least(1), default=200, metavar="N", help=told)
     add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind per step")
-    add("--seed", type=int, default=0, metavar="N", help="of the order of the rows")
+    add("--seed", type=_seed, default=0, metavar="N", help="of the order of the rows")
 
 
 def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
-    add("--method", default="saul", choices=tuple(METHODS), help="default: %(default)s")
+    add("--method", default="saul", choices=METHODS, help="how to forget")
     level = verb.add_mutually_exclusive_group()
     told = "forget until the loss is so many nats per token; default 4, or --holdout's"
     level.add_argument("--alpha", type=float, metavar="X", help=told)
@@ -91,14 +103,14 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
         type=_at_least(1),
         default=10,
         metavar="N",
-        help="passes over the forget set, 10",
+        help="passes over the forget set",
     )
     add("--lr", type=_positive, metavar="X", help="default: 1e-5, with --lora 1e-4")
-    add("--rho", type=_positive, default=1e-3, metavar="X", help="SAUL's radius, 1e-3")
-    add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda, 0.1")
+    add("--rho", type=_positive, default=1e-3, metavar="X", help="SAUL's radius")
+    add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda")
     told = "of npo (0.1) and simnpo (4.5)"
     add("--beta", type=_positive, metavar="X", help=told)
-    told = "write down, so often, all that a killed run needs to go on; default 15 minutes"
+    told = "write down, so often, all that a killed run needs to go on"
     add("--save-every", type=_positive, default=15.0, metavar="MIN", help=told)
 
 
@@ -128,6 +140,12 @@ def _at_least(least: int):  # noqa: ANN202  # argparse names a type by its funct
     return count
 
 
+def _seed(text: str) -> int:
+    if not -(2**63) <= (value := int(text)) < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} has more than the 64 bits of a seed. Is 0 meant?")
+    return value
+
+
 def _positive(text: str) -> float:
     if not 0 < (value := float(text)) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0. Is a sign wrong?")
@@ -136,6 +154,8 @@ def _positive(text: str) -> float:
 
 def _template(text: str) -> str:
     r"""A file's text, without the newline that ends its last line; or the text, `\n` a newline."""
+    from torch_alm.language import Format  # with torch, which --help can do without
+
     try:
         written = Path(text).read_text(encoding="utf-8").removesuffix("\n")
     except OSError:  # no such file, or no name for one
@@ -145,6 +165,20 @@ def _template(text: str) -> str:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return written
+
+
+def _columns(text: str) -> dict[str, str]:
+    """`ours=theirs,...`."""
+    from torch_alm.cli.columns import NAMES
+
+    pairs = [part.partition("=") for part in text.split(",")]
+    found = {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
+    if not all(found.values()) or not found.keys() <= {*NAMES} or len(found) < len(pairs):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of NAME=COLUMN, each name once and one of {', '.join(NAMES)}. "
+            "Did you mean question=prompt,answer=output?"
+        )
+    return found
 
 
 def _share(text: str) -> float:

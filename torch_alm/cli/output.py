@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,18 @@ class Output:
                 f"--output {self.folder} is not empty, and what is there might be overwritten. Did "
                 "you mean another folder, or --force?"
             )
+        self._check_writable()
         self.check_own()
+
+    def _check_writable(self) -> None:
+        """Refuse before the work, not after it, a place where nothing can be written."""
+        there = next(p for p in (self.folder, *self.folder.absolute().parents) if p.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            why = "is read-only, or not yours" if there.is_dir() else "is no folder"
+            raise Refusal(
+                f"--output {self.folder} cannot be written: {there} {why}. Did you mean another "
+                "folder?"
+            )
 
     def check_own(self) -> None:
         """Refuse to replace a file that no run has written, or that has changed since."""

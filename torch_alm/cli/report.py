@@ -3,6 +3,7 @@
 import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -12,6 +13,7 @@ import jinja2
 from torch_alm.cli import charts
 from torch_alm.cli.charts import Chart
 from torch_alm.cli.measuring import MEMBERSHIP, ROWS, Shown
+from torch_alm.cli.models import described
 from torch_alm.cli.writing import write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
@@ -38,6 +40,16 @@ def publish(folder: Path, content: Content) -> None:
     write_text(folder / "report.html", html(content))
 
 
+def run_of(begun: datetime, device: str) -> dict[str, Any]:
+    """When a run began, how long it took from there until now, and where it computed."""
+    seconds = (datetime.now(timezone.utc) - begun).total_seconds()
+    return {
+        "date": begun.isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        "device": described(device),
+    }
+
+
 def versions() -> dict[str, str]:
     """What the numbers were computed with."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
@@ -50,7 +62,14 @@ def html(content: Content) -> str:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    settings = {**content["settings"], "versions": _listed(content["versions"])}
+    run = content["run"]
+    settings = {
+        "date": run["date"],
+        "duration": str(timedelta(seconds=round(run["seconds"]))),
+        **content["settings"],
+        "device": run["device"],
+        "versions": _listed(content["versions"]),
+    }
     return environment.get_template("report.html.j2").render(
         title=content["title"],
         subtitle=content["subtitle"],

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from torch_alm.cli.bars import bar
 from torch_alm.cli.methods import Method, reference_nll
 from torch_alm.cli.models import trainable
 from torch_alm.language import Batch, Row, collate, pairs
-
-WIDTH = 80
 
 
 class Stopped(Exception):
@@ -71,12 +70,12 @@ class Training:
         self.method.model.train()
         left = self.order[len(self.trace) :]
         saved = monotonic()
-        with _asked_to_stop() as stop, self._bar(label) as bar:
+        with _asked_to_stop() as stop, self._bar(label) as shown:
             for retain, forget in left:
                 seen = self.method.step(self._batch(self.retain, retain), self._forget(forget))
                 self.trace.append(self._numbers(seen.retain, seen.forget))
-                bar.set_postfix_str(postfix(self.trace[-1]), refresh=False)
-                bar.update()
+                shown.set_postfix_str(postfix(self.trace[-1]), refresh=False)
+                shown.update()
                 if stop:
                     raise Stopped
                 if monotonic() - saved > 60 * minutes:
@@ -133,13 +132,8 @@ class Training:
         }
 
     def _bar(self, label: str) -> "tqdm[Any]":
-        return tqdm(
-            total=self.steps,
-            initial=len(self.trace),
-            desc=label,
-            ncols=WIDTH,
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}",
-        )
+        form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}"
+        return bar(label, form, self.steps, done=len(self.trace))
 
 
 def postfix(numbers: Mapping[str, float]) -> str:

@@ -4,7 +4,9 @@ import argparse
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,19 @@ from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Files, Loaded, load_for, read_files
 from torch_alm.cli.measuring import measure, worst
 from torch_alm.cli.methods import BETAS, METHODS, Rates
-from torch_alm.cli.models import is_adapter, quiet, trainable, with_lora
+from torch_alm.cli.models import (
+    is_adapter,
+    quiet,
+    stored_as,
+    stored_dtype,
+    trainable,
+    with_lora,
+)
 from torch_alm.cli.output import MODEL, REPORTS, Output
+from torch_alm.cli.redaction import redacted
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.report import Result
+from torch_alm.cli.sources import records_of
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
 from torch_alm.cli.verdict import evidence_of, judge
@@ -30,11 +41,12 @@ from torch_alm.language import pad_id
 Say = Callable[[str], None]
 FOLLOWED = ("method", "lora", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
 READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precision")
-ASKED = ("template", "system")
+ASKED = ("template", "system", "columns")
 
 
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
+    begun = datetime.now(timezone.utc)
     check_goal(given.alpha, given.certify)
     found = read_files(given)
     settings = settings_of(given)
@@ -66,6 +78,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         after = save_model(given, training, loaded, found)
         output.note(MODEL)
         content = content_of(settings, goal, start, after, training, given.max_retain_loss, note)
+        content["run"] = report.run_of(begun, loaded.place.device)
+        content = redacted(content) if given.redact else content
         report.publish(given.output, content)
         output.note(*REPORTS)
     except KeyboardInterrupt:
@@ -93,7 +107,10 @@ def _begin(
         _check_space(given.output, loaded)
     say("Measuring the model as it is.")
     measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "before")
-    known = is_known(loaded, measured["answers"]["forget"], say, anyway=given.anyway)
+    known = is_known(
+        loaded, measured["answers"]["forget"], say, anyway=given.anyway, redact=given.redact
+    )
+    measured = redacted(measured) if given.redact else measured
     goal = goal_of(
         given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
     )
@@ -115,7 +132,8 @@ def settings_of(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    read = path.read_bytes() if path.is_file() else repr(records_of(path)).encode()
+    return hashlib.sha256(read).hexdigest()[:16]
 
 
 def training_of(settings: Mapping[str, Any], loaded: Loaded, goal: Goal) -> Training:
@@ -141,14 +159,16 @@ def save_model(
     """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
     The model in memory is not what anybody will use: the folder is loaded again and measured before
-    it takes its name.
+    it takes its name. A model has the dtype that the original was stored in, adapters float32.
     """
+    dtype = stored_dtype(given.model)
 
     def fill(draft: Path) -> dict[str, Any]:
-        with quiet():
-            training.method.model.save_pretrained(draft)
+        model = training.method.model
+        with quiet(), nullcontext() if given.lora else stored_as(model, dtype):
+            model.save_pretrained(draft)
             loaded.tokenizer.save_pretrained(draft)
-        training.method.model.to("cpu")  # so that a GPU has to hold one of the two
+        model.to("cpu")  # so that a GPU has to hold one of the two
         saved = load_for(given, str(draft), found)
         return measure(saved.model, saved.tokenizer, saved.first(given.rows), "after")
 

@@ -35,9 +35,10 @@ from torch_alm.language._memorization import (
 )
 from torch_alm.language._pairs import pairs
 from torch_alm.language._reading import Reading, read_answers
-from torch_alm.language._records import Record, read_records
+from torch_alm.language._records import Record, read_records, record_of
 from torch_alm.language._scoring import AnswerScores, answer_scores, losses
 from torch_alm.language._suite import Attacked, Attacks, attack
+from torch_alm.language._texts import read_text
 from torch_alm.language._types import LanguageModel, Tokenizer
 
 __all__ = [
@@ -77,6 +78,8 @@ __all__ = [
     "quantized",
     "read_answers",
     "read_records",
+    "read_text",
+    "record_of",
     "relearned",
     "restored",
     "round_weights",

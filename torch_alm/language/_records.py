@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
+from torch_alm.language._texts import read_text
+
 Parsed: TypeAlias = Any
 
 
@@ -50,20 +52,17 @@ def read_records(path: Path) -> list[Record]:
     """Reads JSON lines, or one JSON list of objects.
 
     Raises:
-        ValueError: no UTF-8 text, broken JSON, JSON too deep or with numbers too long for Python, a
-            name twice in one object, half of a surrogate pair, or a row that is no object; names
-            file and line.
+        ValueError: no text (`read_text`), broken JSON, JSON too deep or with numbers too long for
+            Python, a name twice in one object, half of a surrogate pair, or a row that is no
+            object; names file and line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error}). Is it compressed?") from error
+    text = read_text(path)
     return list(_list_rows(path, text) if text.lstrip().startswith("[") else _line_rows(path, text))
 
 
 def _list_rows(path: Path, text: str) -> Iterator[Record]:
     for number, value in enumerate(_parse(str(path), text), 1):
-        yield _record(f"{path}, row {number}", value)
+        yield record_of(f"{path}, row {number}", value)
 
 
 def _line_rows(path: Path, text: str) -> Iterator[Record]:
@@ -71,7 +70,7 @@ def _line_rows(path: Path, text: str) -> Iterator[Record]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             where = f"{path}, line {number}"
-            yield _record(where, _parse(where, line))
+            yield record_of(where, _parse(where, line))
 
 
 def _parse(where: str, text: str) -> Parsed:
@@ -98,7 +97,12 @@ def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _record(where: str, value: object) -> Record:
+def record_of(where: str, value: object) -> Record:
+    """A record, if it is an object of whole characters.
+
+    Raises:
+        ValueError: it is not; names the place.
+    """
     if not isinstance(value, dict):
         raise ValueError(
             f"{where} holds a {type(value).__name__} where an object with named fields belongs. "
