@@ -191,7 +191,7 @@ class AloneMachine(Common):
         was_fine: list[bool] = []
         self.both(
             lambda: self.world.step(unscaled=unscaled),
-            lambda: was_fine.append(self.oracle.step()),
+            lambda: was_fine.append(self.oracle.step(unscaled=unscaled)),
             moves=True,
         )
         if self.oracle.scale is not None:

@@ -53,15 +53,20 @@ class AloneOracle(Oracle):
     def keeps_gradients(self) -> bool:
         return self.has_perturbed
 
-    def step(self) -> bool:
-        """Whether theta was stepped; a loss scale forbids it for what is not finite."""
+    def step(self, *, unscaled: bool = False) -> bool:
+        """Whether theta was stepped; a loss scale forbids it for what is not finite.
+
+        A step that is skipped leaves the gradients scaled, as torch's fused optimizers do, unless
+        the loop has `unscaled` them before.
+        """
         self.has_stepped = True
         if self.scale is None:
             self.commit()
             return True
         is_fine, scale = is_finite(self.grads()), self.scale
-        if is_fine:
+        if is_fine or unscaled:
             self.put([None if g is None else g / scale for g in self.grads()])
+        if is_fine:
             self.commit()
         elif self.controller is not None:
             self.controller.observed = []
