@@ -86,14 +86,14 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told = "go on though the model does not say the forget answers; no goal counts as met then"
     add("--anyway", action="store_true", help=told)
     add("--lora", action="store_true", help="train adapters only, and save them")
-    add(
-        "--epochs",
-        type=_at_least(1),
-        default=10,
-        metavar="N",
-        help="passes over the forget set, 10",
-    )
-    add("--lr", type=_positive, metavar="X", help="default: 1e-5, with --lora 1e-4")
+    length = verb.add_mutually_exclusive_group()
+    told = "most steps; default 1000 or ten epochs, whichever is more; a larger number goes on with "
+    told += "a run that is through"
+    length.add_argument("--steps", type=_at_least(1), metavar="N", help=told)
+    told = "most passes over the forget set"
+    length.add_argument("--epochs", type=_at_least(1), metavar="N", help=told)
+    told = "a learning rate that stays; default: begin at 1e-5, with --lora 1e-4, and find one"
+    add("--lr", type=_positive, metavar="X", help=told)
     add("--rho", type=_positive, default=1e-3, metavar="X", help="SAUL's radius, 1e-3")
     add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda, 0.1")
     told = "of npo (0.1) and simnpo (4.5)"
