@@ -87,7 +87,9 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add("--anyway", action="store_true", help=told)
     add("--lora", action="store_true", help="train adapters only, and save them")
     length = verb.add_mutually_exclusive_group()
-    told = "most steps; default 1000 or ten epochs, whichever is more; a larger number goes on with "
+    told = (
+        "most steps; default 1000 or ten epochs, whichever is more; a larger number goes on with "
+    )
     told += "a run that is through"
     length.add_argument("--steps", type=_at_least(1), metavar="N", help=told)
     told = "most passes over the forget set"

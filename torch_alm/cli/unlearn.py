@@ -63,6 +63,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         )
     except Stopped:  # a KeyboardInterrupt may stand within a step, which cannot be taken up again
         return _stopped(unfinished, training)
+    if training.ended is not None:
+        say(training.ended)
     try:
         _check_trained(unfinished, training)
         after = save_model(given, training, loaded, found)
