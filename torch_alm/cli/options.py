@@ -87,10 +87,8 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add("--anyway", action="store_true", help=told)
     add("--lora", action="store_true", help="train adapters only, and save them")
     length = verb.add_mutually_exclusive_group()
-    told = (
-        "most steps; default 1000 or ten epochs, whichever is more; a larger number goes on with "
-    )
-    told += "a run that is through"
+    told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
+    told += "through goes on"
     length.add_argument("--steps", type=_at_least(1), metavar="N", help=told)
     told = "most passes over the forget set"
     length.add_argument("--epochs", type=_at_least(1), metavar="N", help=told)
