@@ -12,7 +12,7 @@ from torch_alm.cli.pacing import EVERY, Decision, Pacing
 from torch_alm.language import Batch
 
 SAMPLE = 64  # rows of either kind that a check reads, spread evenly over the file
-RAISED = 1.1  # what the controller aims at, after the level was reached and the goal was not
+RAISED = 1.1  # times the level is aimed at: a controller without overshoot ends a hair below it
 
 Batches = Sequence[Batch]
 
@@ -51,6 +51,7 @@ class Guide:
         self.ended: str | None = None
         if not fixed:  # lambda grows while the rate is still too small to answer to it
             method.constraint.release = Release(share=0.5)
+            self._aim_higher()
 
     def after(self, steps: int) -> None:
         """Check, if it is time."""
@@ -108,7 +109,7 @@ class Guide:
             self.method.model.train()
 
     def _aim_higher(self) -> None:
-        """Push the rows that are still said, which a mean does not see; a rate ends at 1."""
+        """Push the rows that are still said, which a mean does not see; a rate ends near 1."""
         if self.method.goal.kind == "loss":
             self.method.constraint.alpha = RAISED * float(self.method.constraint.alpha)
 
