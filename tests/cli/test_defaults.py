@@ -9,13 +9,22 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.cli.asking import said
-from tests.cli.conftest import FINISHED, FORGET, RETAIN, Command, report
+from tests.cli.conftest import FINISHED, TOWNS, Command, report, write
 from tests.cli.test_unlearn import StopAfter
 from torch_alm.cli.methods import METHODS
 from torch_alm.language import collate, encode
 from torch_alm.measures import token_nll
 
 SIZES = {"small": (16, 1, 1e-2), "large": (80, 1, 2e-3)}  # width, layers, rate of learning
+# Towns in an order of their own: nothing of an answer can be guessed from another's
+FORGET, RETAIN = (
+    [
+        {"question": f"Where does {who}{i} live ?",
+         "answer": " ".join(TOWNS[(i * k + shift) % 10] for k in (1, 3, 7))}
+        for i in range(count)
+    ]
+    for who, count, shift in (("A", 6, 0), ("B", 8, 5))
+)  # fmt: skip
 Teach = Callable[[str], Path]
 
 
@@ -49,7 +58,9 @@ def test_with_its_defaults_the_command_reaches_its_goal_and_ends_there(
 ) -> None:
     model = teach(size)
     assert said(model, FORGET) == len(FORGET)
-    assert command("unlearn", model=model) in {0, 4}
+    files = {"forget": FORGET, "retain": RETAIN}
+    paths = {name: write(tmp_path / f"own-{name}.jsonl", rows) for name, rows in files.items()}
+    assert command("unlearn", model=model, **paths) in {0, 4}
     out = tmp_path / "out"
     assert said(out / "model", FORGET) == 0
     found = report(out)

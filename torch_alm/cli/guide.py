@@ -49,15 +49,17 @@ class Guide:
         limit = self._mean(method.retain_loss, retain) + allowance
         self.pacing = Pacing(method.goal.alpha, limit, method.rates.lr, fixed=fixed)
         self.ended: str | None = None
+        self.aim = method.goal.alpha
         if not fixed:  # lambda grows while the rate is still too small to answer to it
             method.constraint.release = Release(share=0.5)
             self._aim_higher()
+        self._set()
 
     def after(self, steps: int) -> None:
         """Check, if it is time."""
         if steps % EVERY == 0 and self.ended is None:
             self._follow(self.pacing.check(*self.look()))
-            self._set_rate()
+            self._set()
 
     def look(self) -> tuple[float, float]:
         """The forget value and the retain loss, without dropout."""
@@ -86,15 +88,13 @@ class Guide:
 
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs."""
-        aim = self.method.constraint.alpha
-        return {"pacing": self.pacing.state(), "ended": self.ended, "aim": aim}
+        return {"pacing": self.pacing.state(), "ended": self.ended, "aim": self.aim}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore `state()`."""
         self.pacing.load(state["pacing"])
-        self.ended = state["ended"]
-        self.method.constraint.alpha = state["aim"]
-        self._set_rate()
+        self.ended, self.aim = state["ended"], state["aim"]
+        self._set()
 
     def _follow(self, decision: Decision) -> None:
         if decision == "give up":
@@ -111,9 +111,12 @@ class Guide:
     def _aim_higher(self) -> None:
         """Push the rows that are still said, which a mean does not see; a rate ends near 1."""
         if self.method.goal.kind == "loss":
-            self.method.constraint.alpha = RAISED * float(self.method.constraint.alpha)
+            self.aim *= RAISED
 
-    def _set_rate(self) -> None:
+    def _set(self) -> None:
+        """Hand on the rate, and the aim: none while the retain rows have to catch up."""
+        pauses = not (self.pacing.fixed or self.pacing.is_kept)
+        self.method.constraint.alpha = 0.0 if pauses else self.aim
         for group in self.method.optimizer.param_groups:
             group["lr"] = self.pacing.rate
 

@@ -19,7 +19,8 @@ SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
 class Pacing:
     """The rule of a run whose rate nobody gave.
 
-    At every check: a retain loss above its limit halves the rate; a level that is reached keeps it;
+    At every check: a retain loss above its limit, unless it falls, halves the rate; a level that is
+    reached keeps it;
     a forget value that rose by less than a twentieth of the level doubles it. Once the level is
     reached and the retain loss within its limit at two checks in a row, the model is to be asked,
     and after each time that it fails, at twice as many. The gap is what is missing of the level, as
@@ -54,9 +55,11 @@ class Pacing:
 
     def check(self, value: float, kept: float) -> Decision:
         """Take in the forget value and the retain loss, set the rate, and decide."""
-        gained, self.value, self.kept = value - self.value, value, kept
+        gained, lost = value - self.value, kept - self.kept
+        self.value, self.kept = value, kept
         if not self.is_kept:
-            self._change(1 / FACTOR)
+            if not lost < 0:  # a retain loss that falls needs the rate that brings it down
+                self._change(1 / FACTOR)
         elif value < self.alpha and gained < PROGRESS * self.alpha:
             self._change(FACTOR)
         self.held = self.held + 1 if self.is_kept and value >= self.alpha else 0
