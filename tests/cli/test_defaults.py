@@ -20,7 +20,7 @@ SIZES = {"small": (16, 1, 1e-2), "large": (80, 1, 2e-3)}  # width, layers, rate 
 FORGET, RETAIN = (
     [
         {"question": f"Where does {who}{i} live ?",
-         "answer": " ".join(TOWNS[(i * k + shift) % 10] for k in (1, 3, 7))}
+         "answer": " ".join(TOWNS[(i * k + k + shift) % 10] for k in (1, 3, 7))}
         for i in range(count)
     ]
     for who, count, shift in (("A", 6, 0), ("B", 8, 5))

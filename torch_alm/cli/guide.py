@@ -75,6 +75,10 @@ class Guide:
         if self.ended is None:
             return f"Ended {seen}: no more steps were allowed. Would a larger --steps do?"
         kept = f"the retain loss is {found.kept:.2f}, and may be {found.limit:.2f}"
+        if found.is_kept and found.value >= found.alpha:
+            return (
+                f"Gave up {seen}: the level is reached, and yet asked in full the goal is not met."
+            )
         if found.is_kept:
             return (
                 f"Gave up {seen}: at larger rates too much of the retain rows was lost, at this "
