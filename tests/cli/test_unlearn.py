@@ -55,8 +55,8 @@ def test_every_method_forgets_until_the_level_and_keeps_the_rest(
     assert after["exact_match"] == 0
     assert numbers(out, 1, "retain")["loss"] < 1
     trace = report(out)["trace"]
-    assert len(trace) == 50
-    assert {row["weight"] > 0 for row in trace} == {True, False}, "the gate has to open and close"
+    assert len(trace) in range(20, 51), "at most 25 epochs of two"
+    assert trace[0]["weight"] > 0, "the gate has to open"
 
 
 def test_the_saved_model_is_the_one_in_the_report(command: Command, tmp_path: Path) -> None:
@@ -152,14 +152,15 @@ def test_stopped_and_taken_up_again_is_the_same_run_bit_for_bit(
     assert "Stopped after step 5 of 8" in capsys.readouterr().out
     assert not (tmp_path / "parts" / "model").exists()
     torch.manual_seed(123)  # a fresh process has another random state
-    assert command("unlearn", *options, output="parts") in FINISHED
+    code = command("unlearn", *options, output="parts")
+    assert code in FINISHED
     assert "Going on after step 5 of 8" in capsys.readouterr().out
     names = ("model.safetensors", "adapter_model.safetensors")
     saved = next(name for name in names if (tmp_path / "whole" / "model" / name).exists())
     whole, parts = ((tmp_path / run / "model" / saved).read_bytes() for run in ("whole", "parts"))
     assert whole == parts
     assert report(tmp_path / "whole")["trace"] == report(tmp_path / "parts")["trace"]
-    assert not (tmp_path / "parts" / "unfinished").exists()
+    assert (tmp_path / "parts" / "unfinished").exists() == (code != 0)
 
 
 def test_a_killed_run_goes_on_from_what_it_last_wrote_down_bit_for_bit(
@@ -233,10 +234,10 @@ def test_an_unfinished_run_of_other_settings_is_not_continued(
         StopAfter(patch, 1, METHODS["saul"])
         assert command("unlearn", "--epochs", 1, *FAST) == 130
     state = (tmp_path / "out" / "unfinished" / "state.pt").read_bytes()
-    assert command("unlearn", "--epochs", 2, *FAST) == 2
-    assert "epochs was 1 and is now 2" in " ".join(capsys.readouterr().err.split())
+    assert command("unlearn", "--epochs", 2, "--mu", 1, *FAST) == 2
+    assert "mu was 0.1 and is now 1.0" in " ".join(capsys.readouterr().err.split())
     assert (tmp_path / "out" / "unfinished" / "state.pt").read_bytes() == state
-    assert command("unlearn", "--epochs", 2, *FAST, "--force") in FINISHED
+    assert command("unlearn", "--epochs", 2, "--mu", 1, *FAST, "--force") in FINISHED
     assert len(report(tmp_path / "out")["trace"]) == 4
 
 
@@ -282,10 +283,10 @@ GIVEN = {"model": "a/M", "forget": "f", "retain": "r", "output": "o"}
 @pytest.mark.parametrize(
     ("words", "lr", "beta"),
     [
-        ((), 1e-5, None),
-        (("--lora",), 1e-4, None),
-        (("--method", "npo"), 1e-5, 0.1),
-        (("--method", "simnpo", "--lora"), 1e-4, 4.5),
+        ((), None, None),
+        (("--lora",), None, None),
+        (("--method", "npo"), None, 0.1),
+        (("--method", "simnpo", "--lora"), None, 4.5),
         (("--method", "npo", "--lora", "--lr", "0.5", "--beta", "2"), 0.5, 2.0),
     ],
 )
@@ -303,7 +304,7 @@ def test_settings_are_what_was_given_or_what_the_help_says(
         assert found[name] == f"{path}, sha256 {hashed[:16]}"
     options = {"model", "forget", "retain", "max_length", "rows", "batch_size", "seed", "device",
                "precision", "template", "system", "columns", "method", "alpha", "certify", "lora",
-               "epochs", "lr", "rho", "mu", "beta"}  # fmt: skip
+               "epochs", "steps", "lr", "rho", "mu", "beta"}  # fmt: skip
     assert set(found) == options, "where the results go changes nothing of them"
 
 
@@ -452,9 +453,15 @@ def test_a_run_says_what_it_is_about(command: Command, tmp_path: Path, capsys: A
     told = " ".join(found.out.split())
     assert told.startswith(
         "Measuring the model as it is. "
-        "Forgetting until 0.5 of answers, certified (--certify). before after"
+        "Forgetting until 0.5 of answers, certified (--certify). "
+        "Ended after 1 of at most 1 steps, at a rate of 1e-05: no more steps were allowed. "
+        "Would a larger --steps do? before after"
     )
-    assert told.endswith(f" {tmp_path / 'out'}: model, report.html, report.json.")
+    assert f" {tmp_path / 'out'}: model, report.html, report.json." in told
+    assert told.endswith(
+        "MB) is kept: with a --steps above 1 the same command goes on from there. It may be "
+        "deleted."
+    )
     bars = [line.split()[0] for line in re.split(r"[\r\n]+", found.err) if line]
     assert [name for name, _ in groupby(bars)] == ["before", "saul", "after"]
     assert "| 14/14 rows" in found.err
@@ -471,7 +478,7 @@ def measured(loss: float, exact: float, answers: list[dict[str, Any]]) -> dict[s
 def test_the_report_of_a_run_says_how_it_went() -> None:
     controller = {"active_share": 0.25, "status": "not_met", "multiplier": 1.5}
     method = SimpleNamespace(constraint=SimpleNamespace(metrics=lambda: controller))
-    training: Any = SimpleNamespace(method=method, trace=[{"forget": 1.0}] * 8)
+    training: Any = SimpleNamespace(method=method, trace=[{"forget": 1.0}] * 8, ended="Ended.")
     settings = {"model": "a/M", "method": "npo", "lr": 0.5}
     gone = {"verbatim": False, "said": False, "rouge": 0.25, "loss": 2.5, "where": "f, line 1"}
     start = {"measured": measured(0.5, 0.25, []), "goal": 0}
@@ -494,11 +501,11 @@ def test_the_report_of_a_run_says_how_it_went() -> None:
         "controller": controller,
         "trace": training.trace,
         "attacks": [],
-        "notes": ["N."],
+        "notes": ["N.", "Ended."],
     }
     start |= {"known_before": False}
     unknown = content_of(settings, Goal("loss", 2.0, ""), start, after, training, 3.0, None)
-    assert unknown["notes"] == []
+    assert unknown["notes"] == ["Ended."]
     assert unknown["verdict"]["outcome"] == "not met", "what was never known is not forgotten"
 
 

@@ -134,7 +134,7 @@ def test_a_certified_rate_is_not_green_while_most_words_are_said() -> None:
     assert found.text == (
         "The goal is not met: none of 20 answers is still said; 63% of their words are (at most "
         "50% may be). 99.8% of the forget answers are certified not to be said word for word; "
-        "asked for were 95.0% (--certify). Would more --epochs or a larger --lr do?"
+        "asked for were 95.0% (--certify). Would more --steps or a larger --lr do?"
     )
 
 
@@ -159,14 +159,14 @@ def test_outcomes_have_codes_that_scripts_can_tell_apart() -> None:
          "their words are."),
         ({"said": 20, "verbatim": 18}, "The goal is not met: 20 of 220 answers are still said, 18 "
          "word for word (at most 2 may be); 20% of their words are. The loss of the forget answers "
-         "is 4.50 nats per token; asked for were 4.00 (--alpha). Would more --epochs or a larger "
+         "is 4.50 nats per token; asked for were 4.00 (--alpha). Would more --steps or a larger "
          "--lr do?"),
         ({"rows": 20, "said": 2}, "The goal is not met: 2 of 20 answers are still said, 0 word for "
          "word (none may be); 20% of their words are. The loss of the forget answers is 4.50 nats "
-         "per token; asked for were 4.00 (--alpha). Would more --epochs or a larger --lr do?"),
+         "per token; asked for were 4.00 (--alpha). Would more --steps or a larger --lr do?"),
         ({"value": 3.0}, "The goal is not met: the loss of the forget answers is 3.00 nats per "
          "token; asked for were 4.00 (--alpha). None of 220 answers is still said; 20% of their "
-         "words are. Would more --epochs or a larger --lr do?"),
+         "words are. Would more --steps or a larger --lr do?"),
         ({"unmeasured": 3}, "The goal is not met: 3 of 220 rows were not measured. The loss of the "
          "forget answers is 4.50 nats per token; asked for were 4.00 (--alpha). None of 220 "
          "answers is still said; 20% of their words are."),

@@ -98,14 +98,14 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told = "go on though the model does not say the forget answers; no goal counts as met then"
     add("--anyway", action="store_true", help=told)
     add("--lora", action="store_true", help="train adapters only, and save them")
-    add(
-        "--epochs",
-        type=_at_least(1),
-        default=10,
-        metavar="N",
-        help="passes over the forget set",
-    )
-    add("--lr", type=_positive, metavar="X", help="default: 1e-5, with --lora 1e-4")
+    length = verb.add_mutually_exclusive_group()
+    told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
+    told += "through goes on"
+    length.add_argument("--steps", type=_at_least(1), metavar="N", help=told)
+    told = "most passes over the forget set"
+    length.add_argument("--epochs", type=_at_least(1), metavar="N", help=told)
+    told = "a learning rate that stays; default: begin at 1e-5, with --lora 1e-4, and find one"
+    add("--lr", type=_positive, metavar="X", help=told)
     add("--rho", type=_positive, default=1e-3, metavar="X", help="SAUL's radius")
     add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda")
     told = "of npo (0.1) and simnpo (4.5)"

@@ -1,7 +1,7 @@
 """The loop: every step of a run, its bar, and where it can be stopped and taken up again."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
 from types import FrameType
@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from torch_alm.cli.bars import bar
+from torch_alm.cli.guide import Guide
 from torch_alm.cli.methods import Method, reference_nll
 from torch_alm.cli.models import trainable
 from torch_alm.language import Batch, Row, collate, pairs
@@ -32,8 +33,10 @@ class Training:
         epochs: passes over the forget rows.
         batch_size: rows of either kind per step.
         seed: of the order.
+        steps: takes so many at most, in place of `epochs`.
 
     Attributes:
+        guide: sets the rate and ends the run; None takes all steps at the method's rate.
         trace: a row of numbers per step taken.
     """
 
@@ -47,19 +50,45 @@ class Training:
         epochs: int,
         batch_size: int,
         seed: int,
+        steps: int | None = None,
     ) -> None:
         self.method, self.forget, self.retain, self.pad = method, forget, retain, pad
         self.device = method.params[0].device
-        self.order = list(pairs(range(len(forget)), range(len(retain)), batch_size, epochs, seed))
+        if steps is not None:
+            epochs = -(-steps // self.per_epoch(len(forget), batch_size))
+        order = pairs(range(len(forget)), range(len(retain)), batch_size, epochs, seed)
+        self.order = list(order)[:steps]
+        self.guide: Guide | None = None
         self.trace: list[dict[str, float]] = []
         self.reference: Tensor | None = None
         if method.needs_reference:
             self.reference = self._reference(batch_size)
 
+    @staticmethod
+    def per_epoch(rows: int, batch_size: int) -> int:
+        """Steps in which each of so many forget rows is seen once."""
+        return -(-rows // batch_size)
+
     @property
     def steps(self) -> int:
-        """How many there are in all."""
+        """The most that are taken."""
         return len(self.order)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no step left, or the guide has ended the run."""
+        ended = self.guide is not None and self.guide.ended is not None
+        return ended or len(self.trace) >= self.steps
+
+    @property
+    def ended(self) -> str | None:
+        """Why the run is over, in a sentence."""
+        return None if self.guide is None else self.guide.told(len(self.trace), self.steps)
+
+    def reopen(self) -> None:
+        """Go on with a run that was over."""
+        if self.guide is not None:
+            self.guide.reopen()
 
     def run(self, label: str, save: Callable[[], None], minutes: float) -> None:
         """Take the steps that are left, and call `save` between two of them every so many minutes.
@@ -72,10 +101,14 @@ class Training:
         saved = monotonic()
         with _asked_to_stop() as stop, self._bar(label) as shown:
             for retain, forget in left:
+                if self.is_over:
+                    break
                 seen = self.method.step(self._batch(self.retain, retain), self._forget(forget))
                 self.trace.append(self._numbers(seen.retain, seen.forget))
                 shown.set_postfix_str(postfix(self.trace[-1]), refresh=False)
                 shown.update()
+                if self.guide is not None:
+                    self.guide.after(len(self.trace))
                 if stop:
                     raise Stopped
                 if monotonic() - saved > 60 * minutes:
@@ -92,6 +125,7 @@ class Training:
             "method": self.method.state(),
             "random": [torch.get_rng_state(), *cuda],
             "trace": self.trace,
+            "guide": None if self.guide is None else self.guide.state(),
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -105,6 +139,13 @@ class Training:
         if cuda and len(cuda) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all(cuda)
         self.trace = list(state["trace"])
+        if self.guide is not None:
+            self.guide.load(state["guide"])
+
+    def batches(self, rows: list[Row], chosen: Sequence[int], size: int) -> list[Batch]:
+        """The chosen rows, so many at once, where the model computes."""
+        parts = [[*chosen[i : i + size]] for i in range(0, len(chosen), size)]
+        return [self._batch(rows, part) for part in parts]
 
     def _batch(self, rows: list[Row], chosen: list[int]) -> Batch:
         batch = collate([rows[i] for i in chosen], self.pad)
@@ -117,8 +158,7 @@ class Training:
         return batch
 
     def _reference(self, batch_size: int) -> Tensor:
-        indices = torch.arange(len(self.forget)).split(batch_size)
-        batches = [self._batch(self.forget, chosen.tolist()) for chosen in indices]
+        batches = self.batches(self.forget, range(len(self.forget)), batch_size)
         return reference_nll(self.method.model, batches)
 
     def _numbers(self, retain: float, forget: float) -> dict[str, float]:
@@ -129,6 +169,7 @@ class Training:
             "violation": seen["violation"],
             "lambda": seen["multiplier"],
             "weight": seen["weight"],
+            "lr": self.method.optimizer.param_groups[0]["lr"],
         }
 
     def _bar(self, label: str) -> "tqdm[Any]":

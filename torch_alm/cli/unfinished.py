@@ -12,6 +12,8 @@ import torch
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.writing import write_json, write_tensors
 
+LENGTH = ("steps", "epochs")  # of which a run may be given more than it began with
+
 
 @dataclass(frozen=True)
 class Unfinished:
@@ -66,13 +68,14 @@ class Unfinished:
         earlier = json.loads(self.settings.read_text(encoding="utf-8"))
         was = earlier["settings"]
         now = {"weights": was.get("weights"), **json.loads(json.dumps(settings))}
-        different = [k for k in {**was, **now} if was.get(k) != now.get(k)]
+        names = [k for k in {**was, **now} if k not in LENGTH]
+        different = [k for k in names if was.get(k) != now.get(k)]
         if different:
             told = "; ".join(
                 f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in different[:3]
             )
             raise Refusal(
-                f"--output {self.output} holds an unfinished run of other settings: {told}. Did "
+                f"--output {self.output} holds a run of other settings: {told}. Did "
                 "you mean another folder, or --force to begin anew?"
             )
         return earlier

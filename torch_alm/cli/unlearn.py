@@ -14,6 +14,7 @@ import torch
 
 from torch_alm.cli import report
 from torch_alm.cli.goal import Goal, beyond_knowledge, check_goal, goal_of, with_unseen_words
+from torch_alm.cli.guide import Guide, spread
 from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Files, Loaded, load_for, read_files
 from torch_alm.cli.measuring import measure, worst
@@ -33,15 +34,17 @@ from torch_alm.cli.report import Result
 from torch_alm.cli.sources import records_of
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
-from torch_alm.cli.verdict import evidence_of, judge
+from torch_alm.cli.verdict import COST_LOSS, evidence_of, judge
 from torch_alm.cli.whole import check_answers, check_finite, fingerprint
 from torch_alm.cli.writing import write_folder
 from torch_alm.language import pad_id
 
 Say = Callable[[str], None]
-FOLLOWED = ("method", "lora", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
+FOLLOWED = ("method", "lora", "steps", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
 READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precision")
 ASKED = ("template", "system", "columns")
+STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
+LR, LORA_LR = 1e-5, 1e-4  # where a run begins whose rate was not given
 
 
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
@@ -64,15 +67,16 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     if (note := beyond_knowledge(goal, loaded.model)) is not None:
         say(note)
     training = training_of(settings, loaded, goal)
-    if (state := unfinished.load()) is not None:
-        training.load(state)
-        say(f"Going on after step {len(training.trace)} of {training.steps}.")
+    training.guide = guide_of(given, training, loaded, start)
+    _take_up(given, unfinished, training, say)
     try:
         training.run(
             settings["method"], lambda: unfinished.save(training.state()), given.save_every
         )
     except Stopped:  # a KeyboardInterrupt may stand within a step, which cannot be taken up again
         return _stopped(unfinished, training)
+    if training.ended is not None:
+        say(training.ended)
     try:
         _check_trained(unfinished, training)
         after = save_model(given, training, loaded, found)
@@ -82,11 +86,11 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         content = redacted(content) if given.redact else content
         report.publish(given.output, content)
         output.note(*REPORTS)
+        told = _close(unfinished, training, content["verdict"]["code"])
     except KeyboardInterrupt:
         return _stopped(unfinished, training)
-    unfinished.done()
     written = ", ".join((MODEL, *REPORTS))
-    return Result(content["verdict"]["code"], content, f"{given.output}: {written}.")
+    return Result(content["verdict"]["code"], content, f"{given.output}: {written}.{told}")
 
 
 def _begin(
@@ -122,13 +126,12 @@ def _begin(
 
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """Everything the result depends on; two runs with the same are the same run."""
-    lr = given.lr or (1e-4 if given.lora else 1e-5)
     beta = given.beta or BETAS.get(given.method)
     plain = {name: getattr(given, name) for name in (*READ, *ASKED, *FOLLOWED)}
     names = ("forget", "retain", "holdout")
     paths = {name: getattr(given, name) for name in names if getattr(given, name)}
     read = {name: f"{path}, sha256 {_hash(path)}" for name, path in paths.items()}
-    return {**plain, "lr": lr, "beta": beta, **read}
+    return {**plain, "beta": beta, **read}
 
 
 def _hash(path: Path) -> str:
@@ -140,16 +143,49 @@ def training_of(settings: Mapping[str, Any], loaded: Loaded, goal: Goal) -> Trai
     """The method at work, before its first step."""
     torch.manual_seed(settings["seed"])
     model = with_lora(loaded.model) if settings["lora"] else loaded.model
-    rates = Rates(settings["lr"], settings["rho"], settings["mu"], settings["beta"] or 0.0)
+    lr = settings["lr"] or (LORA_LR if settings["lora"] else LR)
+    rates = Rates(lr, settings["rho"], settings["mu"], settings["beta"] or 0.0)
     method = METHODS[settings["method"]](model, goal, rates, loaded.place.context())
+    size, steps, epochs = (settings[name] for name in ("batch_size", "steps", "epochs"))
+    if steps is None and epochs is None:
+        steps = max(STEPS, EPOCHS * Training.per_epoch(len(loaded.rows("forget")), size))
     return Training(
         method,
         loaded.rows("forget"),
         loaded.rows("retain"),
         pad_id(loaded.tokenizer),
-        epochs=settings["epochs"],
-        batch_size=settings["batch_size"],
+        epochs=epochs or 0,
+        batch_size=size,
         seed=settings["seed"],
+        steps=steps,
+    )
+
+
+def guide_of(
+    given: argparse.Namespace, training: Training, loaded: Loaded, start: Mapping[str, Any]
+) -> Guide:
+    """What sets the rate and ends the run, before its first step.
+
+    The loss of the retain rows may rise as far as the verdict lets it; the rows of which that is
+    told are those that the verdict asks.
+    """
+    method, before = training.method, start["measured"]
+    limit = given.max_retain_loss
+
+    def ask() -> bool:
+        now = measure(method.model, loaded.tokenizer, loaded.first(given.rows), "asking")
+        seen = evidence_of(method.goal, before, now, max_retain_loss=limit, known_before=True)
+        return judge(seen).outcome == "met"
+
+    kept = min(given.rows, len(training.retain))
+    forget, retain = spread(len(training.forget)), spread(kept)
+    return Guide(
+        method,
+        training.batches(training.forget, forget, given.batch_size),
+        training.batches(training.retain, retain, given.batch_size),
+        allowance=COST_LOSS if limit is None else limit - before["numbers"]["retain"]["loss"],
+        fixed=given.lr is not None,
+        ask=ask,
     )
 
 
@@ -207,7 +243,7 @@ def content_of(
         "controller": controller,
         "trace": training.trace,
         "attacks": [],
-        "notes": [note] if note else [],
+        "notes": [each for each in (note, training.ended) if each],
     }
 
 
@@ -240,6 +276,45 @@ def _check_space(output: Path, loaded: Loaded) -> None:
             f"--output {output} has {free / 1e6:,.1f} MB free, and the model alone takes "
             f"{needed / 1e6:,.1f}. Is there a larger disk?"
         )
+
+
+def _take_up(
+    given: argparse.Namespace, unfinished: Unfinished, training: Training, say: Say
+) -> None:
+    """Go on from what an earlier call has left, if it has.
+
+    Raises:
+        Refusal: the run is through, and no more steps are asked for than then.
+    """
+    if (state := unfinished.load()) is None:
+        return
+    training.load(state)
+    if (most := state.get("through")) is not None:
+        if training.steps <= most:
+            raise Refusal(
+                f"--output {given.output} holds a run that is through after {len(training.trace)} "
+                f"of at most {most} steps. Did you mean a --steps above {most}, which goes on with "
+                "it, or --force to begin anew?"
+            )
+        training.reopen()
+    say(f"Going on after step {len(training.trace)} of {training.steps}.")
+
+
+def _close(unfinished: Unfinished, training: Training, code: int) -> str:
+    """Keep the state of a run that has not met its goal, so that it can be given more steps."""
+    if code == 0:
+        unfinished.done()
+        return ""
+    try:
+        unfinished.save({**training.state(), "through": training.steps})
+    except Refusal as refusal:
+        unfinished.done()
+        return f" It cannot be given more steps later: {refusal}"
+    size = unfinished.state.stat().st_size / 1e6
+    return (
+        f" {unfinished.folder} ({size:,.1f} MB) is kept: with a --steps above {training.steps} the "
+        "same command goes on from there. It may be deleted."
+    )
 
 
 def _stopped(unfinished: Unfinished, training: Training) -> Result:

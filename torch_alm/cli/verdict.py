@@ -172,7 +172,7 @@ def _told(seen: Evidence, missed: tuple[Reason, ...]) -> str:
     first, *others = [text for _, text in sorted(told, key=lambda t: not t[0] & {*missed})]
     others = [text[0].upper() + text[1:] for text in others]
     if missed and "not known before" not in missed and missed != ("unmeasured",):
-        others.append("Would more --epochs or a larger --lr do?")
+        others.append("Would more --steps or a larger --lr do?")
     return " ".join([first, *others])
 
 
