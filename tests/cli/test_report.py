@@ -102,7 +102,14 @@ def test_report_json_holds_the_whole_run(unlearned: Path) -> None:
             *("verbatim", "said"),
         }
     assert {"certificate", "loss", "exact_match"} <= set(after["numbers"]["forget"])
-    assert set(found["trace"][0]) == {"retain_loss", "forget", "violation", "lambda", "weight"}
+    assert set(found["trace"][0]) == {
+        "retain_loss",
+        "forget",
+        "violation",
+        "lambda",
+        "weight",
+        "lr",
+    }
     assert len(found["trace"]) == 12
     assert set(found["versions"]) == {"python", "torch-alm", "torch", "transformers", "peft"}
     assert found["settings"]["alpha"] == 2
