@@ -305,7 +305,6 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
         *(f"forget: {kind} survived" for kind in NOT_FINITE),
         *(f"backward: {kind}" for kind in ("Boom", "TypeError", "ValueError", "RuntimeError")),
         *("gate open", "gate open, bit for bit", "gate closed", "not measured", "pair"),
-        *("gate closed, not released", "resumed while released"),
         *("last pass taken", "last pass spared", "measurement", "forget gradient"),
         *("clipped", "refused", "without a backward"),
     )
@@ -331,3 +330,5 @@ if __name__ == "__main__":
             run(machine, int(sys.argv[1]), steps=40, shrinks="--fast" not in sys.argv)
         finally:
             print(machine.__name__, machine.seen)
+        if machine is DualMachine:  # too rare to be met for certain in the short form
+            assert_seen(DualMachine, "gate closed, not released", "resumed while released")
