@@ -34,10 +34,12 @@ def main(wheel: Path, folder: Path) -> None:
     link_with_requirements("torch", site)
     check_import(folder)
     check_readme(folder)
-    check_command(folder, "bin/torch-alm", exit_code=2, says="torch-alm[hf]")
+    check_command(folder, "bin/torch-alm", "--help", exit_code=0, says="unlearn")
+    asked = ["--model", "M", "--forget", "F", "--retain", "R", "--output", "O"]
+    check_command(folder, "bin/torch-alm", "evaluate", *asked, exit_code=2, says="torch-alm[hf]")
     here = distribution("torch").locate_file("")
     (site / "extras.pth").write_text(f"{here}\n")
-    check_command(folder, "bin/python", "-m", "torch_alm", exit_code=0, says="unlearn")
+    check_command(folder, "bin/python", "-m", "torch_alm", "--help", exit_code=0, says="unlearn")
     print("installed, imported, README's example run, command asked with and without extras")
 
 
@@ -85,11 +87,11 @@ def check_readme(folder: Path) -> None:
 
 
 def check_command(folder: Path, *command: str, exit_code: int, says: str) -> None:
-    """The command answers `--help`, and never with a traceback."""
-    done = run(folder, *command, "--help", check=False)
+    """The command answers, and never with a traceback."""
+    done = run(folder, *command, check=False)
     answer = done.stdout + done.stderr
     if done.returncode != exit_code or says not in answer or "Traceback" in answer:
-        sys.exit(f"{command} --help left with {done.returncode}, saying: {answer}")
+        sys.exit(f"{command} left with {done.returncode}, saying: {answer}")
 
 
 def run(folder: Path, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
