@@ -1,4 +1,4 @@
-"""What a benchmark script can be asked for, checked before anything is trained."""
+"""Options of the benchmark scripts, checked before anything is trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import methods
-from benchmarks.engine.holding import Holding, add_holding_arguments, holding
+from benchmarks.engine.model_setup import ModelSetup, add_setup_arguments, model_setup
 from benchmarks.engine.presets import PRESETS, check_preset
 from benchmarks.methods.settings import parse
 
@@ -46,7 +46,7 @@ class Options:
         overrides: Settings that replace the preset's, for every method.
         match: Metric and level of a matched comparison, if asked for.
         trials: Settings to try per method when matching.
-        holding: What of a model is trained, and in which numbers.
+        model_setup: What of a model is trained, and in which numbers.
         memory_limit: Gigabytes to do with, in place of what the device has.
     """
 
@@ -60,7 +60,7 @@ class Options:
     overrides: dict[str, Any]
     match: tuple[str, float] | None
     trials: int
-    holding: Holding
+    model_setup: ModelSetup
     memory_limit: float | None
 
 
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trials", type=int, default=8, metavar="K", help="settings tried per method by --match")
     named = "any other setting of the methods, repeatable"
     add("--set", action="append", default=[], metavar="NAME=VALUE", dest="sets", help=named)
-    add_holding_arguments(parser)
+    add_setup_arguments(parser)
     for option, names in SHORT.items():
         add(option, metavar="X", dest=names[0], help=f"overrides {' and '.join(names)}")
 
@@ -124,7 +124,7 @@ def checked(
         overrides=changes,
         match=metric_level(given.match, levels),
         trials=given.trials,
-        holding=holding(given),
+        model_setup=model_setup(given),
         memory_limit=given.memory_limit,
     )
 

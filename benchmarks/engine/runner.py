@@ -22,7 +22,7 @@ from benchmarks.report.results import ResultsFolder, Row
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run, under which settings, and where the results go."""
+    """Runs to do, their settings, and where the results go."""
 
     benchmark: Benchmark
     options: Options
@@ -57,7 +57,7 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
 
 
 def description(plan: Plan) -> dict[str, Any]:
-    """What `settings.json` says: enough to tell whether two runs belong in one table."""
+    """Make the content of `settings.json`: enough to tell if two runs belong in one table."""
     options = plan.options
     return {
         **plan.benchmark.identity(),
@@ -65,7 +65,7 @@ def description(plan: Plan) -> dict[str, Any]:
         "quick": options.quick,
         "match": None if options.match is None else list(options.match),
         "trials": None if options.match is None else options.trials,
-        "holding": dataclasses.asdict(options.holding),
+        "model_setup": dataclasses.asdict(options.model_setup),
         "overrides": [f"{name}={value}" for name, value in sorted(options.overrides.items())],
         "methods": {key: dataclasses.asdict(found) for key, found in plan.settings.items()},
         "versions": {"torch": torch.__version__},
@@ -141,7 +141,7 @@ def unlearn(
 
 
 def hidden() -> bool:
-    """Whether to hide progress: on all ranks but the first."""
+    """Tell whether to hide progress: on all ranks but the first."""
     return not ranks.is_first()
 
 

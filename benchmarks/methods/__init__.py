@@ -61,7 +61,7 @@ def label(key: str) -> str:
 
 
 def is_controlled(key: str) -> bool:
-    """Whether the controller weighs the forget direction of method `key`."""
+    """Tell whether the controller weighs the forget direction of method `key`."""
     return key.endswith(ALM) or (ON_RMU | METHODS)[key].method.alm == "built in"
 
 

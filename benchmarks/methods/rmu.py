@@ -99,7 +99,7 @@ class OnRMU(Method):
         return loss, loss
 
     def forgotten(self, forget: Batch) -> Tensor:
-        """Methods with two states lower what a constraint U <= tau measures, else raise -U."""
+        """Lower what a constraint U <= tau measures, else raise -U."""
         loss = self.steering(forget)
         self.forget_loss = loss.detach()
         return loss if self.lowers_measure else -loss
@@ -109,7 +109,7 @@ class OnRMU(Method):
         return rmu_retain(self.model, retain, self.layer, self.reference, mask=self.settings.mask)
 
     def metrics(self) -> dict[str, Any]:
-        """Those of every method, the topic, and the multiplier of each topic that has its own."""
+        """Report the metrics of every method, the topic, and each topic's multiplier of its own."""
         numbers = {**super().metrics(), "topic": self.topic}
         if len(self.constraints) > 1:
             each = {t: float(c.multiplier) for t, c in sorted(self.constraints.items())}

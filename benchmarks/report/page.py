@@ -58,7 +58,7 @@ def paper_columns(rows: Sequence[Row], layout: Layout) -> tuple[Column, ...]:
 
 
 def is_judged(rows: Sequence[Row]) -> bool:
-    """Whether a judge has spoken about every run."""
+    """Tell whether a judge has spoken about every run."""
     return bool(rows) and all(row.get("judge_hm") is not None for row in rows)
 
 
@@ -118,7 +118,7 @@ def latex(rows: Sequence[Row], layout: Layout) -> str:
 
 
 def caption(rows: Sequence[Row], layout: Layout, how: str) -> str:
-    """What the tables show, and how methods that have not unlearned are marked."""
+    """Say what the tables show, and how methods that have not unlearned are marked."""
     seeds = {row["seed"] for row in rows if row["method"] not in ("original", "retrained")}
     over = f", mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else ""
     return layout.caption.format(over=over, how=how)

@@ -81,7 +81,7 @@ class Line:
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is a model no method has touched."""
+        """Tell whether this is a model no method has touched."""
         return self.method in REFERENCE_LABELS
 
 
@@ -122,7 +122,7 @@ def cell(values: Iterable[float | None], column: Column) -> Cell:
 
 
 def without_deviations(table: Sequence[Line]) -> list[Line]:
-    """The means alone, where a terminal has no room for more."""
+    """The means alone, for a terminal, which is narrow."""
     return [Line(line.method, tuple(Cell(c.mean) for c in line.cells)) for line in table]
 
 
@@ -182,7 +182,7 @@ def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
 
 
 def statuses(rows: Sequence[Row]) -> str:
-    """How often each was a constraint's last word, most often first."""
+    """Count the last statuses of constraints, most often first."""
     words = [row["status"] for row in rows if row.get("status")]
     counts = sorted(((words.count(word), word) for word in set(words)), reverse=True)
     return ", ".join(f"{word} {count}" for count, word in counts) or MISSING

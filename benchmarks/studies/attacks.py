@@ -1,4 +1,4 @@
-"""What comes back after unlearning: relearning, rounded weights, other words, half an answer.
+"""Attacks after unlearning: relearning, rounded weights, other words, half an answer.
 
 python -m benchmarks.studies.attacks                              SAUL with and without SAM
 python -m benchmarks.studies.attacks --methods all --seeds 5      every method
@@ -42,7 +42,7 @@ Numbers = dict[str, float]
 
 
 def add_attack_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the attacker has."""
+    """Add the options of the attacker."""
     add = parser.add_argument
     add("--relearn", type=int, default=8, metavar="N", help="examples to relearn on")
     add("--relearn-steps", type=int, default=20, metavar="N", help="steps of relearning")
@@ -53,7 +53,7 @@ def add_attack_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Attacker:
-    """What the attacker has: `torch_alm.language.Attacks`, with several rates of relearning."""
+    """An attacker: `torch_alm.language.Attacks`, with several rates of relearning."""
 
     settings: Attacks
     rates: tuple[float, ...]

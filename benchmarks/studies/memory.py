@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 from transformers import MistralConfig
 
 from benchmarks import methods
-from benchmarks.engine.holding import Holding
 from benchmarks.engine.memory import GB, SPARE, counted, described
+from benchmarks.engine.model_setup import ModelSetup
 from benchmarks.methods import Settings
 from benchmarks.report.results import RECORDED, replace, write_json
 
-RMU = Holding("rmu", dtype="bfloat16", checkpointing=True)
-LORA = Holding(lora=16, dtype="bfloat16", checkpointing=True)
-WHOLE = Holding(dtype="bfloat16", trained_dtype="bfloat16", checkpointing=True)
+RMU = ModelSetup("rmu", dtype="bfloat16", checkpointing=True)
+LORA = ModelSetup(lora=16, dtype="bfloat16", checkpointing=True)
+WHOLE = ModelSetup(dtype="bfloat16", trained_dtype="bfloat16", checkpointing=True)
 ON_RMU = Settings(losses="rmu", alpha=1.5e-3, batch_size=4)
 EIGHT_BIT = Settings(optimizer="adamw8bit", batch_size=1)
 SHORT, LONG = (4, 768), (1, 2048)
@@ -33,14 +33,14 @@ class Case(NamedTuple):
 
     what: str
     card: float
-    how: Holding
+    how: ModelSetup
     key: str
     settings: Settings
     tokens: tuple[int, int]
 
 
 def cases() -> list[Case]:
-    """What a 7B model has to be possible with, and what it would take without."""
+    """List the setups that a 7B model has to fit in, and one without any saving."""
     on_rmu = ("rmu", "dual_adamw+alm", "sharp_min_max", "relearning_resilient", "blur", "saul")
     found = [Case("WMDP, RMU's parameters", 80, RMU, key, ON_RMU, SHORT) for key in on_rmu]
     found += [
@@ -62,7 +62,7 @@ def cases() -> list[Case]:
             "saul": EIGHT_BIT,
         }.items()
     ]
-    plain = Holding(dtype="bfloat16", trained_dtype="bfloat16")
+    plain = ModelSetup(dtype="bfloat16", trained_dtype="bfloat16")
     return [*found, Case("MUSE, all weights, nothing saved", 141, plain, "saul", Settings(), LONG)]
 
 

@@ -108,7 +108,7 @@ def train(library: Any, model: nn.Module, optimizer: Any, steps: range) -> None:
 
 
 def by_hand(model: nn.Module, steps: range) -> None:
-    """The same from autograd alone."""
+    """Take the steps with autograd alone."""
     params = [*model.parameters()]
     base = AdamW(params, lr=LR)
     for objective in objectives(model, steps):
@@ -150,7 +150,7 @@ def alone(library: Any) -> float:
 
 
 def resumed(library: Any) -> float:
-    """As many from a checkpoint in memory, with a new optimizer around new parameters."""
+    """Go on from a checkpoint in memory, with a new optimizer around new parameters."""
 
     def hand_over(_: nn.Module, optimizer: Any, __: nn.Module, again: Any) -> None:
         again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -159,7 +159,7 @@ def resumed(library: Any) -> float:
 
 
 def through_distributed_checkpoint(library: Any) -> float:
-    """The same through `torch.distributed.checkpoint.state_dict`, which names parameters."""
+    """Save and load through `torch.distributed.checkpoint.state_dict`, which names parameters."""
 
     def hand_over(model: nn.Module, optimizer: Any, other: nn.Module, again: Any) -> None:
         state = get_optimizer_state_dict(model, optimizer)

@@ -48,13 +48,13 @@ class ToyBenchmark(Benchmark):
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         self.evaluated += 1
-        numbers = self.glance(model)
+        numbers = self.quick_eval(model)
         numbers["forget_rouge"] = numbers["forget_probability"]
         numbers["model_utility"] = numbers["retain_probability"]
         row = {"subset": "forget", "index": 0, "question": "q", "reference": "r"}
         return Evaluation(numbers, [{**row, "generation": "r", "rouge": 1.0}])
 
-    def glance(self, model: nn.Module) -> dict[str, float | None]:
+    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
         forget = math.exp(-ce(model, FORGET).item())
         kept = math.exp(-ce(model, batch(1)).item())
         return {

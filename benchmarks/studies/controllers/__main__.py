@@ -78,7 +78,7 @@ def solve(
 
 
 def solved(library: type[Controller], every: int, steps: int) -> dict[str, Any]:
-    """How many problems are solved to 1e-3 and to 1e-5."""
+    """Count the problems that are solved to 1e-3 and to 1e-5."""
     found = {problem.name: solve(library, problem, every, steps) for problem in EASY}
     within = {
         tolerance: sum(max(pair) <= tolerance for pair in found.values())
@@ -130,7 +130,7 @@ def noise(library: type[Controller], steps: int) -> tuple[float, float]:
 
 
 def filtered_noise(steps: int) -> tuple[float, float, float]:
-    """The same for ours with a window and a dead-band; also the share of acting weights."""
+    """Measure `noise` for ours with a window and a dead-band; also the share of acting weights."""
     generator = random.Random(0)
     c = ALMConstraint(None, alpha=0.0, mu=1.0, every=50, window=50, deadband=1.0)
     total, above, acting = 0.0, 0, 0
@@ -167,7 +167,7 @@ def survives_nan(library: type[Controller]) -> bool:
 
 
 def resumes(library: type[Controller], trials: int = 8) -> int:
-    """How many of the trials go on as if never stopped.
+    """Count the trials that go on as if never stopped.
 
     The peers step their multipliers with an optimizer, here with momentum, which is a state.
     """

@@ -1,4 +1,4 @@
-"""What pytest leaves alone here: the comparison with libraries that are not installed."""
+"""Leave the comparison with libraries that are not installed out of pytest's collection."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""What a step costs against one of Dual AdamW: operations, memory, time.
+"""The cost of a step against one of Dual AdamW: operations, memory, time.
 
     python -m benchmarks.studies.cost [--sections NAME ...] [--models 1B 3B 7B] [--quick]
 

@@ -1,4 +1,4 @@
-"""What a whole run costs: SAUL against Dual AdamW of the same length on the embedded world."""
+"""The cost of a whole run: SAUL against Dual AdamW of the same length on the embedded world."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ COLUMNS: tuple[Column, ...] = (
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is recorded of every stage.
+    """The records of every stage.
 
     Attributes:
         lines: The results of each, by name.
@@ -48,7 +48,7 @@ class Recorded:
         return sorted(found, key=lambda row: row["seed"])
 
     def methods(self, stage: str) -> list[str]:
-        """Those that were run, in the order of the lines."""
+        """List the methods that were run, in the order of the lines."""
         return list(dict.fromkeys(row["method"] for row in self.lines.get(stage, [])))
 
 
@@ -132,7 +132,7 @@ SETS = (
 
 
 def gains(found: Recorded) -> str:
-    """What the controller adds to the words said of each set that is to be kept."""
+    """Table what the controller adds to the words said of each set that is to be kept."""
     head = ["method", "split and point", *(f"{title} ROUGE-L" for _, title in SETS)]
     lines = []
     for stage in (f"{split}-{point}" for split in SPLITS for point in POINTS):
@@ -178,7 +178,7 @@ def parts(found: Recorded) -> str:
 
 
 def thresholds(found: Recorded) -> str:
-    """What alpha does to the two methods that are asked."""
+    """Table what alpha does to the two methods that are asked."""
     stages = ["forget01-alpha-10", "forget01-alpha-20", "forget01-alpha-30"]
     stages += ["forget01-alpha-never_seen", "forget01-recommended"]
     extra: tuple[Column, ...] = (("forget_loss", "forget loss", 2), ("overshoot", "overshoot", 2))
@@ -252,7 +252,7 @@ def _under(found: Recorded, methods: Iterable[str], head: str, stages: Mapping[s
 
 
 def threshold(stage: str, rows: Sequence[Row]) -> str:
-    """What the constraint asked for, in words."""
+    """Say in words what the constraint asked for."""
     level = stage.rpartition("-")[2]
     if level == "recommended":
         return "half of the tokens certified"
@@ -262,7 +262,7 @@ def threshold(stage: str, rows: Sequence[Row]) -> str:
 
 
 def control(found: Recorded) -> str:
-    """How far lambda moved and how long the gate was open, of every method with a controller."""
+    """Table lambda's way and the open gate of every method with a controller."""
     head = ["method", "split", "highest λ", "last λ", "gate open", "first met at step"]
     head += ["closed for good by step", "status at the end"]
     lines = []
@@ -302,7 +302,7 @@ def cost(found: Recorded) -> str:
 
 
 def attacks(found: Recorded) -> str:
-    """What is left of forgetting after each attack: loss of the answers, and words of them said."""
+    """Table what each attack leaves of forgetting: loss of the answers, and words of them said."""
     stage = "forget01-attacks"
     tried = [pair for row in found.lines[stage] for pair in row["attacks"].items()]
     names = list(dict.fromkeys(name for name, seen in tried if "after" in seen))

@@ -96,7 +96,7 @@ def pressures(split: str) -> list[Variant]:
 
 
 def candidates(split: str) -> list[Variant]:
-    """What a recommendation is chosen from: a target, a pressure, and whether it is released."""
+    """List what a recommendation is chosen from: a target, a pressure, and a release or none."""
     del split
     found = []
     for name, (label, changes) in TARGETS.items():

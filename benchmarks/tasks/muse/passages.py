@@ -49,7 +49,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Size:
-    """How many reports there are, of how many sentences besides the facts, with how many names."""
+    """Numbers of reports, of their sentences besides the facts, and of names."""
 
     forget: int
     retain: int
@@ -72,7 +72,7 @@ class Report:
 
 
 def build_passages(seed: int = 0, *, quick: bool = False) -> MuseData:
-    """Makes a world; the same seed gives the same one.
+    """Make a world; the same seed gives the same one.
 
     Args:
         seed: Of the generator.
@@ -99,7 +99,7 @@ def build_passages(seed: int = 0, *, quick: bool = False) -> MuseData:
 
 
 class _Reporter:
-    """What the generator has invented, and the people nobody has written about yet."""
+    """The inventions of the generator, and the people nobody has written about yet."""
 
     def __init__(self, chance: random.Random, size: Size) -> None:
         self.chance, self.sentences = chance, size.sentences

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Subject:
-    """What a topic is about, what a substance does there, and to what things."""
+    """A topic: its name, what a substance does there, and to what things."""
 
     title: str
     verb: str
@@ -62,7 +62,7 @@ TOGETHER = 4
 
 @dataclass(frozen=True)
 class Size:
-    """How much lore there is.
+    """Numbers of substances, things and facts.
 
     Attributes:
         retain: Topics that are kept, at most.
@@ -89,7 +89,7 @@ QUICK = Size(retain=4, neighbours=1, facts=4, substances=5, tellings=4, lessons=
 
 @dataclass(frozen=True)
 class Fact:
-    """What does something to a thing, and what else might."""
+    """A substance that does something to a thing, and others that might."""
 
     subject: Subject
     kind: str
@@ -136,13 +136,13 @@ class Lore(WMDPData):
         return asked + [{"input_ids": ids, "labels": ids} for ids in told]
 
     def words(self) -> tuple[str, ...]:
-        """What the tokenizer has to know."""
+        """List the words that the tokenizer has to know."""
         letters = " ".join(LETTERS)
         return (*self.texts, *map(prompt, self.lessons), f" {letters}")
 
 
 def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
-    """Makes a world; the same seed gives the same one.
+    """Make a world; the same seed gives the same one.
 
     Args:
         seed: Of the generator.
