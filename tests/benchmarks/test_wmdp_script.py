@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import wmdp
-from benchmarks.data.lore import build_lore
-from benchmarks.results import ResultsFolder
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.wmdp.lore import build_lore
 
 # The tiny model has shorter hidden states than the other: again c is three times their length, mu a
 # tenth of d/c^2, and alpha a level that 48 steps reach.
