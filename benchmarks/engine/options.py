@@ -37,6 +37,7 @@ class Options:
 
     Attributes:
         methods: Keys of the registry, in the order of the table.
+        control: Run the retain side alone beside them.
         seeds: Seeds of the batch order; the models to unlearn from are the same for all of them.
         output: Folder for results, settings, traces, figures and tables.
         cache: Folder for trained models; None for the usual one.
@@ -51,6 +52,7 @@ class Options:
     """
 
     methods: tuple[str, ...]
+    control: bool
     seeds: tuple[int, ...]
     output: Path
     cache: Path | None
@@ -69,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     listed = "keys of methods, comma-separated, or 'all'; default: %(default)s"
     add("--methods", default=",".join(FIRST_RUN), metavar="LIST", help=listed)
+    add("--no-control", action="store_true", help="leave out the run of the retain side alone")
     add("--seed", type=int, default=0, metavar="N", help="first seed of the batch order")
     add("--seeds", type=int, default=1, metavar="K", help="how many seeds, from --seed on")
     add("--output", type=Path, metavar="DIR", help="where the results go")
@@ -115,6 +118,7 @@ def checked(
     changes = overrides(given)
     return Options(
         methods=method_keys(given.methods, changes.get("losses", losses)),
+        control=not given.no_control,
         seeds=tuple(range(given.seed, given.seed + given.seeds)),
         output=given.output or Path("results") / name,
         cache=given.cache,

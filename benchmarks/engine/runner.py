@@ -38,7 +38,7 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
     """
     presets = {
         key: benchmark.presets.preset(options.preset, benchmark.split, key, options.overrides)
-        for key in options.methods
+        for key in runs(options)
     }
     plan = Plan(
         benchmark,
@@ -74,9 +74,9 @@ def description(plan: Plan) -> dict[str, Any]:
 
 def run(plan: Plan) -> None:
     """Do every run that is not finished yet, each written down as soon as it is."""
-    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0, disable=hidden()) as runs:
-        for key, seed in runs:
-            runs.set_postfix_str(f"{key}, seed {seed}")
+    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0, disable=hidden()) as bar:
+        for key, seed in bar:
+            bar.set_postfix_str(f"{key}, seed {seed}")
             finish(plan, key, seed)
 
 
@@ -86,8 +86,13 @@ def unfinished(plan: Plan) -> list[tuple[str, int]]:
     known = {method for method, _ in finished}
     seeds = plan.options.seeds
     references = [(key, seeds[0]) for key in plan.benchmark.references if key not in known]
-    wanted = [(key, seed) for seed in seeds for key in plan.options.methods]
+    wanted = [(key, seed) for seed in seeds for key in runs(plan.options)]
     return references + [pair for pair in wanted if pair not in finished]
+
+
+def runs(options: Options) -> tuple[str, ...]:
+    """The keys of what is trained for each seed: the control first, unless it is left out."""
+    return (methods.CONTROL, *options.methods) if options.control else options.methods
 
 
 def finish(plan: Plan, key: str, seed: int) -> None:

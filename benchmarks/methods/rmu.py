@@ -20,6 +20,7 @@ from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, Method
 from benchmarks.methods.registry import register
 from benchmarks.methods.relearning_resilient import RelearningResilient
+from benchmarks.methods.retain_only import RetainOnly
 from benchmarks.methods.saul import SAUL, WithoutALM, WithoutALMAndSAM, WithoutSAM
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
@@ -182,3 +183,7 @@ class WithoutSAMOnRMU(OnRMU, WithoutSAM):
 @register("saul_no_alm_no_sam", "SAUL w/o ALM + SAM", position=53, losses="rmu")
 class WithoutALMAndSAMOnRMU(OnRMU, WithoutALMAndSAM):
     """A plain forget step, always on."""
+
+
+class RetainOnlyOnRMU(OnRMU, RetainOnly):
+    """The control on R, which starts at its minimum: nothing moves where nothing is steered."""

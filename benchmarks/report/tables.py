@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from benchmarks import methods
 from benchmarks.report.results import Row
 
-REFERENCE_LABELS = {"original": "Original model", "retrained": "Retrained model"}
+REFERENCE_LABELS = {
+    "original": "Original model",
+    "retrained": "Retrained model",
+    methods.CONTROL: "Retain side alone",
+}
+"""The lines that methods are compared with: two models, and the control."""
 MISSING = "–"
 
 

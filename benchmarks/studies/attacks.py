@@ -174,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for add in (add_arguments, add_data_arguments, add_attack_arguments):
         add(parser)
-    parser.set_defaults(methods=METHODS, seeds=3)
+    parser.set_defaults(methods=METHODS, seeds=3, no_control=True)
     given = parser.parse_args(argv)
     settings = Attacks(given.relearn, given.relearn_steps, prefix=given.prefix)
     attacker = Attacker(settings, tuple(given.relearn_lr))

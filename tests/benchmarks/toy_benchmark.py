@@ -65,10 +65,11 @@ class ToyBenchmark(Benchmark):
         }
 
 
-def options(output: Path, *arguments: str) -> Options:
+def options(output: Path, *arguments: str, control: bool = False) -> Options:
     """A checked command line for the toy."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     short = ("--epochs", "3", "--lr", "0.02")
-    given = parser.parse_args(["--output", str(output), *short, *arguments])
+    left_out = () if control else ("--no-control",)
+    given = parser.parse_args(["--output", str(output), *short, *left_out, *arguments])
     return checked(given, name="toy", preset="recommended", levels=LAYOUT.levels)
