@@ -32,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quick run started as a command."""
     output = tmp_path_factory.mktemp("run") / "out"
-    command = [sys.executable, str(SCRIPT), *QUICK, "--methods", ",".join(METHODS)]
+    command = [sys.executable, str(SCRIPT), *QUICK, "--no-control", "--methods", ",".join(METHODS)]
     done = subprocess.run(
         [*command, "--output", str(output), "--cache", str(cache)],
         capture_output=True,
@@ -146,6 +146,7 @@ def test_a_named_model_is_measured_with_the_published_constant(
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     model = str(next(cache.glob("passages-quick-*-original-*")))
     short = ["--epochs", "1", "--lr", "1e-3", "--quick", "--block", "128", "--methods", "saul"]
+    short += ["--no-control"]
     where = ["--output", str(tmp_path), "--corpus", "books", "--model", model]
     assert muse.main([*where, *short]) == 0
     rows = ResultsFolder(tmp_path).rows()
@@ -186,6 +187,7 @@ def test_a_small_model_is_trained_on_real_news(tmp_path: Path) -> None:
         pytest.skip("MUSE's files are not beside the repository")
     retain = ["--retain", str(real / "privleak" / "retain.json")]
     arguments = ["--data", str(real), *retain, "--quick", "--methods", "saul", "--epochs", "1"]
+    arguments += ["--no-control"]
     folders = ["--output", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
     assert muse.main([*arguments, *folders]) == 0
     rows = ResultsFolder(tmp_path / "out").rows()

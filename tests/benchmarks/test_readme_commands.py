@@ -27,7 +27,7 @@ from tests.benchmarks.test_wmdp_script import write_wmdp
 
 README = Path(__file__).parents[2] / "benchmarks" / "README.md"
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SHORT = ["--quick", "--seeds", "1", "--epochs", "1", "--methods", "saul"]
+SHORT = ["--quick", "--no-control", "--seeds", "1", "--epochs", "1", "--methods", "saul"]
 SHORTER = {
     "tofu.py": SHORT,
     "muse.py": [*SHORT, "--block", "64"],
