@@ -36,7 +36,7 @@ def matched(plan: Plan) -> Plan:
             tqdm.write(f"{key}: {verdicts[key]}")
     if ranks.is_first():
         plan.folder.remember({"matched": verdicts})
-    return dataclasses.replace(plan, settings=chosen)
+    return dataclasses.replace(plan, settings={**plan.settings, **chosen})
 
 
 def search(plan: Plan, key: str) -> list[Row]:

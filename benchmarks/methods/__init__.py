@@ -14,7 +14,7 @@ from torch import nn
 
 from benchmarks.methods.method import Method
 from benchmarks.methods.registry import LOSSES, METHODS, ON_RMU, Entry
-from benchmarks.methods.retain_only import CONTROL, RetainOnly
+from benchmarks.methods.retain_only import CONTROL, LABEL, RetainOnly
 from benchmarks.methods.rmu import RetainOnlyOnRMU
 from benchmarks.methods.settings import Settings
 
@@ -72,6 +72,8 @@ def check(key: str, losses: str = "tokens") -> None:
 
 def label(key: str) -> str:
     """The name of a method in a table, as the paper writes it."""
+    if key == CONTROL:
+        return LABEL
     plain = key.removesuffix(ALM)
     return (ON_RMU | METHODS)[plain].label + (" + ALM" if plain != key else "")
 

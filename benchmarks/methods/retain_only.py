@@ -10,8 +10,8 @@ from benchmarks.methods.method import Batch, Method, clip
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
 
-CONTROL = "retain_only"
-"""Its key in results: it stands beside the methods and is none of them."""
+CONTROL, LABEL = "retain_only", "Retain side alone"
+"""Its key in results and its name in tables: it stands beside the methods and is none of them."""
 
 
 class RetainOnly(Method):

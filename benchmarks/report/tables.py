@@ -12,7 +12,7 @@ from benchmarks.report.results import Row
 REFERENCE_LABELS = {
     "original": "Original model",
     "retrained": "Retrained model",
-    methods.CONTROL: "Retain side alone",
+    methods.CONTROL: methods.label(methods.CONTROL),
 }
 """The lines that methods are compared with: two models, and the control."""
 MISSING = "–"
