@@ -175,9 +175,9 @@ def markdown_table(
     return markdown(heads, body)
 
 
-def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is words, the others numbers."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]], others: str = "---:") -> str:
+    """A Markdown table; the first column is words, the others numbers unless `others` is `---`."""
+    rule = ["---", *[others] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
 
 
