@@ -11,12 +11,11 @@ never saw the forget set, too: what an attack gains on that one is no hidden kno
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 from torch import nn
@@ -148,17 +147,11 @@ def _table(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) -> str:
     body = (
         [
             tables.name_of(method),
-            *(_cell(reduce(getitem, at, r) for r in its) for at in columns.values()),
+            *(tables.spread((reduce(getitem, at, r) for r in its), 2) for at in columns.values()),
         ]
         for method, its in found.items()
     )
     return tables.markdown(["Model", *columns], body)
-
-
-def _cell(values: Iterator[float]) -> str:
-    found = list(values)
-    spread = f" ± {stdev(found):.2f}" if len(found) > 1 else ""
-    return f"{fmean(found):.2f}{spread}" if all(map(math.isfinite, found)) else "–"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
