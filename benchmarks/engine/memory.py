@@ -1,8 +1,8 @@
 """Memory of a step, counted on tensors without data: no weights, no device needed.
 
 The benchmark scripts count before a run on a pretrained model, and refuse what the device could not
-hold. Counted is what tensors occupy at most: weights, gradients, moments, the copy of SAM, the frozen
-reference, activations. Not counted: what libraries and the allocator keep for themselves, a few
+hold. Counted is what tensors occupy at most: weights, gradients, moments, the copy of SAM, the
+frozen reference, activations. Not counted: what libraries and the allocator keep for themselves, a few
 gigabytes on a GPU, and the evaluation.
 """
 

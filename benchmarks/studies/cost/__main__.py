@@ -285,7 +285,7 @@ def cell(name: str, row: dict[str, Any]) -> str:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="cost", description=__doc__.partition("\n")[0])
     parser.add_argument("--sections", nargs="+", default=[*SECTIONS], choices=[*SECTIONS])
     parser.add_argument("--models", nargs="+", default=[*SHAPES], choices=[*SHAPES])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
