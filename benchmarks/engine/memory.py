@@ -2,8 +2,8 @@
 
 The benchmark scripts count before a run on a pretrained model, and refuse what the device could not
 hold. Counted is what tensors occupy at most: weights, gradients, moments, the copy of SAM, the
-frozen reference, activations. Not counted: what libraries and the allocator keep for themselves, a few
-gigabytes on a GPU, and the evaluation.
+frozen reference, activations. Not counted: what libraries and the allocator keep for themselves, a
+few gigabytes on a GPU, and the evaluation.
 """
 
 from __future__ import annotations
