@@ -1,13 +1,9 @@
 """Memory of a step, counted on tensors without data: no weights, no device needed.
 
-    python -m benchmarks.studies.memory [--output DIR] [--quick]
-
-writes `results/memory.md` and `.json` for a model of 7 billion weights. The benchmark scripts count
-in the same way before a run on a pretrained model, and refuse what the device could not hold.
-
-Counted is what tensors occupy at most: weights, gradients, moments, the copy of SAM, the frozen
-reference, activations. Not counted: what libraries and the allocator keep for themselves, a few
-gigabytes on a GPU, and the evaluation.
+The benchmark scripts count before a run on a pretrained model, and refuse what the device could not
+hold. Counted is what tensors occupy at most: weights, gradients, moments, the copy of SAM, the
+frozen reference, activations. Not counted: what libraries and the allocator keep for themselves, a
+few gigabytes on a GPU, and the evaluation.
 """
 
 from __future__ import annotations

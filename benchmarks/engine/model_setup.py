@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -63,9 +63,7 @@ def add_setup_arguments(parser: argparse.ArgumentParser, parameters: str = "all"
 
 def model_setup(given: argparse.Namespace) -> ModelSetup:
     """The parsed options."""
-    return ModelSetup(
-        given.parameters, given.lora, given.dtype, given.trained_dtype, given.checkpointing
-    )
+    return ModelSetup(**{field.name: getattr(given, field.name) for field in fields(ModelSetup)})
 
 
 def set_up(model: Any, how: ModelSetup) -> Any:

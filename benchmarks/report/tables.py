@@ -180,10 +180,20 @@ def markdown_table(
     return markdown(heads, body)
 
 
-def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is words, the others numbers."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]], others: str = "---:") -> str:
+    """A Markdown table; the first column is words, the others numbers unless `others` is `---`."""
+    rule = ["---", *[others] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
+
+
+def spread(values: Iterable[float | None], digits: int, sign: str = "") -> str:
+    """Mean and standard deviation over seeds; a dash where one is missing."""
+    given = list(values)
+    found = [value for value in given if value is not None]
+    if not found or len(found) < len(given):
+        return MISSING
+    text = f"{statistics.fmean(found):{sign}.{digits}f}"
+    return f"{text} ± {statistics.stdev(found):.{digits}f}" if len(found) > 1 else text
 
 
 def statuses(rows: Sequence[Row]) -> str:

@@ -18,6 +18,7 @@ from benchmarks import methods
 from benchmarks.engine.memory import GB, SPARE, counted, described
 from benchmarks.engine.model_setup import ModelSetup
 from benchmarks.methods import Settings
+from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, replace, write_json
 
 RMU = ModelSetup("rmu", dtype="bfloat16", checkpointing=True)
@@ -101,21 +102,17 @@ def recorded(path: Path) -> dict[str, Any]:
 def markdown(lines: list[dict[str, Any]]) -> str:
     """The record as a table."""
     heads = ("What", "Method", "Batch", "Weights", "Trained", "Peak", "Card", "Fits")
-    table = [" | ".join(heads), " | ".join("---" for _ in heads)]
+    rows = []
     for line in lines:
         numbers = (f"{line[name] / GB:.1f}" for name in ("weights", "trained", "peak"))
-        rows, columns = line["tokens"]
         fits = "yes" if line["peak"] <= SPARE * line["card"] * GB else "no"
-        cells = (line["what"], methods.label(line["method"]), f"{rows} x {columns}", *numbers)
-        table.append(" | ".join((*cells, f"{line['card']:g}", fits)))
-    return "\n".join(
-        [
-            "# Memory of a step of a 7B model\n",
-            "Written by `python -m benchmarks.studies.memory`; bytes in `memory.json`. GB, counted "
-            "on tensors without data; a card may be filled to 95 %.\n",
-            *(f"| {line} |" for line in table),
-            "",
-        ]
+        cells = (line["what"], methods.label(line["method"]), " x ".join(map(str, line["tokens"])))
+        rows.append([*cells, *numbers, f"{line['card']:g}", fits])
+    return (
+        "# Memory of a step of a 7B model\n\n"
+        "Written by `python -m benchmarks.studies.memory`; bytes in `memory.json`. GB, counted "
+        "on tensors without data; a card may be filled to 95 %.\n\n"
+        f"{tables.markdown(heads, rows, '---')}\n"
     )
 
 

@@ -29,6 +29,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from benchmarks.engine.models import load_pretrained
+from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, replace, write_json
 from benchmarks.studies.machine import machine
 from benchmarks.tasks.tofu.batches import encode_all
@@ -213,19 +214,16 @@ def cosine(a: Tensor, b: Tensor) -> float | None:
 
 def markdown(content: dict[str, Any]) -> str:
     columns = ["rho", "way", "weights", "length", "delta", "stored", "computed"]
-    lines = [
-        "# Precision\n",
-        "Written by `python -m benchmarks.studies.precision`; numbers in `precision.json`.",
-    ]
-    lines += [f"\n{content['what']}\n"]
-    lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for found in content["rows"]:
-        cells = [found[name] for name in columns]
-        shown = [
-            f"{c:.3f}" if isinstance(c, float) else "none" if c is None else str(c) for c in cells
-        ]
-        lines.append("| " + " | ".join(shown) + " |")
-    return "\n".join(lines) + "\n"
+    rows = ([cell(found[name]) for name in columns] for found in content["rows"])
+    return (
+        "# Precision\n\n"
+        "Written by `python -m benchmarks.studies.precision`; numbers in `precision.json`.\n\n"
+        f"{content['what']}\n\n{tables.markdown(columns, rows, '---')}\n"
+    )
+
+
+def cell(value: float | str | None) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

@@ -31,6 +31,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
+from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, replace
 from benchmarks.studies.code_lines import code_lines
 from torch_alm import SAM
@@ -232,9 +233,7 @@ def report(libraries: dict[str, Any]) -> str:
             "Written by `python -m benchmarks.studies.sam_peers --davda54 CHECKOUT`: the largest",
             f"difference of a weight from SAM by hand, in float64, on a CPU; {packages}.\n",
             "<!-- --8<-- [start:table] -->",
-            "| | " + " | ".join(libraries) + " |",
-            "|---" * (1 + len(libraries)) + "|",
-            *("| " + " | ".join(row) + " |" for row in rows),
+            tables.markdown(["", *libraries], rows, "---"),
             "<!-- --8<-- [end:table] -->\n",
         ]
     )

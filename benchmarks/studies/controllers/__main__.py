@@ -332,7 +332,7 @@ def row(name: str, found: dict[str, Any]) -> str:
 def main() -> int:
     """Parse, compare, print, write."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="controllers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the steps: a smoke test")
     parser.add_argument(

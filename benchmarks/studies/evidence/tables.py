@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from benchmarks.report.results import Row, read_lines
-from benchmarks.report.tables import MISSING, REFERENCE_LABELS, markdown, name_of, statuses
+from benchmarks.report.tables import REFERENCE_LABELS, markdown, name_of, spread, statuses
 from benchmarks.studies.evidence.plan import PLAN
 
 SPLITS = ("forget01", "forget05", "forget10")
@@ -59,15 +59,6 @@ def read(folder: Path, stages: Iterable[str]) -> Recorded:
         {name: read_lines(folder / name / "results.jsonl") for name in names},
         {name: read_lines(folder / name / "control.jsonl") for name in names},
     )
-
-
-def spread(values: Sequence[float | None], digits: int, sign: str = "") -> str:
-    """Mean and standard deviation over seeds."""
-    found = [v for v in values if v is not None]
-    if not found or len(found) < len(values):
-        return MISSING
-    text = f"{fmean(found):{sign}.{digits}f}"
-    return f"{text} ± {stdev(found):.{digits}f}" if len(found) > 1 else text
 
 
 def numbers(rows: Sequence[Row], key: str, digits: int) -> str:

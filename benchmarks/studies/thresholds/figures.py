@@ -1,4 +1,4 @@
-"""Figures of `thresholds.py`, each for a light and for a dark page."""
+"""Figures of the thresholds, each for a light and for a dark page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables and figures of `thresholds.py`, from the lines of its results."""
+"""Tables and figures of the thresholds, from the lines of its results."""
 
 from __future__ import annotations
 

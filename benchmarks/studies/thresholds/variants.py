@@ -1,4 +1,4 @@
-"""The runs of `thresholds.py`: targets, pressures and learning rates, under one name each."""
+"""The runs of the thresholds: targets, pressures and learning rates, under one name each."""
 
 from __future__ import annotations
 

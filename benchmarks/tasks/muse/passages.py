@@ -103,7 +103,7 @@ class _Reporter:
 
     def __init__(self, chance: random.Random, size: Size) -> None:
         self.chance, self.sentences = chance, size.sentences
-        words = invented_words(chance)
+        words = map(str.capitalize, invented_words(chance))
         first_names, surnames = ([next(words) for _ in range(size.names)] for _ in range(2))
         self.people = [f"{first} {last}" for first in first_names for last in surnames]
         chance.shuffle(self.people)

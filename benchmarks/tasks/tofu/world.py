@@ -70,7 +70,7 @@ class _World:
 
     def __init__(self, chance: random.Random, size: Size) -> None:
         self.chance, self.size = chance, size
-        words = invented_words(chance)
+        words = map(str.capitalize, invented_words(chance))
         first_names = [next(words) for _ in range(size.names)]
         surnames = [next(words) for _ in range(size.names)]
         self.towns = [next(words) for _ in range(size.names)]
