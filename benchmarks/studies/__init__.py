@@ -1,0 +1,1 @@
+"""Studies: each is run as `python -m benchmarks.studies.NAME`."""
