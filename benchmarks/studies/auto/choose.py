@@ -48,7 +48,7 @@ class Knapsack(Problem):
 class Portfolio(Problem):
     """The least variance with a return of at least 0.9, spread over several of ten assets."""
 
-    sense, alpha, rate = (">=", "<="), (0.9, 0.2), 0.5
+    sense, alpha, rate = (">=", "<="), (0.9, 0.2), 10.0
 
     def __init__(self) -> None:
         g = seeded(6)

@@ -95,9 +95,9 @@ class InactiveBatches(RecallBatches):
 
 
 class NeymanPearson(Problem):
-    """Miss as little as possible with at most one false alarm in ten; 64 of each class a step."""
+    """Miss as little as possible with at most one false alarm in ten; 16 of each class a step."""
 
-    alpha, rate, batch = (0.1,), 0.5, 64
+    alpha, rate, batch = (0.1,), 0.5, 16
 
     def __init__(self, rows: int = 4000) -> None:
         g = seeded(2)

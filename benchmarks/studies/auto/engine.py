@@ -6,7 +6,7 @@ arithmetic is elementwise: each row goes where it would go alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from benchmarks.studies.auto.optimum import Optimum
 from benchmarks.studies.auto.problem import Problem, seeded
+from benchmarks.studies.auto.rule import Step, steps
 from benchmarks.studies.auto.settings import SETTINGS
 
 
@@ -30,7 +31,7 @@ class Cell(NamedTuple):
 class Way(Protocol):
     """A controller of R x m multipliers."""
 
-    def begin(self, fleet: Fleet) -> None:
+    def begin(self, part: Part) -> None:
         """Before the first step."""
         ...
 
@@ -38,7 +39,7 @@ class Way(Protocol):
         """The penalties' sum for the violations c, (R, m), with their graph."""
         ...
 
-    def before_step(self, fleet: Fleet) -> None:
+    def before_step(self, part: Part) -> None:
         """Gradients have arrived, theta has not moved."""
         ...
 
@@ -64,37 +65,25 @@ class Fleet:
         self._f = vmap(self.problem.objective, in_dims=(0, None))
         self._c = vmap(lambda t, d: self.problem.violation(self.problem.measure(t, d)), (0, None))
 
-    @property
-    def rows(self) -> int:
-        return len(self.cells) * self.copies
-
     def theta(self) -> Tensor:
         return torch.cat(self.parameters)
 
-    def gradient(self) -> Tensor:
-        return torch.cat([p.grad for p in self.parameters if p.grad is not None])
-
-    def step(self, way: Way, generator: torch.Generator) -> None:
+    def step(self, ways: Sequence[tuple[Way, Part]], generator: torch.Generator) -> None:
         data = self.problem.draw(generator)
         theta = self.theta()
         self.c = self._c(theta, data) * self.unit_c
-        loss = (self._f(theta, data) * self.unit_f).sum() + way.loss(self.c)
+        loss = (self._f(theta, data) * self.unit_f).sum()
+        for way, part in ways:
+            loss = loss + way.loss(self.c[part.index])
         for optimizer in self.optimizers:
             optimizer.zero_grad()
         loss.backward(retain_graph=True)
-        way.before_step(self)
+        for way, part in ways:
+            way.before_step(part)
         for optimizer in self.optimizers:
             optimizer.step()
-        way.after_step()
-
-    @torch.enable_grad()
-    def constraint_gradients(self) -> Tensor:
-        """grad c, (R, m, n)."""
-        each = [
-            torch.cat(torch.autograd.grad(column.sum(), self.parameters, retain_graph=True))
-            for column in self.c.unbind(1)
-        ]
-        return torch.stack(each, 1)
+        for way, _ in ways:
+            way.after_step()
 
     @torch.no_grad()
     def judge(self) -> tuple[Tensor, Tensor]:
@@ -103,26 +92,69 @@ class Fleet:
         return self._c(theta, self.problem.data), self._f(theta, self.problem.data)
 
 
+class Part:
+    """The copies of every cell that one way controls: columns first to last of each parameter."""
+
+    def __init__(self, fleet: Fleet, first: int, copies: int) -> None:
+        self.fleet, self.problem, self.copies = fleet, fleet.problem, copies
+        self.rows, self.dtype = len(fleet.cells) * copies, fleet.unit_f.dtype
+        self.columns = slice(first, first + copies)
+        every = torch.arange(len(fleet.parameters) * fleet.copies)
+        self.index = every.view(-1, fleet.copies)[:, self.columns].reshape(-1)
+
+    @torch.enable_grad()
+    def constraint_gradients(self) -> Tensor:
+        """grad c, (R, m, n)."""
+        inputs = self.fleet.parameters
+        each = [
+            torch.cat(torch.autograd.grad(column.sum(), inputs, retain_graph=True))
+            for column in self.fleet.c.unbind(1)
+        ]
+        return torch.stack(each, 1)[self.index]
+
+    def steps(self) -> list[tuple[Tensor, Step]]:
+        """Each cell's gradient, (copies, n), and what its optimizer makes of it."""
+        found: list[tuple[Tensor, Step]] = []
+        for optimizer in self.fleet.optimizers:
+            ((parameter, step),) = steps(optimizer)
+            assert parameter.grad is not None
+            root = None if step.root is None else step.root[self.columns]
+            found.append((parameter.grad[self.columns], step._replace(root=root)))
+        return found
+
+
 def run(
     problem: Problem,
     best: Optimum,
     cells: Sequence[Cell],
-    way: Way,
+    ways: Mapping[str, tuple[Way, int]],
     *,
-    copies: int = 1,
-    steps: int = 2000,
+    length: int = 2000,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
-) -> Tensor:
-    """Relative violation and suboptimality, (R, 2): means over the last tenth of the steps."""
+) -> dict[str, Tensor]:
+    """Every way's relative violation and suboptimality, (cells, copies, 2).
+
+    Means over the last tenth of the steps; of the ways each has a number of copies per cell.
+    """
+    copies = sum(count for _, count in ways.values())
     fleet, generator = Fleet(problem, cells, copies, dtype), seeded(1000 + seed)
-    way.begin(fleet)
+    parts: dict[str, tuple[Way, Part]] = {}
+    first = 0
+    for name, (way, count) in ways.items():
+        parts[name] = (way, Part(fleet, first, count))
+        way.begin(parts[name][1])
+        first += count
     seen: list[tuple[Tensor, Tensor]] = []
-    every = 4 if problem.batch else 1
-    for step in range(steps):
-        fleet.step(way, generator)
-        if step >= 0.9 * steps and step % every == 0:
+    for step in range(length):
+        fleet.step(list(parts.values()), generator)
+        if step >= 0.9 * length and step % 4 == 0:
             seen.append(fleet.judge())
+    found = _errors(problem, best, seen)
+    return {name: found[part.index].view(len(cells), -1, 2) for name, (_, part) in parts.items()}
+
+
+def _errors(problem: Problem, best: Optimum, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
     c, f = (torch.stack(part).double().mean(0) for part in zip(*seen, strict=True))
     equal = torch.tensor([sense == "==" for sense in problem.sense])
     beyond = torch.where(equal, c.abs(), c) / best.size
@@ -132,4 +164,4 @@ def run(
 
 def solved(found: Tensor) -> Tensor:
     """At most 1 % violated and 2 % short of the optimum."""
-    return (found[:, 0] <= 0.01) & (found[:, 1] <= 0.02)
+    return (found[..., 0] <= 0.01) & (found[..., 1] <= 0.02)

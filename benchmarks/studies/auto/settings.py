@@ -24,9 +24,9 @@ class Setting(NamedTuple):
 SETTINGS = {
     "sgd": Setting(lambda p, lr: SGD([p], lr=lr), 0.25, True),
     "momentum": Setting(lambda p, lr: SGD([p], lr=lr, momentum=0.9), 0.1, True),
-    "adam_slow": Setting(lambda p, lr: Adam([p], lr=lr), 3e-3),
+    "adam_slow": Setting(lambda p, lr: Adam([p], lr=lr), 5e-3),
     "adam": Setting(lambda p, lr: Adam([p], lr=lr), 1e-2),
     "adam_fast": Setting(lambda p, lr: Adam([p], lr=lr), 5e-2),
     "adamw": Setting(lambda p, lr: AdamW([p], lr=lr), 1e-2),
-    "rmsprop": Setting(lambda p, lr: RMSprop([p], lr=lr), 3e-3),
+    "rmsprop": Setting(lambda p, lr: RMSprop([p], lr=lr), 5e-3),
 }
