@@ -1,1 +1,1 @@
-"""Studies: each is run as `python -m benchmarks.studies.NAME`."""
+"""Measurements around the benchmarks; each runs as `python -m benchmarks.studies.NAME`."""
