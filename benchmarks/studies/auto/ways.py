@@ -60,9 +60,7 @@ class Auto:
             root = None if step.root is None else step.root[:, None]
             norms.append(sums(each, gradient[:, None], acting))
             price = norms[-1].price[..., None]
-            gains.append(
-                response(each, gradient[:, None], acting, step._replace(root=root), price)
-            )
+            gains.append(response(each, gradient[:, None], acting, step._replace(root=root), price))
         found = Sums(*(torch.cat(part) for part in zip(*norms, strict=True)))
         self.rule.calibrate(found, torch.cat(gains))
 

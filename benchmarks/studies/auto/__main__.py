@@ -1,0 +1,47 @@
+"""Does one rule for mu do what tuning does? Problems with known optima, seven optimizers each.
+
+python -m benchmarks.studies.auto [--quick] [--only PROBLEM ...] [--also units float32 seeds]
+    [--output DIR]
+
+DIR receives `auto.json` and, written from it, `auto.md`. cooper is needed; humancompatible-train is
+compared where it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from benchmarks.report.results import replace, write_json
+from benchmarks.studies.auto.compare import compare
+from benchmarks.studies.auto.suite import SUITE
+from benchmarks.studies.auto.table import page
+
+ALSO = ("units", "float32", "seeds")
+
+
+def main() -> int:
+    """Parse, run, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the steps: a smoke test")
+    parser.add_argument("--only", nargs="+", choices=[kind.__name__ for kind in SUITE])
+    parser.add_argument("--also", nargs="*", choices=ALSO, default=list(ALSO))
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write the numbers")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    suite = [kind for kind in SUITE if not options.only or kind.__name__ in options.only]
+    rows = compare(suite, length=200 if options.quick else 2000, also=options.also)
+    text = page(rows)
+    print(text)
+    if options.output is not None:
+        write_json(options.output / "auto.json", {"rows": rows})
+        replace(options.output / "auto.md", text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
