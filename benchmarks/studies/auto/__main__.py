@@ -1,6 +1,6 @@
 """Does one rule for mu do what tuning does? Problems with known optima, seven optimizers each.
 
-python -m benchmarks.studies.auto [--quick] [--only PROBLEM ...] [--also units float32 seeds]
+python -m benchmarks.studies.auto [--quick] [--only PROBLEM ...] [--also seeds float32 units]
     [--output DIR]
 
 DIR receives `auto.json` and, written from it, `auto.md`. cooper is needed; humancompatible-train is
@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.report.results import replace, write_json
-from benchmarks.studies.auto.compare import compare
+from benchmarks.studies.auto.compare import KINDS, Comparison
 from benchmarks.studies.auto.suite import SUITE
 from benchmarks.studies.auto.table import page
 
-ALSO = ("units", "float32", "seeds")
+ALSO = tuple(KINDS)[1:]
 
 
 def main() -> int:
@@ -34,12 +34,13 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     suite = [kind for kind in SUITE if not options.only or kind.__name__ in options.only]
-    rows = compare(suite, length=200 if options.quick else 2000, also=options.also)
-    text = page(rows)
-    print(text)
-    if options.output is not None:
-        write_json(options.output / "auto.json", {"rows": rows})
-        replace(options.output / "auto.md", text)
+    comparison = Comparison(suite, 200 if options.quick else 2000)
+    for kind in ("main", *options.also):
+        comparison.run(kind)
+        if options.output is not None:
+            write_json(options.output / "auto.json", {"rows": comparison.rows})
+            replace(options.output / "auto.md", page(comparison.rows))
+    print(page(comparison.rows))
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -57,24 +57,37 @@ def rows(
     ]  # fmt: skip
 
 
-def compare(suite: Sequence[type[Problem]], *, length: int, also: Sequence[str]) -> list[Row]:
-    """All rows: the main comparison, then other units, float32 and other draws, as asked for."""
-    plain = [Cell(name) for name in SETTINGS]
-    other = [Cell(name, *units) for units in UNITS for name in SETTINGS]
-    found: list[Row] = []
-    for kind in suite:
-        problem = kind()
-        best = optimum(problem)
+class Comparison:
+    """The runs, a kind after the other, so that what is finished can be written down.
 
-        def add(name: str, cells: Sequence[Cell], ways: Ways, **how: Any) -> None:
-            found.extend(rows(problem, best, cells, ways, kind=name, length=length, **how))  # noqa: B023
+    Args:
+        suite: the problems; their optima are found first.
+        length: steps of a run.
+    """
 
-        add("main", plain, {"auto": (Auto(), 1), **fixed(), **peers()})
-        if "units" in also:
-            add("units", other, {"auto": (Auto(), 1), **peers()})
-        if "float32" in also:
-            add("float32", plain, {"auto": (Auto(), 1)}, dtype=torch.float32)
-        for seed in (1, 2) if "seeds" in also and problem.batch else ():
-            add("seeds", plain, {"auto": (Auto(), 1), **fixed(), **peers()}, seed=seed)
-        print(f"{problem.name}: {len(found)} cells", flush=True)
-    return found
+    def __init__(self, suite: Sequence[type[Problem]], length: int) -> None:
+        self.problems = [(problem, optimum(problem)) for problem in (kind() for kind in suite)]
+        self.length = length
+        self.rows: list[Row] = []
+
+    def run(self, kind: str) -> None:
+        """One kind of run on every problem that it suits."""
+        for problem, best in self.problems:
+            if kind != "seeds" or problem.batch:
+                for how in KINDS[kind]():
+                    self.rows += rows(problem, best, kind=kind, length=self.length, **how)
+                print(f"{kind} {problem.name}: {len(self.rows)} cells", flush=True)
+
+
+def everything() -> Ways:
+    return {"auto": (Auto(), 1), **fixed(), **peers()}
+
+
+PLAIN = [Cell(name) for name in SETTINGS]
+OTHER = [Cell(name, *units) for units in UNITS for name in SETTINGS]
+KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "main": lambda: [{"cells": PLAIN, "ways": everything()}],
+    "seeds": lambda: [{"cells": PLAIN, "ways": everything(), "seed": seed} for seed in (1, 2)],
+    "float32": lambda: [{"cells": PLAIN, "ways": {"auto": (Auto(), 1)}, "dtype": torch.float32}],
+    "units": lambda: [{"cells": OTHER, "ways": {"auto": (Auto(), 1), **peers()}}],
+}

@@ -1,4 +1,4 @@
-"""The optimum of a problem, by SciPy on all of its data; the reference that nothing of ours moves."""
+"""The optimum of a problem, by SciPy on all of its data: a reference without a multiplier."""
 
 from __future__ import annotations
 

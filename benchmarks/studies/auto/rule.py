@@ -118,12 +118,9 @@ class AutoRate:
         shape: that of the violation.
     """
 
-    KAPPA, FLOOR, ETA, LIMIT, DAMPING, TRUST = 0.3, 1e-3, 0.3, 10.0, 5.0, 0.1
+    KAPPA, FLOOR, ETA, LIMIT, DAMPING = 0.3, 1e-3, 0.3, 10.0, 5.0
     EVERY, EARLY, MEMORY, SMOOTH = 20, 60, 0.98, 0.9
-    NUMBERS = (
-        "multiplier", "gain", "price", "pull", "norm", "previous", "jitter", "raw", "filtered",
-        "square", "mean", "last",
-    )  # fmt: skip
+    NUMBERS = ("multiplier", "gain", "price", "pull", "norm", "square", "mean", "last")
 
     def __init__(self, equality: Tensor | bool = False, shape: torch.Size | None = None) -> None:
         self.equality = torch.as_tensor(equality)
@@ -139,35 +136,21 @@ class AutoRate:
         return self.count < self.EARLY or self.count % self.EVERY == 0
 
     @property
-    def trust(self) -> Tensor:
-        """The share of c that is not noise: 1 if it moves slowly, TRUST if each step is anew."""
-        share = 1 - self.jitter / self.raw.clamp(min=TINY)
-        return torch.maximum(share.clamp(max=1), torch.as_tensor(self.TRUST))
-
-    @property
     def mu(self) -> Tensor:
         """The penalty; 0 until a gradient of the constraint has been seen."""
         gain, size = self.gain.clamp(min=TINY), self.square.sqrt().clamp(min=TINY)
         limit = self.LIMIT * self.pull / (self.norm * size).clamp(min=TINY)
-        limit = torch.where(self.pull > 0, limit, torch.inf)
-        floor = torch.minimum(self.FLOOR / gain, limit)
+        floor = torch.minimum(self.FLOOR / gain, torch.where(self.pull > 0, limit, torch.inf))
         wanted = torch.maximum(floor, self.ETA * self.price / size)
-        return torch.where(
-            self.gain > 0, torch.minimum(self.KAPPA * self.trust / gain, wanted), 0.0
-        )
+        return torch.where(self.gain > 0, torch.minimum(self.KAPPA / gain, wanted), 0.0)
 
     def see(self, c: Tensor) -> Tensor:
         """w for the violation of this step."""
         c = c.to(WIDE)
-        first = self.count == 0
-        memory, smooth = (0.0, 0.0) if first else (self.MEMORY, self.SMOOTH)
-        jump = torch.zeros_like(c) if first else c - self.previous
-        self.raw = memory * self.raw + (1 - memory) * c.square()
-        self.jitter = memory * self.jitter + (1 - memory) * 0.5 * jump.square()
-        self.filtered = c if first else self.filtered + self.trust * (c - self.filtered)
-        self.square = memory * self.square + (1 - memory) * self.filtered.square()
-        self.mean, self.previous = smooth * self.mean + (1 - smooth) * c, c
-        self.weight = self._project(self.multiplier + self.mu * self.filtered)
+        memory, smooth = (self.MEMORY, self.SMOOTH) if self.count else (0.0, 0.0)
+        self.square = memory * self.square + (1 - memory) * c.square()
+        self.mean = smooth * self.mean + (1 - smooth) * c
+        self.weight = self._project(self.multiplier + self.mu * c)
         return self.weight
 
     def calibrate(self, found: Sums, gain: Tensor) -> None:

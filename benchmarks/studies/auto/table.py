@@ -130,8 +130,8 @@ def page(rows: Sequence[Row]) -> str:
     """The whole page."""
     parts = [
         "# One rule for mu, against mu that is tuned",
-        "Written by `python -m benchmarks.studies.auto`; numbers in `auto.json`. A cell, one problem"
-        " with one optimizer for 2,000 steps, is solved if over the last tenth the violation is at"
+        "Written by `python -m benchmarks.studies.auto`; numbers in `auto.json`. A cell, one"
+        " problem with one optimizer for 2,000 steps, is solved if over the last tenth the violation is at"
         " most 1 % and the objective at most 2 % short of the optimum, both judged on all data.",
     ]
     for kind, title in TITLES.items():
