@@ -21,9 +21,9 @@ Ways = dict[str, tuple[Way, int]]
 Row = dict[str, Any]
 
 
-def fixed() -> Ways:
-    """Algorithm 1, and the same with lambda stored on every 20th step only."""
-    return {f"every {every}": (Fixed(DECADES, every), len(DECADES)) for every in (1, 20)}
+def fixed(every: int = 1) -> Ways:
+    """Algorithm 1, or the same with lambda stored on every `every`-th step only."""
+    return {f"every {every}": (Fixed(DECADES, every), len(DECADES))}
 
 
 def peers() -> Ways:
@@ -87,6 +87,7 @@ PLAIN = [Cell(name) for name in SETTINGS]
 OTHER = [Cell(name, *units) for units in UNITS for name in SETTINGS]
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "main": lambda: [{"cells": PLAIN, "ways": everything()}],
+    "cadence": lambda: [{"cells": PLAIN, "ways": fixed(20)}],
     "seeds": lambda: [{"cells": PLAIN, "ways": everything(), "seed": seed} for seed in (1, 2)],
     "float32": lambda: [{"cells": PLAIN, "ways": {"auto": (Auto(), 1)}, "dtype": torch.float32}],
     "units": lambda: [{"cells": OTHER, "ways": {"auto": (Auto(), 1), **peers()}}],

@@ -23,7 +23,6 @@ from benchmarks.studies.auto.problem import Problem
 SEARCH: tuple[type[Problem], ...] = (
     Fairness,
     Recall,
-    Forget,
     Budget,
     Ball,
     Portfolio,
@@ -32,6 +31,7 @@ SEARCH: tuple[type[Problem], ...] = (
     NeymanPearson,
     FairnessBatches,
     InactiveBatches,
+    Forget,
 )
 REPORT: tuple[type[Problem], ...] = (
     L1,
@@ -46,4 +46,4 @@ REPORT: tuple[type[Problem], ...] = (
     RecallBatches,
     Stock,
 )
-SUITE = SEARCH + REPORT
+SUITE = REPORT + SEARCH
