@@ -36,10 +36,11 @@ def main() -> int:
     suite = [kind for kind in SUITE if not options.only or kind.__name__ in options.only]
     comparison = Comparison(suite, 200 if options.quick else 2000)
     for kind in ("main", *options.also):
-        comparison.run(kind)
-        if options.output is not None:
-            write_json(options.output / "auto.json", {"rows": comparison.rows})
-            replace(options.output / "auto.md", page(comparison.rows))
+        for name in comparison.run(kind):
+            print(f"{kind}: {name}", flush=True)
+            if options.output is not None:
+                write_json(options.output / "auto.json", {"rows": comparison.rows})
+                replace(options.output / "auto.md", page(comparison.rows))
     print(page(comparison.rows))
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -70,13 +70,13 @@ class Comparison:
         self.length = length
         self.rows: list[Row] = []
 
-    def run(self, kind: str) -> None:
-        """One kind of run on every problem that it suits."""
+    def run(self, kind: str) -> Iterator[str]:
+        """One kind of run on every problem that it suits; the problem's name when it is done."""
         for problem, best in self.problems:
             if kind != "seeds" or problem.batch:
                 for how in KINDS[kind]():
                     self.rows += rows(problem, best, kind=kind, length=self.length, **how)
-                print(f"{kind} {problem.name}: {len(self.rows)} cells", flush=True)
+                yield problem.name
 
 
 def everything() -> Ways:

@@ -184,7 +184,7 @@ def test_the_page_is_written_from_the_rows():
     from benchmarks.studies.auto.table import page
 
     comparison = Comparison([Ball], 20)
-    comparison.run("main")
+    assert list(comparison.run("main")) == ["ball"]
     assert [row["problem"] for row in comparison.rows] == ["ball"] * len(SETTINGS)
     text = page(comparison.rows)
     assert "0 of 7" in text and "| main | ball | sgd |" in text
