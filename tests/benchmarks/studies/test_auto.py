@@ -179,7 +179,7 @@ def test_the_page_is_written_from_the_rows() -> None:
     from benchmarks.studies.auto.compare import Comparison
     from benchmarks.studies.auto.table import page
 
-    comparison = Comparison([Ball], 20)
+    comparison = Comparison([Ball], 40)
     assert list(comparison.run("main")) == ["ball"]
     assert [row["problem"] for row in comparison.rows] == ["ball"] * len(SETTINGS)
     text = page(comparison.rows)
