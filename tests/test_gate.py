@@ -148,10 +148,16 @@ def test_only_a_gate_that_skips_has_something_to_remember(every: int, state: dic
     assert Gate(every).state() == state
 
 
-def test_nothing_comes_after_the_last_micro_batch() -> None:
+@pytest.mark.parametrize("case", ["constraint", "no constraint", "not measured"])
+def test_nothing_comes_after_the_last_micro_batch(case: str) -> None:
     theta = nn.Parameter(torch.ones(1))
-    optimizer = DualOptimizer(SGD([theta]), SGD([theta]), ALMConstraint(None, 0.0, 1.0))
+    constraint = None if case == "no constraint" else ALMConstraint(None, 0.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta]), SGD([theta]), constraint, probe_every=3)
     objectives = {"retain": lambda: theta.sum(), "forget": lambda: theta.sum()}
+    if case == "not measured":
+        optimizer.backward(**objectives)
+        optimizer.step()
+        assert torch.isnan(optimizer.backward(**objectives).forget)
     optimizer.backward(**objectives, last=True)
     with pytest.raises(RuntimeError, match="last=True` for the last micro-batch only"):
         optimizer.backward(**objectives)

@@ -8,10 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.optim import SGD
 
-from torch_alm import SAM, perturbed
+from torch_alm import SAM, DualOptimizer, perturbed
 from torch_alm._optim import gradients, shards
 
 
@@ -88,3 +89,19 @@ def test_the_error_about_gradients_that_do_not_arrive_names_the_call(mesh: Devic
     optimizer = SAM(SGD([p], lr=0.5), backward=lambda loss: None)
     with pytest.raises(RuntimeError, match=r"^SAM\.backward: the backward pass left no gradient"):
         optimizer.backward(lambda: p.sum().full_tensor())
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
+@pytest.mark.usefixtures("mesh")
+def test_parameters_that_fsdp1_has_flattened_are_refused(use_orig_params: bool) -> None:
+    host = torch.device("cpu")
+    model = FullyShardedDataParallel(
+        nn.Linear(3, 2), device_id=host, use_orig_params=use_orig_params
+    )
+    base = SGD(model.parameters(), lr=0.1)
+    for build in (lambda: SAM(base), lambda: DualOptimizer(base, SGD(model.parameters()))):
+        with pytest.raises(TypeError, match=r"FSDP1.*norms and gates.*`fully_shard` \(FSDP2\)"):
+            build()
+    plain = nn.Linear(3, 2)
+    assert SAM(SGD(plain.parameters(), lr=0.1)), "while FSDP1 is imported"

@@ -72,7 +72,8 @@ class DualOptimizer(Sides):
             every `FSDPModule`. Without it nothing is skipped for sharded parameters.
 
     Raises:
-        TypeError: if a side is no optimizer, or one that needs a closure.
+        TypeError: if a side is no optimizer, one that needs a closure, itself a `DualOptimizer`, or
+            has parameters that FSDP1 or DeepSpeed have sharded (FSDP2 is welcome).
         ValueError: if the sides have different parameters, or the sense does not fit the forget
             optimizer, `scale` is unknown, or `probe_every` below 1.
 

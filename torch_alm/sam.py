@@ -286,7 +286,8 @@ class SAM(_PerturbedOptimizer):
         UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta.
 
     Raises:
-        TypeError: if `base` is not an optimizer, or is one that needs a closure (LBFGS).
+        TypeError: if `base` is not an optimizer, is one that needs a closure (LBFGS), is itself a
+            `SAM`, or has parameters that FSDP1 or DeepSpeed have sharded (FSDP2 is welcome).
         ValueError: if `rho` or `eps` is negative or not finite.
 
     Cost per step: 2 forward and 2 backward passes; one extra copy of the parameters. On a CPU the

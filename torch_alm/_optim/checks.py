@@ -2,6 +2,7 @@
 
 import inspect
 import operator
+import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ def check_base(base: object, owner: str, inside: tuple[type, ...] = ()) -> Optim
             f"{owner} wraps a torch.optim.Optimizer and found {type(base).__name__}, whose step "
             f"would never be taken. Did you mean `{owner}(AdamW(params, lr=...))`?"
         )
+    _refuse_flat_parameters(base, owner)
     if isinstance(base, Wrapper) and not isinstance(base, inside):
         raise TypeError(
             f"{owner} found {type(base).__name__} inside: it would be stepped and never asked "
@@ -50,6 +52,17 @@ def _refuse_sharding_engine(base: object, owner: str) -> None:
             "you mean the constraint inside the loss, `engine.backward(retain + constraint(model, "
             "forget))` and `constraint.step()` after `engine.step()`, or FSDP2 with torch's "
             "optimizers?"
+        )
+
+
+def _refuse_flat_parameters(base: Optimizer, owner: str) -> None:
+    """Raise for parameters that FSDP1 has flattened: which part a rank has, they do not tell."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp._common_utils")
+    if fsdp is not None and any(map(fsdp._is_fsdp_flattened, parameters(base))):
+        raise TypeError(
+            f"{owner} found parameters of FullyShardedDataParallel (FSDP1), of which each rank has "
+            "a part and cannot tell which: norms and gates would be those of the part. Did you "
+            "mean `fully_shard` (FSDP2) or DistributedDataParallel?"
         )
 
 
