@@ -163,11 +163,7 @@ class DualOptimizer(Sides):
         Cost: 1 forward and 1 backward pass per plain side, 2 and 2 per SAM side.
         """
         if self._gate.is_decided:
-            raise RuntimeError(
-                "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
-                "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
-                "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
-            )
+            self._refuse_another()
         check_sense(self.constraint, self.forget)  # which may be set at any time
         params = parameters(self.retain)
         undo, _ = self._remember()
@@ -212,21 +208,17 @@ class DualOptimizer(Sides):
         self, params: list[Tensor], register: Register, objective: Objective, weight: float
     ) -> tuple[Register, Tensor]:
         """Take the forget side's gradient and loss; the constraint observes its value."""
-        is_last = self._gate.is_decided and self._may_skip(params)
-        wanted = partial(self._decide, weight) if is_last else None
+        # A forward without a backward must do no harm, as it does to shards that stay gathered.
+        may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
+        decides = self._gate.is_decided and self.constraint is not None and may_skip
+        wanted = partial(self._decide, weight) if decides else None
         g_f, seen = self._side(
             self.forget, params, register, objective, weight, pair=True, wanted=wanted
         )
         self._keep_sign(seen)
-        if self.constraint is not None and not is_last:
+        if self.constraint is not None and not decides:
             self.constraint.observe(seen.value, weight=weight)
         return g_f, seen.loss
-
-    def _may_skip(self, params: list[Tensor]) -> bool:
-        """Tell whether a forward without a backward does no harm."""
-        if self.constraint is None:
-            return False
-        return self.reshard is not None or not any(map(gradients.is_sharded, params))
 
     def _decide(self, weight: float, evaluation: Evaluation) -> bool:
         """Tell, between the last forward and its backward, whether the gate is open."""
@@ -273,11 +265,7 @@ class DualOptimizer(Sides):
         )
         sign = +1 if lowered else -1
         if self._forget_register is not None and sign != self._forget_sign:
-            raise ValueError(
-                "DualOptimizer.backward: within one step the forget objective returned a pair "
-                "`(loss, value)` once and a single value once; their gradients have opposite signs "
-                "and would cancel. Did you mean the same form for every micro-batch?"
-            )
+            self._refuse_mixed_forms()
         self._forget_sign = sign
 
     @eager

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -117,6 +117,20 @@ class Sides(Wrapper):
             "multiplies it, and would have reached theta; the forget step is skipped "
             f"({self.skipped} so far). Is the forget loss unbounded, or mu too large?",
             stacklevel=6,
+        )
+
+    def _refuse_another(self) -> NoReturn:
+        raise RuntimeError(
+            "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
+            "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
+            "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
+        )
+
+    def _refuse_mixed_forms(self) -> NoReturn:
+        raise ValueError(
+            "DualOptimizer.backward: within one step the forget objective returned a pair "
+            "`(loss, value)` once and a single value once; their gradients have opposite signs "
+            "and would cancel. Did you mean the same form for every micro-batch?"
         )
 
     def _refuse(self, closure: object) -> None:
