@@ -7,6 +7,7 @@ and never wait for the host.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -25,6 +26,9 @@ Pairs: TypeAlias = list[tuple[Tensor, Tensor]]
 
 # Three blocks of 262,144 entries fit a shared cache, and are long enough that calls do not count.
 BLOCK = 262_144
+
+# With the order of its entries, what must agree for one tensor to hold a copy of another.
+KIND = attrgetter("shape", "dtype", "device")
 
 
 class Piece(NamedTuple):
@@ -163,7 +167,8 @@ class Excursion:
         radii = {*self.radii.values()}
         if not on_host:
             usable = norm.isfinite() & (norm != 0)
-            return {r: torch.where(usable, r / (norm + self.eps), 0.0) for r in radii}
+            inverse = torch.where(usable, 1 / (norm + self.eps), 0.0)
+            return {r: r * inverse for r in radii}
         length = norm.item()
         is_usable = length != 0 and math.isfinite(length)
         return {r: r / (length + self.eps) for r in radii} if is_usable else {}
@@ -204,14 +209,8 @@ class Excursion:
     def _buffer(self, p: Tensor, theta: Tensor) -> Tensor:
         """Find memory for a copy of theta; on a CPU it is kept for the next time."""
         buffer = self._buffers.get(p)
-        # What must agree for one tensor to hold a copy of the other, block by block.
-        wanted = (theta.shape, theta.dtype, theta.device, theta.is_contiguous())
-        if buffer is None or wanted != (
-            buffer.shape,
-            buffer.dtype,
-            buffer.device,
-            buffer.is_contiguous(),
-        ):
+        fits = buffer is not None and KIND(buffer) == KIND(theta)
+        if buffer is None or not fits or buffer.is_contiguous() != theta.is_contiguous():
             buffer = torch.empty_like(theta)
             if theta.device.type in gradients.HOST:
                 self._buffers[p] = buffer
