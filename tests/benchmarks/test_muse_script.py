@@ -19,7 +19,7 @@ from tests.benchmarks.tasks.muse.test_data import tables, write_muse
 from torch_alm.language import collate
 
 SCRIPT = Path(muse.__file__)
-QUICK = ("--quick", "--alpha", "3")
+QUICK = ("--quick", "--no-control", "--alpha", "3")
 METHODS = ("dual_adamw+alm", "saul")
 
 
@@ -32,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quick run started as a command."""
     output = tmp_path_factory.mktemp("run") / "out"
-    command = [sys.executable, str(SCRIPT), *QUICK, "--no-control", "--methods", ",".join(METHODS)]
+    command = [sys.executable, str(SCRIPT), *QUICK, "--methods", ",".join(METHODS)]
     done = subprocess.run(
         [*command, "--output", str(output), "--cache", str(cache)],
         capture_output=True,
