@@ -7,9 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch_alm._control.observations import Mean, Observation, mean
 
 from torch_alm import ALMConstraint
-from torch_alm._control.observations import Mean, Observation, mean
 
 ONE = torch.Size()
 
