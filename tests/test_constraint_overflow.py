@@ -89,7 +89,7 @@ def test_raise_refuses_an_update_that_overflows_and_changes_nothing() -> None:
         assert c.state_dict() == before
 
 
-@pytest.mark.parametrize("given", [{}, {"window": 2}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"filter": Mean(2)}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("entries", [(), (2,)], ids=["number", "vector"])
 def test_the_gradient_of_a_huge_violation_is_the_weight_and_its_penalty_no_nan(
