@@ -40,14 +40,16 @@ class Noise:
         mask = (1 << DROPPED[dtype]) - 1
         shift = _hashed(self._seed + (self._calls * 0x61C88647) % 2**31)
         bits = values.view(torch.int32)
-        noise = _pattern(values.numel(), values.device).view(values.shape) + shift.to(values.device)
+        noise = _pattern(values).view(values.shape) + shift.to(values.device)
         bits.add_(noise.bitwise_and_(mask)).bitwise_and_(~mask)
         return values
 
 
-def _pattern(size: int, device: torch.device) -> Tensor:
+def _pattern(values: Tensor) -> Tensor:
     """Hashed numbers, one per entry; those of a block are kept."""
-    if device.type == "cpu" and size <= CACHED:
+    size, device = values.numel(), values.device
+    is_plain = type(values) is Tensor  # a fake one's would be kept for the next, which is not
+    if is_plain and device.type == "cpu" and size <= CACHED:
         return _kept()[:size]
     return _hashed(torch.arange(size, device=device, dtype=torch.int32))
 

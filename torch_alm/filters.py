@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from torch_alm._constraint import checks, numbers
-from torch_alm._constraint.numbers import Number, Truth
+from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.settings import Filter, Reading
 
 __all__ = ["EMA", "Filter", "Mean", "Reading"]
@@ -133,7 +133,7 @@ def _deadband(given: checks.Given) -> bool:
     )
 
 
-def _shifted(history: Any, c: Tensor, seen: Truth, window: int) -> Tensor:  # noqa: ANN401
+def _shifted(history: Any, c: Tensor, seen: Mask, window: int) -> Tensor:  # noqa: ANN401
     """Put `c` at the end of the history, and move on only where `c` was seen."""
     nothing = torch.full((window, *c.shape), math.nan, dtype=torch.float64)
     held = torch.cat([nothing, history])[-window:] if len(history) else nothing

@@ -22,8 +22,8 @@ from benchmarks.methods.registry import register
 from benchmarks.methods.relearning_resilient import RelearningResilient
 from benchmarks.methods.saul import SAUL, WithoutALM, WithoutALMAndSAM, WithoutSAM
 from benchmarks.methods.settings import Settings
+from benchmarks.methods.sharing import frozen
 from benchmarks.methods.sharp_min_max import SharpMinMax
-from benchmarks.sharing import frozen
 from torch_alm import ALMConstraint
 from torch_alm.measures import rmu, rmu_retain, steering_vector
 

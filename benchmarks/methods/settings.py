@@ -42,8 +42,8 @@ class Settings:
         level: Nats per answer token at which an answer counts as forgotten in `level_share`; a
             number or a word, as for alpha.
         alpha: Level the measure has to reach: nats per answer token, or a share. Or a word that
-            becomes a number before the run (`benchmarks/levels.py`): `never_seen`, `retrained`,
-            `rate:SHARE`; with RMU's losses, `relative:SHARE` of c^2/d.
+            becomes a number before the run (`benchmarks/engine/levels.py`): `never_seen`,
+            `retrained`, `rate:SHARE`; with RMU's losses, `relative:SHARE` of c^2/d.
         mu: Penalty parameter and dual step size of the controller; 0 freezes the multiplier.
         multiplier: lambda_0, the multiplier to start from.
         scale: Where lambda+ acts in methods with two states: on the gradient, or on the finished

@@ -10,13 +10,13 @@ import datasets
 import pytest
 
 from benchmarks import methods, muse
-from benchmarks.data.batches import collate
-from benchmarks.data.passages import build_passages
-from benchmarks.layouts.muse import NUMBERS
+from benchmarks.engine.models import load_pretrained
 from benchmarks.methods import Settings
-from benchmarks.models import load_pretrained
-from benchmarks.results import ResultsFolder
-from tests.benchmarks.test_muse_data import tables, write_muse
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.muse.layout import NUMBERS
+from benchmarks.tasks.muse.passages import build_passages
+from tests.benchmarks.tasks.muse.test_data import tables, write_muse
+from torch_alm.language import collate
 
 SCRIPT = Path(muse.__file__)
 QUICK = ("--quick", "--alpha", "3")

@@ -15,16 +15,17 @@ from typing import Any
 import datasets
 import pytest
 
-from benchmarks import figures, overhead, scratch
-from benchmarks.metrics import muse as muse_metrics
-from benchmarks.results import ResultsFolder
-from benchmarks.training import Schedule
-from tests.benchmarks.test_muse_data import tables, write_muse
-from tests.benchmarks.test_tofu_data import tables as tofu_tables
-from tests.benchmarks.test_tofu_data import write
+from benchmarks.engine import scratch
+from benchmarks.engine.training import Schedule
+from benchmarks.report import figures
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.muse import metrics as muse_metrics
+from tests.benchmarks.tasks.muse.test_data import tables, write_muse
+from tests.benchmarks.tasks.tofu.test_data import tables as tofu_tables
+from tests.benchmarks.tasks.tofu.test_data import write
 from tests.benchmarks.test_wmdp_script import write_wmdp
 
-README = Path(overhead.__file__).parent / "README.md"
+README = Path(__file__).parents[2] / "benchmarks" / "README.md"
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHORT = ["--quick", "--seeds", "1", "--epochs", "1", "--methods", "saul"]
 SHORTER = {

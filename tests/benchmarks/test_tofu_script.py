@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import tofu, tofu_task
-from benchmarks.data.world import build_world
-from benchmarks.results import ResultsFolder
-from benchmarks.scratch import build_tokenizer, questions_and_answers, small_llama
-from benchmarks.tofu_task import asked
+from benchmarks import tofu
+from benchmarks.engine.scratch import build_tokenizer, small_llama
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.tofu import task as tofu_task
+from benchmarks.tasks.tofu.models import questions_and_answers
+from benchmarks.tasks.tofu.task import asked
+from benchmarks.tasks.tofu.world import build_world
 
 SCRIPT = Path(tofu.__file__)
 
@@ -44,7 +46,7 @@ def test_it_ends_with_a_table_of_every_method(finished: Path) -> None:
 
 
 def test_results_have_every_number_of_the_table(finished: Path) -> None:
-    from benchmarks.layouts.tofu import NUMBERS
+    from benchmarks.tasks.tofu.layout import NUMBERS
 
     rows = ResultsFolder(finished).rows()
     assert [row["method"] for row in rows] == [
@@ -147,7 +149,7 @@ def test_a_small_model_is_trained_on_real_data(tmp_path: Path) -> None:
 
 def write_tofu(folder: Path) -> None:
     """A data folder in TOFU's format: forty facts to keep, eight to forget."""
-    from benchmarks.data.world import build_world
+    from benchmarks.tasks.tofu.world import build_world
 
     world = build_world(quick=True)
     tables = {

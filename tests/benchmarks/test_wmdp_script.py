@@ -1,15 +1,13 @@
 """`benchmarks/wmdp.py` as a user starts it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import wmdp
-from benchmarks.data.lore import build_lore
-from benchmarks.results import ResultsFolder
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.wmdp.lore import build_lore
 
 # The tiny model has shorter hidden states than the other: again c is three times their length, mu a
 # tenth of d/c^2, and alpha a level that 48 steps reach.
@@ -28,12 +26,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A quick run of three methods, in a process of its own as a user's is."""
+    """A quick run of three methods."""
     output = tmp_path_factory.mktemp("run") / "out"
-    script = Path(wmdp.__file__)
     arguments = [*QUICK, "--output", str(output), "--cache", str(cache)]
-    command = [sys.executable, str(script), *arguments, "--methods", ",".join(METHODS)]
-    subprocess.run(command, check=True, cwd=script.parents[1], capture_output=True)
+    assert wmdp.main([*arguments, "--methods", ",".join(METHODS)]) == 0
     return output
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.layouts.tofu import LAYOUT
+from benchmarks.engine.benchmark import Benchmark, Evaluation
+from benchmarks.engine.options import Options, add_arguments, checked
 from benchmarks.methods import Settings
-from benchmarks.options import Options, add_arguments, checked
-from benchmarks.presets.tofu import TOFU
-from benchmarks.runner import Benchmark, Evaluation
+from benchmarks.tasks.tofu.layout import LAYOUT
+from benchmarks.tasks.tofu.presets import TOFU
 from tests.benchmarks.toy import FORGET, Batch, batch, ce, memorised
 
 

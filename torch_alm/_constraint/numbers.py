@@ -7,14 +7,13 @@ floats.
 import math
 import operator
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor
 
 Number: TypeAlias = float | Tensor
-Truth: TypeAlias = bool | Tensor
+Mask: TypeAlias = bool | Tensor
 Numeric: TypeAlias = SupportsFloat | SupportsIndex  # of Python, of NumPy, or a tensor
 
 
@@ -61,16 +60,12 @@ def rounded(value: Number, dtype: torch.dtype | None) -> Number:
     """
     if dtype is None or dtype == torch.float64 or not dtype.is_floating_point:
         return value
-    if not isinstance(value, Tensor):
-        return _rounded(value, dtype)
-    found = value.to(dtype).double()
-    return torch.where(found.isfinite(), found, value)
-
-
-@lru_cache(maxsize=64)
-def _rounded(value: float, dtype: torch.dtype) -> float:
-    found = torch.tensor(value, dtype=torch.float64).to(dtype).item()
-    return found if math.isfinite(found) else value
+    if isinstance(value, Tensor):
+        found = value.to(dtype).double()
+        return torch.where(found.isfinite(), found, value)
+    # Never kept for the next call: under a mode without numbers (FakeTensorMode) it is not one.
+    number = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+    return number if math.isfinite(number) else value
 
 
 def shape(value: Number) -> torch.Size:
@@ -90,7 +85,7 @@ def limited(value: Number, limit: float) -> Number:
     return min(max(value, -limit), limit)
 
 
-def choose(which: Truth, yes: Number, no: Number) -> Number:
+def choose(which: Mask, yes: Number, no: Number) -> Number:
     """Return `yes` where `which` holds, else `no`."""
     if not isinstance(which, Tensor):
         return yes if which else no
@@ -99,7 +94,7 @@ def choose(which: Truth, yes: Number, no: Number) -> Number:
     return torch.where(which, yes, no)
 
 
-def any_of(which: Truth) -> bool:
+def any_of(which: Mask) -> bool:
     """Tell whether it holds for any entry."""
     return bool(which.any()) if isinstance(which, Tensor) else which
 
@@ -114,7 +109,7 @@ def is_number(value: object) -> bool:
     return isinstance(value, (float, Tensor)) and is_finite(value)
 
 
-def only_finite(which: Truth, value: Number) -> Truth:
+def only_finite(which: Mask, value: Number) -> Mask:
     """Return `which`, but not where the value is not finite; a plain truth stays one if it may."""
     if is_finite(value):
         return which

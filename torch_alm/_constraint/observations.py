@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.numbers import Number, Truth
+from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.settings import Settings, signed
 
 
@@ -33,7 +33,7 @@ class Mean(NamedTuple):
 
     value: Number
     c: Number
-    seen: Truth
+    seen: Mask
     bad: int
 
 

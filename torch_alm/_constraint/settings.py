@@ -17,7 +17,7 @@ from typing import (
 import torch
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.numbers import Number, Numeric, Truth
+from torch_alm._constraint.numbers import Mask, Number, Numeric
 
 Sense: TypeAlias = Literal[">=", "<=", "=="]
 Policy: TypeAlias = Literal["skip", "raise"]
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
     """
 
     violation: Number
-    seen: Truth
+    seen: Mask
     sense: Sense
 
 
@@ -78,7 +78,7 @@ class Update(NamedTuple):
     before: Number
     weight: Number
     violation: Number
-    seen: Truth
+    seen: Mask
     met_for: Number
     tolerance: float
 
@@ -166,7 +166,7 @@ def beyond(alpha: Number, sense: str, value: Number, dtype: torch.dtype | None) 
     return value - alpha if sense == "<=" else alpha - value
 
 
-def is_met(settings: Settings, c: Number) -> Truth:
+def is_met(settings: Settings, c: Number) -> Mask:
     """Tell whether the violation is at most the tolerance."""
     return (abs(c) if settings.sense == "==" else c) <= settings.tolerance
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import Size
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.numbers import Number, Truth
+from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.penalty import project
 from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update, is_met
@@ -66,7 +66,7 @@ class History(Stateful):
         self.overshoot: Number = 0.0
         self.first: Number = math.nan  # an equality overshoots to the side it did not come from
 
-    def step(self, c: Number, weight: Number, seen: Truth, met: Truth, sense: Sense) -> None:
+    def step(self, c: Number, weight: Number, seen: Mask, met: Mask, sense: Sense) -> None:
         """Count a step with the violation c and the weight that acted."""
         self.steps += 1
         self.active_steps += numbers.any_of(weight != 0)
@@ -212,7 +212,7 @@ class State(Stateful):
         c, seen, _ = self._filtered(found, settings)
         return _differ(found.seen, self._weight_of(c, seen, settings)[1])
 
-    def _filtered(self, found: Mean, settings: Settings) -> tuple[Number, Truth, list[Any]]:
+    def _filtered(self, found: Mean, settings: Settings) -> tuple[Number, Mask, list[Any]]:
         """Return the violation that counts, where there is one, and the filter's memory of it."""
         seen = numbers.only_finite(found.seen, found.c)
         if settings.filter is None:
@@ -222,7 +222,7 @@ class State(Stateful):
         c, memory = settings.filter.update(reading, memory)
         return c, numbers.only_finite(seen, c), [[name, memory]]
 
-    def _weight_of(self, c: Number, seen: Truth, settings: Settings) -> tuple[Number, Truth]:
+    def _weight_of(self, c: Number, seen: Mask, settings: Settings) -> tuple[Number, Mask]:
         """Return [lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
         weight = project(self.multiplier + self.rate(settings) * c, settings.sense)
         acts = numbers.only_finite(seen, weight)
@@ -249,7 +249,7 @@ class State(Stateful):
         is_new = limiting is not None and not limiting.is_limiting(before)
         return Events(limiting if is_new else None, overflowed)
 
-    def _update(self, seen: Truth, settings: Settings) -> None:
+    def _update(self, seen: Mask, settings: Settings) -> None:
         """Set lambda to lambda+, or to what the rules make of it; mu, too."""
         if not settings.rules:
             self.multiplier = self.weight
@@ -302,6 +302,6 @@ def _memories(users: Sequence[Filter | Rule], saved: Iterable[Any]) -> list[Any]
     return found
 
 
-def _differ(one: Truth, other: Truth) -> bool:
+def _differ(one: Mask, other: Mask) -> bool:
     """Tell whether two truths differ in some entry."""
     return one is not other and numbers.any_of(one != other)
