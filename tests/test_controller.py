@@ -45,7 +45,7 @@ def measured(noise: random.Random, step: int, size: int, sense: str) -> list[flo
     """Met for a while, then violated; now and then one entry, or all of it, is missing."""
     drift = ALPHA + (-1.5 if sense == "<=" else 1.5) * math.sin(step / 9)
     values: list[float | None] = [drift + noise.gauss(0.0, 0.5) for _ in range(size or 1)]
-    if noise.random() < 0.1:
+    if noise.random() < (0.5 if size else 0.1):
         values[noise.randrange(len(values))] = None
     return values
 
