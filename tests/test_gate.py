@@ -12,6 +12,7 @@ from torch.optim import SGD, AdamW
 from tests.distributed.task import assert_gate_opens_and_closes
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm._optim.steps import Gate
+from torch_alm.filters import Mean
 
 STEPS = 40
 
@@ -213,7 +214,7 @@ def test_a_failure_after_the_decision_keeps_the_micro_batches_before() -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_a_step_that_is_dropped_was_never_measured(last: bool) -> None:
     theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
-    constraint = ALMConstraint(None, 5.0, 1.0, window=3)
+    constraint = ALMConstraint(None, 5.0, 1.0, filter=Mean(3))
     optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
     before = constraint.state_dict()
     optimizer.backward(retain=lambda: theta.sum(), forget=lambda: 100 * theta.sum(), last=last)

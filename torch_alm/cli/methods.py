@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from torch_alm import SAM, ALMConstraint, DualOptimizer, Release, ReverseSAM
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.cli.goal import Goal
 from torch_alm.cli.models import trainable
 from torch_alm.language import Batch, LanguageModel
@@ -22,6 +22,7 @@ from torch_alm.measures import (
     simnpo_of_logits,
     token_nll_of_logits,
 )
+from torch_alm.rules import Leak
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Method(ABC):
     ) -> None:
         self.model, self.goal, self.rates, self.autocast = model, goal, rates, autocast
         # A rate has no room above its level for lambda to unwind in: it is given back instead.
-        release = Release(share=0.5) if goal.kind == "rate" else None
-        self.constraint = ALMConstraint(None, alpha=goal.alpha, mu=rates.mu, release=release)
+        rules = [Leak(share=0.5)] if goal.kind == "rate" else []
+        self.constraint = ALMConstraint(None, alpha=goal.alpha, mu=rates.mu, rules=rules)
         self.params = list(trainable(model).values())
         self.optimizer = self.make_optimizer()
 

@@ -45,7 +45,9 @@ from benchmarks.studies.controllers.problems import solve as solve_with
 from benchmarks.studies.controllers.problems_more import MORE
 from benchmarks.studies.controllers.snippets import LINES, SNIPPETS
 from benchmarks.studies.controllers.table import filtered, markdown, more_lines
-from torch_alm import ALMConstraint, PenaltyGrowth
+from torch_alm import ALMConstraint
+from torch_alm.filters import Mean
+from torch_alm.rules import PenaltyGrowth
 
 LIBRARIES: dict[str, type[Controller]] = {
     "torch-alm": Ours,
@@ -89,7 +91,7 @@ def solved(library: type[Controller], every: int, steps: int) -> dict[str, Any]:
 
 GROWTH = {
     "as it is": {},
-    "growing": {"growth": PenaltyGrowth(factor=2.0, limit=1e3), "tolerance": 1e-6},
+    "growing": {"rules": [PenaltyGrowth(factor=2.0, limit=1e3)], "tolerance": 1e-6},
 }
 
 
@@ -132,7 +134,7 @@ def noise(library: type[Controller], steps: int) -> tuple[float, float]:
 def filtered_noise(steps: int) -> tuple[float, float, float]:
     """Measure `noise` for ours with a window and a dead-band; also the share of acting weights."""
     generator = random.Random(0)
-    c = ALMConstraint(None, alpha=0.0, mu=1.0, every=50, window=50, deadband=1.0)
+    c = ALMConstraint(None, alpha=0.0, mu=1.0, every=50, filter=Mean(50, deadband=1.0))
     total, above, acting = 0.0, 0, 0
     for _ in range(steps):
         c.observe(0.1 + generator.gauss(0.0, 1.0))

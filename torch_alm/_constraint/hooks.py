@@ -1,4 +1,8 @@
-"""One update per step that an optimizer really takes."""
+"""Hooks on an optimizer: one update per step that it really takes, and a word if none ever comes.
+
+Micro-batches pile up measurements at one theta, however many; what tells a forgotten step from
+those is that theta moves on between them. It is looked for until the first step only.
+"""
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +15,12 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torch_alm import _skips as skips
-from torch_alm._control.observations import Observations
+from torch_alm._constraint.observations import Observations
+from torch_alm._optim.gradients import local
+
+MOVES = 16  # times that theta was seen to have moved on, or steps without any measurement
+ENTRIES = 64  # of a parameter, to look at
+PILE = 512  # measurements where theta cannot be watched
 
 
 class Attachment:
@@ -29,11 +38,12 @@ class Attachment:
         self,
         optimizer: Optimizer,
         observed: Observations,
+        waiting: "Waiting",
         step: Callable[[], Any],
         idle: Callable[[str], Any],
     ) -> None:
         """Call `step` after each step of the optimizer that had something observed, else `idle`."""
-        self._observed, self.step, self._idle = observed, step, idle
+        self._observed, self._waiting, self.step, self._idle = observed, waiting, step, idle
         self._is_fresh = False
         self._optimizers = down_to_hooks(optimizer)
         for each in self._optimizers:
@@ -47,8 +57,8 @@ class Attachment:
         trained = [p for p in leaves if p.requires_grad]
         if trained:
             handles += _listen(trained[0], self)
-            if observed.waiting is not None:  # the smallest: large ones may have idle rows
-                observed.waiting.follow(min(trained, key=torch.numel), type(optimizer).__name__)
+            # The smallest: large ones may have idle rows.
+            waiting.follow(min(trained, key=torch.numel), type(optimizer).__name__)
         self._unhook = weakref.finalize(self, _remove, handles)
         self._unhook.atexit = False
 
@@ -59,21 +69,20 @@ class Attachment:
             skips.unfollow(each, self)
 
     def step_was_skipped(self) -> None:
-        """A wrapper has left this optimizer's step out; so is the constraint's."""
+        """Drop what was observed: a wrapper has left this optimizer's step out."""
         self._observed.drop()
 
     def before_gradient(self, parameter: Tensor) -> None:
-        """A gradient is on its way."""
+        """Note that a gradient is on its way."""
         self._is_fresh = parameter.grad is None
 
     def after_gradient(self) -> None:
-        """It has arrived, unless `torch.autograd.grad` took it elsewhere."""
+        """Note that it has arrived; `torch.autograd.grad` takes it elsewhere."""
         if not any(map(skips.is_promised, self._optimizers)):
             self._observed.gradient_arrived(afresh=self._is_fresh)
 
     def _before_step(self, *_: Any) -> None:
-        if self._observed.waiting is not None:
-            self._observed.waiting.step_begins()
+        self._waiting.step_begins()
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if _was_skipped(optimizer):
@@ -112,7 +121,7 @@ class Attachments:
 
 
 def down_to_hooks(optimizer: Optimizer) -> list[Optimizer]:
-    """The optimizer and those inside it, down to the first whose step runs hooks.
+    """List the optimizer and those inside it, down to the first whose step runs hooks.
 
     A shell such as accelerate's is an `Optimizer` by its class alone: it was never initialised as
     one, and hands each step that is really taken on to its attribute `optimizer`.
@@ -162,6 +171,83 @@ def _remove(handles: Iterable[RemovableHandle]) -> None:
 
 
 def _was_skipped(optimizer: Optimizer) -> bool:
-    """A loss scaler lets fused optimizers and wrappers skip a step themselves."""
+    """Tell whether a fused optimizer or a wrapper has left its step out for a loss scaler."""
     found_inf = getattr(optimizer, "found_inf", None)
     return isinstance(found_inf, Tensor) and found_inf.item() != 0
+
+
+class Waiting:
+    """Watches one parameter: that of the attached optimizer, or one that a measurement led to."""
+
+    def __init__(self) -> None:
+        """Start with nothing to watch."""
+        self.owner = ""
+        self._leaf: weakref.ref[Tensor] | None = None
+        self._seen: tuple[int, Tensor] = (0, torch.empty(0))
+        self._moves = 0
+        self._idle = 0
+        self._is_stepping = False
+        self.is_over = False
+
+    def __reduce__(self) -> tuple[type, tuple[()], dict[str, Any]]:
+        """Let a copy watch anew: its parameters are others."""
+        return Waiting, (), {"is_over": self.is_over}
+
+    def follow(self, leaf: Tensor, owner: str = "") -> None:
+        """Watch this parameter from now on."""
+        if self.is_over:
+            return
+        self._leaf, self._seen, self.owner = weakref.ref(leaf), glimpse(leaf), owner
+
+    def step_begins(self) -> None:
+        """Note that the attached optimizer does step: its closures may measure at will."""
+        self._is_stepping = True
+
+    def step_was_blind(self) -> bool:
+        """Count a step with nothing measured; tell whether to say so."""
+        self._idle += 1
+        return self._idle == MOVES and not self.is_over
+
+    def measured(self, value: Tensor | None, count: int, *, is_in_pass: bool) -> bool:
+        """Take in the newest of `count` measurements; tell whether to say that no step comes.
+
+        Args:
+            value: the newest, with its graph if it has one.
+            count: measurements since the last step.
+            is_in_pass: whether a perturbation has moved theta, of which the gradient then tells
+                more: it is `None` for the first micro-batch only.
+        """
+        if self._is_stepping or self.is_over:
+            return False
+        if self._leaf is None and value is not None and (leaf := leaf_of(value)) is not None:
+            self.follow(leaf)
+        leaf = None if self._leaf is None else self._leaf()
+        if leaf is not None and (not is_in_pass or leaf.grad is None):
+            self._moves += self._has_moved(leaf)
+        return self._moves >= MOVES or count >= PILE
+
+    def _has_moved(self, leaf: Tensor) -> bool:
+        """Compare with the last look; not every write in place raises the version."""
+        before, self._seen = self._seen, glimpse(leaf)
+        return before[0] != self._seen[0] or not torch.equal(before[1], self._seen[1])
+
+
+def glimpse(leaf: Tensor) -> tuple[int, Tensor]:
+    """Return how often a tensor was changed in place, and some of its entries."""
+    entries = local(leaf).reshape(-1)
+    return leaf._version, entries[:: max(entries.numel() // ENTRIES, 1)].clone()
+
+
+def leaf_of(value: Tensor) -> Tensor | None:
+    """Find a tensor without a history that the value depends on, such as a parameter."""
+    nodes, seen = [value.grad_fn], set[object]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        found = getattr(node, "variable", None)
+        if isinstance(found, torch.Tensor):
+            return found
+        seen.add(node)
+        nodes += [each for each, _ in node.next_functions]
+    return None

@@ -1,4 +1,4 @@
-"""What was measured since the last step, and its mean over micro-batches and ranks."""
+"""Measurements since the last step, and their mean over micro-batches and ranks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,10 +7,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from torch_alm._control import numbers
-from torch_alm._control.numbers import Number, Truth
-from torch_alm._control.terms import Terms, signed
-from torch_alm._control.waiting import Waiting
+from torch_alm._constraint import numbers
+from torch_alm._constraint.numbers import Mask, Number
+from torch_alm._constraint.settings import Settings, signed
 
 
 class Observation(NamedTuple):
@@ -34,7 +33,7 @@ class Mean(NamedTuple):
 
     value: Number
     c: Number
-    seen: Truth
+    seen: Mask
     bad: int
 
 
@@ -60,17 +59,16 @@ class Observations(list[Observation]):
         self._is_apart = False
         self._has_dropped = False
         self._streak = 0
-        self.waiting: Waiting | None = Waiting()
         self._mean: Mean | None = None
         self._against: tuple[Number, str] | None = None
 
     def append(self, observation: Observation) -> None:
-        """One more; a mean taken before no longer holds."""
+        """Take one more; a mean taken before no longer holds."""
         self._mean = None
         super().append(observation)
 
     def gradient_arrived(self, *, afresh: bool) -> None:
-        """A backward pass has left a gradient; `afresh` if there was none to add it to."""
+        """Note that a backward pass has left a gradient, `afresh` if there was none before."""
         before, self._differentiated = self._differentiated, len(self)
         if not (afresh and before) or self._is_apart:
             return
@@ -82,16 +80,16 @@ class Observations(list[Observation]):
         self._differentiated = len(self)
 
     def step_was_taken(self) -> None:
-        """The optimizer has taken a step; how often was one skipped before?"""
+        """Note that the optimizer has taken a step, and how often one was skipped before."""
         self._streak = self._streak + 1 if self._has_dropped else 0
         self._has_dropped = False
         self._is_apart = self._is_apart or self._streak >= self.STREAK
 
-    def mean(self, size: torch.Size, terms: Terms) -> Mean:
-        """The mean of all of it; asked twice, it waits for devices and other ranks once."""
+    def mean(self, size: torch.Size, settings: Settings) -> Mean:
+        """Average all of it; asked twice, it waits for devices and other ranks once."""
         against = self._against
-        if self._mean is None or against is None or not _is_same(against, terms):
-            self._mean, self._against = mean(self, size, terms), (terms.alpha, terms.sense)
+        if self._mean is None or against is None or not _is_same(against, settings):
+            self._mean, self._against = mean(self, size, settings), (settings.alpha, settings.sense)
         return self._mean
 
     def drop(self, keep: int = 0) -> None:
@@ -101,31 +99,31 @@ class Observations(list[Observation]):
         self._differentiated = min(self._differentiated, keep)
 
 
-def _is_same(against: tuple[Number, str], terms: Terms) -> bool:
-    return against[0] is terms.alpha and against[1] == terms.sense
+def _is_same(against: tuple[Number, str], settings: Settings) -> bool:
+    return against[0] is settings.alpha and against[1] == settings.sense
 
 
-def mean(observations: Sequence[Observation], size: torch.Size, terms: Terms) -> Mean:
-    """The means over the observations of all ranks; at most one device synchronisation.
+def mean(observations: Sequence[Observation], size: torch.Size, settings: Settings) -> Mean:
+    """Average the observations of all ranks; at most one device synchronisation.
 
     Args:
         observations: numbers of the shape `size`, or with an index its entries.
         size: `()` for one number.
-        terms: which side of which alpha is a violation.
+        settings: which side of which alpha is a violation.
     """
     first = observations[0]
     if len(observations) == 1 and first.row is None and not is_distributed():
         value = numbers.host(first.value)
-        c = signed(terms, value, first.dtype)
+        c = signed(settings, value, first.dtype)
         if numbers.is_finite(c):  # the common case, in which there is no sum
             return Mean(value, c, True, 0)
     if size != ():
-        return _mean_of_vectors(observations, size, terms)
+        return _mean_of_vectors(observations, size, settings)
     values = _floats([o.value for o in observations])
     total = violation = weight = 0.0
     bad = 0
     for v, o in zip(values, observations, strict=True):
-        c = signed(terms, v, o.dtype)
+        c = signed(settings, v, o.dtype)
         if numbers.is_finite(c):
             total, violation, weight = (
                 total + v * o.weight,
@@ -143,7 +141,7 @@ def mean(observations: Sequence[Observation], size: torch.Size, terms: Terms) ->
 
 
 def mean_of_numbers(value: float) -> float:
-    """The mean of one finite number per rank; `nan` if it is not finite on some rank."""
+    """Average one finite number per rank; `nan` if it is not finite on some rank."""
     if not is_distributed():
         return value
     total, count = _over_ranks(torch.tensor([value, 1.0], dtype=torch.float64)).tolist()
@@ -151,7 +149,7 @@ def mean_of_numbers(value: float) -> float:
 
 
 def _floats(values: list[Number]) -> list[float]:
-    """All of them on the host in one transfer."""
+    """Bring all of them to the host in one transfer."""
     if not any(isinstance(v, Tensor) for v in values):
         return values  # pyright: ignore[reportReturnType]
     home = next(v.device for v in values if isinstance(v, Tensor))
@@ -159,23 +157,25 @@ def _floats(values: list[Number]) -> list[float]:
 
 
 def _tensor(value: Number, home: torch.device) -> Tensor:
-    """On `home` as it is: not every device knows float64."""
+    """Move to `home` as it is: not every device knows float64."""
     if isinstance(value, Tensor):
         return value.to(home)
     wide = torch.float32 if home.type == "mps" else torch.float64
     return torch.tensor(value, dtype=wide, device=home)
 
 
-def _mean_of_vectors(observations: Sequence[Observation], size: torch.Size, terms: Terms) -> Mean:
-    """Entry by entry: entries that were observed several times are averaged."""
+def _mean_of_vectors(
+    observations: Sequence[Observation], size: torch.Size, settings: Settings
+) -> Mean:
+    """Average entry by entry: those that were observed several times, too."""
     values = _flat([o.value for o in observations])
     everywhere = torch.arange(size.numel())
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])
     weights = torch.cat([_filled(o.weight, o, size) for o in observations])
     levels = torch.cat(
-        [_filled(numbers.rounded(terms.alpha, o.dtype), o, size) for o in observations]
+        [_filled(numbers.rounded(settings.alpha, o.dtype), o, size) for o in observations]
     )
-    c = values - levels if terms.sense == "<=" else levels - values
+    c = values - levels if settings.sense == "<=" else levels - values
     finite, nothing = c.isfinite(), torch.zeros_like(weights)
     weights = weights.where(finite, nothing)
     numerators = [each.where(finite, nothing) * weights for each in (values, c)]
@@ -190,25 +190,25 @@ def _mean_of_vectors(observations: Sequence[Observation], size: torch.Size, term
 
 
 def _flat(values: list[Number]) -> Tensor:
-    """All entries in one row on the host, in one transfer."""
+    """Put all entries in one row on the host, in one transfer."""
     rows = [torch.as_tensor(v).reshape(-1) for v in values]
     home = rows[0].device
     return torch.cat([row.to(home) for row in rows]).cpu().double()
 
 
 def _filled(number: Number, observation: Observation, size: torch.Size) -> Tensor:
-    """A number once per entry of the observation."""
+    """Repeat a number once per entry of the observation."""
     whole = torch.as_tensor(number, dtype=torch.float64).expand(size).reshape(-1)
     return whole if observation.row is None else whole[observation.row]
 
 
 def is_distributed() -> bool:
-    """Whether there is another rank to agree with."""
+    """Tell whether there is another rank to agree with."""
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def _over_ranks(sums: Tensor) -> Tensor:
-    """The same sums over all ranks, through the device that the backend speaks to."""
+    """Add up the sums of all ranks, through the device that the backend speaks to."""
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
     shared = sums.to(device, torch.float64)
     dist.all_reduce(shared)

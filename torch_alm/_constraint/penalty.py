@@ -1,4 +1,4 @@
-"""The price of a violation: the term an augmented Lagrangian has for one constraint.
+"""The penalty of a violation: the term an augmented Lagrangian has for one constraint.
 
 Source: SAUL, section 4.1; Rockafellar 1973.
 """
@@ -8,34 +8,34 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torch_alm._control import numbers
-from torch_alm._control.numbers import Number
-from torch_alm._control.observations import Observation
-from torch_alm._control.terms import beyond
+from torch_alm._constraint import numbers
+from torch_alm._constraint.numbers import Number
+from torch_alm._constraint.observations import Observation
+from torch_alm._constraint.settings import beyond
 
 
-def project(multiplier: Number, *, is_equality: bool) -> Number:
-    """[lambda]_+; an equality's multiplier may have any sign."""
-    return multiplier if is_equality else numbers.positive(multiplier)
+def project(multiplier: Number, sense: str) -> Number:
+    """Return [lambda]_+; an equality's multiplier may have any sign."""
+    return multiplier if sense == "==" else numbers.positive(multiplier)
 
 
-class Tariff(NamedTuple):
-    """What a value is priced by."""
+class Penalty(NamedTuple):
+    """The penalty at one lambda, as a function of the value."""
 
     multiplier: Number
     alpha: Number
     mu: float
     sense: str
 
-    def of_entries(self, row: Tensor | None) -> "Tariff":
-        """That of some entries; without a row, of all."""
+    def of_entries(self, row: Tensor | None) -> "Penalty":
+        """Select the entries in `row`, or all if it is None."""
         if row is None:
             return self
         multiplier, alpha = (numbers.pick(n, row) for n in (self.multiplier, self.alpha))
-        return Tariff(multiplier, alpha, self.mu, self.sense)
+        return Penalty(multiplier, alpha, self.mu, self.sense)
 
-    def price(self, c: Number) -> Number:
-        """([lambda + mu c]_+^2 - lambda^2) / (2 mu), entry by entry; lambda c for mu = 0."""
+    def at(self, c: Number) -> Number:
+        """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu) per entry; lambda c for mu = 0."""
         multiplier, mu = self.multiplier, self.mu
         if isinstance(multiplier, Tensor) and isinstance(c, Tensor):
             multiplier = _like(multiplier, c)
@@ -45,23 +45,23 @@ class Tariff(NamedTuple):
         floor = -multiplier * multiplier / (2 * mu)
         return numbers.choose(multiplier + mu * c > 0, quadratic, floor)
 
-    def penalty(self, value: Tensor) -> Tensor:
-        """The price of a value that keeps its graph, summed."""
-        return torch.as_tensor(self.price(self._violation(value))).sum()
+    def of(self, value: Tensor) -> Tensor:
+        """Sum the penalties of a value, which keep its graph."""
+        return torch.as_tensor(self.at(self._violation(value))).sum()
 
     def tangent(self, value: Tensor, *, weight: Number, now: Observation) -> Tensor:
-        """The price of a value as `now` has it, and the gradient weight grad c; summed.
+        """Sum the penalties of a value as `now` has it, with the gradient weight grad c.
 
         Which weight is right may be known only from other steps and other ranks.
         """
         c = self._violation(value)
         if isinstance(weight, Tensor):
             weight = _like(weight, c)
-        at = beyond(self.alpha, self.sense, now.value, now.dtype)
-        return (weight * (c - c.detach()) + _like(self.price(at), c)).sum()
+        there = beyond(self.alpha, self.sense, now.value, now.dtype)
+        return (weight * (c - c.detach()) + _like(self.at(there), c)).sum()
 
     def _violation(self, value: Tensor) -> Tensor:
-        """c on the value's device, in float32 or wider; alpha as the value's own type has it."""
+        """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""
         alpha = numbers.rounded(self.alpha, value.dtype)
         value = value.to(torch.promote_types(value.dtype, torch.float32))
         if isinstance(alpha, Tensor):
@@ -70,5 +70,5 @@ class Tariff(NamedTuple):
 
 
 def _like(number: Number, c: Tensor) -> Tensor:
-    """In the type and on the device of c."""
+    """Convert to the type and the device of c."""
     return torch.as_tensor(number, dtype=c.dtype, device=c.device)
