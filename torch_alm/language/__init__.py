@@ -1,6 +1,6 @@
 """Language models as they are taught, asked and attacked.
 
-Models and tokenizers are passed in, so that torch is all this room imports. Rows are what `encode`
+Models and tokenizers are passed in, so that torch is all this package imports. Rows are what `encode`
 makes: `{"input_ids", "labels"}`, labels -100 where nothing is learned.
 """
 
