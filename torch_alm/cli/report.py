@@ -162,7 +162,7 @@ def lines(content: Content) -> list[Chart]:
     shown = (
         (measured, "forget", goal["alpha"]),
         ("Retain loss", "retain_loss", None),
-        ("λ, the price of forgetting too little", "lambda", None),
+        ("multiplier λ", "lambda", None),
     )
     return [Chart(t, [row[key] for row in trace], level, is_open) for t, key, level in shown]
 
