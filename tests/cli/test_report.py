@@ -525,7 +525,7 @@ def test_lines_are_those_of_the_trace_beside_the_level(kind: str, title: str) ->
     charts = report_module.lines({"trace": trace, "goal": goal})
     assert [list(chart.values) for chart in charts] == [[1, 4], [2, 5], [3, 6]]
     assert [chart.level for chart in charts] == [0.5, None, None]
-    titles = [title, "Retain loss", "λ, the price of forgetting too little"]
+    titles = [title, "Retain loss", "multiplier λ"]
     assert [chart.title for chart in charts] == titles
     assert all(list(chart.is_open) == [False, True] for chart in charts)
 
