@@ -21,9 +21,7 @@ from torch_alm._constraint.observations import Observation, mean
 from torch_alm._constraint.penalty import Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
 from torch_alm._constraint.state import unwinds
-from torch_alm._eager import eager
-from torch_alm._passes import is_rehearsal, is_running
-from torch_alm._undo import remember
+from torch_alm._guards import eager, is_first_pass, is_running, remember
 
 
 @final
@@ -200,7 +198,7 @@ class ALMConstraint(ConstraintBase):
         self._observe(Observation(number, float(share), row, found.dtype), value)
 
     def _observe(self, now: Observation, value: object = None) -> None:
-        if is_rehearsal(self._home):
+        if is_first_pass(self._home):
             return
         observed, waiting = self._observed, self._waiting
         observed.append(now)

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch_alm._constraint.hooks import Attachments
 from torch_alm._constraint.numbers import Numeric
 from torch_alm._constraint.status import STATUSES, with_stationarity
-from torch_alm._undo import remember
+from torch_alm._guards import remember
 from torch_alm.constraint import ALMConstraint
 
 

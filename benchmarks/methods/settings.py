@@ -159,7 +159,7 @@ LEVELS = "a number, never_seen, retrained, rate:SHARE (such as 0.95) or relative
 
 
 def is_level(alpha: float | str) -> bool:
-    """Whether this is a number, or a word that stands for one."""
+    """Tell whether this is a number, or a word that stands for one."""
     if not isinstance(alpha, str):
         return True
     word, _, share = alpha.partition(":")

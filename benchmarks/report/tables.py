@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from benchmarks import methods
 from benchmarks.report.results import Row
 
-REFERENCE_LABELS = {"original": "Original model", "retrained": "Retrained model"}
+REFERENCE_LABELS = {
+    "original": "Original model",
+    "retrained": "Retrained model",
+    methods.CONTROL: methods.label(methods.CONTROL),
+}
+"""The lines that methods are compared with: two models, and the control."""
 MISSING = "–"
 
 
@@ -81,7 +86,7 @@ class Line:
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is a model no method has touched."""
+        """Tell whether this is a model no method has touched."""
         return self.method in REFERENCE_LABELS
 
 
@@ -122,7 +127,7 @@ def cell(values: Iterable[float | None], column: Column) -> Cell:
 
 
 def without_deviations(table: Sequence[Line]) -> list[Line]:
-    """The means alone, where a terminal has no room for more."""
+    """The means alone, for a terminal, which is narrow."""
     return [Line(line.method, tuple(Cell(c.mean) for c in line.cells)) for line in table]
 
 
@@ -175,14 +180,24 @@ def markdown_table(
     return markdown(heads, body)
 
 
-def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is words, the others numbers."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]], others: str = "---:") -> str:
+    """A Markdown table; the first column is words, the others numbers unless `others` is `---`."""
+    rule = ["---", *[others] * (len(head) - 1)]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
 
 
+def spread(values: Iterable[float | None], digits: int, sign: str = "") -> str:
+    """Mean and standard deviation over seeds; a dash where one is missing."""
+    given = list(values)
+    found = [value for value in given if value is not None]
+    if not found or len(found) < len(given):
+        return MISSING
+    text = f"{statistics.fmean(found):{sign}.{digits}f}"
+    return f"{text} ± {statistics.stdev(found):.{digits}f}" if len(found) > 1 else text
+
+
 def statuses(rows: Sequence[Row]) -> str:
-    """How often each was a constraint's last word, most often first."""
+    """Count the last statuses of constraints, most often first."""
     words = [row["status"] for row in rows if row.get("status")]
     counts = sorted(((words.count(word), word) for word in set(words)), reverse=True)
     return ", ".join(f"{word} {count}" for count, word in counts) or MISSING

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_alm import _skips as skips
 from torch_alm._constraint.observations import Observations
-from torch_alm._gradients import local
+from torch_alm._optim.gradients import local
 
 MOVES = 16  # times that theta was seen to have moved on, or steps without any measurement
 ENTRIES = 64  # of a parameter, to look at

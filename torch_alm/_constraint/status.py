@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from torch_alm import _gradients as gradients
 from torch_alm._constraint import numbers
 from torch_alm._constraint.hooks import MOVES, PILE
 from torch_alm._constraint.numbers import Number
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.settings import Rule, Settings, is_met_everywhere
 from torch_alm._constraint.state import State
+from torch_alm._optim import gradients
 
 # Worst first: a group is as well as its worst member.
 STATUSES = (

@@ -80,7 +80,7 @@ def solve(
 
 
 def solved(library: type[Controller], every: int, steps: int) -> dict[str, Any]:
-    """How many problems are solved to 1e-3 and to 1e-5."""
+    """Count the problems that are solved to 1e-3 and to 1e-5."""
     found = {problem.name: solve(library, problem, every, steps) for problem in EASY}
     within = {
         tolerance: sum(max(pair) <= tolerance for pair in found.values())
@@ -132,7 +132,7 @@ def noise(library: type[Controller], steps: int) -> tuple[float, float]:
 
 
 def filtered_noise(steps: int) -> tuple[float, float, float]:
-    """The same for ours with a window and a dead-band; also the share of acting weights."""
+    """Measure `noise` for ours with a window and a dead-band; also the share of acting weights."""
     generator = random.Random(0)
     c = ALMConstraint(None, alpha=0.0, mu=1.0, every=50, filter=Mean(50, deadband=1.0))
     total, above, acting = 0.0, 0, 0
@@ -169,7 +169,7 @@ def survives_nan(library: type[Controller]) -> bool:
 
 
 def resumes(library: type[Controller], trials: int = 8) -> int:
-    """How many of the trials go on as if never stopped.
+    """Count the trials that go on as if never stopped.
 
     The peers step their multipliers with an optimizer, here with momentum, which is a state.
     """
@@ -334,7 +334,7 @@ def row(name: str, found: dict[str, Any]) -> str:
 def main() -> int:
     """Parse, compare, print, write."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="controllers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the steps: a smoke test")
     parser.add_argument(

@@ -94,7 +94,7 @@ def filtered(found: Mapping[str, Any]) -> str:
 
 
 def more_lines(more: Mapping[str, Any]) -> list[str]:
-    """How many of the further problems are solved, in a line per penalty."""
+    """Count the further problems that are solved, in a line per penalty."""
     runs = [name for name in next(iter(more.values())) if name != "scipy"]
     lines = []
     for name in runs:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from benchmarks.report.results import Row, read_lines
-from benchmarks.report.tables import MISSING, REFERENCE_LABELS, markdown, name_of, statuses
+from benchmarks.report.tables import REFERENCE_LABELS, markdown, name_of, spread, statuses
 from benchmarks.studies.evidence.plan import PLAN
 
 SPLITS = ("forget01", "forget05", "forget10")
@@ -32,7 +32,7 @@ COLUMNS: tuple[Column, ...] = (
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is recorded of every stage.
+    """The records of every stage.
 
     Attributes:
         lines: The results of each, by name.
@@ -48,7 +48,7 @@ class Recorded:
         return sorted(found, key=lambda row: row["seed"])
 
     def methods(self, stage: str) -> list[str]:
-        """Those that were run, in the order of the lines."""
+        """List the methods that were run, in the order of the lines."""
         return list(dict.fromkeys(row["method"] for row in self.lines.get(stage, [])))
 
 
@@ -59,15 +59,6 @@ def read(folder: Path, stages: Iterable[str]) -> Recorded:
         {name: read_lines(folder / name / "results.jsonl") for name in names},
         {name: read_lines(folder / name / "control.jsonl") for name in names},
     )
-
-
-def spread(values: Sequence[float | None], digits: int, sign: str = "") -> str:
-    """Mean and standard deviation over seeds."""
-    found = [v for v in values if v is not None]
-    if not found or len(found) < len(values):
-        return MISSING
-    text = f"{fmean(found):{sign}.{digits}f}"
-    return f"{text} ± {stdev(found):.{digits}f}" if len(found) > 1 else text
 
 
 def numbers(rows: Sequence[Row], key: str, digits: int) -> str:
@@ -132,7 +123,7 @@ SETS = (
 
 
 def gains(found: Recorded) -> str:
-    """What the controller adds to the words said of each set that is to be kept."""
+    """Table what the controller adds to the words said of each set that is to be kept."""
     head = ["method", "split and point", *(f"{title} ROUGE-L" for _, title in SETS)]
     lines = []
     for stage in (f"{split}-{point}" for split in SPLITS for point in POINTS):
@@ -178,7 +169,7 @@ def parts(found: Recorded) -> str:
 
 
 def thresholds(found: Recorded) -> str:
-    """What alpha does to the two methods that are asked."""
+    """Table what alpha does to the two methods that are asked."""
     stages = ["forget01-alpha-10", "forget01-alpha-20", "forget01-alpha-30"]
     stages += ["forget01-alpha-never_seen", "forget01-recommended"]
     extra: tuple[Column, ...] = (("forget_loss", "forget loss", 2), ("overshoot", "overshoot", 2))
@@ -252,7 +243,7 @@ def _under(found: Recorded, methods: Iterable[str], head: str, stages: Mapping[s
 
 
 def threshold(stage: str, rows: Sequence[Row]) -> str:
-    """What the constraint asked for, in words."""
+    """Say in words what the constraint asked for."""
     level = stage.rpartition("-")[2]
     if level == "recommended":
         return "half of the tokens certified"
@@ -262,7 +253,7 @@ def threshold(stage: str, rows: Sequence[Row]) -> str:
 
 
 def control(found: Recorded) -> str:
-    """How far lambda moved and how long the gate was open, of every method with a controller."""
+    """Table lambda's way and the open gate of every method with a controller."""
     head = ["method", "split", "highest λ", "last λ", "gate open", "first met at step"]
     head += ["closed for good by step", "status at the end"]
     lines = []
@@ -302,7 +293,7 @@ def cost(found: Recorded) -> str:
 
 
 def attacks(found: Recorded) -> str:
-    """What is left of forgetting after each attack: loss of the answers, and words of them said."""
+    """Table what each attack leaves of forgetting: loss of the answers, and words of them said."""
     stage = "forget01-attacks"
     tried = [pair for row in found.lines[stage] for pair in row["attacks"].items()]
     names = list(dict.fromkeys(name for name, seen in tried if "after" in seen))

@@ -1,4 +1,4 @@
-"""Tables and figures of `thresholds.py`, from the lines of its results."""
+"""Tables and figures of the thresholds, from the lines of its results."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def aimed(rows: Sequence[Row], target: str) -> list[Row]:
 
 
 def reached(rows: Sequence[Row]) -> tuple[int, float]:
-    """How many runs ended with the constraint met, and the mean utility of all."""
+    """Count the runs that ended with the constraint met, and take the mean utility of all."""
     met = sum(row.get("status") in MET for row in rows)
     return met, fmean([row.get("model_utility") or 0.0 for row in rows] or [0.0])
 
 
 def forgotten(rows: Sequence[Row]) -> int:
-    """How many runs left next to no answer word for word."""
+    """Count the runs that left next to no answer word for word."""
     return sum((row.get("forget_exact_match") or 0.0) <= FORGOTTEN for row in rows)
 
 
@@ -142,7 +142,7 @@ def report(rows: Sequence[Row], labels: dict[str, str], part: str) -> str:
 
 
 def table(rows: Sequence[Row], labels: dict[str, str]) -> str:
-    """What is kept at each learning rate, and what is forgotten over all of them."""
+    """Table what is kept at each learning rate, and what is forgotten over all of them."""
     rates = sorted({row["rate"] for row in rows if "rate" in row})
     kept = ("retain_exact_match", "retain exact") if _is_search(rows) else ("model_utility", "MU")
     head = ["", *(f"{kept[1]} at {rate:g}" for rate in rates), *(name for _, name, _ in NUMBERS)]
@@ -199,7 +199,7 @@ def choice(rows: Sequence[Row]) -> str | None:
 
 
 def forgets(rows: Sequence[Row], retrained: float | None) -> bool:
-    """Whether every learning rate forgets, in the mean over its seeds."""
+    """Tell whether every learning rate forgets, in the mean over its seeds."""
     if retrained is None or any(row.get("failed") for row in rows):
         return False
     exact, auc = (_worst(rows, key, max) for key in ("forget_exact_match", "min_k_auc"))

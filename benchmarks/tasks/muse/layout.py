@@ -36,7 +36,7 @@ LAYOUT = Layout(
         "min_k_auc": True,
         "forget_loss": True,
     },
-    glance=("retain_probability", "retain_answer_probability"),
+    quick_eval=("retain_probability", "retain_answer_probability"),
     reproduced="forget_answer_probability",
     limit="knowmem_f",
     caption=(

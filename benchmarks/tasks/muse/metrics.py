@@ -54,7 +54,7 @@ def rouge_l_f(text: str, reference: str) -> float:
 def verbatim_memory(
     model: Any, tokenizer: Any, extracts: Sequence[Extract], batch_size: int = 16
 ) -> list[Answer]:
-    """What the model writes after each prompt, and its ROUGE with the true continuation.
+    """Let the model go on after each prompt, and take its ROUGE with the true continuation.
 
     Greedy, 128 new tokens. The reference is the first 128 ids of the continuation, BOS among them.
 
@@ -71,7 +71,7 @@ def verbatim_memory(
 
 
 def knowledge_memory(model: Any, tokenizer: Any, quiz: Quiz, batch_size: int = 16) -> list[Answer]:
-    """What the model answers to each question after the shots, and its ROUGE with the truth.
+    """Let the model answer each question after the shots, and take its ROUGE with the truth.
 
     Greedy, 32 new tokens, cut at the first of `STOPS`.
 

@@ -35,7 +35,7 @@ QUICK_COUNT, QUICK_CHARACTERS = 6, 600
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to unlearn, and from which model."""
+    """Add the options of what to unlearn, and from which model."""
     add = parser.add_argument
     add("--data", type=Path, metavar="PATH", help="folder of MUSE's JSON files")
     add("--hub", action="store_true", help="MUSE from the hub; the default with --model")
@@ -84,7 +84,7 @@ class Muse(LanguageBenchmark):
 
     @property
     def is_real(self) -> bool:
-        """Whether these are MUSE's own texts."""
+        """Tell whether these are MUSE's own texts."""
         return self.data.name == "muse"
 
     @property
@@ -146,7 +146,7 @@ class Muse(LanguageBenchmark):
         ]
         return Evaluation(numbers | self.text_losses(model), rows)
 
-    def glance(self, model: nn.Module) -> dict[str, float | None]:
+    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
         numbers = self.text_losses(model)
         kept = numbers["retain_loss"]
         quizzes = {"forget": self.data.forget_quiz, "retain": self.data.retain_quiz}
@@ -162,7 +162,7 @@ class Muse(LanguageBenchmark):
         return {name: fmean(losses(model, rows[:LOOKED_AT], pad)) for name, rows in corpora.items()}
 
     def auc(self, model: nn.Module) -> float:
-        """How well Min-40 % tells unseen texts from forget texts, in MUSE's orientation."""
+        """Measure how well Min-40 % tells unseen texts from forget texts, in MUSE's orientation."""
         members, strangers = (
             metrics.min_k_scores(model, self.tokenizer, texts)
             for texts in (self.data.members, self.data.strangers)

@@ -54,7 +54,7 @@ def evaluate(
     tau: float = 0.1,
     k: float = 0.4,
 ) -> Evaluation:
-    """Scores a causal language model on the forget, retain and neighbour questions.
+    """Score a causal language model on the forget, retain and neighbour questions.
 
     The keys of `numbers` are `summary.summarise`'s. Each row has `subset`, `index`, `question`,
     `reference`, `generation`, `rouge`, `loss`, `probability`, `normalised_probability`,

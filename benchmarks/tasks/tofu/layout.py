@@ -76,7 +76,7 @@ LAYOUT = Layout(
         "certificate": True,
         "forget_truth_ratio": True,
     },
-    glance=("retain_probability", "real_authors_probability", "world_facts_probability"),
+    quick_eval=("retain_probability", "real_authors_probability", "world_facts_probability"),
     reproduced="forget_exact_match",
     # an answer given word for word has ROUGE 1
     bounded=frozenset({"forget_rouge"}),

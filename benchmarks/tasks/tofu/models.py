@@ -67,7 +67,7 @@ def load_or_train(
 def questions_and_answers(
     data: TofuData, recipe: Recipe, *, without_forget: bool = False
 ) -> Lesson:
-    """What the original model of TOFU learns, or the one that never sees the forget set."""
+    """Make the lesson of TOFU's original model, or of the one that never sees the forget set."""
     examples = data.without_forget if without_forget else data.full
     return Lesson(
         name=f"{data.name}-{'retrained' if without_forget else 'original'}",
@@ -78,7 +78,7 @@ def questions_and_answers(
 
 
 def texts(data: TofuData, recipe: Recipe) -> Iterator[str]:
-    """What the tokenizer is made from; the original and the retrained model share it.
+    """Yield the texts of the tokenizer, which the original and the retrained model share.
 
     Byte pairs can spell anything: the training pairs will do, and the original model is the same
     for every split. Words must be listed, those of the evaluation too.

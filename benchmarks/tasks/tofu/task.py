@@ -26,8 +26,8 @@ from benchmarks.tasks.tofu.summary import truth_ratios
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
 
-GLANCE = 40
-"""Questions of each set that a glance looks at."""
+QUICK_EVAL = 40
+"""Questions of each set in a quick evaluation."""
 
 QUICK = Recipe("bpe", 1000, 2, 64, 4, Schedule(epochs=2, batch_size=24, lr=5e-3))
 SETS = ("forget_eval", "retain_eval", "real_authors", "world_facts", "holdout")
@@ -42,7 +42,7 @@ QUICK_QUESTIONS = 8
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to unlearn, and from which model."""
+    """Add the options of what to unlearn, and from which model."""
     add = parser.add_argument
     add("--data", type=Path, metavar="PATH", help="folder of TOFU's JSON-lines files")
     add("--split", default="forget01", choices=sorted(SPLITS), help="how much to forget")
@@ -149,7 +149,7 @@ class Tofu(LanguageBenchmark):
         )
 
     def recipe(self) -> Recipe:
-        """How a model is trained from scratch, as wide as was asked for."""
+        """Choose the recipe of a model trained from scratch, as wide as was asked for."""
         shortened = self.options.quick and self.data.name == "tofu"
         recipe = QUICK if shortened else RECIPES[self.data.name]
         width = self.given.width
@@ -170,8 +170,8 @@ class Tofu(LanguageBenchmark):
         found = self._evaluate(model, limit=QUICK_QUESTIONS if shortened else None)
         return Evaluation(found.numbers, found.rows)
 
-    def glance(self, model: nn.Module) -> dict[str, float | None]:
-        return self._evaluate(model, limit=GLANCE, generations=False).numbers
+    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
+        return self._evaluate(model, limit=QUICK_EVAL, generations=False).numbers
 
     def _evaluate(
         self, model: nn.Module, *, generations: bool = True, limit: int | None = None

@@ -14,7 +14,7 @@ DEFAULT_LENGTH = 2048  # lm-eval's, for a model that does not say how much it ca
 
 
 class Answer(NamedTuple):
-    """What a model says to a question: log-likelihoods of the four letters, in nats."""
+    """An answer to a question: log-likelihoods of the four letters, in nats."""
 
     log_likelihoods: tuple[float, ...]
 

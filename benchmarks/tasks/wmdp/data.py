@@ -190,7 +190,7 @@ def _whole(value: Any) -> int:
 
 
 def _placed(where: str, make: Callable[[], T]) -> T:
-    """What is made of a row; an error says where the row is."""
+    """Make something of a row; an error says where the row is."""
     try:
         return make()
     except ValueError as error:

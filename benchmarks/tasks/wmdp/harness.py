@@ -1,4 +1,4 @@
-"""The same accuracies through lm-evaluation-harness, whose numbers the literature reports."""
+"""Accuracies through lm-evaluation-harness, whose numbers the literature reports."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LISTED = "".join(f"{letter}. {{{{choices[{i}]}}}}\n" for i, letter in enumerate(
 
 
 def is_installed() -> bool:
-    """Whether lm-evaluation-harness is there."""
+    """Tell whether lm-evaluation-harness is there."""
     return find_spec("lm_eval") is not None
 
 
 def answers(
     model: Any, tokenizer: Any, questions: Sequence[Question], batch_size: int = 16
 ) -> list[Answer]:
-    """As `choices.answers`, asked by lm-evaluation-harness from files of our own, offline.
+    """Answer as `choices.answers` does, through lm-evaluation-harness with files of our own.
 
     Args:
         model: A causal language model of transformers.

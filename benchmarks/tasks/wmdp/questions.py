@@ -45,7 +45,7 @@ class Question:
 
 
 def description(subject: str) -> str:
-    """What stands above a question."""
+    """Introduce a question by its subject."""
     return f"{PREAMBLE} {subject}.\n\n"
 
 

@@ -29,8 +29,8 @@ from benchmarks.tasks.wmdp.questions import LETTERS, PREAMBLE, Question
 from torch_alm.language import Row, pairs
 
 FIRST_RUN = "rmu,rmu+alm,sharp_min_max,relearning_resilient,blur,dual_adamw,dual_adamw+alm,saul"
-GLANCE = 40
-"""Questions of each set that a glance looks at."""
+QUICK_EVAL = 40
+"""Questions of each set in a quick evaluation."""
 
 QUICK_QUESTIONS = 8
 """Questions of each real set that `--quick` asks."""
@@ -45,7 +45,7 @@ RECIPES = {
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to unlearn, from which model, and what of it is trained."""
+    """Add the options of what to unlearn, from which model, and what of it is trained."""
     add = parser.add_argument
     add("--data", type=Path, metavar="DIR", help="folder of WMDP's *_questions.json")
     add("--mmlu", type=Path, metavar="DIR", help="folder of MMLU's CSV files")
@@ -179,8 +179,8 @@ class Wmdp(LanguageBenchmark):
         asked = harness.answers if self.scorer == "lm-eval" else choices.answers
         return self._evaluate(model, asked, self.given.questions or shortened)
 
-    def glance(self, model: nn.Module) -> dict[str, float | None]:
-        return self._evaluate(model, choices.answers, GLANCE).numbers
+    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
+        return self._evaluate(model, choices.answers, QUICK_EVAL).numbers
 
     def _evaluate(self, model: nn.Module, ask: Any, limit: int | None) -> Evaluation:
         sets = {topic.key: topic.questions[:limit] for topic in self.data.topics}

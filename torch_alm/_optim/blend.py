@@ -6,9 +6,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from torch_alm import _aliases as aliases
-from torch_alm import _gradients as gradients
-from torch_alm._interrupts import Call
+from torch_alm._guards import Call
+from torch_alm._optim import aliases, gradients, shards
 
 
 class Blend:
@@ -30,27 +29,26 @@ class Blend:
     @torch.no_grad()
     def __init__(self, params: Iterable[Tensor], scale: float) -> None:
         owners = {id(t): (t, p) for p in params for t in [gradients.local(p)]}
-        aliases.check([t for t, _ in owners.values()], 'DualOptimizer(scale="step")')
-        theta = aliases.apart([t for t, _ in owners.values()])
+        theta = [t for t, _ in owners.values()]
+        if gradients.share_memory(theta):
+            aliases.check(theta, 'DualOptimizer(scale="step")')
+            theta = aliases.apart(theta)
         self.scale, self.is_refused = scale, False
         self._moves = [(t, t.clone(), owners[id(t)][1]) for t in theta]
 
     def calls(self) -> list[Call]:
-        """Look at where theta would be, then go there or back, one tensor at a time."""
+        """List the calls that look at where theta would be, then go there or back, one by one."""
         return [self._look, *(partial(self._put, t, start) for t, start, _ in self._moves)]
 
     def _look(self) -> None:
-        """Over all ranks: a factor up to 1 leads nowhere that the step itself did not."""
+        """Refuse, over all ranks; a factor up to 1 leads nowhere that the step itself did not."""
         if 0 <= self.scale <= 1:
             return
-        beyond: dict[object, list[tuple[Tensor, Tensor]]] = {}
-        for t, start, p in self._moves:
-            flag = self._target(t, start).isfinite().logical_not().any().float()
-            beyond.setdefault(gradients.kind(p), []).append((flag, p))
-        counts = [
-            gradients.over_shards(torch.stack([flag for flag, _ in group]).sum(), group[0][1])
-            for group in beyond.values()
-        ]
+        counts: list[Tensor] = []
+        for group in gradients.alike(self._moves, lambda move: move[2]):
+            flags = [~self._target(t, start).isfinite().all() for t, start, _ in group]
+            count, like = torch.stack(flags).float().sum(), group[0][2]
+            counts.append(shards.reduced(count, like) if gradients.is_sharded(like) else count)
         self.is_refused = any(count.item() > 0 for count in counts)
 
     def _put(self, t: Tensor, start: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Whether a checkpoint belongs to an optimizer: asked before anything is loaded.
+"""Checks that a checkpoint belongs to an optimizer, before anything is loaded.
 
 torch matches moments to parameters by position and looks at nothing else. What is refused here
 would go wrong for certain; a checkpoint that the optimizer can go on with is never refused.
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._twin import fresh_state
+from torch_alm._optim.fresh import fresh_state
 
 
 def check(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> None:
@@ -37,7 +37,7 @@ def _is_torch_like(state_dict: Mapping[str, Any]) -> bool:
 
 
 def _check_format(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> None:
-    """Optimizers around others may have a format of their own, which only they can judge."""
+    """Accept the formats of optimizers around others, which only they can judge."""
     if _is_torch_like(base.state_dict()):
         raise ValueError(
             f"{owner} has no param_groups or no state but {sorted(map(str, state_dict))}; nothing "
@@ -68,13 +68,13 @@ def _check_names(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> 
 
 
 def _unwrapped(name: str) -> list[str]:
-    """A name without what `torch.compile`, DDP, FSDP and checkpointed layers put into it."""
+    """Leave out what `torch.compile`, DDP, FSDP and checkpointed layers put into a name."""
     wrappers = {"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
     return [part for part in name.split(".") if part not in wrappers]
 
 
 def _check_shapes(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> None:
-    """Factored, projected and quantised moments have shapes that only the optimizer can tell."""
+    """Ask the optimizer for shapes that only it can tell: of factored and quantised moments."""
     for p, settings, odd in _smallest(_oddly_shaped(base, state_dict)):
         here = _asked(base, p, settings)
         for name, moment in odd.items():
@@ -90,7 +90,7 @@ Odd = tuple[Tensor, Mapping[str, Any], dict[str, Tensor]]
 
 
 def _oddly_shaped(base: Optimizer, state_dict: Mapping[str, Any]) -> Iterator[Odd]:
-    """Parameters, settings, and those moments that have another shape than their parameter."""
+    """Find parameters, settings, and those moments that have another shape than their parameter."""
     for saved, here in zip(state_dict["param_groups"], base.param_groups, strict=True):
         settings = {name: value for name, value in saved.items() if name != "params"}
         for index, p in zip(saved["params"], here["params"], strict=True):
@@ -105,7 +105,7 @@ def _oddly_shaped(base: Optimizer, state_dict: Mapping[str, Any]) -> Iterator[Od
 
 
 def _smallest(found: Iterator[Odd]) -> list[Odd]:
-    """Of those with as many dimensions and the same moments, the smallest: one costs least."""
+    """Choose the smallest of those with as many dimensions and the same moments: it costs least."""
     chosen: dict[object, Odd] = {}
     for each in found:
         p, _, odd = each
@@ -116,7 +116,7 @@ def _smallest(found: Iterator[Odd]) -> list[Odd]:
 
 
 def _asked(base: Optimizer, p: Tensor, settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state this optimizer would make; nothing if it cannot be asked."""
+    """Find the state this optimizer would make; nothing if it cannot be asked."""
     try:
         return fresh_state(base, p, settings)
     except Exception:  # somebody else's code, with a gradient of 0; loading it may well do
@@ -124,7 +124,7 @@ def _asked(base: Optimizer, p: Tensor, settings: Mapping[str, Any]) -> Mapping[s
 
 
 def _differs(own: object, moment: Tensor, p: Tensor) -> bool:
-    """Whether another parameter must have made it: here its shape is p's, or 1 where factored.
+    """Tell whether another parameter must have made it: here its shape is p's, or 1 where factored.
 
     Any other shape comes of a rank or a block size, which may change while training.
     """

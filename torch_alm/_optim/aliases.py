@@ -13,8 +13,6 @@ def place(tensor: Tensor) -> Hashable:
 
 def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Leave out tensors that lie where an earlier one does."""
-    if _are_apart(tensors):
-        return list(tensors)
     return list({place(t): t for t in reversed(tensors)}.values())[::-1]
 
 
@@ -25,8 +23,6 @@ def check(tensors: Sequence[Tensor], owner: str) -> None:
         tensors: those of this process.
         owner: the call to name.
     """
-    if _are_apart(tensors):
-        return
     filled = sorted((t for t in tensors if t.numel()), key=lambda t: (_storage(t), _extent(t)))
     for one, other in pairwise(filled):
         overlaps = _storage(one) == _storage(other) and _extent(other)[0] < _extent(one)[1]
@@ -38,17 +34,12 @@ def check(tensors: Sequence[Tensor], owner: str) -> None:
             )
 
 
-def _are_apart(tensors: Sequence[Tensor]) -> bool:
-    """Tell cheaply what is true of nearly all models."""
-    return len({*map(_storage, tensors)}) == len(tensors)
-
-
 def _storage(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and the one after its last."""
+    """Locate a tensor in its storage: its first byte, and the one after its last."""
     span = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     begin = int(tensor.storage_offset()) * tensor.element_size()
     return begin, begin + (span + 1) * tensor.element_size()

@@ -1,4 +1,4 @@
-"""States an optimizer would make, asked of a twin: the optimizer itself takes no step.
+"""States an optimizer would make, asked of a copy: the optimizer itself takes no step.
 
 A step is the only way to learn them, and nothing of it can be taken back with certainty: step
 counts may stand in groups or attributes, and weight decay need not depend on the rate.
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from torch_alm import _gradients as gradients
-from torch_alm import _wrapper as wrapper
-from torch_alm._passes import RandomState
-from torch_alm._steps import step_of
+from torch_alm._optim import gradients
+from torch_alm._optim.gradients import parameters
+from torch_alm._optim.objective import RandomState, innermost
+from torch_alm._optim.steps import step_of
 
 
 def fresh_state(
     optimizer: Optimizer, p: Tensor, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The state after a first step with a gradient of 0, taken by a twin with a copy of p alone.
+    """Find the state after a first step with a gradient of 0, taken by a copy that has p alone.
 
     Args:
         optimizer: the one to ask, or one around it; neither it nor the random state changes.
@@ -37,19 +37,19 @@ def fresh_state(
 
     Cost: that of a step of p alone; a copy of p, its gradient and its state.
     """
-    optimizer = wrapper.innermost(optimizer)
+    optimizer = innermost(optimizer)
     stand_in = nn.Parameter(p.detach().clone())
     gradients.put([stand_in], [torch.zeros_like(stand_in)])
-    twin = _twin(optimizer, p, stand_in, settings or {})
+    alone = _copied_with(optimizer, p, stand_in, settings or {})
     with _random_state_kept(p):
-        for call in step_of(twin):
+        for call in step_of(alone):
             call()
-    return twin.state[stand_in]
+    return alone.state[stand_in]
 
 
 @contextmanager
 def _random_state_kept(p: Tensor) -> Iterator[None]:
-    """torch's, Python's, and NumPy's where somebody has imported it."""
+    """Keep torch's, Python's, and NumPy's where somebody has imported it."""
     numpy = sys.modules.get("numpy")
     drawn, python_drawn = RandomState([p]), random.getstate()
     numpy_drawn = None if numpy is None else numpy.random.get_state()
@@ -62,14 +62,12 @@ def _random_state_kept(p: Tensor) -> Iterator[None]:
             numpy.random.set_state(numpy_drawn)
 
 
-def _twin(
+def _copied_with(
     optimizer: Optimizer, p: Tensor, stand_in: Tensor, settings: Mapping[str, Any]
 ) -> Optimizer:
-    """A copy that has one group of one parameter, no states, and no reference to what moves."""
+    """Copy with one group of one parameter, no states, and no reference to what moves."""
     # What is in the memo already is not copied: other parameters become empty ones.
-    memo: dict[int, Any] = {
-        id(q): nn.Parameter(torch.empty(0)) for q in wrapper.parameters(optimizer)
-    }
+    memo: dict[int, Any] = {id(q): nn.Parameter(torch.empty(0)) for q in parameters(optimizer)}
     memo[id(p)] = stand_in
     group = next(g for g in optimizer.param_groups if any(q is p for q in g["params"]))
     alone = copy.deepcopy({**group, **settings, "params": [p]}, memo)
@@ -78,8 +76,8 @@ def _twin(
 
 
 def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
-    """All attributes (torch's own copies drop most) but hooks and a scheduler's patch of `step`."""
-    twin = memo[id(optimizer)] = object.__new__(type(optimizer))
+    """Copy all attributes (torch's own copies drop most) but hooks and a scheduler's patch."""
+    copied = memo[id(optimizer)] = object.__new__(type(optimizer))
     memo[id(optimizer.state)] = defaultdict(dict)
     attributes = vars(optimizer)
     for part in attributes.values():
@@ -87,7 +85,7 @@ def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
             _copied(part, memo)
     for name, value in attributes.items():
         if name.endswith("_hooks"):
-            vars(twin)[name] = OrderedDict()
+            vars(copied)[name] = OrderedDict()
         elif name != "step":
-            vars(twin)[name] = copy.deepcopy(value, memo)
-    return twin
+            vars(copied)[name] = copy.deepcopy(value, memo)
+    return copied

@@ -8,13 +8,23 @@ resume, and no device waits for it.
 """
 
 from functools import lru_cache
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+Rounding: TypeAlias = Literal["nearest", "stochastic"]
+
 # How many bits of a float32 the narrower type lacks.
 DROPPED = {torch.bfloat16: 16, torch.float16: 13}
 CACHED = 262_144
+
+
+def check_rounding(value: Any, name: str) -> Rounding:  # noqa: ANN401
+    """Return one of the two words, or raise a `ValueError`."""
+    if value not in ("nearest", "stochastic"):
+        raise ValueError(f'{name} is {value!r}; it is "nearest" or "stochastic".')
+    return value
 
 
 class Noise:
@@ -30,7 +40,7 @@ class Noise:
         self._calls = 0
 
     def rounded(self, values: Tensor, dtype: torch.dtype) -> Tensor:
-        """`values`, a float32 tensor that is overwritten, rounded to what `dtype` can hold.
+        """Round `values`, a float32 tensor that is overwritten, to what `dtype` can hold.
 
         Below the normal range of float16 (6e-5) rounding is partly to the nearest.
 
@@ -46,7 +56,7 @@ class Noise:
 
 
 def _pattern(values: Tensor) -> Tensor:
-    """Hashed numbers, one per entry; those of a block are kept."""
+    """Hash a number for each entry; those of a block are kept."""
     size, device = values.numel(), values.device
     is_plain = type(values) is Tensor  # a fake one's would be kept for the next, which is not
     if is_plain and device.type == "cpu" and size <= CACHED:

@@ -1,10 +1,10 @@
-"""How a model is held while it unlearns: what is trained, in which numbers, what is recomputed."""
+"""The setup of a model that unlearns: what is trained, in which numbers, what is recomputed."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -16,8 +16,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class Holding:
-    r"""What costs memory, and how much.
+class ModelSetup:
+    r"""Choices that cost or save memory.
 
     Attributes:
         parameters: Regular expression that the whole name of a trained parameter matches. `all`
@@ -48,8 +48,8 @@ class Holding:
             )
 
 
-def add_holding_arguments(parser: argparse.ArgumentParser, parameters: str = "all") -> None:
-    """The options of `Holding`."""
+def add_setup_arguments(parser: argparse.ArgumentParser, parameters: str = "all") -> None:
+    """The options of `ModelSetup`."""
     add = parser.add_argument_group("memory").add_argument
     trained = "what is trained: a regular expression of whole names, or all, rmu, below"
     add("--parameters", default=parameters, metavar="REGEX", help=trained)
@@ -61,14 +61,12 @@ def add_holding_arguments(parser: argparse.ArgumentParser, parameters: str = "al
     add("--memory-limit", type=float, metavar="GB", help=limit)
 
 
-def holding(given: argparse.Namespace) -> Holding:
+def model_setup(given: argparse.Namespace) -> ModelSetup:
     """The parsed options."""
-    return Holding(
-        given.parameters, given.lora, given.dtype, given.trained_dtype, given.checkpointing
-    )
+    return ModelSetup(**{field.name: getattr(given, field.name) for field in fields(ModelSetup)})
 
 
-def hold(model: Any, how: Holding) -> Any:
+def set_up(model: Any, how: ModelSetup) -> Any:
     """The model, ready to train: the parameters chosen, cast, and wrapped as asked.
 
     Args:
