@@ -24,14 +24,15 @@ from transformers.utils import logging
 
 from tests.cli.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report
 from torch_alm.cli import unlearn as unlearn_module
+from torch_alm.cli.closing import content_of
 from torch_alm.cli.goal import Goal, goal_of
 from torch_alm.cli.methods import METHODS, Rates
 from torch_alm.cli.models import Place, load, place, quiet
 from torch_alm.cli.options import parser
 from torch_alm.cli.refusal import Refusal
-from torch_alm.cli.training import postfix
+from torch_alm.cli.settings import settings_of
+from torch_alm.cli.training import Training, postfix
 from torch_alm.cli.unfinished import Unfinished
-from torch_alm.cli.unlearn import Training, content_of, settings_of
 from torch_alm.language import encode, pairs, read_answers
 
 FAST = ("--lr", "5e-3", "--rho", "1e-2", "--batch-size", 3)

@@ -61,6 +61,9 @@ class Method(ABC):
     needs_reference: ClassVar[bool] = False
     """Whether batches carry `reference_nll`, what the original model says to them."""
 
+    optimizers: ClassVar[int] = 1
+    """How many AdamW states there are."""
+
     def __init__(
         self, model: LanguageModel, goal: Goal, rates: Rates, autocast: Callable[[], Any]
     ) -> None:
@@ -100,6 +103,8 @@ class Method(ABC):
 
 class Dual(Method):
     """Dual AdamW with the controller: a state for each side (SAUL, section 4.3)."""
+
+    optimizers = 2
 
     def make_optimizer(self) -> DualOptimizer:
         """Both sides at the same weights."""

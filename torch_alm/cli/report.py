@@ -4,8 +4,8 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import jinja2
@@ -14,6 +14,7 @@ from torch_alm.cli import charts
 from torch_alm.cli.charts import Chart
 from torch_alm.cli.measuring import MEMBERSHIP, ROWS, Shown
 from torch_alm.cli.models import described
+from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.writing import write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
@@ -34,10 +35,11 @@ WORST = ("where", "rouge", "verbatim", "loss")
 ATTACK_COLUMNS = ("loss", "rouge", "exact_match", "extraction_strength")
 
 
-def publish(folder: Path, content: Content) -> None:
+def publish(output: Output, content: Content) -> None:
     """Write both reports."""
-    write_json(folder / "report.json", content)
-    write_text(folder / "report.html", html(content))
+    write_json(output.folder / "report.json", content, output.announce)
+    write_text(output.folder / "report.html", html(content), output.announce)
+    output.note(*REPORTS)
 
 
 def run_of(begun: datetime, device: str) -> dict[str, Any]:
@@ -57,11 +59,6 @@ def versions() -> dict[str, str]:
 
 def html(content: Content) -> str:
     """The whole page: no script, and nothing fetched from anywhere."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("torch_alm.cli", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
     run = content["run"]
     settings = {
         "date": run["date"],
@@ -70,24 +67,34 @@ def html(content: Content) -> str:
         "device": run["device"],
         "versions": _listed(content["versions"]),
     }
-    return environment.get_template("report.html.j2").render(
-        title=content["title"],
-        subtitle=content["subtitle"],
-        verdict=verdict(content),
-        worst=worst(content),
-        notes=content["notes"],
-        table=table(content["models"]),
-        attacks=[attack_table(each) for each in content["attacks"]],
-        charts=lines(content),
-        answers=answers(content["models"]),
-        settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
-        width=charts.WIDTH,
-        height=charts.HEIGHT,
-        left=charts.LEFT,
-        right=charts.RIGHT,
-        top=charts.TOP,
-        bottom=charts.BOTTOM,
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            title=content["title"],
+            subtitle=content["subtitle"],
+            verdict=verdict(content),
+            worst=worst(content),
+            notes=content["notes"],
+            table=table(content["models"]),
+            attacks=[attack_table(each) for each in content["attacks"]],
+            charts=lines(content),
+            answers=answers(content["models"]),
+            settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
+            width=charts.WIDTH,
+            height=charts.HEIGHT,
+            left=charts.LEFT,
+            right=charts.RIGHT,
+            top=charts.TOP,
+            bottom=charts.BOTTOM,
+        )
     )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    loader = jinja2.PackageLoader("torch_alm.cli", "")
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
 
 
 def verdict(content: Content) -> dict[str, str] | None:
