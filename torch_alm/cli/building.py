@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
+from torch_alm.cli.adapters import with_adapters
 from torch_alm.cli.goal import Goal
 from torch_alm.cli.guide import Guide, spread
 from torch_alm.cli.loading import Loaded
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS, Rates
-from torch_alm.cli.models import with_lora
 from torch_alm.cli.training import Training
 from torch_alm.cli.verdict import COST_LOSS, evidence_of, judge
 from torch_alm.language import LanguageModel, pad_id
@@ -21,12 +21,12 @@ LR, LORA_LR = 1e-5, 1e-4  # where a run begins whose rate was not given
 
 
 def trained(settings: Mapping[str, Any], loaded: Loaded) -> LanguageModel:
-    """The model whose weights shall move: with `--lora` those of new adapters alone.
+    """The model whose weights shall move: with `--lora` those of adapters alone.
 
-    The loaded model has the adapters from then on; they change nothing before the first step.
+    The loaded model has them from then on; new ones change nothing before the first step.
     """
     torch.manual_seed(settings["seed"])
-    return with_lora(loaded.model) if settings["lora"] else loaded.model
+    return with_adapters(settings, loaded) if settings["lora"] else loaded.model
 
 
 def training_of(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_alm.cli import report
+from torch_alm.cli.adapters import save_merged
 from torch_alm.cli.goal import Goal
 from torch_alm.cli.loading import Files, Loaded, load_for
 from torch_alm.cli.measuring import measure, worst
@@ -27,12 +28,16 @@ def save_model(
     it takes its name. A model has the dtype that the original was stored in, adapters float32.
     """
     dtype = stored_dtype(given.model)
+    model, tokenizer = training.method.model, loaded.tokenizer
 
     def fill(draft: Path) -> dict[str, Any]:
-        model = training.method.model
-        with quiet(), nullcontext() if given.lora else stored_as(model, dtype):
-            model.save_pretrained(draft)
-            loaded.tokenizer.save_pretrained(draft)
+        with quiet():
+            if given.merge:
+                save_merged(model, tokenizer, draft, dtype)
+            else:
+                with nullcontext() if given.lora else stored_as(model, dtype):
+                    model.save_pretrained(draft)
+                tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
         saved = load_for(given, str(draft), found)
         return measure(saved.model, saved.tokenizer, saved.first(given.rows), "after")

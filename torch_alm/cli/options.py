@@ -97,7 +97,14 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add("--max-retain-loss", type=_positive, metavar="X", help=told)
     told = "go on though the model does not say the forget answers; no goal counts as met then"
     add("--anyway", action="store_true", help=told)
-    add("--lora", action="store_true", help="train adapters only, and save them")
+    told = "train adapters only, and save them; those of the model, if it has some"
+    add("--lora", action="store_true", help=told)
+    told = "rank of new adapters; default: 16"
+    add("--lora-rank", type=_at_least(1), metavar="N", help=told)
+    told = "layers that get adapters, such as q_proj,v_proj; default: all-linear"
+    add("--lora-targets", type=_names, metavar="NAMES", help=told)
+    told = "save a plain model, with the adapters merged into it"
+    add("--merge", action="store_true", help=told)
     length = verb.add_mutually_exclusive_group()
     told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
     told += "through goes on"
@@ -179,6 +186,13 @@ def _columns(text: str) -> dict[str, str]:
             "Did you mean question=prompt,answer=output?"
         )
     return found
+
+
+def _names(text: str) -> str:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name. Did you mean q_proj,v_proj?")
+    return ",".join(sorted(names))
 
 
 def _share(text: str) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 from torch_alm.cli.methods import BETAS
 from torch_alm.cli.sources import records_of
 
-FOLLOWED = ("method", "lora", "steps", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
+LORA = ("lora", "lora_rank", "lora_targets", "merge")
+FOLLOWED = ("method", *LORA, "steps", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
 READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precision")
 ASKED = ("template", "system", "columns")
 

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from torch_alm.cli import report
+from torch_alm.cli.adapters import check_asked
 from torch_alm.cli.building import guide_of, trained, training_of
 from torch_alm.cli.closing import content_of, save_model
 from torch_alm.cli.goal import Goal, beyond_knowledge, check_goal, goal_of, with_unseen_words
@@ -15,7 +16,7 @@ from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Files, Loaded, load_for, read_files
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS
-from torch_alm.cli.models import is_adapter, stored_dtype
+from torch_alm.cli.models import stored_dtype
 from torch_alm.cli.output import MODEL, REPORTS, Output
 from torch_alm.cli.redaction import redacted
 from torch_alm.cli.refusal import Refusal, Unwritten
@@ -67,6 +68,7 @@ def begun(given: argparse.Namespace, say: Say) -> Run:
     """Everything up to the first step, or to where an earlier run stands."""
     now = datetime.now(timezone.utc)
     check_goal(given.alpha, given.certify)
+    check_asked(given)
     found = read_files(given)
     settings = settings_of(given)
     output, unfinished = Output(given.output, (MODEL, *REPORTS)), Unfinished(given.output)
@@ -99,8 +101,8 @@ def _measured(
         Refusal: the model says too little of what it shall forget; or the result could not be
             saved, or not be used.
     """
-    _check_adapters(given)
-    saved = saved_bytes(model, None if given.lora else stored_dtype(given.model))
+    saves_adapters = given.lora and not given.merge
+    saved = saved_bytes(model, None if saves_adapters else stored_dtype(given.model))
     check_space(given.output, state_bytes(model, METHODS[given.method]), saved)
     say("Measuring the model as it is.")
     measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "before")
@@ -113,16 +115,6 @@ def _measured(
     )
     goal = with_unseen_words(goal, measured["numbers"].get("holdout"))
     return {"measured": measured, "known_before": known, "goal": asdict(goal)}
-
-
-def _check_adapters(given: argparse.Namespace) -> None:
-    """Refuse adapters on adapters: other tools load only one of the two, and what went returns."""
-    if given.lora and is_adapter(given.model):
-        raise Refusal(
-            f"--model {given.model} holds adapters, and those of --lora would have to be loaded on "
-            "top of them; most tools load one and leave out the other, and what was forgotten "
-            "comes back. Did you mean to leave out --lora? The whole model is saved then."
-        )
 
 
 def _take_up(run: Run, say: Say) -> None:
