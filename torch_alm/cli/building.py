@@ -12,6 +12,8 @@ from torch_alm.cli.guide import Guide, spread
 from torch_alm.cli.loading import Loaded
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS, Rates
+from torch_alm.cli.models import quiet
+from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.training import Training
 from torch_alm.cli.verdict import COST_LOSS, evidence_of, judge
 from torch_alm.language import LanguageModel, pad_id
@@ -20,13 +22,38 @@ STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is mo
 LR, LORA_LR = 1e-5, 1e-4  # where a run begins whose rate was not given
 
 
-def trained(settings: Mapping[str, Any], loaded: Loaded) -> LanguageModel:
+def trained(
+    settings: Mapping[str, Any], loaded: Loaded, *, recomputes: bool = False
+) -> LanguageModel:
     """The model whose weights shall move: with `--lora` those of adapters alone.
 
     The loaded model has them from then on; new ones change nothing before the first step.
+
+    Args:
+        settings: of the run.
+        loaded: the model and its rows.
+        recomputes: whether its layers are computed a second time in the backward pass, so that
+            what is between them need not be kept.
     """
     torch.manual_seed(settings["seed"])
+    if recomputes:
+        check_recomputing(loaded.model)
+        with quiet():  # it is to be called otherwise one day, and cannot yet in transformers 4
+            loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     return with_adapters(settings, loaded) if settings["lora"] else loaded.model
+
+
+def check_recomputing(model: LanguageModel) -> None:
+    """Refuse a model that cannot recompute its layers in the backward pass.
+
+    Raises:
+        Refusal: it cannot.
+    """
+    if not model.supports_gradient_checkpointing:
+        raise Refusal(
+            f"--gradient-checkpointing, and {type(model).__name__} cannot compute its layers a "
+            "second time. Did you mean --accumulate, with a smaller --batch-size?"
+        )
 
 
 def training_of(
@@ -37,9 +64,11 @@ def training_of(
     lr = settings["lr"] or (LORA_LR if settings["lora"] else LR)
     rates = Rates(lr, settings["rho"], settings["mu"], settings["beta"] or 0.0)
     method = METHODS[settings["method"]](model, goal, rates, loaded.place.context())
-    size, steps, epochs = (settings[name] for name in ("batch_size", "steps", "epochs"))
+    size, accumulate = settings["batch_size"], settings["accumulate"]
+    steps, epochs = settings["steps"], settings["epochs"]
     if steps is None and epochs is None:
-        steps = max(STEPS, EPOCHS * Training.per_epoch(len(loaded.rows("forget")), size))
+        per_epoch = Training.per_epoch(len(loaded.rows("forget")), size * accumulate)
+        steps = max(STEPS, EPOCHS * per_epoch)
     return Training(
         method,
         loaded.rows("forget"),
@@ -48,6 +77,7 @@ def training_of(
         epochs=epochs or 0,
         batch_size=size,
         seed=settings["seed"],
+        accumulate=accumulate,
         steps=steps,
     )
 

@@ -68,8 +68,10 @@ def teller(given: argparse.Namespace) -> Callable[[str], None]:
 def in_json(given: argparse.Namespace, result: Result) -> str:
     """The result as one line of JSON: numbers and the verdict, but nobody's text."""
     if result.content is None:
-        outcome = "refused" if result.code == REFUSED else "stopped"
+        other = "stopped" if result.plan is None else "planned"
+        outcome = "refused" if result.code == REFUSED else other
         found: dict[str, Any] = {"outcome": outcome, "code": result.code, "text": result.told}
+        found |= {} if result.plan is None else {"plan": result.plan}
     else:
         found = report.summary(result.content)
     return json.dumps(finite({**found, "output": str(given.output)}), ensure_ascii=False)

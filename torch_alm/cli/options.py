@@ -80,7 +80,7 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--max-length", type=_at_least(8), default=512, metavar="N", help=told)
     told = "most retain and holdout rows to measure; to attack: most forget rows"
     add("--rows", type=_at_least(1), default=200, metavar="N", help=told)
-    add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind per step")
+    add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind at once")
     add("--seed", type=_seed, default=0, metavar="N", help="of the order of the rows")
 
 
@@ -105,6 +105,12 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add("--lora-targets", type=_names, metavar="NAMES", help=told)
     told = "save a plain model, with the adapters merged into it"
     add("--merge", action="store_true", help=told)
+    told = "passes per step: the step of one batch so many times as large, a part at a time"
+    add("--accumulate", type=_at_least(1), default=1, metavar="N", help=told)
+    told = "compute layers a second time in the backward pass, and keep less in memory"
+    add("--gradient-checkpointing", action="store_true", help=told)
+    told = "say what would be done, and what memory and time it would take; write nothing"
+    add("--dry-run", action="store_true", help=told)
     length = verb.add_mutually_exclusive_group()
     told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
     told += "through goes on"

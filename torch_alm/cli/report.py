@@ -21,11 +21,15 @@ Content: TypeAlias = Mapping[str, Any]
 
 
 class Result(NamedTuple):
-    """How a verb ended: its exit code, what its report says (if there is one), and a last line."""
+    """How a verb ended: its exit code, what its report says (if there is one), and a last line.
+
+    A dry run has a plan in place of a report.
+    """
 
     code: int
     content: Content | None
     told: str
+    plan: Content | None = None
 
 
 ANSWERS = 20  # shown per set; report.json has them all

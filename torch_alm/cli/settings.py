@@ -9,7 +9,8 @@ from torch_alm.cli.methods import BETAS
 from torch_alm.cli.sources import records_of
 
 LORA = ("lora", "lora_rank", "lora_targets", "merge")
-FOLLOWED = ("method", *LORA, "steps", "epochs", "lr", "rho", "mu", "beta", "alpha", "certify")
+RATES = ("lr", "rho", "mu", "beta")
+FOLLOWED = ("method", *LORA, "accumulate", "steps", "epochs", *RATES, "alpha", "certify")
 READ = ("model", "max_length", "rows", "batch_size", "seed", "device", "precision")
 ASKED = ("template", "system", "columns")
 

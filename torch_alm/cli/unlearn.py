@@ -18,6 +18,8 @@ from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS
 from torch_alm.cli.models import stored_dtype
 from torch_alm.cli.output import MODEL, REPORTS, Output
+from torch_alm.cli.plan import plan_of
+from torch_alm.cli.plan import told as plan_told
 from torch_alm.cli.redaction import redacted
 from torch_alm.cli.refusal import Refusal, Unwritten
 from torch_alm.cli.report import Result
@@ -47,9 +49,27 @@ class Run:
     note: str | None
 
 
+@dataclass(frozen=True)
+class Ready:
+    """What a run needs before anything is measured."""
+
+    found: Files
+    settings: dict[str, Any]
+    output: Output
+    unfinished: Unfinished
+    is_new: bool
+    loaded: Loaded
+    model: LanguageModel
+    saved: int
+
+
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
-    run = begun(given, say)
+    now = datetime.now(timezone.utc)
+    ready = prepared(given)
+    if given.dry_run:
+        return planned(given, ready)
+    run = begun(given, ready, now, say)
     _take_up(run, say)
     try:
         run.training.run(given.method, run.keeper.autosave, given.save_every)
@@ -64,46 +84,67 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         return _stopped(run.keeper)
 
 
-def begun(given: argparse.Namespace, say: Say) -> Run:
-    """Everything up to the first step, or to where an earlier run stands."""
-    now = datetime.now(timezone.utc)
+def prepared(given: argparse.Namespace) -> Ready:
+    """Read and check everything that was given; writes nothing.
+
+    Raises:
+        Refusal: any of it cannot be used, or the result could not be saved.
+    """
     check_goal(given.alpha, given.certify)
     check_asked(given)
     found = read_files(given)
     settings = settings_of(given)
     output, unfinished = Output(given.output, (MODEL, *REPORTS)), Unfinished(given.output)
-    earlier = unfinished.claim(settings, force=given.force)
-    output.check([given.model], force=given.force or earlier is not None)
+    is_new = unfinished.claim(settings, force=given.force) is None
+    output.check([given.model], force=given.force or not is_new)
     loaded = load_for(given, given.model, found, lora=given.lora)
     settings["weights"] = fingerprint(loaded.model)
-    model = trained(settings, loaded)
-    if earlier is None:
-        start = _measured(given, loaded, model, say)
-        unfinished.begin(settings, start)
+    model = trained(settings, loaded, recomputes=given.gradient_checkpointing)
+    saves_adapters = given.lora and not given.merge
+    saved = saved_bytes(model, None if saves_adapters else stored_dtype(given.model))
+    if is_new:
+        check_space(given.output, state_bytes(model, METHODS[given.method]), saved)
+    return Ready(found, settings, output, unfinished, is_new, loaded, model, saved)
+
+
+def planned(given: argparse.Namespace, ready: Ready) -> Result:
+    """What the run would do and take, for a dry run."""
+    loaded = ready.loaded
+    goal = goal_of(
+        given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
+    )
+    training = training_of(ready.settings, loaded, ready.model, goal)
+    plan = plan_of(training, ready.saved)
+    told = plan_told(plan, given.method, given.lr, f"{goal.alpha:.4g} {goal.unit} ({goal.source})")
+    more = "" if ready.is_new else " The run that stands there would go on."
+    return Result(0, None, f"{told}\n\nA dry run: nothing was written.{more}", plan)
+
+
+def begun(given: argparse.Namespace, ready: Ready, now: datetime, say: Say) -> Run:
+    """Everything up to the first step, or to where an earlier run stands."""
+    loaded, unfinished = ready.loaded, ready.unfinished
+    if ready.is_new:
+        start = _measured(given, loaded, say)
+        unfinished.begin(ready.settings, start)
     else:
-        start = unfinished.check_same(settings)["before"]
+        start = unfinished.check_same(ready.settings)["before"]
     goal = Goal(**start["goal"])
     say(f"Forgetting until {goal.alpha:.4g} {goal.unit} ({goal.source}).")
     if (note := beyond_knowledge(goal, loaded.model)) is not None:
         say(note)
-    training = training_of(settings, loaded, model, goal)
+    training = training_of(ready.settings, loaded, ready.model, goal)
     training.guide = guide_of(given, training, loaded, start)
     keeper = Keeper(unfinished, training)
+    found, settings, output = ready.found, ready.settings, ready.output
     return Run(given, found, settings, output, loaded, training, keeper, start, now, note)
 
 
-def _measured(
-    given: argparse.Namespace, loaded: Loaded, model: LanguageModel, say: Say
-) -> dict[str, Any]:
+def _measured(given: argparse.Namespace, loaded: Loaded, say: Say) -> dict[str, Any]:
     """The model and the level as they are.
 
     Raises:
-        Refusal: the model says too little of what it shall forget; or the result could not be
-            saved, or not be used.
+        Refusal: the model says too little of what it shall forget.
     """
-    saves_adapters = given.lora and not given.merge
-    saved = saved_bytes(model, None if saves_adapters else stored_dtype(given.model))
-    check_space(given.output, state_bytes(model, METHODS[given.method]), saved)
     say("Measuring the model as it is.")
     measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "before")
     known = is_known(
