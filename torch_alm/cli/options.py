@@ -78,13 +78,17 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
     told = "most tokens of a row; a longer answer or text is several rows"
     add("--max-length", type=_at_least(8), default=512, metavar="N", help=told)
-    told = "most retain and holdout rows to measure; to attack: most forget rows"
-    add("--rows", type=_at_least(1), default=200, metavar="N", help=told)
     add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind at once")
     add("--seed", type=_seed, default=0, metavar="N", help="of the order of the rows")
 
 
+def _add_measured(verb: argparse.ArgumentParser) -> None:
+    told = "most retain and holdout rows to measure"
+    verb.add_argument("--rows", type=_at_least(1), default=200, metavar="N", help=told)
+
+
 def _add_unlearn(verb: argparse.ArgumentParser) -> None:
+    _add_measured(verb)
     add = verb.add_argument
     add("--method", default="saul", choices=METHODS, help="how to forget")
     level = verb.add_mutually_exclusive_group()
@@ -128,11 +132,14 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:
+    _add_measured(verb)
     verb.add_argument("--original", metavar="M", help="a second model to compare with")
 
 
 def _add_attack(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
+    told = "most forget rows to ask; default: all"
+    add("--rows", type=_at_least(1), metavar="N", help=told)
     add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
     told = "the forget questions in other words, with the same answers"
     add("--paraphrases", type=Path, metavar="FILE", help=told)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jinja2
 
-from torch_alm.cli import charts
+from torch_alm.cli import charts, dots, returning
 from torch_alm.cli.charts import Chart
 from torch_alm.cli.measuring import MEMBERSHIP, ROWS, Shown
 from torch_alm.cli.models import described
@@ -36,7 +36,22 @@ ANSWERS = 20  # shown per set; report.json has them all
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
 SETS = {"forget": "Forget", "retain": "Retain", "holdout": "Never seen"}
 WORST = ("where", "rouge", "verbatim", "loss")
-ATTACK_COLUMNS = ("loss", "rouge", "exact_match", "extraction_strength")
+TONES = {
+    "met": "met",
+    "met at a cost": "costly",
+    "not met": "missed",
+    "nothing comes back": "met",
+    "not compared": "costly",
+    "comes back": "missed",
+    "not attacked": "costly",
+}
+# One model has room for more of them than two side by side
+ATTACKED = {
+    "rouge": "words",
+    "exact_match": "word for word",
+    "loss": "loss",
+    "extraction_strength": "once begun",
+}
 
 
 def publish(output: Output, content: Content) -> None:
@@ -63,7 +78,7 @@ def versions() -> dict[str, str]:
 
 def html(content: Content) -> str:
     """The whole page: no script, and nothing fetched from anywhere."""
-    run = content["run"]
+    run, attacks = content["run"], content["attacks"]
     settings = {
         "date": run["date"],
         "duration": str(timedelta(seconds=round(run["seconds"]))),
@@ -81,7 +96,9 @@ def html(content: Content) -> str:
             worst=worst(content),
             notes=content["notes"],
             table=table(content["models"]),
-            attacks=[attack_table(each) for each in content["attacks"]],
+            attacks=attacks and attack_table(attacks, [*ATTACKED][: 5 - len(attacks)]),
+            figure=attacks and dots.figure(attacks),
+            examples=attacks and returning.examples(attacks),
             charts=lines(content),
             answers=answers(content["models"]),
             settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
@@ -106,9 +123,8 @@ def verdict(content: Content) -> dict[str, str] | None:
     found = content["verdict"]
     if found is None:
         return None
-    tones = {"met": "met", "met at a cost": "costly", "not met": "missed"}
     head, _, text = found["text"].partition(": ")
-    return {"head": head, "text": text, "cost": found["cost"], "tone": tones[found["outcome"]]}
+    return {"head": head, "text": text, "cost": found["cost"], "tone": TONES[found["outcome"]]}
 
 
 def worst(content: Content) -> list[dict[str, Any]]:
@@ -213,16 +229,26 @@ def _placed(rows: Iterable[Content]) -> dict[tuple[str, int], Content]:
     return found
 
 
-def attack_table(attacked: Content) -> dict[str, Any]:
-    """Before and after every attack on one model."""
+def attack_table(attacks: Sequence[Content], measures: Iterable[str]) -> dict[str, Any]:
+    """Every attack with what was there before and after it, models side by side."""
+    names = [each["name"] for each in attacks] if len(attacks) > 1 else [""]
+    measures = [*measures]
+    columns = [f"{ATTACKED[key]}, {name}".rstrip(", ") for key in measures for name in names]
+    found = [{row["name"]: row for row in each["rows"]} for each in attacks]
+    rows = [
+        {
+            "name": told(row),
+            "cells": [_way(f.get(row["name"]), key) for key in measures for f in found],
+        }
+        for row in attacks[0]["rows"]
+    ]
+    return {"columns": columns, "rows": rows}
 
-    def cells(row: Content) -> list[str]:
-        sides = row["before"], row["after"]
-        return [" → ".join(cell(s[key], ROWS[key]) for s in sides) for key in ATTACK_COLUMNS]
 
-    rows = [{"name": told(row), "cells": cells(row)} for row in attacked["rows"]]
-    names = ("loss", "ROUGE-L", "word for word", "follows once begun")
-    return {"name": attacked["name"], "columns": names, "rows": rows}
+def _way(row: Content | None, key: str) -> str:
+    """From before to after."""
+    sides = () if row is None else (row["before"], row["after"])
+    return " → ".join(cell(side[key], ROWS[key]) for side in sides) or "–"
 
 
 def told(row: Content) -> str:
@@ -242,13 +268,25 @@ def terminal(content: Content) -> str:
         for part in found["parts"]:
             out.append(part["name"])
             out += [_row("  " + row["name"], row["cells"]) for row in part["rows"]]
-    for each in map(attack_table, content["attacks"]):
-        out += ["", _narrow(each["name"], ("loss", "ROUGE-L", "exact", "once begun"))]
-        out += [_narrow("  " + row["name"], row["cells"]) for row in each["rows"]]
+    if content["attacks"]:
+        out += ["", *_came_back(content["attacks"])]
     if (told := verdict(content)) is not None:
+        first = [f"{told['head']}: {told['text']}", told["cost"]]
         lines = (f"{row['share']} {row['where'].rpartition(', ')[2]}" for row in worst(content))
-        out += [f"{told['head']}: {told['text']}", told["cost"], f"Said most: {', '.join(lines)}."]
+        most = ", ".join(lines)
+        out += [*filter(None, first), *([f"Said most: {most}."] if most else [])]
     return "\n".join(out)
+
+
+def _came_back(attacks: Sequence[Content]) -> Iterable[str]:
+    """A table of at most four columns."""
+    measures = [*ATTACKED] if len(attacks) == 1 else ["rouge", "loss"]
+    found = attack_table(attacks, measures)
+    names = (name.replace("word for word", "exact") for name in found["columns"])
+    short = [name.replace("compared", "other") for name in names]
+    yield _narrow("", short)
+    for row in found["rows"]:
+        yield _narrow(row["name"], row["cells"])
 
 
 def _row(name: str, cells: Iterable[str]) -> str:
@@ -257,7 +295,7 @@ def _row(name: str, cells: Iterable[str]) -> str:
 
 def _narrow(name: str, cells: Iterable[str]) -> str:
     short = (each.replace(" %", "%").replace(" → ", "→") for each in cells)
-    return f"{name:<28}" + "".join(f"{each:>12}" for each in short)
+    return f"{name:<24}" + "".join(f"{each:>14}" for each in short)
 
 
 def _listed(found: Mapping[str, str]) -> str:
