@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-WIDTH, LEFT, RIGHT, TOP, ROW, LINE = 480, 14, 22, 8, 30, 14
+WIDTH, LEFT, RIGHT, TOP, ROW, LINE = 480, 26, 34, 8, 30, 14
 
 
 class Dot(NamedTuple):
