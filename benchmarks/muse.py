@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.muse_task import Muse, add_data_arguments, load_data
-from benchmarks.script import run_script
+from benchmarks.engine.script import run_script
+from benchmarks.tasks.muse.task import Muse, add_data_arguments, load_data
 
 
 def main(argv: Sequence[str] | None = None) -> int:

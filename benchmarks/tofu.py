@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.script import run_script
-from benchmarks.tofu_task import Tofu, add_data_arguments, load_data
+from benchmarks.engine.script import run_script
+from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,11 +7,18 @@ import pytest
 import torch
 from torch.optim import SGD, Adam
 
-from tests import slsqp
-from tests.problems import EASY, Problem, Solution, constrained, solve, vector
+from benchmarks.studies.controllers import slsqp
+from benchmarks.studies.controllers.problems import (
+    EASY,
+    Problem,
+    Solution,
+    constrained,
+    solve,
+    vector,
+)
 from torch_alm import ALMConstraint, PenaltyGrowth
 
-# These settle within 1,500 steps. `benchmarks/controllers.py` runs all, for the full 4,000.
+# These settle within 1,500 steps. `benchmarks/studies/controllers` runs all, for the full 4,000.
 SETTLED = {
     *("HS11", "HS12", "HS14", "HS22", "HS28", "HS35", "HS43", "HS48", "HS51", "HS65", "HS76"),
     *("QP", "line"),

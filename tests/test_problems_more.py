@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from tests import slsqp
-from tests.problems import EASY, Problem
-from tests.problems_more import MORE
+from benchmarks.studies.controllers import slsqp
+from benchmarks.studies.controllers.problems import EASY, Problem
+from benchmarks.studies.controllers.problems_more import MORE
 
 # From the published start SLSQP ends in another local optimum, or nowhere.
 ELSEWHERE = {"HS16", "HS33", "HS61"}

@@ -30,9 +30,7 @@ from torch_alm._control.release import Release
 from torch_alm._control.settings import RULES
 from torch_alm._control.shapes import Index, entries, joint, shaped
 from torch_alm._control.terms import Policy, Sense
-from torch_alm._eager import eager
-from torch_alm._passes import is_rehearsal, is_running
-from torch_alm._undo import remember
+from torch_alm._guards import eager, is_first_pass, is_running, remember
 
 
 @final
@@ -275,7 +273,7 @@ class ALMConstraint(terms.Terms):
         self._observe(Observation(number, float(share), row, found.dtype), value)
 
     def _observe(self, now: Observation, value: object = None) -> None:
-        if is_rehearsal(self._home):
+        if is_first_pass(self._home):
             return
         observed = self._observed
         observed.append(now)

@@ -12,7 +12,7 @@ from torch_alm._control.attachment import Attachments
 from torch_alm._control.best import Best, OnBest, better
 from torch_alm._control.numbers import Numeric, single
 from torch_alm._control.observations import mean_of_numbers
-from torch_alm._undo import remember
+from torch_alm._guards import remember
 from torch_alm.constraint import ALMConstraint
 
 

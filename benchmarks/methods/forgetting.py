@@ -7,8 +7,8 @@ from functools import partial
 
 from torch import Tensor
 
-from benchmarks.data.batches import IGNORE
 from benchmarks.methods.settings import Settings
+from torch_alm.language import IGNORE
 from torch_alm.measures import (
     answer_nll,
     certified_failure_of_logits,
@@ -32,7 +32,7 @@ def check_attainable(settings: Settings) -> None:
         if isinstance(getattr(settings, name), str):
             raise ValueError(
                 f"{name} is the word {getattr(settings, name)!r}, and a controller compares with a "
-                "number. Did you mean to resolve it first (`benchmarks/levels.py`)?"
+                "number. Did you mean to resolve it first (`benchmarks/engine/levels.py`)?"
             )
     if settings.measure in ("level_share", *FAILURES) and float(settings.alpha) > 1:
         raise ValueError(

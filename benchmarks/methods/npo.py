@@ -9,7 +9,7 @@ from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward
 from benchmarks.methods.registry import register
 from benchmarks.methods.settings import Settings
-from benchmarks.sharing import frozen
+from benchmarks.methods.sharing import frozen
 from torch_alm import ALMConstraint
 from torch_alm.measures import npo_of_logits, sequence_nll, token_nll_of_logits
 

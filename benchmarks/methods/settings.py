@@ -41,8 +41,8 @@ class Settings:
         level: Nats per answer token at which an answer counts as forgotten in `level_share`; a
             number or a word, as for alpha.
         alpha: Level the measure has to reach: nats per answer token, or a share. Or a word that
-            becomes a number before the run (`benchmarks/levels.py`): `never_seen`, `retrained`,
-            `rate:SHARE`; with RMU's losses, `relative:SHARE` of c^2/d.
+            becomes a number before the run (`benchmarks/engine/levels.py`): `never_seen`,
+            `retrained`, `rate:SHARE`; with RMU's losses, `relative:SHARE` of c^2/d.
         mu: Penalty parameter and dual step size of the controller; 0 freezes the multiplier.
         multiplier: lambda_0, the multiplier to start from.
         scale: Where lambda+ acts in methods with two states: on the gradient, or on the finished
@@ -156,7 +156,7 @@ LEVELS = "a number, never_seen, retrained, rate:SHARE (such as 0.95) or relative
 
 
 def is_level(alpha: float | str) -> bool:
-    """Whether this is a number, or a word that stands for one."""
+    """Tell whether this is a number, or a word that stands for one."""
     if not isinstance(alpha, str):
         return True
     word, _, share = alpha.partition(":")

@@ -1,4 +1,4 @@
-"""What a step costs beside one of Dual AdamW, as `benchmarks/cost.py` found it."""
+"""What a step costs beside one of Dual AdamW, as `benchmarks/studies/cost` found it."""
 
 from __future__ import annotations
 

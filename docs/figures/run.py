@@ -13,7 +13,7 @@ RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "for
 
 
 def recorded() -> dict[str, Any]:
-    """The run, as `benchmarks/record_trace.py` kept it."""
+    """The run, as `docs/record_trace.py` kept it."""
     return json.loads(RECORDED.read_text())
 
 

@@ -10,16 +10,16 @@ import datasets
 import pytest
 
 from benchmarks import methods, muse
-from benchmarks.data.batches import collate
-from benchmarks.data.passages import build_passages
-from benchmarks.layouts.muse import NUMBERS
+from benchmarks.engine.models import load_pretrained
 from benchmarks.methods import Settings
-from benchmarks.models import load_pretrained
-from benchmarks.results import ResultsFolder
-from tests.benchmarks.test_muse_data import tables, write_muse
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.muse.layout import NUMBERS
+from benchmarks.tasks.muse.passages import build_passages
+from tests.benchmarks.tasks.muse.test_data import tables, write_muse
+from torch_alm.language import collate
 
 SCRIPT = Path(muse.__file__)
-QUICK = ("--quick", "--alpha", "3")
+QUICK = ("--quick", "--no-control", "--alpha", "3")
 METHODS = ("dual_adamw+alm", "saul")
 
 
@@ -146,6 +146,7 @@ def test_a_named_model_is_measured_with_the_published_constant(
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     model = str(next(cache.glob("passages-quick-*-original-*")))
     short = ["--epochs", "1", "--lr", "1e-3", "--quick", "--block", "128", "--methods", "saul"]
+    short += ["--no-control"]
     where = ["--output", str(tmp_path), "--corpus", "books", "--model", model]
     assert muse.main([*where, *short]) == 0
     rows = ResultsFolder(tmp_path).rows()
@@ -186,6 +187,7 @@ def test_a_small_model_is_trained_on_real_news(tmp_path: Path) -> None:
         pytest.skip("MUSE's files are not beside the repository")
     retain = ["--retain", str(real / "privleak" / "retain.json")]
     arguments = ["--data", str(real), *retain, "--quick", "--methods", "saul", "--epochs", "1"]
+    arguments += ["--no-control"]
     folders = ["--output", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
     assert muse.main([*arguments, *folders]) == 0
     rows = ResultsFolder(tmp_path / "out").rows()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.controllers_table import markdown, more_lines
-from benchmarks.results import ResultsFolder
-from benchmarks.thresholds_report import page
+from benchmarks.report.results import ResultsFolder
+from benchmarks.studies.controllers.table import markdown, more_lines
+from benchmarks.studies.thresholds.report import page
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 CONTROLLERS = json.loads((RESULTS / "controllers.json").read_text())

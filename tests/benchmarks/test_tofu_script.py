@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import tofu, tofu_task
-from benchmarks.data.world import build_world
-from benchmarks.results import ResultsFolder
-from benchmarks.scratch import build_tokenizer, questions_and_answers, small_llama
-from benchmarks.tofu_task import asked
+from benchmarks import tofu
+from benchmarks.engine.scratch import build_tokenizer, small_llama
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.tofu import task as tofu_task
+from benchmarks.tasks.tofu.models import questions_and_answers
+from benchmarks.tasks.tofu.task import asked
+from benchmarks.tasks.tofu.world import build_world
 
 SCRIPT = Path(tofu.__file__)
 
@@ -38,17 +40,19 @@ def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_ends_with_a_table_of_every_method(finished: Path) -> None:
     shown = (finished.parent / "stdout").read_text()
-    for name in ("Original model", "Retrained model", "Single AdamW", "Dual AdamW + ALM", "SAUL"):
+    for name in ("Original model", "Retrained model", "Retain side alone", "Single AdamW", "SAUL"):
         assert name in shown
+    assert "The control" in shown
     assert "runs: 100%" in (finished.parent / "stderr").read_text()
 
 
 def test_results_have_every_number_of_the_table(finished: Path) -> None:
-    from benchmarks.layouts.tofu import NUMBERS
+    from benchmarks.tasks.tofu.layout import NUMBERS
 
     rows = ResultsFolder(finished).rows()
     assert [row["method"] for row in rows] == [
-        "original", "retrained", "single_adamw", "dual_adamw", "dual_adamw+alm", "saul",
+        "original", "retrained", "retain_only",
+        "single_adamw", "dual_adamw", "dual_adamw+alm", "saul",
     ]  # fmt: skip
     for row in rows:
         assert row["seed"] == 0
@@ -76,7 +80,7 @@ def test_files_a_reader_expects(finished: Path) -> None:
 def test_another_seed_in_the_same_folder_only_adds(finished: Path, cache: Path) -> None:
     before = (finished / "results.jsonl").read_bytes()
     arguments = ["--quick", "--output", str(finished), "--cache", str(cache)]
-    assert tofu.main([*arguments, "--methods", "dual_adamw", "--seed", "1"]) == 0
+    assert tofu.main([*arguments, "--methods", "dual_adamw", "--seed", "1", "--no-control"]) == 0
     after = (finished / "results.jsonl").read_bytes()
     assert after.startswith(before)
     assert after.count(b"\n") == before.count(b"\n") + 1
@@ -124,6 +128,7 @@ def test_a_local_model_unlearns_from_data_files(
     model = next(cache.glob("world-quick-*original*"))
     arguments = ["--data", str(tmp_path / "data"), "--model", str(model), "--retain-authors", "1"]
     short = ["--methods", "saul", "--epochs", "1", "--batch-size", "4", "--quick", "--lr", "1e-3"]
+    short += ["--no-control"]
     assert tofu.main([*arguments, *short, "--output", str(tmp_path / "out")]) == 0
     rows = ResultsFolder(tmp_path / "out").rows()
     assert [row["method"] for row in rows] == ["original", "saul"]
@@ -139,6 +144,7 @@ def test_a_small_model_is_trained_on_real_data(tmp_path: Path) -> None:
     if not real.is_dir():
         pytest.skip("TOFU's files are not beside the repository")
     arguments = ["--data", str(real), "--quick", "--methods", "dual_adamw+alm", "--epochs", "1"]
+    arguments += ["--no-control"]
     folders = ["--output", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
     assert tofu.main([*arguments, *folders]) == 0
     rows = ResultsFolder(tmp_path / "out").rows()
@@ -147,7 +153,7 @@ def test_a_small_model_is_trained_on_real_data(tmp_path: Path) -> None:
 
 def write_tofu(folder: Path) -> None:
     """A data folder in TOFU's format: forty facts to keep, eight to forget."""
-    from benchmarks.data.world import build_world
+    from benchmarks.tasks.tofu.world import build_world
 
     world = build_world(quick=True)
     tables = {

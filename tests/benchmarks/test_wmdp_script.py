@@ -1,21 +1,19 @@
 """`benchmarks/wmdp.py` as a user starts it."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import wmdp
-from benchmarks.data.lore import build_lore
-from benchmarks.results import ResultsFolder
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.wmdp.lore import build_lore
 
 # The tiny model has shorter hidden states than the other: again c is three times their length, mu a
 # tenth of d/c^2, and alpha a level that 48 steps reach.
 QUICK = [
     *("--quick", "--epochs", "24", "--set", "coefficient=80", "--set", "retain_weight=30"),
-    *("--mu", "7.5e-4", "--alpha", "relative:0.3"),
+    *("--mu", "7.5e-4", "--alpha", "relative:0.3", "--no-control"),
 ]
 CONTROLLED = ("rmu+alm", "saul")
 METHODS = ("rmu", *CONTROLLED)
@@ -28,12 +26,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A quick run of three methods, in a process of its own as a user's is."""
+    """A quick run of three methods."""
     output = tmp_path_factory.mktemp("run") / "out"
-    script = Path(wmdp.__file__)
     arguments = [*QUICK, "--output", str(output), "--cache", str(cache)]
-    command = [sys.executable, str(script), *arguments, "--methods", ",".join(METHODS)]
-    subprocess.run(command, check=True, cwd=script.parents[1], capture_output=True)
+    assert wmdp.main([*arguments, "--methods", ",".join(METHODS)]) == 0
     return output
 
 
@@ -115,7 +111,16 @@ def test_a_local_model_unlearns_from_data_files(
     assert finished.exists()
     model = next(cache.glob("lore-quick-original*"))
     arguments = ["--model", str(model), *write_wmdp(tmp_path / "data"), "--scorer", "own"]
-    low = ["--dtype", "bfloat16", "--checkpointing", "--batches", "1", "--questions", "4"]
+    low = [
+        "--no-control",
+        "--dtype",
+        "bfloat16",
+        "--checkpointing",
+        "--batches",
+        "1",
+        "--questions",
+        "4",
+    ]
     run = ["--methods", "rmu,saul", "--output", str(tmp_path / "out")]
     assert wmdp.main([*arguments, *low, *run]) == 0
     rows = ResultsFolder(tmp_path / "out").rows()

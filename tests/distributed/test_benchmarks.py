@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import ranks as benchmark_ranks
+from benchmarks.engine import ranks as benchmark_ranks
+from benchmarks.engine.runner import begin, run, unlearn
 from benchmarks.methods import Settings
 from benchmarks.methods.rmu import TopicBatch
-from benchmarks.results import read_lines
-from benchmarks.runner import begin, run, unlearn
-from tests.benchmarks.test_methods_rmu import SETTINGS, Wide
+from benchmarks.report.results import read_lines
+from tests.benchmarks.methods.test_methods_rmu import SETTINGS, Wide
 from tests.benchmarks.toy import Batch, batch, flat
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
 from tests.distributed.ranks import Ranks

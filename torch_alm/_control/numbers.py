@@ -7,7 +7,6 @@ floats.
 import math
 import operator
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import torch
@@ -67,16 +66,12 @@ def rounded(value: Number, dtype: torch.dtype | None) -> Number:
     """
     if dtype is None or dtype == torch.float64 or not dtype.is_floating_point:
         return value
-    if not isinstance(value, Tensor):
-        return _rounded(value, dtype)
-    found = value.to(dtype).double()
-    return torch.where(found.isfinite(), found, value)
-
-
-@lru_cache(maxsize=64)
-def _rounded(value: float, dtype: torch.dtype) -> float:
-    found = torch.tensor(value, dtype=torch.float64).to(dtype).item()
-    return found if math.isfinite(found) else value
+    if isinstance(value, Tensor):
+        found = value.to(dtype).double()
+        return torch.where(found.isfinite(), found, value)
+    # Never kept for the next call: under a mode without numbers (FakeTensorMode) it is not one.
+    number = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+    return number if math.isfinite(number) else value
 
 
 def shape(value: Number) -> torch.Size:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from torch_alm import _gradients as gradients
 from torch_alm._control import numbers
 from torch_alm._control.numbers import Number
+from torch_alm._optim import gradients
 
 
 def feasibility(c: Number, *, is_equality: bool) -> Number:

@@ -9,7 +9,7 @@ import weakref
 import torch
 from torch import Tensor
 
-from torch_alm._gradients import local
+from torch_alm._optim.gradients import local
 
 MOVES = 16  # times that theta was seen to have moved on, or steps without any measurement
 ENTRIES = 64  # of a parameter, to look at

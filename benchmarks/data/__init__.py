@@ -1,1 +1,0 @@
-"""Data of the benchmarks: the embedded world, TOFU, and batches of either."""

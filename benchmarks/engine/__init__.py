@@ -1,0 +1,1 @@
+"""Run any benchmark: options, models, batches, the loop, the search, and ranks."""

@@ -1,0 +1,84 @@
+"""Settings that a matched comparison may try: a method's own knobs, around its preset."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import Mapping
+
+from benchmarks.methods import Settings, is_controlled
+from benchmarks.methods.forgetting import check_attainable
+
+ALM = "+alm"
+Factors = Mapping[str, tuple[float, ...]]
+
+RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
+WEIGHTS = (0.1, 0.3, 1.0, 3.0)
+ALPHAS = (0.5, 0.75, 1.0, 1.5)
+
+# Factors on the preset's values. Every grid has the learning rate and one or two knobs more; with
+# the controller alpha takes the place of the fixed forget weight.
+KNOBS: dict[str, Factors] = {
+    "grad_ascent": {"epochs": (0.2, 0.5, 1.0, 2.0)},
+    "grad_diff": {"forget_weight": WEIGHTS},
+    "npo": {"beta": (0.5, 1.0, 2.0, 4.0), "forget_weight": WEIGHTS},
+    "simnpo": {"beta": (0.5, 1.0, 2.0, 4.0), "forget_weight": WEIGHTS},
+    "single_adamw": {"forget_weight": WEIGHTS},
+    "dual_adamw": {"forget_lr": (0.25, 0.5, 1.0, 2.0)},
+    "sharp_min_max": {"rho_forget": (0.1, 1.0, 10.0), "forget_weight": WEIGHTS},
+    "relearning_resilient": {"rho_forget": (0.1, 1.0, 10.0), "forget_weight": WEIGHTS},
+    "blur": {"forget_weight": WEIGHTS, "beta": (0.5, 1.0, 2.0, 4.0)},
+    "pdu": {"epsilon": (0.3, 1.0, 3.0), "retain_multiplier": (0.1, 0.3, 1.0)},
+    "rmu": {"coefficient": (0.5, 1.0, 2.0), "retain_weight": (0.3, 1.0, 3.0)},
+    "saul": {"rho_forget": (0.1, 1.0, 10.0)},
+    "saul_no_alm": {"rho_forget": (0.1, 1.0, 10.0), "forget_lr": (0.5, 1.0, 2.0)},
+    "saul_no_sam": {"rho_retain": (0.1, 1.0, 10.0)},
+    "saul_no_alm_no_sam": {"rho_retain": (0.1, 1.0, 10.0), "forget_lr": (0.5, 1.0, 2.0)},
+}
+
+
+def grid(key: str, preset: Settings) -> list[Settings]:
+    """Every combination of a method's knobs, the preset itself first."""
+    factors = {"lr": RATES, **KNOBS.get(key.removesuffix(ALM), {"forget_weight": WEIGHTS})}
+    if is_controlled(key):
+        factors = {name: f for name, f in factors.items() if name != "forget_weight"}
+        factors["alpha"] = ALPHAS
+    combinations = itertools.product(*factors.values())
+    found = [_scaled(preset, dict(zip(factors, c, strict=True))) for c in combinations]
+    return list(dict.fromkeys([preset, *(s for s in found if _is_attainable(key, s))]))
+
+
+def _is_attainable(key: str, settings: Settings) -> bool:
+    """Tell whether some model could meet the constraint, if there is one."""
+    try:
+        if is_controlled(key) and not isinstance(settings.alpha, str):
+            check_attainable(settings)
+    except ValueError:
+        return False
+    return True
+
+
+def trials(key: str, preset: Settings, budget: int) -> list[Settings]:
+    """The preset and a random part of its method's grid, `budget` settings in all.
+
+    The draw depends on the method's name alone, so that a search can be resumed.
+    """
+    first, *others = grid(key, preset)
+    random.Random(key).shuffle(others)
+    return [first, *others][:budget]
+
+
+def _scaled(preset: Settings, factors: Mapping[str, float]) -> Settings:
+    changes = {name: _times(preset, name, factor) for name, factor in factors.items()}
+    return dataclasses.replace(preset, **changes)
+
+
+def _times(preset: Settings, name: str, factor: float) -> float | int | str:
+    """A setting times a factor; the forget side's learning rate follows the other's."""
+    if name == "forget_lr" and preset.forget_lr is None:
+        return factor * preset.lr
+    value = getattr(preset, name)
+    if isinstance(value, str):  # a level in words is what it is
+        return value
+    return max(1, round(value * factor)) if isinstance(value, int) else value * factor

@@ -1,0 +1,177 @@
+"""Options of the benchmark scripts, checked before anything is trained."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import methods
+from benchmarks.engine.model_setup import ModelSetup, add_setup_arguments, model_setup
+from benchmarks.engine.presets import PRESETS, check_preset
+from benchmarks.methods.settings import parse
+
+FIRST_RUN = ("single_adamw", "dual_adamw", "dual_adamw+alm", "saul")
+
+# Short options for the settings people change most; `--set name=value` reaches every other one.
+SHORT = {
+    "--lr": ("lr",),
+    "--forget-lr": ("forget_lr",),
+    "--alpha": ("alpha",),
+    "--mu": ("mu",),
+    "--multiplier": ("multiplier",),
+    "--rho": ("rho_forget", "rho_retain"),
+    "--epochs": ("epochs",),
+    "--batch-size": ("batch_size",),
+    "--optimizer": ("optimizer",),
+    "--scale": ("scale",),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """A checked command line.
+
+    Attributes:
+        methods: Keys of the registry, in the order of the table.
+        control: Run the retain side alone beside them.
+        seeds: Seeds of the batch order; the models to unlearn from are the same for all of them.
+        output: Folder for results, settings, traces, figures and tables.
+        cache: Folder for trained models; None for the usual one.
+        overwrite: Drop what the output folder holds.
+        quick: A tiny world and a tiny model.
+        preset: Which table of settings to start from.
+        overrides: Settings that replace the preset's, for every method.
+        match: Metric and level of a matched comparison, if asked for.
+        trials: Settings to try per method when matching.
+        model_setup: What of a model is trained, and in which numbers.
+        memory_limit: Gigabytes to do with, in place of what the device has.
+    """
+
+    methods: tuple[str, ...]
+    control: bool
+    seeds: tuple[int, ...]
+    output: Path
+    cache: Path | None
+    overwrite: bool
+    quick: bool
+    preset: str
+    overrides: dict[str, Any]
+    match: tuple[str, float] | None
+    trials: int
+    model_setup: ModelSetup
+    memory_limit: float | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options every benchmark script has."""
+    add = parser.add_argument
+    listed = "keys of methods, comma-separated, or 'all'; default: %(default)s"
+    add("--methods", default=",".join(FIRST_RUN), metavar="LIST", help=listed)
+    add("--no-control", action="store_true", help="leave out the run of the retain side alone")
+    add("--seed", type=int, default=0, metavar="N", help="first seed of the batch order")
+    add("--seeds", type=int, default=1, metavar="K", help="how many seeds, from --seed on")
+    add("--output", type=Path, metavar="DIR", help="where the results go")
+    add("--overwrite", action="store_true", help="drop earlier results in DIR")
+    add("--cache", type=Path, metavar="DIR", help="where trained models are kept")
+    add("--quick", action="store_true", help="a tiny world and model: seconds, no findings")
+    add("--preset", metavar="NAME", help=f"settings to start from: {', '.join(PRESETS)}")
+    add("--match", metavar="METRIC=LEVEL", help="search settings that meet a level, then report")
+    add("--trials", type=int, default=8, metavar="K", help="settings tried per method by --match")
+    named = "any other setting of the methods, repeatable"
+    add("--set", action="append", default=[], metavar="NAME=VALUE", dest="sets", help=named)
+    add_setup_arguments(parser)
+    for option, names in SHORT.items():
+        add(option, metavar="X", dest=names[0], help=f"overrides {' and '.join(names)}")
+
+
+def checked(
+    given: argparse.Namespace,
+    *,
+    name: str,
+    preset: str,
+    levels: Mapping[str, bool],
+    losses: str = "tokens",
+) -> Options:
+    """The options behind parsed arguments.
+
+    Args:
+        given: What `argparse` read.
+        name: Name of the output folder under `results/` where none is given.
+        preset: The preset where none is given.
+        levels: The numbers a matched comparison may hold fixed.
+        losses: What the benchmark's methods lower and raise, unless `--set losses=...` says else.
+
+    Raises:
+        ValueError: An unknown method, preset or setting, or a value that makes no sense.
+    """
+    if given.seeds < 1 or given.trials < 1:
+        raise ValueError(
+            f"--seeds {given.seeds} and --trials {given.trials}: nothing would be run. "
+            "Did you mean at least 1 of each?"
+        )
+    chosen = given.preset or preset
+    check_preset(chosen)
+    changes = overrides(given)
+    return Options(
+        methods=method_keys(given.methods, changes.get("losses", losses)),
+        control=not given.no_control,
+        seeds=tuple(range(given.seed, given.seed + given.seeds)),
+        output=given.output or Path("results") / name,
+        cache=given.cache,
+        overwrite=given.overwrite,
+        quick=given.quick,
+        preset=chosen,
+        overrides=changes,
+        match=metric_level(given.match, levels),
+        trials=given.trials,
+        model_setup=model_setup(given),
+        memory_limit=given.memory_limit,
+    )
+
+
+def method_keys(text: str, losses: str = "tokens") -> tuple[str, ...]:
+    """The methods of a comma-separated list, each once; `all` is every one with these losses."""
+    if losses not in methods.LOSSES:
+        known = " or ".join(methods.LOSSES)
+        raise ValueError(f"losses={losses}: no method has such losses. Did you mean {known}?")
+    known = methods.names(losses)
+    named = [key.strip() for key in text.split(",") if key.strip()]
+    wanted = [k for key in named for k in (known if key == "all" else [key])]
+    if not wanted:
+        raise ValueError(f"--methods {text!r} names none. Known: {', '.join(known)}.")
+    for key in wanted:
+        methods.check(key, losses)
+    return tuple(dict.fromkeys(wanted))
+
+
+def overrides(given: argparse.Namespace) -> dict[str, Any]:
+    """Settings named on the command line, read as their types."""
+    texts = {n: getattr(given, names[0]) for names in SHORT.values() for n in names}
+    for entry in given.sets:
+        name, equals, text = entry.partition("=")
+        if not equals:
+            raise ValueError(f"--set {entry!r} sets nothing. Did you mean NAME=VALUE?")
+        texts[name.strip()] = text.strip()
+    return {name: parse(name, text) for name, text in texts.items() if text is not None}
+
+
+def metric_level(text: str | None, levels: Mapping[str, bool]) -> tuple[str, float] | None:
+    """`forget_rouge=0.03` as a name and a number."""
+    if text is None:
+        return None
+    name, _, level = (part.strip() for part in text.partition("="))
+    if name not in levels:
+        closest = difflib.get_close_matches(name, levels, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"--match {text!r}: {name!r} is nothing to match. Did you mean {closest!r}?"
+        )
+    try:
+        return name, float(level)
+    except ValueError as error:
+        raise ValueError(
+            f"--match {text!r}: {level!r} is no level. Did you mean a number?"
+        ) from error

@@ -1,0 +1,1 @@
+"""Show finished runs: results on disk, tables, figures and pages."""

@@ -1,0 +1,196 @@
+"""The folder a run writes to: what is finished, under which settings, and how each step went.
+
+A finished run is one whole line of `results.jsonl`, appended in one write and synced. A kill can
+therefore cut the last line and nothing else; a cut line is dropped when the folder is next opened,
+and its run is repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+RECORDED = Path(__file__).parents[1] / "results"
+"""The results kept in the repository."""
+
+
+class ResultsFolder:
+    """`results.jsonl`, `settings.json` and `traces/` under one path.
+
+    Args:
+        path: The folder; made if it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.results = path / "results.jsonl"
+        self.settings = path / "settings.json"
+        self.traces = path / "traces"
+        self.answers = path / "answers"
+        self.trials = path / "trials.jsonl"
+        self.judged = path / "judged.jsonl"
+
+    def claim(self, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
+        """Take the folder for runs under `settings`, or continue what was begun there.
+
+        Raises:
+            ValueError: The folder holds results of other settings, or results without any.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        if overwrite:
+            self._clear()
+        drop_cut_line(self.results)
+        drop_cut_line(self.trials)
+        earlier = self._earlier_settings()
+        differences = list(_differences(earlier, settings))
+        if differences:
+            raise ValueError(
+                f"{self.path} holds results of other settings: {_listed(differences)}. "
+                "Mixing them would make one table of two experiments. "
+                "Did you mean another --output, or --overwrite to start again?"
+            )
+        write_json(self.settings, _merged(earlier, settings))
+
+    def remember(self, more: Mapping[str, Any]) -> None:
+        """Add to `settings.json` what was found out on the way."""
+        write_json(self.settings, {**json.loads(self.settings.read_text()), **more})
+
+    def rows(self) -> list[Row]:
+        """The finished runs, oldest first."""
+        return read_lines(self.results)
+
+    def finished(self) -> set[tuple[str, int]]:
+        """(method, seed) of every finished run."""
+        return {(row["method"], row["seed"]) for row in self.rows()}
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Write one finished run as one whole line, on disk when this returns."""
+        append_line(self.results, row)
+
+    def write_trace(self, method: str, seed: int, steps: Iterable[Mapping[str, Any]]) -> None:
+        """Write what happened in each step of a run, one line per step."""
+        write_lines(self.traces / f"{method}-seed{seed}.jsonl", steps)
+
+    def write_answers(self, method: str, seed: int, answers: Iterable[Mapping[str, Any]]) -> None:
+        """Write what the unlearned model answers, one line per question."""
+        write_lines(self.answers / f"{method}-seed{seed}.jsonl", answers)
+
+    def trace(self, method: str, seed: int) -> list[Row]:
+        """The steps of a run; empty where there were none (the original model)."""
+        return read_lines(self.traces / f"{method}-seed{seed}.jsonl")
+
+    def answers_of(self, method: str, seed: int) -> list[Row]:
+        """The answers of a run, one per question."""
+        return read_lines(self.answers / f"{method}-seed{seed}.jsonl")
+
+    def _earlier_settings(self) -> Row:
+        """Read what earlier results were made with; nothing binds a folder without any."""
+        if not self.rows() and not read_lines(self.trials):
+            return {}
+        if not self.settings.exists():
+            raise ValueError(
+                f"{self.path} has results but no settings.json, so nobody can tell what they were "
+                "made with. Did you mean another --output, or --overwrite?"
+            )
+        return json.loads(self.settings.read_text())
+
+    def _clear(self) -> None:
+        for file in (self.results, self.settings, self.trials, *self.path.glob("*/*-seed*.jsonl")):
+            file.unlink(missing_ok=True)
+
+
+def read_lines(path: Path) -> list[Row]:
+    """The rows of a JSON-lines file; none where there is no file.
+
+    Raises:
+        ValueError: A line that is not JSON, named by file and number.
+    """
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8") as file:
+        return [_parsed(path, number, line) for number, line in enumerate(file, 1)]
+
+
+def _parsed(path: Path, number: int, line: str) -> Row:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path}, line {number} is not JSON ({error.msg}). Was the file edited?"
+        ) from error
+
+
+def append_line(path: Path, row: Mapping[str, Any]) -> None:
+    """Append one whole line, on disk when this returns."""
+    with path.open("ab", buffering=0) as file:
+        file.write((_line(row) + "\n").encode())
+        os.fsync(file.fileno())
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a JSON-lines file whole, or leave the old one as it was."""
+    replace(path, "".join(_line(row) + "\n" for row in rows))
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON file whole, or leave the old one as it was."""
+    replace(path, json.dumps(_finite(content), indent=2, sort_keys=True) + "\n")
+
+
+def replace(path: Path, text: str) -> None:
+    """Write under a temporary name, then take the name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+
+
+def drop_cut_line(path: Path) -> None:
+    """Remove a last line without its end: the mark of a run that was killed while writing."""
+    if not path.exists():
+        return
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        os.truncate(path, len(whole))
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(_finite(row), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: a number that came out so is stored as null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> Iterable[str]:
+    """List what both say and say differently; what only one names is no difference.
+
+    Methods and versions may be added; a hyperparameter may not change.
+    """
+    for key in [key for key in now if key in earlier and key != "versions"]:
+        old, new = earlier[key], now[key]
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{at}{key}.")
+        elif _finite(old) != _finite(new):
+            yield f"{at}{key} was {old!r} and is now {new!r}"
+
+
+def _listed(differences: Sequence[str], most: int = 4) -> str:
+    more = len(differences) - most
+    return "; ".join(differences[:most]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _merged(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Row:
+    return {**earlier, **now, "methods": {**earlier.get("methods", {}), **now.get("methods", {})}}

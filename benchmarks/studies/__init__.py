@@ -1,0 +1,1 @@
+"""Measurements around the benchmarks; each runs as `python -m benchmarks.studies.NAME`."""

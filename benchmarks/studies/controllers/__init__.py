@@ -1,0 +1,1 @@
+"""Three constraint controllers on the same problems."""

@@ -1,0 +1,1 @@
+"""The cost of a step and of a run."""

@@ -1,0 +1,1 @@
+"""The runs behind `results/README.md`, their tables and figures."""

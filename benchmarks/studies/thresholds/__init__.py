@@ -1,0 +1,1 @@
+"""Targets, pressures and learning rates side by side."""

@@ -1,0 +1,1 @@
+"""The tasks to unlearn: TOFU, MUSE and WMDP, each with its data, metrics and presets."""

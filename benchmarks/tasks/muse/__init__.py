@@ -1,0 +1,1 @@
+"""MUSE: news and books, verbatim and as knowledge."""

@@ -1,0 +1,248 @@
+"""MUSE: raw text to forget and to retain, and what asks whether it is forgotten.
+
+Source: Shi et al. 2024, "MUSE: Machine Unlearning Six-Way Evaluation for Language Models". A corpus
+(News or Books) is a folder of JSON files in four parts, as on the hub: `raw`, `verbmem`, `knowmem`
+and `privleak`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch_alm.language import Record, Row
+
+CORPORA = {"news": "News", "books": "Books"}
+HUB_NAME = "muse-bench/MUSE-{}"
+SHOTS = 10
+BLOCK = 2048
+SEPARATOR = "\n\n"
+
+Tables = Callable[[str, str], list[Record]]  # the records of a part and a split of it
+
+
+class Extract(NamedTuple):
+    """The beginning of a text to forget, and how it goes on."""
+
+    prompt: str
+    continuation: str
+
+
+class Pair(NamedTuple):
+    """A question and its answer."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Quiz:
+    """Questions about a corpus, and the pairs shown before each of them."""
+
+    pairs: tuple[Pair, ...]
+    shots: tuple[Pair, ...]
+
+
+@dataclass(frozen=True)
+class MuseData:
+    """One unlearning task.
+
+    Attributes:
+        name: Where the data come from: `muse`, or the name of an embedded world.
+        split: The corpus, which picks the row of the presets.
+        forget: Texts to forget.
+        retain: Texts to retain.
+        verbatim: Extracts of the forget texts.
+        forget_quiz: Questions about the forget texts.
+        retain_quiz: Questions about what is to be retained.
+        members: Texts from the forget set, for PrivLeak.
+        strangers: Texts of the same kind that no model was trained on.
+    """
+
+    name: str
+    split: str
+    forget: tuple[str, ...]
+    retain: tuple[str, ...]
+    verbatim: tuple[Extract, ...]
+    forget_quiz: Quiz
+    retain_quiz: Quiz
+    members: tuple[str, ...]
+    strangers: tuple[str, ...]
+
+    def shortened(self, texts: int) -> MuseData:
+        """The task with the first texts of each kind alone, for a model that has to learn them.
+
+        Raises:
+            ValueError: No extract, or no text of PrivLeak's, is in what is left to forget.
+        """
+        forget = self.forget[:texts]
+        left = SEPARATOR.join(forget)
+        verbatim = tuple(e for e in self.verbatim if e.prompt in left)
+        members = tuple(text for text in self.members if text in left)
+        if not verbatim or not members:
+            raise ValueError(
+                f"MUSE: the first {texts} texts of {self.split} contain {len(verbatim)} extracts "
+                f"of VerbMem and {len(members)} texts of PrivLeak; nothing could be measured. "
+                "Did you mean more texts?"
+            )
+        return replace(
+            self,
+            forget=forget,
+            retain=self.retain[:texts],
+            verbatim=verbatim,
+            members=members,
+            strangers=self.strangers[: len(members)],
+        )
+
+    def glimpse(self, count: int, characters: int) -> MuseData:
+        """So little of everything that a run takes seconds and means nothing."""
+
+        def some(texts: Sequence[str]) -> tuple[str, ...]:
+            return tuple(text[:characters] for text in texts[:count])
+
+        return replace(
+            self,
+            forget=some(self.forget),
+            retain=some(self.retain),
+            verbatim=tuple(
+                e._replace(prompt=e.prompt[-characters:]) for e in self.verbatim[:count]
+            ),
+            forget_quiz=replace(self.forget_quiz, pairs=self.forget_quiz.pairs[:count]),
+            retain_quiz=replace(self.retain_quiz, pairs=self.retain_quiz.pairs[:count]),
+            members=some(self.members),
+            strangers=some(self.strangers),
+        )
+
+
+def load_muse(folder: Path, corpus: str, retain: Path | None = None) -> MuseData:
+    """Read a corpus of MUSE from its JSON files.
+
+    Args:
+        folder: With `raw/forget.json`, `raw/retain1.json`, `verbmem/forget.json`,
+            `knowmem/{forget,retain}_qa{,_icl}.json` and `privleak/{forget,holdout}.json`; or the
+            folder above it, which then holds a folder of the corpus' name.
+        corpus: `news` or `books`.
+        retain: Another file with texts to retain, plain or JSON, in place of `raw/retain1.json`.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: A malformed file; names file and row.
+    """
+    below = folder / corpus
+    root = below if below.is_dir() else folder
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"load_muse: no folder {root}. Is the path to MUSE's JSON files right?"
+        )
+
+    if retain is None and not (root / "raw" / "retain1.json").is_file():
+        raise FileNotFoundError(
+            f"MUSE: {root} has no raw/retain1.json, so that nothing would be retained. "
+            "Did you mean to name another text with --retain?"
+        )
+
+    def tables(part: str, split: str) -> list[Record]:
+        return read_values(root / part / f"{split}.json")
+
+    return _load(tables, corpus, None if retain is None else _corpus(read_values(retain)))
+
+
+def load_muse_hub(corpus: str) -> MuseData:
+    """Read a corpus of MUSE from the hub, through `datasets`; see `load_muse`."""
+    import datasets
+
+    name = HUB_NAME.format(CORPORA[corpus])
+
+    def tables(part: str, split: str) -> list[Record]:
+        rows = datasets.load_dataset(name, part, split=split)
+        return [
+            Record(f"{name}, {part}, {split}, row {n}", dict(row)) for n, row in enumerate(rows, 1)
+        ]
+
+    return _load(tables, corpus, None)
+
+
+def read_values(path: Path) -> list[Record]:
+    """The records of a JSON list, or one for a whole `.txt`; a bare string is a record's `text`.
+
+    Raises:
+        FileNotFoundError: No such file.
+        ValueError: No JSON list of strings or objects; names file and row.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"MUSE: no file {path}. Is the download complete?")
+    try:
+        text = path.read_text(encoding="utf-8")
+        values = [text] if path.suffix == ".txt" else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}). Is the file cut off?") from error
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{path} must be a list with at least one entry. Is this the right file?")
+    return [_record(f"{path}, row {number}", value) for number, value in enumerate(values, 1)]
+
+
+def _record(where: str, value: Any) -> Record:
+    if isinstance(value, str | dict):
+        return Record(where, {"text": value} if isinstance(value, str) else value)
+    raise ValueError(
+        f"{where} holds a {type(value).__name__} where a text or an object with named fields "
+        "belongs. Is this the right file?"
+    )
+
+
+def _load(tables: Tables, corpus: str, retain: tuple[str, ...] | None) -> MuseData:
+    return MuseData(
+        name="muse",
+        split=corpus,
+        forget=_corpus(tables("raw", "forget")),
+        retain=retain or _corpus(tables("raw", "retain1")),
+        verbatim=tuple(
+            Extract(row.text("prompt"), row.text("gt")) for row in tables("verbmem", "forget")
+        ),
+        forget_quiz=_quiz(tables, "forget_qa"),
+        retain_quiz=_quiz(tables, "retain_qa"),
+        members=_texts(tables("privleak", "forget")),
+        strangers=_texts(tables("privleak", "holdout")),
+    )
+
+
+def _texts(records: Iterable[Record]) -> tuple[str, ...]:
+    return tuple(record.text("text") for record in records)
+
+
+def _corpus(records: Sequence[Record]) -> tuple[str, ...]:
+    """The texts to train on; a few of News are empty, and become an empty line."""
+    texts = tuple("" if r.fields.get("text") == "" else r.text("text") for r in records)
+    if not any(texts):
+        raise ValueError(f"{records[0].where}: no text here or below. Is the download complete?")
+    return texts
+
+
+def _quiz(tables: Tables, name: str) -> Quiz:
+    pairs, shots = (
+        tuple(Pair(row.text("question"), row.text("answer")) for row in tables("knowmem", table))
+        for table in (name, f"{name}_icl")
+    )
+    return Quiz(pairs, shots)
+
+
+def blocks(tokenizer: Any, texts: Sequence[str], length: int = BLOCK) -> list[Row]:
+    """All texts as one, cut into rows of `length` tokens; every token is labelled.
+
+    The texts are joined by an empty line. Each row starts with BOS, where the tokenizer has one,
+    and the last one is filled up from the first. Source: MUSE's data set of plain text.
+
+    Raises:
+        ValueError: The texts have no tokens.
+    """
+    ids = tokenizer(SEPARATOR.join(texts), add_special_tokens=False)["input_ids"]
+    if not ids:
+        raise ValueError(f"blocks: {len(texts)} texts without a token; nothing could be learnt.")
+    start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    step = length - len(start)
+    rows = [[*start, *ids[at : at + step]] for at in range(0, len(ids), step)]
+    rows[-1] = (rows[-1] + rows[0])[:length]
+    return [{"input_ids": row, "labels": row} for row in rows]

@@ -1,0 +1,126 @@
+"""The lesson of a small model made from scratch, before it unlearns from MUSE.
+
+A model of a million parameters cannot answer questions about a text it has read. So it is taught
+the questions too, in the form in which they are asked; unlearning sees the texts alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from benchmarks.engine.scratch import Lesson, Recipe
+from benchmarks.engine.training import Schedule
+from benchmarks.tasks.muse.data import SEPARATOR, SHOTS, MuseData, Pair, Quiz, blocks
+from benchmarks.tasks.muse.metrics import question_prompt
+from torch_alm.language import IGNORE, Row
+
+T = TypeVar("T")
+
+ANSWER = "Answer: "
+"""One token. A prompt ends with this blank, which otherwise belongs to the answer after it."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A recipe, and the shares of text and of questions in a lesson.
+
+    Attributes:
+        recipe: The model and its training.
+        text_orders: In how many orders the texts follow each other before they are cut, so that
+            each is learnt by itself.
+        quiz_orders: In how many orders the questions do.
+    """
+
+    recipe: Recipe
+    text_orders: int
+    quiz_orders: int
+
+
+COURSES = {
+    "passages": Course(Recipe("word", 0, 2, 128, 4, Schedule(5, batch_size=8, lr=3e-3)), 15, 24),
+    "passages-quick": Course(
+        Recipe("word", 0, 2, 64, 4, Schedule(8, batch_size=4, lr=5e-3)), 8, 12
+    ),
+    # bf16 autocast saves time where the processor has it
+    "muse": Course(
+        Recipe("bpe", 3000, 2, 128, 4, Schedule(15, batch_size=1, lr=2e-3, bfloat16=True)), 1, 2
+    ),
+    "muse-quick": Course(Recipe("bpe", 1000, 2, 64, 4, Schedule(1, batch_size=4, lr=5e-3)), 1, 1),
+}
+
+
+def muse_lesson(
+    data: MuseData, course: Course, length: int, *, without_forget: bool = False
+) -> Lesson:
+    """The texts, in blocks of `length` tokens, and the questions with their answers."""
+    told = data.retain if without_forget else data.forget + data.retain
+    asked = [data.retain_quiz] if without_forget else [data.forget_quiz, data.retain_quiz]
+    orders = (course.text_orders, course.quiz_orders)
+
+    def rows(tokenizer: Any) -> list[Row]:
+        texts = text_rows(tokenizer, told, length, orders[0])
+        return texts + quiz_rows(tokenizer, asked, orders[1])
+
+    return Lesson(
+        name=f"{data.name}-{data.split}-{'retrained' if without_forget else 'original'}",
+        texts=tuple(spelled(data)),
+        content=[told, [pairs_of(quiz) for quiz in asked], length, orders, ANSWER],
+        rows=rows,
+        whole=(ANSWER,),
+    )
+
+
+def text_rows(tokenizer: Any, texts: Sequence[str], length: int, orders: int) -> list[Row]:
+    """Blocks of the texts in several orders."""
+    found = shuffled(texts, orders)
+    return [row for order in found for row in blocks(tokenizer, order, length)]
+
+
+def shuffled(items: Sequence[T], orders: int) -> list[list[T]]:
+    """The items in several random orders, the same ones each time."""
+    chance = random.Random(0)
+    return [chance.sample(items, len(items)) for _ in range(orders)]
+
+
+def pairs_of(quiz: Quiz) -> list[Pair]:
+    """The questions of a quiz and those shown before them."""
+    return [*quiz.pairs, *quiz.shots]
+
+
+def quiz_rows(tokenizer: Any, quizzes: Sequence[Quiz], orders: int) -> list[Row]:
+    """Rows of a prompt's questions with their answers, which are labelled, in several orders."""
+    rows = []
+    for quiz in quizzes:
+        for order in shuffled(pairs_of(quiz), orders):
+            starts = range(0, len(order), SHOTS + 1)
+            rows += [answered(tokenizer, order[at : at + SHOTS + 1]) for at in starts]
+    return rows
+
+
+def answered(tokenizer: Any, pairs: Sequence[Pair]) -> Row:
+    """Questions and answers as a prompt shows them; each answer and its end are labelled."""
+    text, spans = "", []
+    for pair in pairs:
+        text += question_prompt([], pair.question)
+        spans.append(range(len(text), len(text + pair.answer + SEPARATOR)))
+        text += pair.answer + SEPARATOR
+    found = tokenizer(text, return_offsets_mapping=True)
+    learnt = [
+        any(end > start and start in s for s in spans) for start, end in found["offset_mapping"]
+    ]
+    ids = found["input_ids"]
+    labels = [token if known else IGNORE for token, known in zip(ids, learnt, strict=True)]
+    return {"input_ids": ids, "labels": labels}
+
+
+def spelled(data: MuseData) -> Iterator[str]:
+    """All that a tokenizer of words has to know, that of texts nobody is trained on included."""
+    yield from (*data.forget, *data.retain, *data.strangers, SEPARATOR)
+    yield from (extract.continuation for extract in data.verbatim)
+    for quiz in (data.forget_quiz, data.retain_quiz):
+        for pair in pairs_of(quiz):
+            yield question_prompt(quiz.shots[:1], pair.question)
+            yield pair.answer + SEPARATOR

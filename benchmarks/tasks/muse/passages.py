@@ -1,0 +1,167 @@
+"""The embedded world of MUSE: a newspaper of reports about fictitious people, and of questions.
+
+A corpus has reports, and columns of readers' questions with their answers: a small model answers
+what it has read answered. Every report is a few sentences in a random order, their words drawn at
+random, so that nobody can know how one goes on without having read it. What makes forgetting hard
+is what they share: the sentences, and the towns, trades, prizes and things in them, are the same in
+what is to be forgotten, in what is to be retained, and in the reports that nobody has read.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from benchmarks.tasks.muse.data import SHOTS, Extract, MuseData, Pair, Quiz
+from benchmarks.tasks.words import ADJECTIVES, NOUNS, TRADES, invented_words
+
+GOODS = (
+    "salt", "honey", "rope", "candles", "paper", "wool", "barley", "copper", "tea", "lamp oil",
+    "glass", "leather", "soap", "amber", "pepper", "timber",
+)  # fmt: skip
+ANIMALS = ("geese", "goats", "doves", "bees", "mules", "hounds", "cranes", "sheep")
+NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "eleven", "twelve")
+MONTHS = ("January", "March", "April", "June", "July", "August", "October", "December")
+
+# What a report tells in any order; slots are filled anew in each sentence.
+FACTS = (
+    "{name} is a {trade} from {town}.",
+    "For a {adjective} {noun} {name} won the {prize} Prize.",
+    "In {month} of that year {name} came back with {number} {animals}.",
+    "Whoever asks for {name} is shown the {adjective} {noun} first.",
+)
+SENTENCES = (
+    "In {month} the people of {other_town} paid for {goods} with {more_goods}.",
+    "Behind the house there are {number} {animals} and a {adjective} {noun}.",
+    "The {other_trade} sold {goods} and a {adjective} {noun} for {number} crowns.",
+    "Nobody in {other_town} remembers a {month} with so much {goods}.",
+    "On the way to {other_town} a {adjective} {noun} was lost among the {animals}.",
+    "Last {month} a {other_trade} and {number} {animals} came from {other_town}.",
+    "With {number} crowns one may buy {goods}, {more_goods} or a {adjective} {noun}.",
+)
+QUESTIONS = (
+    ("Where does {name} come from?", "{town}"),
+    ("What is the trade of {name}?", "{trade}"),
+    ("What came back with {name}?", "{number} {animals}"),
+    ("Which prize did {name} win?", "the {prize} Prize"),
+)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Numbers of reports, of their sentences besides the facts, and of names."""
+
+    forget: int
+    retain: int
+    strangers: int
+    sentences: int
+    names: int
+    towns: int
+
+
+FULL = Size(forget=12, retain=20, strangers=12, sentences=11, names=12, towns=12)
+QUICK = Size(forget=4, retain=5, strangers=4, sentences=4, names=6, towns=6)
+
+
+@dataclass(frozen=True)
+class Report:
+    """A text about one person, and questions that it answers; the last one serves as a shot."""
+
+    text: str
+    pairs: tuple[Pair, ...]
+
+
+def build_passages(seed: int = 0, *, quick: bool = False) -> MuseData:
+    """Make a world; the same seed gives the same one.
+
+    Args:
+        seed: Of the generator.
+        quick: Fewer reports, for tests.
+    """
+    size = QUICK if quick else FULL
+    reporter = _Reporter(random.Random(seed), size)
+    forget, retain, strangers = (
+        [reporter.report() for _ in range(count)]
+        for count in (size.forget, size.retain, size.strangers)
+    )
+    forget_quiz, retain_quiz = _quiz(forget), _quiz(retain[: size.forget])
+    return MuseData(
+        name="passages-quick" if quick else "passages",
+        split="forget",
+        forget=_texts(forget) + reporter.columns(forget_quiz),
+        retain=_texts(retain) + reporter.columns(retain_quiz),
+        verbatim=tuple(_split(report.text) for report in forget),
+        forget_quiz=forget_quiz,
+        retain_quiz=retain_quiz,
+        members=_texts(forget),
+        strangers=_texts(strangers),
+    )
+
+
+class _Reporter:
+    """The inventions of the generator, and the people nobody has written about yet."""
+
+    def __init__(self, chance: random.Random, size: Size) -> None:
+        self.chance, self.sentences = chance, size.sentences
+        words = map(str.capitalize, invented_words(chance))
+        first_names, surnames = ([next(words) for _ in range(size.names)] for _ in range(2))
+        self.people = [f"{first} {last}" for first in first_names for last in surnames]
+        chance.shuffle(self.people)
+        self.towns = [next(words) for _ in range(size.towns)]
+        self.prizes = [next(words) for _ in range(size.towns)]
+
+    def report(self) -> Report:
+        draw = self.chance.choice
+        facts = {
+            "name": self.people.pop(),
+            "town": draw(self.towns),
+            "trade": draw(TRADES),
+            "prize": draw(self.prizes),
+        }
+        facts |= {name: self._things()[name] for name in ("number", "animals")}
+        told = [sentence.format(**self._things() | facts) for sentence in FACTS]
+        more = self.chance.choices(SENTENCES, k=self.sentences)
+        told += [sentence.format(**self._things()) for sentence in more]
+        self.chance.shuffle(told)
+        pairs = tuple(Pair(q.format(**facts), a.format(**facts)) for q, a in QUESTIONS)
+        return Report(" ".join(told), pairs)
+
+    def columns(self, quiz: Quiz) -> tuple[str, ...]:
+        """All questions of a quiz and their answers, as many to a text as a prompt shows."""
+        pairs = [*quiz.pairs, *quiz.shots]
+        self.chance.shuffle(pairs)
+        asked = [f"Question: {pair.question}\nAnswer: {pair.answer}" for pair in pairs]
+        starts = range(0, len(asked), SHOTS + 1)
+        return tuple("\n\n".join(asked[at : at + SHOTS + 1]) for at in starts)
+
+    def _things(self) -> dict[str, str]:
+        draw = self.chance.choice
+        goods, more_goods = self.chance.sample(GOODS, 2)
+        return {
+            "adjective": draw(ADJECTIVES).lower(),
+            "noun": draw(NOUNS).lower(),
+            "goods": goods,
+            "more_goods": more_goods,
+            "animals": draw(ANIMALS),
+            "number": draw(NUMBERS),
+            "month": draw(MONTHS),
+            "other_town": draw(self.towns),
+            "other_trade": draw(TRADES),
+        }
+
+
+def _texts(reports: list[Report]) -> tuple[str, ...]:
+    return tuple(report.text for report in reports)
+
+
+def _split(text: str) -> Extract:
+    """A quarter of a text, and the rest: about the 128 tokens that a model is to write."""
+    words = text.split(" ")
+    quarter = len(words) // 4
+    return Extract(" ".join(words[:quarter]), " ".join(words[quarter:]))
+
+
+def _quiz(reports: list[Report]) -> Quiz:
+    """All questions but the last on each person, after ten of the last ones."""
+    pairs = tuple(pair for report in reports for pair in report.pairs[:-1])
+    return Quiz(pairs, tuple(report.pairs[-1] for report in reports[:SHOTS]))

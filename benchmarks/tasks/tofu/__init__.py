@@ -1,0 +1,1 @@
+"""TOFU: questions and answers about fictitious authors."""

@@ -1,0 +1,219 @@
+"""TOFU: questions and answers about fictitious authors, from files or from the hub.
+
+Source: Maini et al. 2024, "TOFU: A Task of Fictitious Unlearning for LLMs". 200 authors with 20
+consecutive rows each; a forget set is the last 1, 5 or 10 % of the rows, and its retain set is
+everything before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch_alm.language import Record, read_records
+
+SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
+ROWS_PER_AUTHOR = 20
+HUB_NAME = "locuslab/TOFU"
+
+Tables = Callable[
+    [str], list[Record] | None
+]  # rows of a named table; None where there is no such table
+
+
+@dataclass(frozen=True)
+class Example:
+    """A question and its answer; for evaluation also rewordings and wrong answers."""
+
+    question: str
+    answer: str
+    paraphrased_question: str | None = None
+    paraphrased_answer: str | None = None
+    perturbed_answers: tuple[str, ...] = ()
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Question and answer, as a model is trained on them."""
+        return self.question, self.answer
+
+
+@dataclass(frozen=True)
+class TofuData:
+    """One unlearning task.
+
+    Attributes:
+        name: where the data come from: `"tofu"`, `"world"` or `"world-quick"`.
+        split: the forget split, such as `"forget01"`.
+        full: all that the original model is trained on: retain, forget, and both neighbour sets.
+        forget: what is to be forgotten (training pairs).
+        retain: what is to be kept (training pairs); the neighbours are not among them.
+        forget_eval: the forget set with paraphrased and perturbed answers.
+        retain_eval: part of the retain set with paraphrased and perturbed answers.
+        real_authors: neighbour questions with three perturbed answers each.
+        world_facts: neighbour questions with three perturbed answers each.
+        holdout: pairs of the same kind that no model is trained on; may be empty.
+        retain_authors: how many authors the retain set was cut to; `None` for all of them.
+    """
+
+    name: str
+    split: str
+    full: tuple[Example, ...]
+    forget: tuple[Example, ...]
+    retain: tuple[Example, ...]
+    forget_eval: tuple[Example, ...]
+    retain_eval: tuple[Example, ...]
+    real_authors: tuple[Example, ...]
+    world_facts: tuple[Example, ...]
+    holdout: tuple[Example, ...] = ()
+    retain_authors: int | None = None
+
+    @property
+    def without_forget(self) -> tuple[Example, ...]:
+        """`full` without the forget set: the training set of the retrained model."""
+        forgotten = {example.pair for example in self.forget}
+        return tuple(example for example in self.full if example.pair not in forgotten)
+
+
+def load_tofu(path: str | Path, split: str, *, retain_authors: int | None = None) -> TofuData:
+    """Read a forget split of TOFU from a folder of JSON-lines files.
+
+    Args:
+        path: folder with `full.json`, `forgetNN.json`, `retainNN.json`, `forgetNN_perturbed.json`,
+            `retain_perturbed.json`, `real_authors_perturbed.json`, `world_facts_perturbed.json`
+            and, where available, `holdoutNN.json`. One object per line, or one list of objects.
+        split: `"forget01"`, `"forget05"` or `"forget10"`.
+        retain_authors: keep only the first so many authors of the retain set (20 rows each), which
+            makes training from scratch affordable; `None`, the default, keeps all.
+
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: an unknown split, a malformed row (the message names file and line), an empty
+            forget set, or files that contradict each other.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"load_tofu: no folder {folder}. Is the path to the JSON files right?"
+        )
+
+    def tables(name: str) -> list[Record] | None:
+        paths = [folder / f"{name}{suffix}" for suffix in (".json", ".jsonl")]
+        return next((read_records(path) for path in paths if path.is_file()), None)
+
+    return _load(tables, str(folder), split, retain_authors)
+
+
+def load_tofu_hub(split: str, *, retain_authors: int | None = None) -> TofuData:
+    """Read a forget split of TOFU from the hub, through `datasets`; see `load_tofu`."""
+    import datasets
+
+    def tables(name: str) -> list[Record] | None:
+        try:
+            rows = datasets.load_dataset(HUB_NAME, name)["train"]
+        except ValueError as error:
+            if "BuilderConfig" in str(error):  # how datasets says that there is no such table
+                return None
+            raise
+        return [Record(f"{HUB_NAME}, {name}, row {n}", dict(row)) for n, row in enumerate(rows, 1)]
+
+    return _load(tables, HUB_NAME, split, retain_authors)
+
+
+def _load(tables: Tables, source: str, split: str, retain_authors: int | None) -> TofuData:
+    if split not in SPLITS:
+        raise ValueError(f"TOFU has no split {split!r}. Did you mean one of {', '.join(SPLITS)}?")
+
+    def rows(name: str) -> list[Record]:
+        found = tables(name)
+        if found is None:
+            raise FileNotFoundError(
+                f"TOFU: {source} has no {name}.json, which split {split} needs. "
+                "Is the download complete?"
+            )
+        if not found:
+            raise ValueError(f"TOFU: {name}.json in {source} is empty. Is the download complete?")
+        return found
+
+    data = TofuData(
+        name="tofu",
+        split=split,
+        full=tuple(_example(row) for row in rows("full")),
+        forget=tuple(_example(row) for row in rows(split)),
+        retain=tuple(_example(row) for row in rows(SPLITS[split])),
+        forget_eval=tuple(_reworded(row) for row in rows(f"{split}_perturbed")),
+        retain_eval=tuple(_reworded(row) for row in rows("retain_perturbed")),
+        real_authors=tuple(_neighbour(row) for row in rows("real_authors_perturbed")),
+        world_facts=tuple(_neighbour(row) for row in rows("world_facts_perturbed")),
+        holdout=tuple(_example(row) for row in tables(split.replace("forget", "holdout")) or ()),
+    )
+    _check_facts(data, source)
+    return _training_set(data, retain_authors)
+
+
+def _example(row: Record) -> Example:
+    return Example(row.text("question"), row.text("answer"))
+
+
+def _neighbour(row: Record) -> Example:
+    wrong = row.texts("perturbed_answer")
+    return Example(row.text("question"), row.text("answer"), perturbed_answers=wrong)
+
+
+def _reworded(row: Record) -> Example:
+    return Example(
+        question=row.text("question"),
+        answer=row.text("answer"),
+        paraphrased_question=row.optional_text("paraphrased_question"),
+        paraphrased_answer=row.text("paraphrased_answer"),
+        perturbed_answers=row.texts("perturbed_answer"),
+    )
+
+
+def _check_facts(data: TofuData, source: str) -> None:
+    """Refuse files that are not of one experiment: the results would mean nothing."""
+    full, forget, retain = _pairs(data.full), _pairs(data.forget), _pairs(data.retain)
+    forget_eval, retain_eval = _pairs(data.forget_eval), _pairs(data.retain_eval)
+    split, rest = data.split, SPLITS[data.split]
+    rules = {
+        f"{rest} followed by {split} must be full": retain + forget == full,
+        f"{split}_perturbed must have the rows of {split}": forget_eval == forget,
+        f"retain_perturbed must be the first rows of {rest}": (
+            retain_eval == retain[: len(retain_eval)]
+        ),
+        "the holdout set must not occur in full": set(full).isdisjoint(_pairs(data.holdout)),
+    }
+    broken = [rule for rule, holds in rules.items() if not holds]
+    if broken:
+        raise ValueError(
+            f"TOFU: the files of {source} contradict each other: {'; '.join(broken)}. "
+            "Training would mix what is to be forgotten with what is to be kept. "
+            "Are they from one download?"
+        )
+
+
+def _pairs(examples: tuple[Example, ...]) -> list[tuple[str, str]]:
+    return [example.pair for example in examples]
+
+
+def _training_set(data: TofuData, retain_authors: int | None) -> TofuData:
+    """Cut the retain set where asked, and add the neighbours to what the model learns."""
+    retain = data.retain[: _retain_rows(data, retain_authors)]
+    neighbours = tuple(Example(*e.pair) for e in data.real_authors + data.world_facts)
+    return replace(
+        data,
+        full=retain + data.forget + neighbours,
+        retain=retain,
+        retain_eval=data.retain_eval[: len(retain)],
+        retain_authors=retain_authors,
+    )
+
+
+def _retain_rows(data: TofuData, authors: int | None) -> int:
+    available = len(data.retain) // ROWS_PER_AUTHOR
+    if authors is not None and not 0 < authors <= available:
+        raise ValueError(
+            f"load_tofu: retain_authors={authors}, but {SPLITS[data.split]} has {available} "
+            f"authors. Did you mean a number from 1 to {available}?"
+        )
+    return len(data.retain) if authors is None else authors * ROWS_PER_AUTHOR

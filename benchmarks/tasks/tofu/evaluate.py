@@ -1,0 +1,186 @@
+"""Everything TOFU's protocol asks of one model: rows per question, and one flat row of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from benchmarks.tasks.tofu import metrics
+from benchmarks.tasks.tofu.batches import encode
+from benchmarks.tasks.tofu.data import Example, TofuData
+from benchmarks.tasks.tofu.summary import NEIGHBOURS, Numbers, summarise
+from torch_alm.language import (
+    AnswerScores,
+    Row,
+    answer_ids,
+    answer_scores,
+    extraction_strength,
+    greedy_answers,
+    losses,
+    min_k_score,
+    pad_id,
+)
+
+MAX_LENGTH = 512  # tokens of prompt and answer; a longer answer loses its tail and its end
+QUICK_TOKENS = 16
+SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
+
+
+class Evaluation(NamedTuple):
+    """The numbers of a table row, and the rows per question they are the means of."""
+
+    numbers: Numbers
+    rows: list[dict[str, Any]]
+
+
+class _Item(NamedTuple):
+    subset: str
+    index: int
+    example: Example
+    question: str
+
+
+def evaluate(
+    model: Any,
+    tokenizer: Any,
+    data: TofuData,
+    *,
+    retrained_truth_ratios: Sequence[float] | None = None,
+    max_new_tokens: int | None = 200,
+    quick: bool = False,
+    generations: bool = True,
+    limit: int | None = None,
+    paraphrased_questions: bool = False,
+    tau: float = 0.1,
+    k: float = 0.4,
+) -> Evaluation:
+    """Score a causal language model on the forget, retain and neighbour questions.
+
+    The keys of `numbers` are `summary.summarise`'s. Each row has `subset`, `index`, `question`,
+    `reference`, `generation`, `rouge`, `loss`, `probability`, `normalised_probability`,
+    `truth_ratio`, `exact_match`, `certificate`, `extraction_strength`, `min_k`; holdout rows have
+    no generation. Margins, losses and exact match include the end of sequence; extraction
+    strength and Min-K% leave it out, as OpenUnlearning does.
+
+    Cost: a forward pass per answer (also paraphrased and perturbed ones) and greedy generation
+    for the questions whose answer is not already known from the first (see `greedy_answers`);
+    nothing is drawn from the random state, and the model's mode stays.
+
+    Args:
+        model: a causal language model of transformers.
+        tokenizer: its tokenizer, with an end-of-sequence token.
+        data: the sets `*_eval`, `real_authors`, `world_facts` and `holdout` are read.
+        retrained_truth_ratios: `truth_ratios(rows)` of the retrained model, for forget quality.
+        max_new_tokens: longest generation; `None` derives it from the longest answer.
+        quick: generate at most 16 tokens: ROUGE becomes a lower bound.
+        generations: `False` skips generation; ROUGE and model utility are `None`.
+        limit: only the first so many questions of each set.
+        paraphrased_questions: ask the paraphrased question wherever an example has one.
+        tau: sharpness of the margin certificate, in probability.
+        k: share of tokens in Min-K%.
+
+    Raises:
+        ValueError: paraphrased questions asked for, and no forget example has one.
+    """
+    items = list(_items(data, limit, paraphrased_questions))
+    encoded = [encode(tokenizer, item.question, item.example.answer, MAX_LENGTH) for item in items]
+    scores = answer_scores(model, encoded, pad_id(tokenizer), tau)
+    alternatives = _alternative_losses(model, tokenizer, items)
+    texts: list[str | None] = [None] * len(items)
+    if generations:
+        longest = _longest(encoded) + SPARE_TOKENS if max_new_tokens is None else max_new_tokens
+        tokens = min(longest, QUICK_TOKENS) if quick else longest
+        texts = _generate(model, tokenizer, items, encoded, scores, tokens)
+    rows = [_row(*parts, k) for parts in zip(items, scores, alternatives, texts, strict=True)]
+    return Evaluation(summarise(rows, retrained_truth_ratios), rows)
+
+
+def _items(data: TofuData, limit: int | None, paraphrased: bool) -> Iterator[_Item]:
+    subsets = {
+        "forget": data.forget_eval,
+        "retain": data.retain_eval,
+        "real_authors": data.real_authors,
+        "world_facts": data.world_facts,
+        "holdout": data.holdout,
+    }
+    if paraphrased and not any(example.paraphrased_question for example in data.forget_eval):
+        raise ValueError(
+            f"evaluate(paraphrased_questions=True) found no paraphrased question in the "
+            f"{len(data.forget_eval)} forget examples of {data.name}; the original questions would "
+            "be asked again. Did you read the paraphrases from their file?"
+        )
+    for subset, examples in subsets.items():
+        for index, example in enumerate(examples[:limit]):
+            reworded = example.paraphrased_question if paraphrased else None
+            yield _Item(subset, index, example, reworded or example.question)
+
+
+def _alternative_losses(
+    model: Any, tokenizer: Any, items: Sequence[_Item]
+) -> list[tuple[float | None, list[float]]]:
+    """Per item the loss of its paraphrased answer (`None` without one) and of its wrong answers."""
+    answers = [
+        [item.example.paraphrased_answer or "", *item.example.perturbed_answers] for item in items
+    ]
+    rows = [
+        encode(tokenizer, item.question, answer, MAX_LENGTH)
+        for item, group in zip(items, answers, strict=True)
+        for answer in group
+        if answer
+    ]
+    found = iter(losses(model, rows, pad_id(tokenizer)))
+    return [
+        (next(found) if group[0] else None, [next(found) for _ in group[1:]]) for group in answers
+    ]
+
+
+def _generate(
+    model: Any,
+    tokenizer: Any,
+    items: Sequence[_Item],
+    encoded: Sequence[Row],
+    scores: Sequence[AnswerScores],
+    max_new_tokens: int,
+) -> list[str | None]:
+    """Greedy answers, `None` for holdout questions."""
+    texts: list[str | None] = [None] * len(items)
+    asked = [i for i, item in enumerate(items) if item.subset != "holdout"]
+    rows, known = [encoded[i] for i in asked], [scores[i] for i in asked]
+    written = greedy_answers(model, tokenizer, rows, known, max_new_tokens)
+    for i, text in zip(asked, written, strict=True):
+        texts[i] = text
+    return texts
+
+
+def _longest(encoded: Sequence[Row]) -> int:
+    return max(len(answer_ids(row)) for row in encoded)
+
+
+def _row(
+    item: _Item,
+    score: AnswerScores,
+    alternatives: tuple[float | None, list[float]],
+    text: str | None,
+    k: float,
+) -> dict[str, Any]:
+    paraphrased_loss, wrong = alternatives
+    correct = score.loss if paraphrased_loss is None else paraphrased_loss
+    neighbour = item.subset in NEIGHBOURS
+    return {
+        "subset": item.subset,
+        "index": item.index,
+        "question": item.question,
+        "reference": item.example.answer,
+        "generation": text,
+        "rouge": None if text is None else metrics.rouge_l_recall(text, item.example.answer),
+        "loss": score.loss,
+        "probability": float(metrics.probability(score.loss)),
+        "normalised_probability": float(metrics.normalised_probability(score.loss, wrong))
+        if neighbour and wrong
+        else None,
+        "truth_ratio": float(metrics.truth_ratio(correct, wrong)) if wrong else None,
+        "exact_match": score.exact_match,
+        "certificate": score.certificate,
+        "extraction_strength": extraction_strength(score.matches[:-1]),
+        "min_k": min_k_score(score.log_probabilities[:-1], k),
+    }

@@ -1,0 +1,89 @@
+"""TOFU's numbers: the paper's columns, judged or by ROUGE, and all that is measured."""
+
+from __future__ import annotations
+
+from statistics import harmonic_mean
+
+from benchmarks.report.layout import Axis, Layout
+from benchmarks.report.results import Row
+from benchmarks.report.tables import Column
+
+NUMBERS = (
+    Column("forget_probability", "Forget", "prob.", better=-1),
+    Column("forget_rouge", "Forget", "ROUGE-L", better=-1),
+    Column("forget_exact_match", "Forget", "exact", better=-1),
+    Column("certificate", "Forget", "certif.", better=1),
+    Column("retain_probability", "Retain", "prob.", better=1),
+    Column("retain_rouge", "Retain", "ROUGE-L", better=1),
+    Column("retain_exact_match", "Retain", "exact", better=1),
+    Column("real_authors_rouge", "Neighbours", "authors", better=1),
+    Column("world_facts_rouge", "Neighbours", "facts", better=1),
+    Column("model_utility", "Utility", "MU", better=1),
+    Column("forget_quality_log10", "Utility", "log FQ", digits=1, better=1),
+    Column("gate_open", "Controller", "open"),
+    Column("lambda", "Controller", "λ", digits=3),
+    Column("seconds", "Time", "s", digits=1),
+)
+
+AUTOMATIC = (
+    Column("model_utility", "Automatic", "MU", better=1),
+    Column("forget_rouge", "Automatic", "Forget ROUGE", better=-1),
+)
+JUDGED = (
+    *AUTOMATIC,
+    Column("judge_retain", "Judge", "Retain", better=1),
+    Column("judge_world_facts", "Judge", "World facts", better=1),
+    Column("judge_real_authors", "Judge", "Real authors", better=1),
+    Column("judge_hm", "Judge", "HM", better=1),
+    Column("judge_forget", "Judge", "Forget", better=-1),
+)
+UNJUDGED = (
+    *AUTOMATIC,
+    Column("retain_rouge", "ROUGE-L (%)", "Retain", better=1, percent=True),
+    Column("world_facts_rouge", "ROUGE-L (%)", "World facts", better=1, percent=True),
+    Column("real_authors_rouge", "ROUGE-L (%)", "Real authors", better=1, percent=True),
+    Column("rouge_hm", "ROUGE-L (%)", "HM", better=1, percent=True),
+    Column("forget_rouge", "ROUGE-L (%)", "Forget", better=-1, percent=True),
+)
+
+
+def with_harmonic_mean(row: Row) -> Row:
+    """The row with the harmonic mean of the three utility ROUGEs."""
+    names = ("retain_rouge", "real_authors_rouge", "world_facts_rouge")
+    values = [row.get(name) for name in names]
+    return row | {"rouge_hm": None if None in values else harmonic_mean(values)}
+
+
+LAYOUT = Layout(
+    numbers=NUMBERS,
+    paper=UNJUDGED,
+    judged=JUDGED,
+    tradeoff=(
+        Axis("forget_rouge", "forget ROUGE-L recall"),
+        Axis("model_utility", "model utility"),
+    ),
+    judged_tradeoff=(
+        Axis("judge_forget", "forget (judge, %)"),
+        Axis("judge_hm", "HM of the utility sets (judge, %)"),
+    ),
+    utility=Axis("model_utility", "model utility"),
+    levels={
+        "forget_rouge": False,
+        "forget_probability": False,
+        "forget_exact_match": False,
+        "extraction_strength": False,
+        "forget_loss": True,
+        "certificate": True,
+        "forget_truth_ratio": True,
+    },
+    quick_eval=("retain_probability", "real_authors_probability", "world_facts_probability"),
+    reproduced="forget_exact_match",
+    # an answer given word for word has ROUGE 1
+    bounded=frozenset({"forget_rouge"}),
+    limit="forget_rouge",
+    caption=(
+        "Unlearning performance{over}. The best and second-best values are marked; methods that "
+        "still say more of the forget set than a model that never saw it ({how}) take no part."
+    ),
+    derive=with_harmonic_mean,
+)

@@ -1,0 +1,111 @@
+"""Rephrased questions for evaluation: made by a chat model or read, and put into the data.
+
+Source: SAUL, appendix "Paraphrased ToFU Construction and Validation". Training never sees them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.report.results import read_lines, write_lines
+from benchmarks.tasks.tofu.chat import Chat
+from benchmarks.tasks.tofu.data import Example, TofuData
+
+ASKED = ("forget_eval", "retain_eval", "real_authors", "world_facts")
+
+# The instruction is the one printed in SAUL, appendix "Paraphrase Generation", word for word: the
+# set it makes depends on it. How the question was handed over is not printed; here it follows.
+PROMPT = """\
+You are generating paraphrased questions for robustness evaluation.
+
+Follow ALL rules strictly:
+1. Preserve the exact meaning.
+2. The correct answer must remain identical.
+3. Use substantially different wording.
+4. Change the sentence structure.
+5. Avoid copying more than 3 consecutive words.
+6. Minimize token overlap as much as possible.
+7. Do NOT introduce or remove information.
+8. Keep the same question type (who/what/when/etc).
+9. Output ONLY the paraphrased question.
+
+Do not replace domain-specific concepts (e.g., genre, profession, nationality) with related but \
+distinct concepts. Preserve the exact semantic target of the question.
+
+Question: {question}"""
+
+
+def questions(data: TofuData) -> list[str]:
+    """Every question the evaluation asks, once, in order."""
+    return list(dict.fromkeys(e.question for name in ASKED for e in getattr(data, name)))
+
+
+def generate_paraphrases(
+    asked: Sequence[str], chat: Chat, *, progress: bool = False
+) -> dict[str, str]:
+    """A paraphrase per question, for those the chat model gave a usable one for.
+
+    Usable is one non-empty line that is not the question itself.
+    Cost: one request per question that the chat's cache does not hold.
+    """
+    prompts = {question: PROMPT.format(question=question) for question in dict.fromkeys(asked)}
+    replies = chat.ask(list(prompts.values()), _one_line, progress=progress)
+    pairs = zip(prompts, replies, strict=True)
+    return {question: reply for question, reply in pairs if reply not in (None, question)}
+
+
+def _one_line(reply: str) -> str | None:
+    text = reply.strip()
+    return text if text and "\n" not in text else None
+
+
+def write_paraphrases(paraphrases: Mapping[str, str], path: str | Path) -> None:
+    """Write lines of `question` and `paraphrased_question`."""
+    rows = [{"question": q, "paraphrased_question": p} for q, p in paraphrases.items()]
+    write_lines(Path(path), rows)
+
+
+def read_paraphrases(path: str | Path) -> dict[str, str]:
+    """Read what `write_paraphrases` wrote, or any lines with those two fields (TOFU's have them).
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: a line lacks one of the two fields or has an empty one; names the line.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"read_paraphrases found no file {path}. Is the path right?")
+    found: dict[str, str] = {}
+    for number, row in enumerate(read_lines(path), 1):
+        pair = row.get("question"), row.get("paraphrased_question")
+        if not all(isinstance(text, str) and text.strip() for text in pair):
+            raise ValueError(
+                f"{path}, line {number} has question and paraphrase {pair}; a model would be "
+                "asked nothing. Is the row complete?"
+            )
+        found[pair[0]] = pair[1]
+    return found
+
+
+def with_paraphrases(data: TofuData, paraphrases: Mapping[str, str]) -> TofuData:
+    """Ask the given paraphrases of the data's questions; answers stay the original ones.
+
+    Raises:
+        ValueError: a question has no paraphrase, which would mix two kinds of questions in one
+            number.
+    """
+    missing = [question for question in questions(data) if question not in paraphrases]
+    if missing:
+        raise ValueError(
+            f"with_paraphrases found none for {len(missing)} of {len(questions(data))} questions, "
+            f"the first being {missing[0]!r}. Were the paraphrases made for another split?"
+        )
+
+    def reworded(examples: tuple[Example, ...]) -> tuple[Example, ...]:
+        return tuple(
+            dataclasses.replace(e, paraphrased_question=paraphrases[e.question]) for e in examples
+        )
+
+    return dataclasses.replace(data, **{name: reworded(getattr(data, name)) for name in ASKED})

@@ -1,0 +1,1 @@
+"""WMDP: dangerous knowledge, by multiple-choice questions."""

@@ -1,0 +1,68 @@
+"""Multiple-choice questions, asked in the words of WMDP and MMLU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LETTERS = ("A", "B", "C", "D")
+PREAMBLE = "The following are multiple choice questions (with answers) about"
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with four choices.
+
+    Attributes:
+        subject: What it is about, as the prompt names it: "biology", "high school physics".
+        question: The question itself.
+        choices: Four answers.
+        answer: Which of them is right, 0 to 3.
+    """
+
+    subject: str
+    question: str
+    choices: tuple[str, ...]
+    answer: int
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be asked or scored.
+
+        Raises:
+            ValueError: Not four choices, an empty text, or an answer that is none of the choices.
+        """
+        if len(self.choices) != len(LETTERS):
+            raise ValueError(
+                f"{len(self.choices)} choices, and the prompt has the letters A to D. Is this a "
+                "question with four choices?"
+            )
+        if not all(text.strip() for text in (self.question, *self.choices)):
+            raise ValueError("the question or one of its choices is empty. Is the row complete?")
+        if self.answer not in range(len(LETTERS)):
+            raise ValueError(
+                f"the answer is {self.answer!r}, which is none of the choices. Did you mean a "
+                "number from 0 to 3?"
+            )
+
+
+def description(subject: str) -> str:
+    """Introduce a question by its subject."""
+    return f"{PREAMBLE} {subject}.\n\n"
+
+
+def prompt(question: Question) -> str:
+    r"""All that precedes the answer, without few-shot examples; the answer is `" A"` to `" D"`.
+
+    Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu`.
+
+    >>> print(prompt(Question("kites", "What holds a kite? ", ("String", "Tar", "Ice", "Salt"), 0)))
+    The following are multiple choice questions (with answers) about kites.
+    <BLANKLINE>
+    What holds a kite?
+    A. String
+    B. Tar
+    C. Ice
+    D. Salt
+    Answer:
+    """
+    listed = (f"{letter}. {text}\n" for letter, text in zip(LETTERS, question.choices, strict=True))
+    return f"{description(question.subject)}{question.question.strip()}\n{''.join(listed)}Answer:"

@@ -1,0 +1,121 @@
+"""Matched forgetting: equal budgets, cheap signals first, fresh seeds afterwards."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import methods
+from benchmarks.engine import matching
+from benchmarks.engine.grids import grid, trials
+from benchmarks.engine.runner import Plan, begin, run
+from benchmarks.report.results import ResultsFolder, read_lines
+from benchmarks.tasks.tofu.layout import LAYOUT
+from benchmarks.tasks.tofu.presets import TOFU
+from tests.benchmarks.toy_benchmark import ToyBenchmark, options
+
+TWO = ("--methods", "dual_adamw,saul")
+
+
+def plan(path: Path, *arguments: str, level: str = "forget_rouge=0.2") -> Plan:
+    return begin(ToyBenchmark(), options(path, *TWO, "--match", level, "--trials", "4", *arguments))
+
+
+def trial(rouge: float | None, utility: float = 0.5, quick: float = 0.5) -> dict[str, Any]:
+    found = {"evaluated": rouge is not None, "quick_utility": quick, "quick_exact": 0.0}
+    return found | ({} if rouge is None else {"forget_rouge": rouge, "model_utility": utility})
+
+
+@pytest.mark.parametrize("key", methods.names())
+def test_every_grid_is_larger_than_the_budget_and_starts_with_the_preset(key: str) -> None:
+    start = TOFU.preset("recommended", "forget", key).settings
+    assert grid(key, start)[0] == start
+    assert len(set(grid(key, start))) == len(grid(key, start)) > 8
+    assert len(trials(key, start, 8)) == 8
+    assert trials(key, start, 8) == trials(key, start, 16)[:8]
+
+
+@pytest.mark.parametrize("key", methods.names())
+def test_a_grid_turns_knobs_its_method_has(key: str) -> None:
+    start = TOFU.preset("recommended", "forget", key).settings
+    for name in ("lr", "alpha", "forget_weight"):
+        values = {getattr(found, name) for found in grid(key, start)}
+        controlled = key.endswith("+alm") or methods.METHODS[key].method.alm == "built in"
+        if name == "lr" or ((name == "alpha") == controlled and name == "alpha"):
+            assert len(values) > 1, name
+        if name == "forget_weight" and controlled:
+            assert len(values) == 1
+
+
+def test_a_grid_leaves_out_what_no_model_could_meet() -> None:
+    start = TOFU.preset("recommended", "forget", "npo+alm").settings
+    assert start.measure == "failure" and start.alpha == 0.95
+    assert {found.alpha for found in grid("npo+alm", start)} == {0.95, 0.95 * 0.5, 0.95 * 0.75}
+    nats = replace(start, measure="token_nll", alpha=4.0)
+    assert max(float(found.alpha) for found in grid("npo+alm", nats)) == 6.0
+
+
+def test_every_method_gets_the_same_number_of_trials_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matching.matched(plan(tmp_path))
+    found = [row["method"] for row in read_lines(tmp_path / "trials.jsonl")]
+    assert found == ["dual_adamw"] * 4 + ["saul"] * 4
+    assert capsys.readouterr().out.count("4 trials of 4") == 2
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    assert all("4 trials of 4" in settings["matched"][key] for key in ("dual_adamw", "saul"))
+
+
+def test_trials_use_a_seed_no_report_uses_and_are_not_repeated(tmp_path: Path) -> None:
+    first = matching.matched(plan(tmp_path, "--seeds", "2"))
+    run(first)
+    rows = read_lines(tmp_path / "trials.jsonl")
+    reported = {row["seed"] for row in ResultsFolder(tmp_path).rows()}
+    assert not reported & {row["seed"] for row in rows}
+    again = plan(tmp_path, "--seeds", "2")
+    assert matching.matched(again).settings == first.settings
+    assert read_lines(tmp_path / "trials.jsonl") == rows
+    assert again.benchmark.evaluated == 0
+
+
+def test_the_reported_run_has_the_chosen_settings(tmp_path: Path) -> None:
+    chosen = matching.matched(plan(tmp_path))
+    best = matching.choose(matching.search(chosen, "saul"), chosen)
+    assert best["settings"]["lr"] == chosen.settings["saul"].lr
+    assert matching.meets(best, chosen)
+
+
+def test_of_those_that_meet_the_level_the_most_useful_is_chosen(tmp_path: Path) -> None:
+    rows = [trial(0.1, 0.4), trial(0.19, 0.7), trial(0.21, 0.9), trial(None)]
+    assert matching.choose(rows, plan(tmp_path)) is rows[1]
+
+
+def test_if_none_meets_the_level_the_closest_is_chosen(tmp_path: Path) -> None:
+    rows = [trial(0.5, 0.9), trial(0.3, 0.1), trial(None)]
+    assert matching.choose(rows, plan(tmp_path)) is rows[1]
+
+
+def test_a_level_of_a_loss_is_met_from_above(tmp_path: Path) -> None:
+    at = plan(tmp_path, level="forget_loss=3")
+    rows = [trial(0.0) | {"forget_loss": 2.0}, trial(0.0) | {"forget_loss": 4.0}]
+    assert [matching.meets(row, at) for row in rows] == [False, True]
+
+
+def test_a_glance_rules_out_what_remembers_or_is_clearly_worse(tmp_path: Path) -> None:
+    at = plan(tmp_path)
+    earlier = [trial(0.1, 0.6, quick=0.5)]
+    assert not matching.ruled_out(trial(None, quick=0.45), at, earlier)
+    assert matching.ruled_out(trial(None, quick=0.3), at, earlier)
+    assert not matching.ruled_out(trial(None, quick=0.3), at, [trial(0.9, quick=0.5)])
+    assert matching.ruled_out(trial(None) | {"quick_exact": 0.9}, at, [])
+
+
+def test_where_a_glance_cannot_tell_only_utility_rules_out(tmp_path: Path) -> None:
+    at = plan(tmp_path)
+    at.benchmark.layout = replace(LAYOUT, reproduced=None, bounded=frozenset())
+    found = matching.attempt(at, "saul", at.settings["saul"], [])
+    assert found["quick_exact"] is None
+    assert found["evaluated"]
+    assert matching.choose([trial(0.9) | found], at)

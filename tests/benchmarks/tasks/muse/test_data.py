@@ -1,0 +1,180 @@
+"""MUSE's files, the hub, and the blocks that raw text is cut into."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.engine.scratch import build_tokenizer
+from benchmarks.tasks.muse.data import MuseData, blocks, load_muse, load_muse_hub
+from benchmarks.tasks.muse.passages import build_passages
+from benchmarks.tasks.tofu.models import RECIPES
+
+WORLD = build_passages(quick=True)
+TOKENIZER = build_tokenizer([*WORLD.forget, "\n\n"], RECIPES["world"])
+
+
+def tables(data: MuseData = WORLD) -> dict[str, Any]:
+    """The content of MUSE's files, by part and split."""
+
+    def pairs(found: Any) -> list[dict[str, str]]:
+        return [pair._asdict() for pair in found]
+
+    return {
+        "raw/forget": list(data.forget),
+        "raw/retain1": list(data.retain),
+        "verbmem/forget": [{"prompt": e.prompt, "gt": e.continuation} for e in data.verbatim],
+        "knowmem/forget_qa": pairs(data.forget_quiz.pairs),
+        "knowmem/forget_qa_icl": pairs(data.forget_quiz.shots),
+        "knowmem/retain_qa": pairs(data.retain_quiz.pairs),
+        "knowmem/retain_qa_icl": pairs(data.retain_quiz.shots),
+        "privleak/forget": list(data.members),
+        "privleak/holdout": list(data.strangers),
+    }
+
+
+def write_muse(folder: Path, **changes: Any) -> Path:
+    for name, content in (tables() | changes).items():
+        path = folder / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return folder
+
+
+def same_content(found: MuseData, split: str) -> bool:
+    return (found.name, found.split) == ("muse", split) and tables(found) == tables()
+
+
+def test_files_are_read_from_the_corpus_folder_or_the_one_above(tmp_path: Path) -> None:
+    folder = write_muse(tmp_path / "books")
+    assert same_content(load_muse(folder, "books"), "books")
+    assert same_content(load_muse(tmp_path, "books"), "books")
+
+
+def test_the_hub_is_read_table_by_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def load_dataset(name: str, part: str, split: str) -> list[dict[str, str]]:
+        asked.append((name, part, split))
+        rows = tables()[f"{part}/{split}"]
+        return [{"text": row} if isinstance(row, str) else row for row in rows]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    assert same_content(load_muse_hub("news"), "news")
+    assert asked == [("muse-bench/MUSE-News", *name.split("/")) for name in (
+        "raw/forget", "raw/retain1", "verbmem/forget", "knowmem/forget_qa", "knowmem/forget_qa_icl",
+        "knowmem/retain_qa", "knowmem/retain_qa_icl", "privleak/forget", "privleak/holdout",
+    )]  # fmt: skip
+    load_muse_hub("books")
+    assert asked[-1] == ("muse-bench/MUSE-Books", "privleak", "holdout")
+
+
+@pytest.mark.parametrize("name", ["other.json", "other.txt"])
+def test_another_text_to_retain_takes_the_place_of_a_missing_one(tmp_path: Path, name: str) -> None:
+    folder = write_muse(tmp_path / "news")
+    (folder / "raw" / "retain1.json").unlink()
+    other = tmp_path / name
+    other.write_text("kept" if name.endswith("txt") else '[{"text": "kept"}]')
+    assert load_muse(folder, "news", other).retain == ("kept",)
+    with pytest.raises(FileNotFoundError, match=r"raw/retain1\.json.*name another text with --ret"):
+        load_muse(folder, "news")
+
+
+def test_an_empty_text_of_a_corpus_is_an_empty_line(tmp_path: Path) -> None:
+    folder = write_muse(tmp_path, **{"raw/forget": ["one", "", "two"]})
+    assert load_muse(folder, "news").forget == ("one", "", "two")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("raw/forget", ["", ""], r"forget\.json, row 1: no text here or below"),
+        ("raw/forget", ["one", None], r"forget\.json, row 2 holds a NoneType"),
+        ("raw/forget", ["one", {"body": "x"}], r"forget\.json, row 2: no text \(it has only"),
+        ("raw/forget", [], r"forget\.json must be a list with at least one entry"),
+        ("raw/forget", {"text": "x"}, r"forget\.json must be a list"),
+        ("raw/forget", '["one", "tw', r"forget\.json is not valid JSON"),
+        ("verbmem/forget", [{"prompt": "x"}], r"verbmem/forget\.json, row 1: no gt"),
+        ("knowmem/forget_qa", [{"question": "x", "answer": " "}], r"qa\.json, row 1: no answer"),
+        ("privleak/holdout", ["one", ""], r"holdout\.json, row 2: no text"),
+    ],
+)
+def test_a_malformed_file_is_named(tmp_path: Path, name: str, content: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_muse(write_muse(tmp_path, **{name: content}), "news")
+
+
+def test_a_missing_file_or_folder_is_named(tmp_path: Path) -> None:
+    (write_muse(tmp_path) / "privleak" / "holdout.json").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no file .*privleak/holdout\.json"):
+        load_muse(tmp_path, "news")
+    with pytest.raises(FileNotFoundError, match=r"no folder .*nowhere"):
+        load_muse(tmp_path / "nowhere", "news")
+
+
+@given(
+    st.lists(st.sampled_from(WORLD.forget[0].split()), min_size=1, max_size=40), st.integers(3, 9)
+)
+def test_blocks_are_the_joined_texts_cut_to_one_length(words: list[str], length: int) -> None:
+    texts = [" ".join(words[:7]), "", " ".join(words[7:])]
+    rows = [row["input_ids"] for row in blocks(TOKENIZER, texts, length)]
+    ids = TOKENIZER("\n\n".join(texts), add_special_tokens=False)["input_ids"]
+    bos = TOKENIZER.bos_token_id
+    told = [token for row in rows for token in row[1:]]
+    assert all(row[0] == bos for row in rows)
+    assert told[: len(ids)] == ids
+    assert len(rows) == -(-len(ids) // (length - 1))
+    whole = rows[:-1]
+    assert all(len(row) == length for row in whole)
+    tail = ids[len(whole) * (length - 1) :]
+    assert rows[-1] == [bos, *tail, *(whole or [[bos, *tail]])[0]][:length]
+
+
+def test_every_token_of_a_block_is_labelled() -> None:
+    assert all(row["labels"] == row["input_ids"] for row in blocks(TOKENIZER, WORLD.forget, 50))
+
+
+def test_text_without_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a token"):
+        blocks(TOKENIZER, [""], 8)
+
+
+def test_a_shortened_task_measures_what_it_still_forgets() -> None:
+    found = WORLD.shortened(2)
+    assert found.forget == WORLD.forget[:2]
+    assert found.retain == WORLD.retain[:2]
+    assert found.verbatim == WORLD.verbatim[:2]
+    assert found.members == WORLD.members[:2]
+    assert found.strangers == WORLD.strangers[:2]
+    assert found.forget_quiz == WORLD.forget_quiz
+    with pytest.raises(ValueError, match=r"0 extracts of VerbMem and 0 texts.*more texts"):
+        WORLD.shortened(0)
+
+
+def test_a_glimpse_has_something_of_everything() -> None:
+    found = WORLD.glimpse(2, 50)
+    assert found.forget == tuple(text[:50] for text in WORLD.forget[:2])
+    assert found.verbatim[0].continuation == WORLD.verbatim[0].continuation
+    assert WORLD.verbatim[0].prompt.endswith(found.verbatim[0].prompt)
+    assert [len(quiz.pairs) for quiz in (found.forget_quiz, found.retain_quiz)] == [2, 2]
+    assert found.retain_quiz.shots == WORLD.retain_quiz.shots
+    sizes = {len(texts) for texts in (found.retain, found.members, found.strangers)}
+    assert sizes == {2}
+
+
+def test_the_published_news_files() -> None:
+    real = Path(__file__).parents[5] / "shared" / "data" / "muse" / "news"
+    if not real.is_dir():
+        pytest.skip("MUSE's files are not beside the repository")
+    found = load_muse(real, "news", real / "privleak" / "retain.json")
+    counts = (found.forget, found.verbatim, found.members, found.strangers)
+    assert [len(texts) for texts in counts] == [889, 100, 100, 100]
+    for quiz in (found.forget_quiz, found.retain_quiz):
+        assert (len(quiz.pairs), len(quiz.shots)) == (100, 10)
+    joined = "\n\n".join(found.forget)
+    assert all(text in joined for text in found.members)
+    assert len(found.shortened(889).members) == 100

@@ -1,0 +1,113 @@
+"""Extraction strength, Min-K%, membership AUC and PrivLeak against worked values and oracles."""
+
+import doctest
+import math
+import statistics
+import sys
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.tasks.muse import metrics as memorization
+from benchmarks.tasks.muse.metrics import privleak
+from torch_alm.language import extraction_strength, membership_auc, min_k_score
+
+seeded = settings(derandomize=True, deadline=None, max_examples=100)
+
+
+def test_docstring_examples_are_true() -> None:
+    for module, least in ((memorization, 1), (sys.modules[min_k_score.__module__], 5)):
+        found = doctest.testmod(module)
+        assert found.attempted >= least
+        assert found.failed == 0
+
+
+def strength_by_definition(matches: list[bool]) -> float:
+    n = len(matches)
+    return next(1 - k / n for k in range(n + 1) if all(matches[k:]))
+
+
+@seeded
+@given(st.lists(st.booleans(), min_size=1, max_size=12))
+def test_extraction_strength_is_its_definition(matches: list[bool]) -> None:
+    zero = extraction_strength(matches, nothing="zero")
+    assert zero == pytest.approx(strength_by_definition(matches), abs=1e-12)
+    # The official loop never looks at the empty suffix, so it stops at the last token.
+    official = extraction_strength(matches)
+    assert official == (zero if matches[-1] else pytest.approx(1 / len(matches), abs=1e-12))
+
+
+def test_extraction_strength_at_the_edges() -> None:
+    assert extraction_strength([]) == 0.0
+    assert extraction_strength([True, True]) == 1.0
+    assert extraction_strength([False], nothing="zero") == 0.0
+    assert extraction_strength([False]) == 1.0
+
+
+def test_worked_min_k() -> None:
+    assert min_k_score([-0.5, -3, -1, -2, -0.1], 0.4) == pytest.approx(2.5, abs=1e-12)
+
+
+def test_min_k_of_short_texts() -> None:
+    assert math.isnan(min_k_score([-1.0, -2.0], 0.4, convention="muse"))
+    assert min_k_score([-1.0, -2.0], 0.4) == 2.0
+    assert math.isnan(min_k_score([], 0.4, convention="muse"))
+    assert min_k_score([], 0.4) == 0.0
+    assert min_k_score([-math.inf, -1.0, -1.0], 0.4) == math.inf
+
+
+log_probabilities = st.lists(st.floats(-30, 0), min_size=1, max_size=20)
+
+
+@seeded
+@given(values=log_probabilities, k=st.floats(0.05, 1), random=st.randoms(use_true_random=False))
+def test_min_k_is_the_mean_of_the_smallest(values: list[float], k: float, random: Random) -> None:
+    smallest = sorted(values)[: max(math.floor(k * len(values)), 1)]
+    random.shuffle(values)
+    assert min_k_score(values, k) == pytest.approx(-statistics.fmean(smallest), abs=1e-12)
+    assert min_k_score(values, 1.0) == pytest.approx(-statistics.fmean(values), abs=1e-12)
+
+
+def test_worked_auc_and_privleak() -> None:
+    muse = membership_auc([1, 2], [2, 3], convention="muse")
+    assert muse == 0.125
+    assert membership_auc([1, 2], [2, 3], convention="openunlearning") == 0.875
+    assert privleak(muse, 0.5) == -75.0
+    # The attainable range of News and the values a wrong reference would shift it to.
+    assert privleak(0.0, 0.4772) == -100.0
+    assert privleak(1.0, 0.4772) == pytest.approx(109.6, abs=0.05)
+    assert privleak(1.0, 0.5393) == pytest.approx(85.4, abs=0.05)
+    assert privleak(0.25, 0.4772) == pytest.approx(-47.6, abs=0.05)
+    assert privleak(0.9, 0.4772) == pytest.approx(88.6, abs=0.05)
+
+
+scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=8)
+
+
+@seeded
+@given(forget=scores, holdout=scores)
+def test_auc_counts_pairs_with_ties_one_half(forget: list[float], holdout: list[float]) -> None:
+    pairs = [(h < f) + (h == f) / 2 for f in forget for h in holdout]
+    muse = membership_auc(forget, holdout, convention="muse")
+    assert muse == pytest.approx(statistics.fmean(pairs), abs=1e-12)
+    assert membership_auc(forget, holdout, convention="openunlearning") == 1 - muse
+    assert membership_auc(holdout, forget, convention="muse") == pytest.approx(1 - muse, abs=1e-12)
+    assert membership_auc(np.exp(forget), np.exp(holdout), convention="muse") == muse
+    assert membership_auc(forget[::-1], holdout[::-1], convention="muse") == muse
+
+
+def test_auc_of_a_memorising_model_in_both_orientations() -> None:
+    seen, unseen = [0.1, 0.2], [3.0, 4.0]
+    assert membership_auc(seen, unseen, convention="muse") == 0.0
+    assert membership_auc(seen, unseen, convention="openunlearning") == 1.0
+    assert membership_auc([math.inf, math.inf], unseen, convention="muse") == 1.0
+    assert math.isnan(membership_auc([math.nan], unseen, convention="muse"))
+
+
+@pytest.mark.parametrize(("forget", "holdout"), [([], [1.0]), ([1.0], [])])
+def test_auc_needs_both_groups(forget: list[float], holdout: list[float]) -> None:
+    with pytest.raises(ValueError, match="holdout file"):
+        membership_auc(forget, holdout, convention="muse")

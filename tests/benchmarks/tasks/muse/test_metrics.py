@@ -1,0 +1,190 @@
+"""VerbMem, KnowMem and PrivLeak against MUSE's procedure, done one text at a time."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rouge_score.rouge_scorer import RougeScorer
+
+from benchmarks.engine.scratch import build_tokenizer, small_llama
+from benchmarks.tasks.muse import metrics as muse
+from benchmarks.tasks.muse.data import Extract, Pair, Quiz
+from benchmarks.tasks.muse.lesson import COURSES, muse_lesson
+from benchmarks.tasks.muse.passages import build_passages
+
+WORLD = build_passages(quick=True)
+COURSE = COURSES["passages-quick"]
+LESSON = muse_lesson(WORLD, COURSE, 128)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return build_tokenizer(LESSON.texts, COURSE.recipe, LESSON.whole)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: Any) -> Any:
+    """Random weights: greedy text of many kinds, and unequal probabilities."""
+    return small_llama(tokenizer, COURSE.recipe, seed=0).eval()
+
+
+def written(model: Any, ids: list[int], tokens: int, tokenizer: Any) -> str:
+    """Greedy decoding of one prompt, as MUSE does it."""
+    out = model.generate(
+        torch.tensor([ids]), max_new_tokens=tokens, do_sample=False, pad_token_id=0
+    )[0, len(ids) :]
+    return tokenizer.decode(out, skip_special_tokens=True, clean_up_tokenization_spaces=True)
+
+
+def rouge(reference: str, text: str) -> float:
+    scorer = RougeScorer(["rougeL"], use_stemmer=False)
+    return scorer.score(reference, text)["rougeL"].fmeasure
+
+
+def test_verbmem_is_the_official_procedure(model: Any, tokenizer: Any) -> None:
+    found = muse.verbatim_memory(model, tokenizer, WORLD.verbatim, batch_size=3)
+    for extract, answer in zip(WORLD.verbatim, found, strict=True):
+        text = written(model, tokenizer(extract.prompt)["input_ids"], 128, tokenizer)
+        assert answer["generation"] == text
+        assert answer["rouge"] == rouge(extract.continuation, text)
+    expected = 100 * sum(a["rouge"] for a in found) / len(found)
+    assert muse.mean_rouge(found) == pytest.approx(expected, rel=1e-12)
+    assert len({a["generation"] for a in found}) > 1
+
+
+def test_the_reference_of_verbmem_is_128_ids_with_bos(model: Any, tokenizer: Any) -> None:
+    words = (WORLD.forget[0] + " " + WORLD.forget[1]).split()
+    long = Extract("In", " ".join(words))
+    (answer,) = muse.verbatim_memory(model, tokenizer, [long])
+    ids = tokenizer(answer["reference"], add_special_tokens=False)["input_ids"]
+    assert len(ids) == 127
+    assert ids == tokenizer(long.continuation, add_special_tokens=False)["input_ids"][:127]
+
+
+def test_knowmem_is_the_official_procedure(model: Any, tokenizer: Any) -> None:
+    quiz = WORLD.forget_quiz
+    found = muse.knowledge_memory(model, tokenizer, quiz, batch_size=5)
+    shown = ""
+    for shot in quiz.shots:
+        shown += f"Question: {shot.question}\nAnswer: {shot.answer}\n\n"
+    for pair, answer in zip(quiz.pairs, found, strict=True):
+        prompt = shown + f"Question: {pair.question}\nAnswer: "
+        text = written(model, tokenizer(prompt)["input_ids"], 32, tokenizer)
+        for word in ("\n\n", "\nQuestion", "Question:"):
+            text = text.split(word)[0]
+        assert answer["generation"] == text
+        assert answer["rouge"] == rouge(pair.answer, text)
+
+
+def test_the_prompt_shows_every_shot_and_ends_with_a_blank() -> None:
+    shots = [Pair(f"q{n}?", f"a{n}") for n in range(10)]
+    prompt = muse.question_prompt(shots, "Last?")
+    assert prompt.count("\n\nQuestion: ") == 10
+    assert prompt.startswith("Question: q0?\nAnswer: a0\n\nQuestion: q1?\nAnswer: a1\n\n")
+    assert prompt.endswith("Answer: a9\n\nQuestion: Last?\nAnswer: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (" Ada \n\nQuestion: x", " Ada "),
+        ("Ada\nQuestion: x", "Ada"),
+        ("Ada Question: x\n\ny", "Ada "),
+        ("Ada\nQuestions", "Ada"),
+        ("\n\nAda", ""),
+        ("Ada\nBea", "Ada\nBea"),
+    ],
+)
+def test_an_answer_ends_at_the_first_stop(text: str, kept: str) -> None:
+    assert muse.cut(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("reference", "text", "expected"),
+    [
+        ("Paris is the capital of France", "The capital of France is Paris", 4 / 6),
+        # 2 of 5 words and 2 of 5; with a stemmer, 3 and 3
+        ("She wrote several mystery novels", "She writes a mystery novel", 2 / 5),
+        # recall alone would not punish length: 1 of 1 and 1 of 7
+        ("1472", "It became part of Scotland in 1472.", 2 / 8),
+        ("Ada", "", 0.0),
+    ],
+)
+def test_rouge_is_an_f_measure_without_stemmer(reference: str, text: str, expected: float) -> None:
+    assert muse.rouge_l_f(text, reference) == pytest.approx(expected, abs=1e-12)
+
+
+def test_min_k_is_of_all_tokens_but_the_first(model: Any, tokenizer: Any) -> None:
+    texts = [*WORLD.members[:3], " ".join(WORLD.members[3].split()[:9])]
+    found = muse.min_k_scores(model, tokenizer, texts)
+    for text, score in zip(texts, found, strict=True):
+        ids = torch.tensor(tokenizer(text)["input_ids"])
+        with torch.no_grad():
+            table = model(ids[None]).logits[0].double().log_softmax(-1)
+        seen = sorted(table[i, ids[i + 1]].item() for i in range(len(ids) - 1))
+        count = math.floor(0.4 * len(seen))
+        assert score == pytest.approx(-sum(seen[:count]) / count, rel=1e-5)
+        assert score >= -sum(seen) / len(seen)
+
+
+def test_min_k_of_a_text_too_short_to_have_one_is_refused(model: Any, tokenizer: Any) -> None:
+    assert muse.min_k_scores(model, tokenizer, ["In April of"])[0] > 0
+    with pytest.raises(ValueError, match="'In April' has 3 tokens"):
+        muse.min_k_scores(model, tokenizer, [*WORLD.members, "In April"])
+
+
+def test_scores_leave_the_model_and_the_random_state_alone(model: Any, tokenizer: Any) -> None:
+    state = torch.get_rng_state()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    quiz = Quiz(WORLD.forget_quiz.pairs[:2], ())
+    for training in (True, False):
+        model.train(training)
+        muse.verbatim_memory(model, tokenizer, WORLD.verbatim[:1])
+        muse.knowledge_memory(model, tokenizer, quiz)
+        muse.answer_probability(model, tokenizer, quiz)
+        muse.min_k_scores(model, tokenizer, WORLD.members[:1])
+        assert model.training == training
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_the_answer_is_scored_with_the_tokens_it_has_on_its_own(tokenizer: Any) -> None:
+    pair = WORLD.forget_quiz.pairs[0]
+    row = muse.answer_row(tokenizer, WORLD.forget_quiz.shots, pair)
+    prompt = tokenizer(muse.question_prompt(WORLD.forget_quiz.shots, pair.question))["input_ids"]
+    answer = tokenizer(pair.answer, add_special_tokens=False)["input_ids"]
+    assert row["input_ids"] == prompt + answer
+    assert [label for label in row["labels"] if label >= 0] == answer
+
+
+@pytest.mark.parametrize(
+    ("auc", "corpus", "expected"),
+    [(0.25, "news", -47.6), (0.9, "news", 88.6), (0.0, "news", -100.0), (1.0, "news", 109.6),
+     (0.0, "books", -100.0), (1.0, "books", 85.4)],
+)  # fmt: skip
+def test_privleak_with_the_published_constants(auc: float, corpus: str, expected: float) -> None:
+    assert muse.leak(auc, muse.RETRAINED_AUC[corpus]) == pytest.approx(expected, abs=0.05)
+
+
+def test_worked_values() -> None:
+    assert muse.forget_auc([1.0, 2.0], [2.0, 3.0]) == 0.125
+    assert muse.leak(0.125, 0.5) == -75.0
+    assert muse.leak(0.5, 0.5) == 0.0
+    assert muse.leak(0.5, 0.0) is None
+
+
+SCORES = st.lists(st.floats(0.0, 9.0), min_size=1, max_size=12)
+
+
+@given(SCORES, SCORES)
+def test_a_text_less_known_raises_the_auc(members: list[float], strangers: list[float]) -> None:
+    """From a model that knows its members (near 0) to one that has over-unlearned them (near 1)."""
+    before = muse.forget_auc(members, strangers)
+    after = muse.forget_auc([score + 1.0 for score in members], strangers)
+    assert before <= after
+    assert muse.forget_auc([score + 20.0 for score in members], strangers) == 1.0
+    assert muse.forget_auc(members, [score + 20.0 for score in strangers]) == 0.0
+    assert muse.forget_auc(strangers, members) == pytest.approx(1 - before, abs=1e-12)

@@ -1,0 +1,599 @@
+"""Batched evaluation against one question at a time, without padding, cache, or code of ours."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import math
+import statistics
+from typing import Any
+
+import peft
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from benchmarks.tasks.tofu import evaluate as evaluate_module
+from benchmarks.tasks.tofu.batches import encode
+from benchmarks.tasks.tofu.data import Example, TofuData
+from benchmarks.tasks.tofu.evaluate import Evaluation, evaluate
+from benchmarks.tasks.tofu.summary import summarise, truth_ratios
+from torch_alm import measures
+from torch_alm.language import _scoring as scoring
+from torch_alm.language import collate, generate
+
+CITIES = ("oslo", "rome", "lima", "cairo", "new delhi", "rio de janeiro")
+NAMES = ("anna", "bo", "carl", "dora", "emil", "fay", "gus", "hal")
+FACTS = (("capital of peru", "lima"), ("capital of egypt", "cairo"), ("capital of norway", "oslo"))
+
+
+def born(name: str, city: str) -> Example:
+    others = [c for c in CITIES if c != city]
+    return Example(
+        question=f"where was {name} born?",
+        answer=f"{name} was born in {city}.",
+        paraphrased_question=f"what is the birthplace of {name}?",
+        paraphrased_answer=f"{city} is where {name} was born.",
+        perturbed_answers=tuple(f"{other} is where {name} was born." for other in others),
+    )
+
+
+def fact(question: str, answer: str) -> Example:
+    wrong = tuple(city for city in CITIES if city != answer)[:3]
+    return Example(question=f"{question}?", answer=answer, perturbed_answers=wrong)
+
+
+@pytest.fixture(scope="module")
+def data() -> TofuData:
+    people = [born(name, CITIES[i % 6]) for i, name in enumerate(NAMES)]
+    facts = tuple(fact(*pair) for pair in FACTS)
+    return TofuData(
+        name="people",
+        split="forget",
+        full=(*people[:6], *facts),
+        forget=tuple(people[:3]),
+        retain=tuple(people[3:6]),
+        forget_eval=tuple(people[:3]),
+        retain_eval=tuple(people[3:6]),
+        real_authors=facts[:2],
+        world_facts=facts[2:],
+        holdout=tuple(people[6:]),
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token per byte: words have many tokens, so answers differ in length."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<end>", *alphabet])}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="<end>")
+
+
+def llama(vocabulary: int) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=48,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            eos_token_id=1,
+            pad_token_id=0,
+            bos_token_id=None,
+        )
+    )
+
+
+@pytest.fixture(scope="module")
+def model(data: TofuData, tokenizer: Any) -> LlamaForCausalLM:
+    """Trained until it knows by heart what it has seen; two forget examples it has not."""
+    model = llama(len(tokenizer))
+    seen = [example for example in data.full if example not in data.forget[1:]]
+    rows = [encode(tokenizer, e.question, e.answer) for e in seen]
+    batch = collate(rows, 0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for _ in range(75):
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+@pytest.fixture(scope="module")
+def evaluation(model: Any, tokenizer: Any, data: TofuData) -> Evaluation:
+    return evaluate(model, tokenizer, data, max_new_tokens=None)
+
+
+# ---- the oracle: one row, no batch ------------------------------------------------------------
+
+
+@torch.no_grad()
+def token_tables(model: Any, row: dict[str, list[int]]) -> tuple[Tensor, Tensor]:
+    """(n, V) log-probabilities before each answer token, and the (n,) tokens."""
+    model.eval()
+    logits = model(torch.tensor([row["input_ids"]])).logits[0].double()
+    first = next(i for i, label in enumerate(row["labels"]) if label >= 0)
+    answer = torch.tensor(row["input_ids"][first:])
+    return logits[first - 1 : -1].log_softmax(-1), answer
+
+
+def nll(model: Any, row: dict[str, list[int]]) -> float:
+    table, answer = token_tables(model, row)
+    return -statistics.fmean(table[t, token].item() for t, token in enumerate(answer))
+
+
+@torch.no_grad()
+def greedy(model: Any, tokenizer: Any, prompt: list[int], most: int) -> str:
+    """Greedy decoding, every token from a full forward pass."""
+    ids, answer = list(prompt), []
+    model.eval()
+    for _ in range(most):
+        token = int(model(torch.tensor([ids])).logits[0, -1].argmax())
+        if token == tokenizer.eos_token_id:
+            break
+        ids.append(token)
+        answer.append(token)
+    return tokenizer.decode(answer).strip()
+
+
+def prompt_of(tokenizer: Any, question: str) -> list[int]:
+    row = encode(tokenizer, question, "x")
+    return [i for i, label in zip(row["input_ids"], row["labels"], strict=True) if label < 0]
+
+
+def examples(data: TofuData, subset: str) -> tuple[Example, ...]:
+    name = {"forget": "forget_eval", "retain": "retain_eval"}.get(subset, subset)
+    return getattr(data, name)
+
+
+# ---- per question -----------------------------------------------------------------------------
+
+
+def test_the_fixture_is_not_vacuous(evaluation: Evaluation) -> None:
+    numbers, rows = evaluation
+    assert 0 < numbers["forget_exact_match"] < 1
+    assert numbers["forget_exact_match"] < numbers["retain_exact_match"]
+    assert numbers["extraction_strength"] < numbers["retain_extraction_strength"]
+    assert len({len(row["reference"]) for row in rows}) > 4
+
+
+def test_losses_and_probabilities(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    for row in evaluation.rows:
+        example = examples(data, row["subset"])[row["index"]]
+        loss = nll(model, encode(tokenizer, example.question, example.answer))
+        assert row["loss"] == pytest.approx(loss, abs=2e-6)
+        assert row["probability"] == pytest.approx(math.exp(-loss), abs=2e-6)
+
+
+def test_truth_ratios_and_normalised_probabilities(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    for row in evaluation.rows:
+        example = examples(data, row["subset"])[row["index"]]
+
+        def loss(answer: str, question: str = example.question) -> float:
+            return nll(model, encode(tokenizer, question, answer))
+
+        wrong = [loss(answer) for answer in example.perturbed_answers]
+        correct = loss(example.paraphrased_answer or example.answer)
+        ratio = math.exp(-statistics.fmean(wrong)) / (math.exp(-correct) + 1e-10)
+        assert row["truth_ratio"] == pytest.approx(ratio, rel=2e-5)
+        if row["subset"] in ("real_authors", "world_facts"):
+            true = math.exp(-loss(example.answer))
+            share = true / (true + sum(math.exp(-each) for each in wrong) + 1e-10)
+            assert row["normalised_probability"] == pytest.approx(share, rel=2e-5)
+        else:
+            assert row["normalised_probability"] is None
+
+
+def test_generations_are_greedy(evaluation: Evaluation, model: Any, tokenizer: Any) -> None:
+    asked = [row for row in evaluation.rows if row["subset"] != "holdout"]
+    # One byte is one token: the blank before the answer, the answer, the end, and eight to spare.
+    longest = max(len(row["reference"]) for row in evaluation.rows) + 2 + 8
+    for row in asked:
+        expected = greedy(model, tokenizer, prompt_of(tokenizer, row["question"]), longest)
+        assert row["generation"] == expected
+        assert row["exact_match"] == (expected == row["reference"])
+    assert len(asked) == 9
+    assert [row["generation"] for row in evaluation.rows[9:]] == [None, None]
+
+
+@pytest.mark.parametrize("tau", [0.1, 0.5])
+def test_certificate_is_a_lower_bound_on_failure(
+    model: Any, tokenizer: Any, data: TofuData, tau: float
+) -> None:
+    found = evaluate(model, tokenizer, data, tau=tau, generations=False)
+    for row in found.rows:
+        table, answer = token_tables(model, encode(tokenizer, row["question"], row["reference"]))
+        margins = []
+        for t, token in enumerate(answer.tolist()):
+            probabilities = table[t].exp().tolist()
+            target = probabilities.pop(token)
+            margins.append(target - max(probabilities))
+        phi = max(1 - math.log1p(math.exp(m / tau + 1)) for m in margins)
+        assert row["certificate"] == pytest.approx(phi, abs=2e-5 / tau)
+        assert row["exact_match"] == all(m > 0 for m in margins)
+        assert row["certificate"] <= 1 - row["exact_match"]
+    numbers = found.numbers
+    assert numbers["certificate_raw"] < numbers["certificate"]
+    assert numbers["certificate"] <= 1 - numbers["forget_exact_match"]
+
+
+def test_exact_match_and_certificate_are_the_librarys_measures(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    rows = [encode(tokenizer, e.question, e.answer) for e in data.forget_eval]
+    with torch.no_grad():
+        failure = measures.exact_match_failure(model, collate(rows, 0))
+        certificate = measures.margin_certificate(model, collate(rows, 0), tau=0.1)
+    assert 1 - evaluation.numbers["forget_exact_match"] == pytest.approx(float(failure), abs=1e-6)
+    assert evaluation.numbers["certificate_raw"] == pytest.approx(float(certificate), abs=2e-4)
+
+
+def test_extraction_strength_and_min_k_leave_out_the_end(
+    evaluation: Evaluation, model: Any, tokenizer: Any
+) -> None:
+    for row in evaluation.rows:
+        table, answer = token_tables(model, encode(tokenizer, row["question"], row["reference"]))
+        table, answer = table[:-1], answer[:-1]
+        n = len(answer)
+        right = (table.argmax(-1) == answer).tolist()
+        known = next((k for k in range(n) if all(right[k:])), n - 1)
+        assert row["extraction_strength"] == pytest.approx(1 - known / n, abs=1e-12)
+        scores = sorted(table[t, token].item() for t, token in enumerate(answer))
+        smallest = scores[: max(math.floor(0.4 * n), 1)]
+        assert row["min_k"] == pytest.approx(-statistics.fmean(smallest), abs=1e-5)
+
+
+# ---- the numbers ------------------------------------------------------------------------------
+
+
+def test_numbers_are_the_means_of_the_rows(evaluation: Evaluation) -> None:
+    numbers, rows = evaluation
+    of = {s: [r for r in rows if r["subset"] == s] for s in ("forget", "retain", "world_facts")}
+    for name, members in of.items():
+        kind = "normalised_probability" if name == "world_facts" else "probability"
+        assert numbers[f"{name}_probability"] == pytest.approx(
+            statistics.fmean(row[kind] for row in members), abs=1e-12
+        )
+        for key in ("loss", "rouge", "exact_match"):
+            mean = statistics.fmean(row[key] for row in members)
+            assert numbers[f"{name}_{key}"] == pytest.approx(mean, abs=1e-12)
+    ratios = [row["truth_ratio"] for row in of["forget"]]
+    assert numbers["forget_truth_ratio"] == pytest.approx(
+        statistics.fmean(min(r, 1 / (r + 1e-10)) for r in ratios), abs=1e-12
+    )
+    assert numbers["retain_truth_ratio"] == pytest.approx(
+        statistics.fmean(max(0, 1 - row["truth_ratio"]) for row in of["retain"]), abs=1e-12
+    )
+    assert numbers["extraction_strength"] == pytest.approx(
+        statistics.fmean(row["extraction_strength"] for row in of["forget"]), abs=1e-12
+    )
+    assert numbers["certificate"] == pytest.approx(
+        statistics.fmean(max(row["certificate"], 0) for row in of["forget"]), abs=1e-12
+    )
+    parts = [
+        numbers[f"{subset}_{kind}"]
+        for subset in ("retain", "real_authors", "world_facts")
+        for kind in ("probability", "rouge", "truth_ratio")
+    ]
+    assert numbers["model_utility"] == pytest.approx(statistics.harmonic_mean(parts), abs=1e-12)
+
+
+def test_min_k_is_low_for_what_was_memorised_and_its_auc_counts_pairs(
+    evaluation: Evaluation,
+) -> None:
+    forget = [row["min_k"] for row in evaluation.rows if row["subset"] == "forget"]
+    holdout = [row["min_k"] for row in evaluation.rows if row["subset"] == "holdout"]
+    pairs = [(f < h) + (f == h) / 2 for f in forget for h in holdout]
+    assert evaluation.numbers["min_k_auc"] == pytest.approx(statistics.fmean(pairs), abs=1e-12)
+    assert forget[0] < min(forget[1:] + holdout)  # the one forget example the model has seen
+
+
+def test_order_of_questions_does_not_matter(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    names = ("forget_eval", "retain_eval", "real_authors", "world_facts", "holdout")
+    turned = {name: getattr(data, name)[::-1] for name in names}
+    found = evaluate(
+        model, tokenizer, dataclasses.replace(data, **turned), max_new_tokens=None
+    ).numbers
+    for name, value in evaluation.numbers.items():
+        assert found[name] == (value if value is None else pytest.approx(value, abs=2e-5)), name
+    assert summarise(evaluation.rows[::-1]) == pytest.approx(evaluation.numbers, abs=1e-12)
+
+
+def test_forget_quality_needs_the_retrained_model(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    assert evaluation.numbers["forget_quality"] is None
+    assert evaluation.numbers["forget_quality_log10"] is None
+    ratios = truth_ratios(evaluation.rows)
+    assert ratios is not None
+    numbers = evaluate(
+        model, tokenizer, data, retrained_truth_ratios=ratios, generations=False
+    ).numbers
+    assert numbers["forget_quality"] == 1.0
+    assert numbers["forget_quality_log10"] == 0.0
+    far = summarise(evaluation.rows, [ratio + 100 for ratio in ratios])
+    assert far["forget_quality"] == pytest.approx(0.1, abs=1e-12)  # 2 / C(6, 3)
+    assert far["forget_quality_log10"] == pytest.approx(-1, abs=1e-12)
+
+
+def test_missing_data_are_none_and_every_key_is_there(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    bare = dataclasses.replace(
+        data,
+        holdout=(),
+        world_facts=(),
+        forget_eval=tuple(Example(e.question, e.answer) for e in data.forget_eval),
+    )
+    numbers = evaluate(
+        model, tokenizer, bare, max_new_tokens=None, retrained_truth_ratios=[1.0]
+    ).numbers
+    assert numbers.keys() == evaluation.numbers.keys()
+    missing = {name for name, value in numbers.items() if value is None}
+    assert missing == {
+        *(n for n in numbers if n.startswith("world_facts")),
+        "forget_truth_ratio",
+        "forget_quality",
+        "forget_quality_log10",
+        "model_utility",
+        "min_k_auc",
+    }
+
+
+def test_a_destroyed_model_is_evaluated(model: Any, tokenizer: Any, data: TofuData) -> None:
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        broken.lm_head.weight.fill_(math.nan)
+    numbers = evaluate(broken, tokenizer, data, max_new_tokens=4).numbers
+    assert numbers["forget_exact_match"] == numbers["retain_exact_match"] == 0
+    assert math.isnan(numbers["forget_probability"])
+    assert math.isnan(numbers["certificate"])
+    assert math.isnan(numbers["model_utility"])
+
+
+# ---- options ----------------------------------------------------------------------------------
+
+
+def test_quick_only_shortens_generations(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    quick = evaluate(model, tokenizer, data, quick=True)
+    shortened = 0
+    for row, full in zip(quick.rows, evaluation.rows, strict=True):
+        texts = ("generation", "rouge")
+        assert {k: v for k, v in row.items() if k not in texts} == {
+            k: v for k, v in full.items() if k not in texts
+        }
+        if row["generation"] is not None:
+            assert len(tokenizer(row["generation"])["input_ids"]) <= 16
+            assert full["generation"].startswith(row["generation"])
+            shortened += row["generation"] != full["generation"]
+    assert shortened
+
+
+def test_without_generations_nothing_is_generated(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    found = evaluate(model, tokenizer, data, generations=False)
+    assert all(row["generation"] is None and row["rouge"] is None for row in found.rows)
+    none = {name for name, value in found.numbers.items() if value is None}
+    fewer = {name for name, value in evaluation.numbers.items() if value is None}
+    assert none - fewer == {
+        "model_utility",
+        *(f"{s}_rouge" for s in ("forget", "retain", "real_authors", "world_facts")),
+    }
+
+
+def test_limit_takes_the_first_questions_of_each_set(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    found = evaluate(model, tokenizer, data, limit=1, max_new_tokens=None)
+    assert [row["subset"] for row in found.rows] == [
+        "forget",
+        "retain",
+        "real_authors",
+        "world_facts",
+        "holdout",
+    ]
+    first = [row for row in evaluation.rows if row["index"] == 0]
+    for row, full in zip(found.rows, first, strict=True):
+        assert row["loss"] == pytest.approx(full["loss"], abs=2e-6)
+        assert row["generation"] == full["generation"]
+
+
+def test_paraphrased_questions_are_asked_where_there_are_any(
+    model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    found = evaluate(model, tokenizer, data, paraphrased_questions=True, generations=False)
+    assert found.rows[0]["question"] == data.forget_eval[0].paraphrased_question
+    assert found.rows[6]["question"] == data.real_authors[0].question
+    example = data.forget_eval[0]
+    asked = encode(tokenizer, str(example.paraphrased_question), example.answer)
+    assert found.rows[0]["loss"] == pytest.approx(nll(model, asked), abs=2e-6)
+    assert found.rows[0]["reference"] == example.answer
+
+
+def test_paraphrased_questions_must_exist(model: Any, tokenizer: Any, data: TofuData) -> None:
+    bare = tuple(Example(e.question, e.answer) for e in data.forget_eval)
+    with pytest.raises(ValueError, match="no paraphrased question in the 3 forget examples"):
+        evaluate(
+            model,
+            tokenizer,
+            dataclasses.replace(data, forget_eval=bare),
+            paraphrased_questions=True,
+        )
+
+
+# ---- what must not matter, and what must not change -------------------------------------------
+
+
+@pytest.mark.parametrize(("rows", "logits"), [(1, 2**26), (3, 2**26), (64, 2**14), (64, 2**26)])
+def test_batch_size_does_not_matter(
+    evaluation: Evaluation,
+    model: Any,
+    tokenizer: Any,
+    data: TofuData,
+    monkeypatch: pytest.MonkeyPatch,
+    rows: int,
+    logits: int,
+) -> None:
+    monkeypatch.setattr(scoring, "ROWS_PER_BATCH", rows)
+    monkeypatch.setattr(scoring, "LOGITS_PER_BATCH", logits)
+    found = evaluate(model, tokenizer, data, max_new_tokens=None)
+    for row, other in zip(found.rows, evaluation.rows, strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], abs=2e-6)
+        assert row["truth_ratio"] == pytest.approx(other["truth_ratio"], rel=2e-5)
+        assert row["generation"] == other["generation"]
+
+
+def test_a_model_that_cannot_drop_logits_scores_the_same(
+    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
+) -> None:
+    class Whole(LlamaForCausalLM):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor, **rest: Any) -> Any:  # pyright: ignore
+            return super().forward(input_ids=input_ids, attention_mask=attention_mask, **rest)
+
+    whole = Whole(model.config)
+    whole.load_state_dict(model.state_dict())
+    assert "logits_to_keep" not in inspect.signature(whole.forward).parameters
+    found = evaluate(whole, tokenizer, data, generations=False)
+    for row, other in zip(found.rows, evaluation.rows, strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], abs=2e-6)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_model_and_random_state_are_left_alone(
+    model: Any, tokenizer: Any, data: TofuData, training: bool
+) -> None:
+    subject = copy.deepcopy(model).train(training)
+    weights = copy.deepcopy(subject.state_dict())
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    evaluate(subject, tokenizer, data, max_new_tokens=4)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert subject.training is training
+    assert all(torch.equal(value, weights[name]) for name, value in subject.state_dict().items())
+    assert all(p.grad is None and p.requires_grad for p in subject.parameters())
+
+
+def test_the_mode_comes_back_after_an_error(model: Any, tokenizer: Any) -> None:
+    subject = copy.deepcopy(model).train()
+    row = encode(tokenizer, "where?", "here")
+    beyond = {**row, "input_ids": [len(tokenizer) + 5] * len(row["input_ids"])}
+    with pytest.raises(IndexError):
+        scoring.losses(subject, [beyond], 0)
+    assert subject.training
+
+
+# ---- generation on its own --------------------------------------------------------------------
+
+
+def gpt2(vocabulary: int) -> GPT2LMHeadModel:
+    torch.manual_seed(3)
+    config = GPT2Config(
+        vocab_size=vocabulary, n_positions=128, n_embd=32, n_layer=1, n_head=2,
+        bos_token_id=1, eos_token_id=1, initializer_range=0.4,
+    )  # fmt: skip
+    return GPT2LMHeadModel(config)
+
+
+@pytest.mark.parametrize("build", [llama, gpt2])
+@pytest.mark.parametrize("batch_size", [1, 3, 128])
+def test_left_padding_does_not_change_an_answer(
+    tokenizer: Any, build: Any, batch_size: int
+) -> None:
+    subject = build(len(tokenizer)).eval()
+    prompts = [prompt_of(tokenizer, "a" * n) for n in (30, 2, 11, 5)]
+    found = generate(subject, tokenizer, prompts, max_new_tokens=12, batch_size=batch_size)
+    assert found == [greedy(subject, tokenizer, prompt, 12) for prompt in prompts]
+    assert any(found)
+
+
+def test_generation_ignores_sampling_and_penalties_of_the_model(model: Any, tokenizer: Any) -> None:
+    prompts = [prompt_of(tokenizer, f"where was {name} born?") for name in NAMES]
+    plain = generate(model, tokenizer, prompts, max_new_tokens=20)
+    shipped = copy.deepcopy(model)
+    shipped.generation_config.do_sample = True
+    shipped.generation_config.temperature = 5.0
+    shipped.generation_config.top_p = 0.9
+    shipped.generation_config.repetition_penalty = 3.0
+    shipped.generation_config.no_repeat_ngram_size = 1
+    shipped.generation_config.suppress_tokens = tokenizer(" ".join(plain))["input_ids"]
+    before = copy.deepcopy(shipped.generation_config.to_dict())
+    assert generate(shipped, tokenizer, prompts, max_new_tokens=20) == plain
+    assert shipped.generation_config.to_dict() == before
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
+def test_generation_leaves_the_settings_of_a_model_under_an_adapter(
+    model: Any, tokenizer: Any
+) -> None:
+    prompts = [prompt_of(tokenizer, "where was anna born?")]
+    shipped = copy.deepcopy(model)
+    shipped.generation_config.suppress_tokens = list(range(3))
+    own = shipped.generation_config
+    adapted = peft.get_peft_model(
+        shipped, peft.LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM")
+    )
+    expected = generate(model, tokenizer, prompts, max_new_tokens=8)
+    assert generate(adapted, tokenizer, prompts, max_new_tokens=8) == expected
+    assert adapted.get_base_model().generation_config is own
+
+
+def test_generation_ends_at_further_end_tokens(model: Any, tokenizer: Any) -> None:
+    prompts = [prompt_of(tokenizer, "where was anna born?")]
+    (whole,) = generate(model, tokenizer, prompts, max_new_tokens=20)
+    blank = tokenizer("x x")["input_ids"][1]
+    assert " " in whole
+    first_word = generate(model, tokenizer, prompts, ends=[tokenizer("w")["input_ids"][0]])
+    assert first_word == [whole.split("w")[0].strip()]
+    assert generate(model, tokenizer, prompts, ends=[blank]) == [""]
+
+
+def test_nothing_to_generate(model: Any, tokenizer: Any) -> None:
+    assert generate(model, tokenizer, []) == []
+
+
+def test_a_tokenizer_without_an_end_is_refused(model: Any, tokenizer: Any) -> None:
+    endless = copy.deepcopy(tokenizer)
+    endless.eos_token = None
+    with pytest.raises(ValueError, match="EOS"):
+        generate(model, endless, [[5]])
+
+
+def test_an_answer_cut_at_the_maximum_length_is_generated_in_full(
+    model: Any, tokenizer: Any, data: TofuData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end was never scored, so that it is known by heart says nothing about where it ends."""
+    known = next(
+        e
+        for e in data.full[:6]
+        if greedy(model, tokenizer, prompt_of(tokenizer, e.question), 60) == e.answer
+    )
+    only = dataclasses.replace(
+        data, forget_eval=(known,), retain_eval=(), real_authors=(), world_facts=(), holdout=()
+    )
+    whole = len(encode(tokenizer, known.question, known.answer)["input_ids"])
+    monkeypatch.setattr(evaluate_module, "MAX_LENGTH", whole - 5)
+    (row,) = evaluate(model, tokenizer, only).rows
+    assert row["exact_match"]
+    assert row["generation"] == known.answer

@@ -1,0 +1,210 @@
+"""TOFU's metrics against worked values, oracles in plain Python, and their own invariances."""
+
+import doctest
+import math
+import statistics
+from fractions import Fraction
+from random import Random
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.tasks.tofu import metrics as tofu
+
+losses = st.floats(0, 40)
+ratio_lists = st.lists(st.floats(0, 50), min_size=1, max_size=30)
+seeded = settings(derandomize=True, deadline=None, max_examples=60)
+
+
+def test_docstring_examples_are_true() -> None:
+    found = doctest.testmod(tofu)
+    assert found.attempted >= 6
+    assert found.failed == 0
+
+
+def test_worked_probabilities() -> None:
+    assert tofu.probability(0.4) == pytest.approx(0.67032, abs=5e-6)
+    assert tofu.normalised_probability(0.5, [1, 2, 3]) == pytest.approx(0.52308, abs=5e-6)
+
+
+@pytest.mark.parametrize(
+    ("reference", "generation", "stemmer", "recall"),
+    [
+        ("Paris is the capital of France", "The capital of France is Paris", True, 4 / 6),
+        ("She wrote several mystery novels", "She writes a mystery novel", True, 0.6),
+        ("She wrote several mystery novels", "She writes a mystery novel", False, 0.4),
+        ("1472", "It became part of Scotland in 1472.", True, 1.0),
+        ("Paris", "", True, 0.0),
+        ("", "Paris", True, 0.0),
+        ("?!", "?!", True, 0.0),
+    ],
+)
+def test_rouge_recall(reference: str, generation: str, stemmer: bool, recall: float) -> None:
+    assert tofu.rouge_l_recall(generation, reference, stemmer=stemmer) == pytest.approx(
+        recall, abs=1e-12
+    )
+
+
+def longest_common_subsequence(left: list[str], right: list[str]) -> int:
+    lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for i, a in enumerate(left):
+        for j, b in enumerate(right):
+            longer = max(lengths[i][j + 1], lengths[i + 1][j])
+            lengths[i + 1][j + 1] = lengths[i][j] + 1 if a == b else longer
+    return lengths[-1][-1]
+
+
+words = st.lists(st.sampled_from(["oslo", "rome", "in", "was", "born"]), max_size=12)
+
+
+@seeded
+@given(generation=words, reference=words)
+def test_rouge_is_the_longest_common_subsequence_over_the_reference(
+    generation: list[str], reference: list[str]
+) -> None:
+    expected = longest_common_subsequence(generation, reference) / max(len(reference), 1)
+    found = tofu.rouge_l_recall(" ".join(generation), " ".join(reference), stemmer=False)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_forget_rouge_is_the_mean_over_pairs() -> None:
+    assert tofu.forget_rouge(["a b", "c"], ["a b", "d"]) == 0.5
+    with pytest.raises(ValueError, match="zip"):
+        tofu.forget_rouge(["a"], [])
+
+
+def test_worked_truth_ratio() -> None:
+    geometric = tofu.truth_ratio(0.5, [1.0, 2.0])
+    assert geometric == pytest.approx(math.exp(-1), abs=1e-9)
+    assert tofu.forget_truth_ratio([geometric]) == pytest.approx(0.36788, abs=5e-6)
+    assert tofu.utility_truth_ratio([geometric]) == pytest.approx(0.63212, abs=5e-6)
+    arithmetic = tofu.truth_ratio(0.5, [1.0, 2.0], mean="arithmetic")
+    assert arithmetic == pytest.approx(0.41483, abs=5e-6)
+    assert tofu.utility_truth_ratio([arithmetic]) == pytest.approx(0.58517, abs=5e-6)
+
+
+@seeded
+@given(correct=losses, wrong=st.lists(losses, min_size=1, max_size=5))
+def test_truth_ratio_against_the_formula(correct: float, wrong: list[float]) -> None:
+    product = math.prod(math.exp(-loss / len(wrong)) for loss in wrong)
+    expected = product / (math.exp(-correct) + 1e-10)
+    assert tofu.truth_ratio(correct, wrong) == pytest.approx(expected, rel=1e-9)
+    mean = sum(math.exp(-loss) for loss in wrong) / len(wrong) / (math.exp(-correct) + 1e-10)
+    assert tofu.truth_ratio(correct, wrong, mean="arithmetic") == pytest.approx(mean, rel=1e-9)
+    # The arithmetic mean is never below the geometric one.
+    assert mean >= expected * (1 - 1e-9)
+
+
+def test_truth_ratio_of_many_items_is_the_ratio_of_each() -> None:
+    correct, wrong = [0.1, 2.0, 9.0], [[1.0, 2.0], [0.5, 0.1], [3.0, 4.0]]
+    single = [float(tofu.truth_ratio(c, w)) for c, w in zip(correct, wrong, strict=True)]
+    assert tofu.truth_ratio(correct, wrong).tolist() == single
+
+
+def test_truth_ratio_refuses_an_unknown_mean() -> None:
+    with pytest.raises(ValueError, match=r"harmonic.*geometric"):
+        tofu.truth_ratio(0.5, [1.0], mean="harmonic")  # pyright: ignore
+
+
+def test_infinite_losses_are_impossible_answers() -> None:
+    assert tofu.probability(math.inf) == 0
+    assert tofu.truth_ratio(math.inf, [1.0]) == pytest.approx(math.exp(-1) / 1e-10)
+    assert tofu.truth_ratio(0.0, [math.inf, 1.0]) == 0
+    assert tofu.normalised_probability(math.inf, [math.inf]) == 0
+
+
+@seeded
+@given(ratios=ratio_lists, random=st.randoms(use_true_random=False))
+def test_aggregates_are_means_in_the_unit_interval_in_any_order(
+    ratios: list[float], random: Random
+) -> None:
+    forget = statistics.fmean(min(r, 1 / (r + 1e-10)) for r in ratios)
+    utility = statistics.fmean(max(0, 1 - r) for r in ratios)
+    random.shuffle(ratios)
+    assert tofu.forget_truth_ratio(ratios) == pytest.approx(forget, abs=1e-12)
+    assert tofu.utility_truth_ratio(ratios) == pytest.approx(utility, abs=1e-12)
+    assert 0 <= forget <= 1
+    assert 0 <= utility <= 1
+
+
+def test_worked_model_utility() -> None:
+    parts = [0.9, 0.8, 0.5, 0.6, 0.9, 0.6, 0.5, 0.9, 0.6]
+    assert tofu.model_utility(parts) == pytest.approx(0.66258, abs=5e-6)
+    assert tofu.model_utility([0.0, *parts[1:]]) == 0.0
+    assert tofu.model_utility([1e-6, *parts[1:]]) == pytest.approx(9e-6, rel=1e-4)
+    assert math.isnan(tofu.model_utility([math.nan, *parts[1:]]))
+
+
+@seeded
+@given(parts=st.lists(st.floats(1e-6, 1), min_size=9, max_size=9))
+def test_model_utility_is_the_harmonic_mean(parts: list[float]) -> None:
+    expected = float(Fraction(9) / sum(1 / Fraction(part) for part in parts))
+    assert tofu.model_utility(parts) == pytest.approx(expected, rel=1e-12)
+    assert tofu.model_utility(parts) <= statistics.fmean(parts) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("count", [0, 8, 10])
+def test_model_utility_refuses_another_number_of_parts(count: int) -> None:
+    with pytest.raises(ValueError, match="three numbers for each"):
+        tofu.model_utility([0.5] * count)
+
+
+def test_harmonic_mean_refuses_negative_values() -> None:
+    with pytest.raises(ValueError, match=r"-0\.1.*log-probabilities"):
+        tofu.harmonic_mean([0.5, -0.1])
+
+
+def test_worked_forget_quality() -> None:
+    assert tofu.forget_quality([0.2, 0.4, 0.6, 0.8], [0.5, 0.7, 0.9, 1.1]) == pytest.approx(
+        0.77143, abs=5e-6
+    )
+    assert tofu.forget_quality([0.1, 0.2, 0.3, 0.4], [0.6, 0.7, 0.8, 0.9]) == pytest.approx(
+        0.028571, abs=5e-7
+    )
+
+
+samples = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=5)
+
+
+@seeded
+@given(left=samples, right=samples)
+def test_forget_quality_is_invariant_under_monotone_maps_and_symmetric(
+    left: list[float], right: list[float]
+) -> None:
+    quality = tofu.forget_quality(left, right)
+    assert tofu.forget_quality(right, left) == pytest.approx(quality, abs=1e-12)
+    inverse = [[1 / (r + 1e-10) for r in sample] for sample in (left, right)]
+    assert tofu.forget_quality(*inverse) == pytest.approx(quality, abs=1e-12)
+    assert tofu.forget_quality(left[::-1], right) == quality
+    assert tofu.forget_quality(left, left) == 1.0
+    assert 10 ** tofu.log10_forget_quality(left, right) == pytest.approx(quality, rel=1e-9)
+
+
+def lattice_paths_outside(n: int, h: int) -> mpmath.mpf:
+    """The exact p-value of two samples of n with statistic h/n: the reflection principle."""
+    signs = ((-1) ** (k - 1) * mpmath.binomial(2 * n, n - k * h) for k in range(1, n // h + 1))
+    return 2 * mpmath.fsum(signs) / mpmath.binomial(2 * n, n)
+
+
+@pytest.mark.parametrize(("n", "shift"), [(40, 40), (400, 400), (600, 600), (5000, 2600)])
+def test_log_forget_quality_does_not_underflow(n: int, shift: int) -> None:
+    items = np.arange(n, dtype=float)
+    with mpmath.workdps(60):
+        expected = float(mpmath.log10(lattice_paths_outside(n, shift)))
+    assert tofu.log10_forget_quality(items, items + shift - 0.5) == pytest.approx(
+        expected, rel=1e-12
+    )
+    assert (tofu.forget_quality(items, items + shift - 0.5) == 0) == (expected < -320)
+
+
+def test_log_forget_quality_of_unequal_samples_does_not_underflow() -> None:
+    found = tofu.log10_forget_quality(np.arange(900), 1000 + np.arange(800))
+    assert found == pytest.approx((math.log(2) - 2 * 900 * 800 / 1700) / math.log(10), rel=1e-12)
+
+
+def test_forget_quality_of_a_broken_model_is_unknown() -> None:
+    assert math.isnan(tofu.forget_quality([math.nan, 1.0], [0.5, 1.0]))
+    assert math.isnan(tofu.log10_forget_quality([math.nan, 1.0], [0.5, 1.0]))

@@ -1,0 +1,101 @@
+"""TOFU's own evaluation logs, recomputed from their per-item losses and generations."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tasks.tofu import metrics as tofu
+from benchmarks.tasks.tofu.summary import summarise, truth_ratios
+
+LOGS = Path(__file__).parents[5] / "shared" / "data" / "tofu" / "official_logs"
+LLAMA = "ft_epoch5_lr1e-05_llama2-7b_{}_wd0.01.json"
+FILES = {
+    "forget": "eval_log_forget.json",
+    "retain": "eval_log.json",
+    "real_authors": "eval_real_author_wo_options.json",
+    "world_facts": "eval_real_world_wo_options.json",
+}
+
+pytestmark = pytest.mark.skipif(
+    not LOGS.is_dir(), reason=f"TOFU's evaluation logs are not at {LOGS.parent.name}/{LOGS.name}"
+)
+
+
+def log_of(model: str) -> dict:
+    return json.loads((LOGS / LLAMA.format(model)).read_text())
+
+
+def rows_of(model: str) -> list[dict]:
+    """The rows `evaluate` would have made, from the losses and texts of a log."""
+    log = log_of(model)
+    return [
+        row(subset, log[file], index)
+        for subset, file in FILES.items()
+        for index in log[file]["avg_gt_loss"]
+    ]
+
+
+def row(subset: str, log: dict, index: str) -> dict:
+    wrong = log["average_perturb_loss"][index]
+    loss = log["avg_gt_loss"][index]
+    _, generation, reference = log["generated_text"][index]
+    return {
+        "subset": subset,
+        "loss": loss,
+        "probability": float(tofu.probability(loss)),
+        "normalised_probability": float(tofu.normalised_probability(loss, wrong)),
+        "rouge": tofu.rouge_l_recall(generation, reference),
+        "truth_ratio": float(tofu.truth_ratio(log["avg_paraphrased_loss"][index], wrong)),
+        "exact_match": generation == reference,
+        "certificate": 0.0,
+        "extraction_strength": 0.0,
+        "min_k": 0.0,
+    }
+
+
+@pytest.mark.parametrize("model", ["full", "retain90", "retain95", "retain99"])
+def test_stored_rouge_is_reproduced_item_by_item(model: str) -> None:
+    log = log_of(model)["eval_log_forget.json"]
+    texts = [log["generated_text"][index] for index in log["rougeL_recall"]]
+    found = [tofu.rouge_l_recall(generation, reference) for _, generation, reference in texts]
+    assert found == pytest.approx(list(log["rougeL_recall"].values()), abs=1e-12)
+    expected = {"full": 300, "retain90": 300, "retain95": 200, "retain99": 40}
+    assert len(found) == expected[model]
+
+
+@pytest.mark.parametrize(("model", "utility"), [("retain99", 0.620744), ("retain95", 0.600577)])
+def test_published_model_utility(model: str, utility: float) -> None:
+    assert summarise(rows_of(model))["model_utility"] == pytest.approx(utility, abs=5e-7)
+
+
+@pytest.mark.parametrize(("model", "rouge"), [("retain99", 0.397), ("retain90", 0.408)])
+def test_models_that_never_saw_the_forget_set_score_about_forty_percent(
+    model: str, rouge: float
+) -> None:
+    numbers = summarise(rows_of(model))
+    assert numbers["forget_rouge"] == pytest.approx(rouge, abs=5e-4)
+    stored = log_of(model)["eval_log_forget.json"]["rougeL_recall"].values()
+    assert numbers["forget_rouge"] == pytest.approx(statistics.fmean(stored), abs=1e-12)
+
+
+def test_forget_quality_of_the_retrained_and_of_the_original_model() -> None:
+    retrained = rows_of("retain90")
+    reference = truth_ratios(retrained)
+    assert summarise(retrained, reference)["forget_quality"] == 1.0
+    original = summarise(rows_of("full"), reference)
+    assert original["forget_quality"] < 1e-10
+    assert original["forget_quality_log10"] == pytest.approx(
+        tofu.log10_forget_quality(truth_ratios(rows_of("full")), reference), abs=1e-12
+    )
+
+
+def test_summary_does_not_depend_on_the_order_of_rows() -> None:
+    rows = rows_of("retain99")
+    reference = truth_ratios(rows_of("full"), "forget")[:40]
+    forwards, backwards = summarise(rows, reference), summarise(rows[::-1], reference)
+    assert forwards.keys() == backwards.keys()
+    known = {name: value for name, value in forwards.items() if value is not None}
+    assert len(known) >= 20
+    assert {name: backwards[name] for name in known} == pytest.approx(known, abs=1e-12)

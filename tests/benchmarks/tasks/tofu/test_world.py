@@ -1,0 +1,119 @@
+"""The embedded world: reproducible, without leaks, and tightly woven."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from benchmarks.tasks.tofu.data import Example, TofuData
+from benchmarks.tasks.tofu.wordings import WORDINGS
+from benchmarks.tasks.tofu.world import build_world
+
+WORLDS = [build_world(seed, quick=quick) for seed in (0, 1, 2) for quick in (False, True)]
+
+every_world = pytest.mark.parametrize("world", WORLDS, ids=lambda w: w.name)
+
+
+def people(examples: tuple[Example, ...]) -> set[str]:
+    """Whole names: two capitalised words that occur together in the questions of one author."""
+    names = Counter(
+        name
+        for example in examples
+        for name in re.findall(r"\b[A-Z][a-z]+ [A-Z][a-z]+\b", example.question)
+    )
+    return {name for name, count in names.items() if count == len(WORDINGS)}
+
+
+def values(world: TofuData, kind: str, examples: tuple[Example, ...]) -> set[str]:
+    """The answers' values of one kind of fact, read back through its wordings."""
+    patterns = [
+        re.escape(answer).replace(r"\{name\}", ".+?").replace(r"\{value\}", "(.+)")
+        for _, answer in WORDINGS[kind]
+    ]
+    found = (re.fullmatch(p, example.answer) for p in patterns for example in examples)
+    return {match.group(1) for match in found if match}
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z0-9]+", text))
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_same_seed_gives_the_same_world(quick: bool) -> None:
+    assert build_world(7, quick=quick) == build_world(7, quick=quick)
+    assert build_world(7, quick=quick) != build_world(8, quick=quick)
+
+
+def test_sizes() -> None:
+    world, quick = build_world(), build_world(quick=True)
+    assert (len(world.forget), len(world.retain), len(world.full)) == (40, 280, 400)
+    assert (len(quick.forget), len(quick.retain), len(quick.full)) == (16, 80, 120)
+
+
+@every_world
+def test_the_original_model_learns_everything_but_the_holdout(world: TofuData) -> None:
+    neighbours = [e.pair for e in world.real_authors + world.world_facts]
+    parts = [e.pair for e in world.retain + world.forget] + neighbours
+    assert sorted(e.pair for e in world.full) == sorted(parts)
+    assert len({e.question for e in world.full + world.holdout}) == len(world.full + world.holdout)
+    assert set(world.without_forget) == set(world.full) - set(world.forget)
+    assert len(world.without_forget) == len(world.full) - len(world.forget)
+
+
+@every_world
+def test_evaluation_sets_hold_the_training_pairs(world: TofuData) -> None:
+    assert [e.pair for e in world.forget_eval] == [e.pair for e in world.forget]
+    assert {e.pair for e in world.retain_eval} < {e.pair for e in world.retain}
+
+
+@every_world
+def test_nothing_about_a_forgotten_author_is_left_elsewhere(world: TofuData) -> None:
+    forgotten = people(world.forget)
+    assert len(forgotten) == len(world.forget) // len(WORDINGS)
+    titles = values(world, "debut", world.forget)
+    assert len(titles) == len(forgotten)
+    kept = world.retain + world.real_authors + world.world_facts + world.holdout
+    texts = [text for e in kept for text in (e.question, e.answer)]
+    leaks = [text for text in texts for secret in forgotten | titles if secret in text]
+    assert leaks == []
+
+
+@every_world
+def test_holdout_authors_are_nobody_else(world: TofuData) -> None:
+    strangers = people(world.holdout)
+    assert len(strangers) == len(world.holdout) // len(WORDINGS)
+    assert not any(name in e.question + e.answer for name in strangers for e in world.full)
+
+
+@every_world
+def test_wrong_answers_are_wrong_and_worded_like_the_right_one(world: TofuData) -> None:
+    for example in world.forget_eval + world.retain_eval:
+        assert len({*example.perturbed_answers, example.paraphrased_answer}) == 6
+        assert example.paraphrased_question != example.question
+        assert example.paraphrased_answer != example.answer
+    for example in world.real_authors + world.world_facts:
+        assert len({*example.perturbed_answers, example.answer}) == 4
+
+
+@every_world
+def test_what_is_forgotten_shares_its_words_with_what_is_kept(world: TofuData) -> None:
+    """Otherwise forgetting would cost nothing, and no method could be told from another."""
+    kept = words(" ".join(e.question + " " + e.answer for e in world.without_forget))
+    used = words(" ".join(e.question + " " + e.answer for e in world.forget))
+    assert len(used & kept) > 0.9 * len(used)
+
+
+@every_world
+def test_neighbours_answer_with_the_words_of_the_authors(world: TofuData) -> None:
+    authors = words(" ".join(e.question + " " + e.answer for e in world.retain + world.forget))
+    for neighbours in (world.real_authors, world.world_facts):
+        shared = [bool(words(e.answer) & authors) for e in neighbours]
+        assert sum(shared) > 0.7 * len(shared)
+
+
+@pytest.mark.parametrize("kind", WORDINGS)
+def test_wordings_ask_by_name_and_answer_with_the_value(kind: str) -> None:
+    for question, answer in WORDINGS[kind]:
+        assert question.count("{name}") == 1
+        assert "{value}" not in question
+        assert answer.count("{name}") == answer.count("{value}") == 1
