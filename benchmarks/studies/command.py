@@ -1,7 +1,7 @@
 """Which default a command should have: `torch-alm unlearn` as a user types it, on small models.
 
 python benchmarks/studies/command.py goals --data DIR      one method, several goals, three models
-python benchmarks/studies/command.py methods --data DIR    every method with the default goal, one model
+python benchmarks/studies/command.py methods --data DIR    every method, the default goal, one model
 
 The models are made on the spot from TOFU's files, and differ in size and in what they know; beside
 each stands one that never saw the forget rows, which says what *gone* looks like. Every run is the
