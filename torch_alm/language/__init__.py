@@ -29,9 +29,12 @@ from torch_alm.language._formats import Format, Message
 from torch_alm.language._generation import continuations, decode, generate, greedy_answers
 from torch_alm.language._memorization import (
     Convention,
+    exact_memorization,
     extraction_strength,
     membership_auc,
+    min_k_plus_plus_score,
     min_k_score,
+    openunlearning_extraction_strength,
 )
 from torch_alm.language._pairs import pairs
 from torch_alm.language._reading import Reading, read_answers
@@ -66,12 +69,15 @@ __all__ = [
     "encode_completion",
     "encode_messages",
     "encode_text",
+    "exact_memorization",
     "extraction_strength",
     "generate",
     "greedy_answers",
     "losses",
     "membership_auc",
+    "min_k_plus_plus_score",
     "min_k_score",
+    "openunlearning_extraction_strength",
     "pad_id",
     "pairs",
     "prompt_ids",

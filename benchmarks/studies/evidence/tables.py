@@ -25,7 +25,7 @@ COLUMNS: tuple[Column, ...] = (
     ("retain_exact_match", "retain exact", 2),
     ("model_utility", "MU", 3),
     ("forget_quality_log10", "log10 FQ", 1),
-    ("min_k_auc", "AUC", 2),
+    ("membership_auc", "AUC", 2),
     ("gate_open", "gate open", 2),
 )
 

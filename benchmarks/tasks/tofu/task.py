@@ -22,7 +22,7 @@ from benchmarks.tasks.tofu.evaluate import evaluate
 from benchmarks.tasks.tofu.layout import LAYOUT
 from benchmarks.tasks.tofu.models import RECIPES, load_or_train
 from benchmarks.tasks.tofu.presets import TOFU
-from benchmarks.tasks.tofu.summary import truth_ratios
+from benchmarks.tasks.tofu.summary import Reference, reference
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
 
@@ -109,8 +109,8 @@ class Tofu(LanguageBenchmark):
 
     layout = LAYOUT
     presets = TOFU
-    truth_ratios: list[float] | None = None
-    """Those of the retrained model, which forget quality compares with."""
+    retrained: Reference | None = None
+    """The retrained model, which forget quality and privacy compare with."""
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -129,7 +129,7 @@ class Tofu(LanguageBenchmark):
         super().prepare()
         if "retrained" in self.models:
             rows = self._evaluate(self.reference("retrained"), generations=False).rows
-            self.truth_ratios = truth_ratios(rows)
+            self.retrained = reference(rows)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         sets = (self.data.forget, self.data.retain)
@@ -180,7 +180,7 @@ class Tofu(LanguageBenchmark):
             model,
             self.tokenizer,
             asked(self.data, self.given.questions),
-            retrained_truth_ratios=self.truth_ratios,
+            retrained=self.retrained,
             max_new_tokens=200 if self.given.model else None,
             quick=self.options.quick,
             generations=generations,
