@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.report.results import Row, read_lines
-from benchmarks.report.tables import REFERENCE_LABELS, markdown, name_of, spread, statuses
+from benchmarks.report.tables import (
+    AT_FLOOR,
+    FLOOR_ROUNDING,
+    MISSING,
+    REFERENCE_LABELS,
+    markdown,
+    name_of,
+    spread,
+    statuses,
+)
 from benchmarks.studies.evidence.plan import PLAN
+from benchmarks.tasks.tofu.metrics import log10_smallest_forget_quality
+from benchmarks.tasks.tofu.truth import EPSILON
 
 SPLITS = ("forget01", "forget05", "forget10")
 POINTS = ("matched", "matched8", "recommended")
 ALM = "+alm"
 PARTS = ("saul", "saul_no_alm", "saul_no_sam", "saul_no_alm_no_sam", "dual_adamw+alm", "dual_adamw")
 SEPARATE = ("single_adamw+alm", "single_adamw")
+
+QUALITY = "forget_quality_log10"
+QUESTIONS = 40  # asked of each set in every stage
+FLOOR = log10_smallest_forget_quality(QUESTIONS, QUESTIONS)
+GUARD = -math.log(EPSILON)
+"""The loss, in nats per token, beyond which the guard of truth ratios is the larger summand."""
 
 Column = tuple[str, str, int]
 COLUMNS: tuple[Column, ...] = (
@@ -24,7 +42,7 @@ COLUMNS: tuple[Column, ...] = (
     ("certificate", "certificate", 2),
     ("retain_exact_match", "retain exact", 2),
     ("model_utility", "MU", 3),
-    ("forget_quality_log10", "log10 FQ", 1),
+    (QUALITY, "log10 FQ (OU)", 1),
     ("membership_auc", "AUC", 2),
     ("gate_open", "gate open", 2),
 )
@@ -62,8 +80,34 @@ def read(folder: Path, stages: Iterable[str]) -> Recorded:
 
 
 def numbers(rows: Sequence[Row], key: str, digits: int) -> str:
-    """One cell."""
-    return spread([row.get(key) for row in rows], digits)
+    """One cell; with its marks, if it is of forget quality."""
+    text = spread([row.get(key) for row in rows], digits)
+    if key != QUALITY or text == MISSING:
+        return text
+    bound = AT_FLOOR if any(map(is_at_floor, rows)) else ""
+    return f"{bound}{text}{' †' if any(map(is_guarded, rows)) else ''}"
+
+
+def is_at_floor(row: Row) -> bool:
+    """Whether its forget quality is the smallest that so many questions can give."""
+    return row.get(QUALITY) is not None and row[QUALITY] <= FLOOR + FLOOR_ROUNDING
+
+
+def is_guarded(row: Row) -> bool:
+    """Whether its mean forget loss is where the guard decides truth ratios."""
+    return (row.get("forget_loss") or 0.0) > GUARD
+
+
+def guard(found: Recorded) -> str:
+    """How many runs are beyond the guard, and at the smallest forget quality, stage by stage."""
+    lines = []
+    for stage in PLAN:
+        rows = [r for r in found.lines[stage.name] if r["method"] not in REFERENCE_LABELS]
+        rows = [row for row in rows if row.get(QUALITY) is not None]
+        counts = [len(rows), *(sum(map(of, rows)) for of in (is_guarded, is_at_floor))]
+        if any(counts[1:]):
+            lines.append([stage.name, *map(str, counts)])
+    return markdown(["table", "runs", f"beyond {GUARD:.0f} nats", f"at {FLOOR:.1f}"], lines)
 
 
 def commands(found: Recorded) -> str:

@@ -18,7 +18,7 @@ Number = tuple[str, str, int]
 NUMBERS: tuple[Number, ...] = (
     ("forget_exact_match", "forget exact", 3),
     ("forget_loss", "forget loss", 2),
-    ("forget_quality_log10", "log FQ", 1),
+    ("forget_quality_log10", "log FQ (OU)", 1),
     ("membership_auc", "AUC", 2),
     ("privleak", "PrivLeak", 0),
     ("gate_open", "open", 2),
