@@ -12,6 +12,7 @@ from torch_alm.language._attacks import (
     with_prefix,
 )
 from torch_alm.language._encoding import (
+    ASKED,
     IGNORE,
     Batch,
     Row,
@@ -45,6 +46,7 @@ from torch_alm.language._texts import read_text
 from torch_alm.language._types import LanguageModel, Tokenizer
 
 __all__ = [
+    "ASKED",
     "IGNORE",
     "AnswerScores",
     "Attacked",

@@ -55,6 +55,7 @@ def evaluate(
     generations: bool = True,
     limit: int | None = None,
     paraphrased_questions: bool = False,
+    convention: str = "ours",
     tau: float = 0.1,
     k: float = 0.4,
 ) -> Evaluation:
@@ -82,6 +83,7 @@ def evaluate(
         generations: `False` skips generation; ROUGE and model utility are `None`.
         limit: only the first so many questions of each set.
         paraphrased_questions: ask the paraphrased question wherever an example has one.
+        convention: how questions are asked and which tokens count, see `batches.encode`.
         tau: sharpness of the margin certificate, in probability.
         k: share of tokens in Min-K%.
 
@@ -89,9 +91,12 @@ def evaluate(
         ValueError: paraphrased questions asked for, and no forget example has one.
     """
     items = list(_items(data, limit, paraphrased_questions))
-    encoded = [encode(tokenizer, item.question, item.example.answer, MAX_LENGTH) for item in items]
+    encoded = [
+        encode(tokenizer, item.question, item.example.answer, MAX_LENGTH, convention)
+        for item in items
+    ]
     scores = answer_scores(model, encoded, pad_id(tokenizer), tau, moments=True)
-    alternatives = _alternative_losses(model, tokenizer, items)
+    alternatives = _alternative_losses(model, tokenizer, items, convention)
     texts: list[str | None] = [None] * len(items)
     if generations:
         longest = _longest(encoded) + SPARE_TOKENS if max_new_tokens is None else max_new_tokens
@@ -124,14 +129,14 @@ def _items(data: TofuData, limit: int | None, paraphrased: bool) -> Iterator[_It
 
 
 def _alternative_losses(
-    model: Any, tokenizer: Any, items: Sequence[_Item]
+    model: Any, tokenizer: Any, items: Sequence[_Item], convention: str
 ) -> list[tuple[float | None, list[float]]]:
     """Per item the loss of its paraphrased answer (`None` without one) and of its wrong answers."""
     answers = [
         [item.example.paraphrased_answer or "", *item.example.perturbed_answers] for item in items
     ]
     rows = [
-        encode(tokenizer, item.question, answer, MAX_LENGTH)
+        encode(tokenizer, item.question, answer, MAX_LENGTH, convention)
         for item, group in zip(items, answers, strict=True)
         for answer in group
         if answer

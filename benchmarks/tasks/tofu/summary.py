@@ -178,7 +178,8 @@ def _memorization(forget: Rows) -> Numbers:
 
 def _strengths(rows: Rows) -> Numbers:
     keys = ("extraction_strength", "extraction_strength_ou", "exact_memorization")
-    return {key: _mean(row[key] for row in rows) for key in keys}
+    # An answer without a token of its own has no share of exact ones; OpenUnlearning leaves it out.
+    return {key: _mean(row[key] for row in rows if not np.isnan(row[key])) for key in keys}
 
 
 def _membership(rows: Rows) -> Numbers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from benchmarks.engine.models import load_pretrained
 from benchmarks.engine.scratch import Recipe, Schedule
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
-from benchmarks.tasks.tofu.batches import encode_all
+from benchmarks.tasks.tofu.batches import CONVENTIONS, encode_all
 from benchmarks.tasks.tofu.data import SPLITS, Example, TofuData, load_tofu, load_tofu_hub
 from benchmarks.tasks.tofu.evaluate import evaluate
 from benchmarks.tasks.tofu.layout import LAYOUT
@@ -49,6 +49,8 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="NAME", help="a causal LM to unlearn from, local or from the hub")
     add("--retrained", metavar="NAME", help="the same kind of model, trained without the split")
     add("--paraphrased", action="store_true", help="ask the paraphrased questions")
+    asked = "how questions are asked and which tokens count; default: %(default)s"
+    add("--convention", default="ours", choices=CONVENTIONS, help=asked)
     add("--retain-authors", type=int, metavar="N", help="use only the first N retain authors")
     add("--questions", type=int, metavar="N", help="ask only N of each set, evenly spread")
     add("--width", type=int, metavar="N", help="hidden size of the model trained from scratch")
@@ -121,6 +123,7 @@ class Tofu(LanguageBenchmark):
             "model": self.given.model,
             "retrained": self.given.retrained,
             "paraphrased": self.given.paraphrased,
+            "convention": self.given.convention,
             "questions": self.given.questions,
             "width": self.given.width,
         }
@@ -133,8 +136,12 @@ class Tofu(LanguageBenchmark):
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         sets = (self.data.forget, self.data.retain)
-        forget, retain = (encode_all(self.tokenizer, examples) for examples in sets)
+        forget, retain = map(self.encoded, sets)
         return forget, retain
+
+    def encoded(self, examples: Iterable[Example]) -> list[Row]:
+        """Questions and answers as they were asked for."""
+        return encode_all(self.tokenizer, examples, convention=self.given.convention)
 
     def load(self, key: str) -> tuple[Any, Any]:
         if key == "retrained" and self.given.retrained is not None:
@@ -146,6 +153,7 @@ class Tofu(LanguageBenchmark):
             self.options.cache,
             without_forget=missing,
             recipe=self.recipe(),
+            convention=self.given.convention,
         )
 
     def recipe(self) -> Recipe:
@@ -156,7 +164,7 @@ class Tofu(LanguageBenchmark):
         return recipe if width is None else replace(recipe, width=width, heads=width // HEAD)
 
     def held_out(self, settings: Settings) -> Iterator[Batch]:
-        rows = encode_all(self.tokenizer, self.data.holdout)
+        rows = self.encoded(self.data.holdout)
         if not rows:
             raise ValueError(
                 f"{self.data.name} has no holdout questions for {self.split}, so alpha=never_seen "
@@ -186,4 +194,5 @@ class Tofu(LanguageBenchmark):
             generations=generations,
             limit=limit,
             paraphrased_questions=self.given.paraphrased,
+            convention=self.given.convention,
         )
