@@ -90,7 +90,7 @@ def load_wmdp(
     utility = {"mmlu": load_mmlu(mmlu)} if mmlu is not None else {}
     examples = _examples(mmlu, shots, {q.subject for found in utility.values() for q in found})
     kept = load_corpus(retain, shortest=shortest)
-    return WMDPData("wmdp", topics, kept, utility, examples)
+    return WMDPData("wmdp", topics, kept, utility, examples=examples)
 
 
 def _topic(folder: Path, key: str, corpus: Path, shortest: int) -> Topic:
