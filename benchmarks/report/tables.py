@@ -48,7 +48,7 @@ class Column:
     floor: str | None = None
 
     def is_at_floor(self, row: Row) -> bool:
-        """Whether the number could not have come out smaller."""
+        """Tell whether the number could not have come out smaller."""
         value, least = row.get(self.key), row.get(self.floor or "")
         return value is not None and least is not None and value <= least + FLOOR_ROUNDING
 

@@ -89,17 +89,17 @@ def numbers(rows: Sequence[Row], key: str, digits: int) -> str:
 
 
 def is_at_floor(row: Row) -> bool:
-    """Whether its forget quality is the smallest that so many questions can give."""
+    """Tell whether its forget quality is the smallest that so many questions can give."""
     return row.get(QUALITY) is not None and row[QUALITY] <= FLOOR + FLOOR_ROUNDING
 
 
 def is_guarded(row: Row) -> bool:
-    """Whether its mean forget loss is where the guard decides truth ratios."""
+    """Tell whether its mean forget loss is where the guard decides truth ratios."""
     return (row.get("forget_loss") or 0.0) > GUARD
 
 
 def guard(found: Recorded) -> str:
-    """How many runs are beyond the guard, and at the smallest forget quality, stage by stage."""
+    """Count the runs beyond the guard, and at the smallest forget quality, stage by stage."""
     lines = []
     for stage in PLAN:
         rows = [r for r in found.lines[stage.name] if r["method"] not in REFERENCE_LABELS]

@@ -125,7 +125,7 @@ def cut(text: str) -> str:
 
 
 class TextScores(NamedTuple):
-    """How expected a text is, over all its tokens but the first; all small for what was learnt.
+    """Three measures of surprise at a text, over all its tokens but the first; small if learnt.
 
     Attributes:
         loss: Mean negative log-likelihood per token, in nats; MUSE's code calls it PPL.

@@ -1,4 +1,4 @@
-r"""How a question is asked and which tokens count, in OpenUnlearning's code and in TOFU's own.
+r"""Prompts and labels of a question, as OpenUnlearning's code and TOFU's own make them.
 
 Both give a prompt and count `len(prompt)` tokens of the whole text as asked, whatever the tokenizer
 makes of the boundary. With the prompt `Answer: ` and byte pairs, whose words begin with their
@@ -20,7 +20,7 @@ DATE = {"date_string": "10 Apr 2025"}  # which the template of Llama 3 prints
 
 
 class Tags(NamedTuple):
-    """What stands before a question, after it, and before the answer."""
+    """Texts before a question, after it, and before the answer."""
 
     start: str
     end: str
@@ -119,7 +119,7 @@ def _chat(tokenizer: Any, question: str, answer: str) -> tuple[list[int], list[i
 
 
 def _takes_system(tokenizer: Any) -> bool:
-    """Whether the chat template has a place for a system message; Gemma's refuses one."""
+    """Tell whether the chat template has a place for a system message; Gemma's refuses one."""
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "?"}]
     try:
         return SYSTEM in tokenizer.apply_chat_template(messages, tokenize=False)

@@ -37,7 +37,7 @@ def memorization_score(
 
 
 def closeness(auc: float, retrained_auc: float) -> float:
-    """How near a membership AUC is to the retrained model's, as a share of the way it could be off.
+    """Nearness of a membership AUC to the retrained model's, as a share of the way it could be off.
 
     `1 - |AUC - AUC_r| / max(AUC_r, 1 - AUC_r)`: 1 = the same, 0 = as far as any model can be.
     The formula is this library's, since OpenUnlearning's is not published: a privacy score made of

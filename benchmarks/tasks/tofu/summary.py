@@ -17,7 +17,7 @@ from torch_alm.language import membership_auc
 SUBSETS = ("forget", "retain", "real_authors", "world_facts")
 NEIGHBOURS = ("real_authors", "world_facts")
 SUFFIXES: dict[Convention, str] = {"openunlearning": "", "tofu": "_tofu"}
-"""What the keys of a convention's numbers end in."""
+"""Endings of the keys of a convention's numbers."""
 
 ATTACKS = {
     "membership_auc": "min_k",

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 Convention = Literal["openunlearning", "tofu"]
 
 GUARDS: dict[Convention, float] = {"openunlearning": 1e-10, "tofu": 0.0}
-"""What is added to the denominators of ratios; part of the numbers one compares with.
+"""Summands in the denominators of ratios; part of the numbers one compares with.
 
 OpenUnlearning's takes over where a probability falls below it, at a loss of 23.03 nats per token:
 from there on a truth ratio no longer compares two answers but says how unlikely the wrong ones are.
