@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,6 @@ from statistics import fmean, median
 
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import (
-    AT_FLOOR,
-    FLOOR_ROUNDING,
     MISSING,
     REFERENCE_LABELS,
     markdown,
@@ -20,20 +17,20 @@ from benchmarks.report.tables import (
     statuses,
 )
 from benchmarks.studies.evidence.plan import PLAN
-from benchmarks.tasks.tofu.metrics import log10_smallest_forget_quality
-from benchmarks.tasks.tofu.truth import EPSILON
+from benchmarks.studies.evidence.quality import (
+    FLOOR,
+    GUARD,
+    QUALITY,
+    is_at_floor,
+    is_guarded,
+    marked,
+)
 
 SPLITS = ("forget01", "forget05", "forget10")
 POINTS = ("matched", "matched8", "recommended")
 ALM = "+alm"
 PARTS = ("saul", "saul_no_alm", "saul_no_sam", "saul_no_alm_no_sam", "dual_adamw+alm", "dual_adamw")
 SEPARATE = ("single_adamw+alm", "single_adamw")
-
-QUALITY = "forget_quality_log10"
-QUESTIONS = 40  # asked of each set in every stage
-FLOOR = log10_smallest_forget_quality(QUESTIONS, QUESTIONS)
-GUARD = -math.log(EPSILON)
-"""The loss, in nats per token, beyond which the guard of truth ratios is the larger summand."""
 
 Column = tuple[str, str, int]
 COLUMNS: tuple[Column, ...] = (
@@ -82,20 +79,7 @@ def read(folder: Path, stages: Iterable[str]) -> Recorded:
 def numbers(rows: Sequence[Row], key: str, digits: int) -> str:
     """One cell; with its marks, if it is of forget quality."""
     text = spread([row.get(key) for row in rows], digits)
-    if key != QUALITY or text == MISSING:
-        return text
-    bound = AT_FLOOR if any(map(is_at_floor, rows)) else ""
-    return f"{bound}{text}{' †' if any(map(is_guarded, rows)) else ''}"
-
-
-def is_at_floor(row: Row) -> bool:
-    """Tell whether its forget quality is the smallest that so many questions can give."""
-    return row.get(QUALITY) is not None and row[QUALITY] <= FLOOR + FLOOR_ROUNDING
-
-
-def is_guarded(row: Row) -> bool:
-    """Tell whether its mean forget loss is where the guard decides truth ratios."""
-    return (row.get("forget_loss") or 0.0) > GUARD
+    return marked(text, rows) if key == QUALITY and text != MISSING else text
 
 
 def guard(found: Recorded) -> str:
