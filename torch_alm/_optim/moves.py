@@ -207,13 +207,16 @@ class Excursion:
         return [Piece(t, saved, g, scale, self.adaptive, p) for t, saved, g in blocks]
 
     def _buffer(self, p: Tensor, theta: Tensor) -> Tensor:
-        """Find memory for a copy of theta; on a CPU it is kept for the next time."""
-        buffer = self._buffers.get(p)
+        """Find memory for a copy of theta; on a CPU it is kept for the next time.
+
+        What was kept for a theta that has moved since, or has another dtype, is let go.
+        """
+        buffer = self._buffers.pop(p, None)
         fits = buffer is not None and KIND(buffer) == KIND(theta)
         if buffer is None or not fits or buffer.is_contiguous() != theta.is_contiguous():
             buffer = torch.empty_like(theta)
-            if theta.device.type in gradients.HOST:
-                self._buffers[p] = buffer
+        if theta.device.type in gradients.HOST:
+            self._buffers[p] = buffer
         return buffer
 
     @eager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,16 @@ class Place(NamedTuple):
         """
         if not self.is_cuda:
             raise Absent(f"{what} needs CUDA")
+
+    @staticmethod
+    def need_package(name: str, what: str) -> None:
+        """Leave a check out where a package is missing.
+
+        Raises:
+            Absent: it is not installed.
+        """
+        if find_spec(name) is None:
+            raise Absent(f"{what} needs {name}")
 
     def settle(self) -> None:
         """Wait for the device, so that an error is that of the check that caused it."""

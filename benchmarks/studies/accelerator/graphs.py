@@ -93,9 +93,7 @@ def replayed(place: Place) -> Seen:
 def compiled(place: Place) -> Seen:
     """theta moves in place: the graphs of the first two steps serve all others."""
     torch.compiler.reset()
-    backend = (
-        "inductor" if place.is_cuda else "eager"
-    )  # what the other does to CPUs is not asked here
+    backend = "inductor" if place.is_cuda else "eager"  # which traces all the same
     counted: list[int] = []
 
     def prepared(net: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -60,6 +60,8 @@ def measured(
     Raises:
         Absent: the device has not as much as is counted.
     """
+    if how.lora:
+        place.need_package("peft", "an adapter")
     settings = settings or Settings(alpha=1.0, batch_size=4)
     tokens = tokens or (4, 16 if place.quick else 256)
     count = counted(config, how, key, settings, tokens)

@@ -20,7 +20,10 @@ def page(content: Mapping[str, Any]) -> str:
     found = {name: content[name] for name in SECTIONS if name in content}
     every = [line for section in found.values() for line in section["lines"]]
     failed = [
-        f"- {name}: {said(line)}" for name, its in found.items() for line in bad(its["lines"])
+        f"- {name}: {said(line)}"
+        for name, section in found.items()
+        for line in section["lines"]
+        if line["status"] == "failed"
     ]
     parts = [HEAD, "\n" + summary(every), *(["", *failed] if failed else [])]
     for name, section in found.items():
@@ -29,11 +32,6 @@ def page(content: Mapping[str, Any]) -> str:
     left = [name for name in SECTIONS if name not in found]
     parts += [f"\nNot run: {', '.join(left)}."] if left else []
     return "\n".join(parts) + "\n"
-
-
-def bad(lines: list[Line]) -> list[Line]:
-    """Those that failed."""
-    return [line for line in lines if line["status"] == "failed"]
 
 
 def summary(lines: list[Line]) -> str:

@@ -28,5 +28,7 @@ def fits(place: Place, config: MistralConfig, case: Case) -> Seen:
     """The peak of two steps against the count."""
     if case.settings.optimizer == "adamw8bit" and not place.is_cuda:
         raise Absent("8-bit moments are counted with a stand-in, which a CPU does without")
+    if case.settings.optimizer == "adamw8bit":
+        place.need_package("torchao", "a moment of 8 bits")
     tokens = (case.tokens[0], 16) if place.quick else case.tokens
     return measured(place, config, case.how, case.key, case.settings, tokens)

@@ -50,13 +50,20 @@ def waits(name: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     if name is aten._to_copy:
         home = torch.device(kwargs.get("device") or args[0].device)
         return is_away(args[0]) != (home.type != "cpu") and not kwargs.get("non_blocking")
-    if name is aten.copy_:
+    if name in (aten.copy_, aten._foreach_copy_):
         late = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
-        return is_away(args[1]) != is_away(args[0]) and not late
+        return crosses(*args[:2]) and not late
     if name in INDEXING:
         masks = [i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)]
         return any(map(is_away, masks))
     return False
+
+
+def crosses(to: Any, source: Any) -> bool:
+    """Whether tensors, or some of a list, are copied between the host and a device."""
+    if isinstance(to, Tensor):
+        return is_away(to) != is_away(source)
+    return any(map(crosses, to, source))
 
 
 def is_away(tensor: Any) -> bool:
