@@ -1,7 +1,7 @@
 """A small unlearning task that runs alike in one process, under DDP and under FSDP2."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -133,7 +133,7 @@ def steps(
     net: nn.Module,
     optimizer: DualOptimizer,
     rows: slice,
-    span: range,
+    span: Iterable[int],
     micro: int = 1,
     sync: Callable[[int], AbstractContextManager] = lambda _: nullcontext(),
     last: bool = False,
