@@ -84,6 +84,16 @@ class Event:
         self.found.append("event")
 
 
+def current_stream(device: torch.device) -> None:
+    """Like CUDA's, of which the host has none.
+
+    Raises:
+        ValueError: the device is no CUDA device.
+    """
+    if device.type != "cuda":
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+
+
 @contextmanager
 def stand_in() -> Iterator[list[str]]:
     """Inside, `device="cuda"` makes tensors without data; the list is of what would have waited."""
@@ -95,7 +105,7 @@ def stand_in() -> Iterator[list[str]]:
         for name, double in {
             "is_available": lambda: True,
             "Event": event,
-            "current_stream": lambda *_: None,
+            "current_stream": current_stream,
             "is_current_stream_capturing": lambda: False,
         }.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, double))

@@ -14,6 +14,7 @@ from torch_alm import perturbed
 
 HOST = Place(torch.device("cpu"), quick=True)
 aten = torch.ops.aten
+MIXED = [kind for kind in waits.KINDS if kind.has_stand_in]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ class Landed(torch.utils._python_dispatch.TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("kind", [k for k in waits.KINDS if k.has_stand_in], ids=lambda k: k.name)
+@pytest.mark.parametrize("kind", MIXED, ids=lambda kind: kind.name)
 def test_nothing_as_large_as_a_parameter_is_made_on_the_host(kind: waits.Kind) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what has no data
@@ -88,3 +89,18 @@ def test_copies_kept_on_the_host_are_let_go_when_theta_has_moved_to_a_device() -
         with perturbed([p], 0.1, memory=memory):
             assert found == []
         assert found == [] and memory == {}
+
+
+@pytest.mark.parametrize("host_first", [True, False])
+@pytest.mark.parametrize("kind", MIXED, ids=lambda kind: kind.name)
+def test_weights_may_lie_on_the_host_and_on_a_device(kind: waits.Kind, host_first: bool) -> None:
+    with warnings.catch_warnings(), stand_in() as found:
+        warnings.simplefilter("ignore")  # of what has no data
+        world = waits.World(torch.device("cuda"), torch.float32, is_real=False)
+        world.params.insert(0 if host_first else 3, torch.nn.Parameter(torch.ones(5)))
+        step = kind.make(world)
+        for _ in range(2):
+            step()
+        found.clear()
+        step()
+    assert len(found) <= 4  # one a perturbation of either side, one for the value, one for the norm
