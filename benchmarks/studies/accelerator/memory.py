@@ -13,15 +13,17 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks import methods
 from benchmarks.engine.counters import Memory
-from benchmarks.engine.holding import Holding, hold
 from benchmarks.engine.memory import GB, SPARE, Count, counted, device_memory
+from benchmarks.engine.model_setup import ModelSetup, set_up
 from benchmarks.methods import Settings
 from benchmarks.studies.accelerator.checks import Absent, Check, Place, Seen, check
 
-HOLDINGS = {
-    "float32": Holding(),
-    "bfloat16, recomputed": Holding(dtype="bfloat16", trained_dtype="bfloat16", checkpointing=True),
-    "LoRA": Holding(lora=8, dtype="bfloat16"),
+SETUPS = {
+    "float32": ModelSetup(),
+    "bfloat16, recomputed": ModelSetup(
+        dtype="bfloat16", trained_dtype="bfloat16", checkpointing=True
+    ),
+    "LoRA": ModelSetup(lora=8, dtype="bfloat16"),
 }
 METHODS = ("single_adamw", "dual_adamw+alm", "npo", "saul")
 WITHIN = (0.85, 1.15)
@@ -36,11 +38,11 @@ TOY |= {"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 64}
 def checks(place: Place) -> list[Check]:
     """Methods and ways of holding a hundred million weights; a few thousand for a look."""
     config = LlamaConfig(**(TOY if place.quick else WIDE), use_cache=False)
-    keys, ways = (METHODS[-1:], ["float32"]) if place.quick else (METHODS, list(HOLDINGS))
+    keys, ways = (METHODS[-1:], ["float32"]) if place.quick else (METHODS, list(SETUPS))
     return [
         Check(
             f"{methods.label(key)}, {way}",
-            partial(measured, config=config, how=HOLDINGS[way], key=key),
+            partial(measured, config=config, how=SETUPS[way], key=key),
         )
         for way in ways
         for key in keys
@@ -50,7 +52,7 @@ def checks(place: Place) -> list[Check]:
 def measured(
     place: Place,
     config: Any,
-    how: Holding,
+    how: ModelSetup,
     key: str,
     settings: Settings | None = None,
     tokens: tuple[int, int] | None = None,
@@ -83,7 +85,7 @@ def need(place: Place, count: Count) -> None:
 def peak_of(
     place: Place,
     config: Any,
-    how: Holding,
+    how: ModelSetup,
     key: str,
     settings: Settings,
     tokens: tuple[int, int],
@@ -95,7 +97,7 @@ def peak_of(
         warnings.simplefilter("ignore")  # of what peft and transformers think of random weights
         with torch.device(place.device):
             model = AutoModelForCausalLM.from_config(config)
-        method = methods.build(key, hold(model, how).train(), settings)
+        method = methods.build(key, set_up(model, how).train(), settings)
         memory.restart()
     if not place.is_cuda:
         return host_peak(memory, method, batch(place, tokens))

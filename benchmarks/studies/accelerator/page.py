@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.report.tables import markdown
 from benchmarks.studies.accelerator.checks import Line
 from benchmarks.studies.accelerator.sections import SECTIONS
 
@@ -47,13 +48,16 @@ def said(line: Line) -> str:
 
 def table(lines: list[Line]) -> str:
     """One row a line."""
-    rows = ["| what | outcome | seen | seconds |", "| --- | --- | --- | --- |"]
-    for line in lines:
-        seen = numbers(line["seen"]) if line["status"] == "ok" else line["why"]
-        status = line["status"].upper() if line["status"] == "failed" else line["status"]
-        cells = (escaped(line["name"]), status, escaped(seen), f"{line['seconds']:.1f}")
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows)
+    rows = [
+        (
+            escaped(line["name"]),
+            line["status"].upper() if line["status"] == "failed" else line["status"],
+            escaped(numbers(line["seen"]) if line["status"] == "ok" else line["why"]),
+            f"{line['seconds']:.1f}",
+        )
+        for line in lines
+    ]
+    return markdown(("what", "outcome", "seen", "seconds"), rows, others="---")
 
 
 def numbers(seen: Mapping[str, Any]) -> str:
