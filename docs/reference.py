@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 INDEXES = ROOT / "docs" / "api"
 ROOMS = (
     "index",
+    "filters",
+    "rules",
     "measures",
     "thresholds",
     "checkpoint",
@@ -29,6 +31,17 @@ LINE = re.compile(r"^::page (\S+)$", re.MULTILINE)
 
 WRAPPED = ["add_param_group", "backward", "load_state_dict", "perturbed", "state_dict", "step"]
 INHERITED = {
+    "torch_alm.ALMConstraint": [
+        "check_state_dict",
+        "discard",
+        "load_state_dict",
+        "mu",
+        "multiplier",
+        "observed",
+        "skipped",
+        "state_dict",
+        "weight",
+    ],
     "torch_alm.SAM": WRAPPED,
     "torch_alm.ReverseSAM": WRAPPED,
     "torch_alm.DualOptimizer": ["load_state_dict", "state_dict"],

@@ -15,6 +15,7 @@ from tests import machine_world as worlds
 from tests.machine_objectives import DATA, FAULTS, Boom, Fault
 from tests.machine_oracle import BASES, LONG, Controller, Oracle, Side
 from torch_alm import SAM, ALMConstraint, ReverseSAM
+from torch_alm.filters import Mean
 
 WEIGHTS = (1.0, 0.5, 0.25, 1 / 3)
 RADII = (0.0, 0.05, 0.3)
@@ -67,8 +68,10 @@ def of_library(side: dict[str, Any], expected: Side, theta: list[nn.Parameter], 
 
 def constraint_like(expected: Controller, measure: Any = None) -> ALMConstraint:
     """The settings of the oracle's; its state comes from a checkpoint."""
-    names = ("alpha", "mu", "sense", "every", "window", "multiplier")
-    return ALMConstraint(measure, **{name: getattr(expected, name) for name in names})
+    names = ("alpha", "mu", "sense", "every", "multiplier")
+    window = None if expected.window == 1 else Mean(expected.window)
+    given = {name: getattr(expected, name) for name in names}
+    return ALMConstraint(measure, **given, filter=window)
 
 
 class Common(RuleBasedStateMachine):

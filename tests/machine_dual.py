@@ -48,7 +48,7 @@ class DualOracle(Oracle):
         if self.measures():
             g_f, forgotten = self.measured(forget, weight, last)
             register = added(register, g_f)
-        self.register = register
+        self.register, self.is_decided = register, last
         self.put(added([p.grad for p in self.theta], g_r))
         return seen_r[0].item(), forgotten
 
@@ -76,7 +76,7 @@ class DualOracle(Oracle):
             raise
         if self.controller is not None:
             self.controller.observed = [*observed, (seen[1], weight)]
-        self.sign, self.is_decided = sign, decides
+        self.sign = sign
         return g, seen[0].item()
 
     def clip(self, limit: float) -> tuple[float, float]:

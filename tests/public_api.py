@@ -19,9 +19,11 @@ MODULES = (
     "torch_alm",
     "torch_alm.checkpoint",
     "torch_alm.cli",
+    "torch_alm.filters",
     "torch_alm.integrations.transformers",
     "torch_alm.language",
     "torch_alm.measures",
+    "torch_alm.rules",
     "torch_alm.thresholds",
 )
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
-from torch_alm._passes import RandomState
+from torch_alm._optim.objective import RandomState
 
 Loop = Callable[[nn.Module, Tensor], Callable[[], object]]
 

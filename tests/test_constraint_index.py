@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from torch_alm import ALMConstraint
+from torch_alm.filters import EMA, Mean
 
 
 def per_example(n: int = 5, **given: Any) -> ALMConstraint:
     return ALMConstraint(None, **{"alpha": torch.ones(n), "mu": 0.5, **given})
 
 
-@pytest.mark.parametrize("given", [{}, {"window": 3, "deadband": 0.5}, {"ema": 0.6}], ids=str)
+@pytest.mark.parametrize(
+    "given", [{}, {"filter": Mean(3, deadband=0.5)}, {"filter": EMA(0.6)}], ids=str
+)
 def test_entries_are_constraints_of_their_own(given: dict[str, Any]) -> None:
     noise = random.Random(0)
     together = per_example(multiplier=0.1, **given)
@@ -71,8 +74,8 @@ def test_one_bad_value_is_skipped_where_it_is() -> None:
     assert c.skipped == 1
 
 
-@pytest.mark.parametrize("given", [{}, {"window": 2}], ids=str)
-def test_the_penalty_of_an_index_prices_its_entries_only(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize("given", [{}, {"filter": Mean(2)}], ids=str)
+def test_the_penalty_of_an_index_is_that_of_its_entries_only(given: dict[str, Any]) -> None:
     alpha = torch.tensor([1.0, 2.0, 3.0])
     c = ALMConstraint(None, alpha=alpha, mu=0.5, multiplier=torch.tensor([0.1, 0.2, 0.3]), **given)
     x = torch.tensor([0.5, 9.0], requires_grad=True)
@@ -168,7 +171,7 @@ def test_the_penalty_of_an_index_is_that_of_its_constraints(sense: str) -> None:
         assert price.item() == pytest.approx(alone.penalty(torch.tensor(value)).item(), rel=1e-6)
 
 
-@pytest.mark.parametrize("given", [{}, {"window": 2}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"filter": Mean(2)}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 def test_the_penalty_of_a_vector_is_in_its_type_or_float32(
     dtype: torch.dtype, given: dict[str, Any]

@@ -11,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_alm import ALMConstraint, Best, ConstraintGroup, PenaltyGrowth, Release
+from torch_alm import ALMConstraint, BestStep, ConstraintGroup
+from torch_alm.filters import EMA, Mean
+from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, WarmUp
 
 thorough = settings(max_examples=30, derandomize=True, deadline=None)
 
@@ -69,23 +71,22 @@ class Twins:
         return ALMConstraint(None, **first), ALMConstraint(None, **second)
 
 
-def terms(twins: Twins) -> None:
+def settings_of(twins: Twins) -> None:
     twins.put("alpha", REALS)
     twins.put("mu", SHARES)
     twins.put("multiplier", SHARES)
     twins.put("tolerance", SHARES)
-    twins.put("max_multiplier", st.sampled_from([8.0, 16.0]))
-    twins.put("hold", SHARES)
-    twins.put("total_steps", st.just(64), INTS)
-    for name in ("every", "window", "warmup"):
-        twins.put(name, COUNTS, INTS)
-    if twins.plain["window"] > 1:
-        twins.put("deadband", SHARES)
-    share, after = twins.data.draw(SHARES), twins.data.draw(COUNTS)
-    limits = {"factor": 2.0, "limit": 4.0, "progress": 0.5}
+    twins.put("every", COUNTS, INTS)
+    share, count, limit = (twins.data.draw(s) for s in (SHARES, COUNTS, st.sampled_from([8.0, 16])))
     for given_to, number in ((twins.plain, lambda v, _=FLOATS: v), (twins.other, twins.number)):
-        given_to["release"] = Release(number(share), number(after, INTS))
-        given_to["growth"] = PenaltyGrowth(**{name: number(v) for name, v in limits.items()})
+        given_to["filter"] = Mean(number(1 + count, INTS), number(share))
+        given_to["rules"] = (
+            WarmUp(number(count, INTS)),
+            Hold(number(share)),
+            Leak(number(share), number(count, INTS)),
+            Cap(number(limit)),
+            PenaltyGrowth(number(2.0), limit=number(4.0), progress=number(0.5)),
+        )
 
 
 def assert_plain(state: Any) -> None:
@@ -104,7 +105,7 @@ def assert_plain(state: Any) -> None:
 @given(st.data())
 def test_numbers_of_any_type_control_as_floats_do(data: st.DataObject) -> None:
     twins = Twins(data)
-    terms(twins)
+    settings_of(twins)
     plain, other = twins.both()
     for step in range(data.draw(st.integers(1, 6), label="steps")):
         for _ in range(data.draw(st.integers(1, 2))):
@@ -114,16 +115,15 @@ def test_numbers_of_any_type_control_as_floats_do(data: st.DataObject) -> None:
         if step == 2:
             plain.alpha, alpha = 1.5, twins.number(1.5)
             other.alpha = alpha
-        objective = data.draw(REALS)
         assert plain.preview() == other.preview()
-        found = other.step(objective=twins.number(objective))
-        assert plain.step(objective=objective) == found and type(found) is float
+        found = other.step()
+        assert plain.step() == found and type(found) is float
     assert str(other.state_dict()) == str(plain.state_dict())
     assert str(other.metrics()) == str(plain.metrics())
     assert_plain(other.state_dict())
     resumed = twins.both()[1]
     resumed.load_state_dict(loaded(other.state_dict()))
-    assert str(resumed.state_dict()) == str(plain.state_dict()) and resumed.best == plain.best
+    assert str(resumed.state_dict()) == str(plain.state_dict())
 
 
 @pytest.mark.filterwarnings("ignore:ALMConstraint.step. the stored multiplier has reached")
@@ -131,12 +131,11 @@ def test_numbers_of_any_type_control_as_floats_do(data: st.DataObject) -> None:
 @given(st.data())
 def test_settings_assigned_later_are_as_those_given_first(data: st.DataObject) -> None:
     twins = Twins(data)
-    terms(twins)
+    settings_of(twins)
     plain, _ = twins.both()
     later = ALMConstraint(None, alpha=0.0, mu=0.0)
-    for name in data.draw(st.permutations([n for n in twins.other if n != "deadband"])):
+    for name in data.draw(st.permutations([*twins.other])):
         setattr(later, name, twins.other[name])
-    later.deadband = twins.other.get("deadband", 0.0)
     for name, value in twins.plain.items():
         assert getattr(later, name) == getattr(plain, name) == value
         assert type(getattr(later, name)) is type(getattr(plain, name))
@@ -150,7 +149,7 @@ def test_settings_assigned_later_are_as_those_given_first(data: st.DataObject) -
 @pytest.mark.parametrize("kind", FLOATS)
 def test_a_vector_takes_them_too(kind: str) -> None:
     for alpha in (np.array([1.0, 2.0]), torch.tensor([1.0, 2.0], requires_grad=True) * 1.0):
-        c = ALMConstraint(None, alpha=alpha, mu=FLOATS[kind](0.5), window=2)
+        c = ALMConstraint(None, alpha=alpha, mu=FLOATS[kind](0.5), filter=Mean(2))
         c.observe(np.array([0.0, 0.0], dtype=np.float32), weight=FLOATS[kind](2.0))
         assert c.step().tolist() == [0.5, 1.0]
         c.alpha = FLOATS[kind](0.0)
@@ -169,9 +168,11 @@ def test_a_group_takes_them_and_its_best_step_is_plain() -> None:
         values = {"a": np.float32(k), "b": torch.tensor(1.0 + k, requires_grad=True) * 1.0}
         group.observe(values, weight=counts[k] / counts.sum())
     group["a"].alpha = np.float32(0.25)
-    assert group.step(objective=np.float32(2.0)) == {"a": 0.0, "b": 0.0}
-    assert group.best == Best(1, 2.0, 0.0)
+    assert group.step() == {"a": 0.0, "b": 0.0}
     assert_plain(loaded(group.state_dict()))
+    best = BestStep()
+    assert best.update(np.float32(2.0), group.metrics())
+    assert_plain(loaded(best.state_dict()))
 
 
 @pytest.mark.parametrize("flag", [True, np.bool_(True), torch.tensor(True)], ids=repr)
@@ -194,15 +195,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("multiplier", torch.tensor(math.inf), "finite, and at least 0"),
     ("every", 0, "a number of steps, at least 1"),
     ("every", 2.5, "a number of steps, at least 1"),
-    ("window", np.int64(0), "a number of steps, at least 1"),
-    ("window", torch.tensor(2.0), "a number of steps, at least 1"),
-    ("deadband", 1.0, "needs a window of 2 steps or more"),
-    ("ema", torch.tensor(1.0), "below 1"),
-    ("warmup", -1, "a number of steps, at least 0"),
+    ("every", torch.tensor(2.0), "a number of steps, at least 1"),
+    ("filter", EMA, "None or a filter"),
+    ("filter", 8, "None or a filter"),
+    ("rules", Leak(0.5), "a list of rules"),
+    ("rules", (None,), "a list of rules"),
     ("tolerance", "much", "at least 0"),
-    ("max_multiplier", 0.0, "positive, or None"),
-    ("hold", np.float64(1.5), "above 0 and at most 1, or None"),
-    ("total_steps", 0, "at least 1, or None"),
     ("nonfinite", "ignore", '"skip" or "raise"'),
 ]
 
@@ -224,16 +222,8 @@ def test_what_makes_no_sense_is_refused_alike_first_and_later(
 
 
 def test_settings_that_go_together_are_refused_apart() -> None:
-    c = ALMConstraint(None, alpha=1.0, mu=0.5, window=4, deadband=1.0)
-    for name, value, named in (("window", 1, "deadband"), ("ema", 0.5, "ema")):
-        with pytest.raises(ValueError, match=f"ALMConstraint: {named} is"):
-            setattr(c, name, value)
-        assert c.window == 4 and c.ema == 0.0
-    c.deadband, c.window, c.ema = 0.0, 1, 0.5
-    with pytest.raises(ValueError, match="without a window"):
-        c.window = 2
     equality = ALMConstraint(None, alpha=1.0, mu=0.5, sense="==", multiplier=-1.0)
-    for name, value in (("sense", ">="), ("release", Release(0.5))):
+    for name, value in (("sense", ">="), ("rules", [Leak(0.5)])):
         with pytest.raises(ValueError, match="it must be"):
             setattr(equality, name, value)
 
@@ -274,14 +264,14 @@ def test_an_alpha_assigned_after_a_preview_is_the_one_that_counts() -> None:
 
 
 @pytest.mark.parametrize("given", [{"share": 0.0}, {"share": torch.tensor(2.0)}, {"share": abs}])
-def test_a_release_is_checked_after_it_is_converted(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Release: share is .*; it must be above 0"):
-        Release(**given)
+def test_a_leak_is_checked_after_it_is_converted(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Leak: share is .*; it must be above 0"):
+        Leak(**given)
 
 
-def test_the_numbers_of_a_release_and_of_growth_are_those_of_python() -> None:
-    release = Release(np.float32(0.5), after=torch.tensor(2))
-    assert (type(release.share), type(release.after)) == (float, int)
+def test_the_numbers_of_a_leak_and_of_growth_are_those_of_python() -> None:
+    leak = Leak(np.float32(0.5), after=torch.tensor(2))
+    assert (type(leak.share), type(leak.after)) == (float, int)
     growth = PenaltyGrowth(np.float32(2.0), torch.tensor(8.0), np.float64(0.25))
     assert [type(n) for n in (growth.factor, growth.limit, growth.progress)] == [float] * 3
     for name in ("factor", "limit", "progress"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from torch_alm import ALMConstraint
+from torch_alm.filters import EMA, Mean
 
 LARGE = 1.7e308
 SENSES = [">=", "<=", "=="]
@@ -31,7 +32,7 @@ def follow(c: ALMConstraint, values: list[Any]) -> list[str]:
 @pytest.mark.parametrize("sense", SENSES)
 @pytest.mark.parametrize(
     "given",
-    [{}, {"window": 3, "deadband": 1.0}, {"ema": 0.5}, {"every": 2}],
+    [{}, {"filter": Mean(3, deadband=1.0)}, {"filter": EMA(0.5)}, {"every": 2}],
     ids=str,
 )
 @pytest.mark.parametrize(("mu", "c"), [(1e308, 1.5), (1.0, LARGE), (1e300, 1e300)])
@@ -70,7 +71,7 @@ def test_the_difference_of_two_finite_numbers_that_overflows_is_no_measurement()
 def test_a_noise_that_overflows_does_not_pass_for_a_met_constraint() -> None:
     for entries in ((), (2,)):
         alpha = torch.zeros(entries, dtype=torch.float64) if entries else 0.0
-        c = ALMConstraint(None, alpha, 1e-200, window=4, deadband=0.1)
+        c = ALMConstraint(None, alpha, 1e-200, filter=Mean(4, deadband=0.1))
         for value in (-1e200, -3e200, -2e200):
             c.observe(torch.full(entries, value, dtype=torch.float64))
             c.step()
@@ -78,7 +79,7 @@ def test_a_noise_that_overflows_does_not_pass_for_a_met_constraint() -> None:
 
 
 def test_raise_refuses_an_update_that_overflows_and_changes_nothing() -> None:
-    for given in ({}, {"window": 3}):
+    for given in ({}, {"filter": Mean(3)}):
         c = ALMConstraint(None, 0.0, 1e308, nonfinite="raise", multiplier=1.0, **given)
         before = c.state_dict()
         c.observe(-9.0)
@@ -88,7 +89,7 @@ def test_raise_refuses_an_update_that_overflows_and_changes_nothing() -> None:
         assert c.state_dict() == before
 
 
-@pytest.mark.parametrize("given", [{}, {"window": 2}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"filter": Mean(2)}], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("entries", [(), (2,)], ids=["number", "vector"])
 def test_the_gradient_of_a_huge_violation_is_the_weight_and_its_penalty_no_nan(

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from torch_alm import ALMConstraint, ConstraintGroup
+from torch_alm import ALMConstraint, BestStep, ConstraintGroup
+from torch_alm.filters import Mean
 
 STEPS = 12
 VALUES = [  # by rank, step and micro-batch: below alpha first, then above, then below
@@ -21,11 +22,11 @@ VALUES = [  # by rank, step and micro-batch: below alpha first, then above, then
 
 
 def scalar() -> ALMConstraint:
-    return ALMConstraint(None, alpha=1.0, mu=0.5, window=3, deadband=0.2)
+    return ALMConstraint(None, alpha=1.0, mu=0.5, filter=Mean(3, deadband=0.2))
 
 
 def vector() -> ALMConstraint:
-    return ALMConstraint(None, alpha=torch.tensor([1.0, 0.0, 2.0]), mu=0.5, window=2)
+    return ALMConstraint(None, alpha=torch.tensor([1.0, 0.0, 2.0]), mu=0.5, filter=Mean(2))
 
 
 def follow_scalar(ranks: list[int]) -> list[float]:
@@ -49,16 +50,17 @@ def follow_index(ranks: list[int]) -> list[list[float]]:
 
 
 def follow_best(ranks: list[int], rank: int) -> list[list[float]]:
-    """The callback runs on all ranks or on none, whatever each rank's own objective says."""
+    """All ranks find a better step or none does, whatever each rank's own objective says."""
     saved: list[list[float]] = []
-    c = ALMConstraint(
-        None, 0.0, 1.0, on_best=lambda best: saved.append([best.step, best.objective])
-    )
+    c, best = ALMConstraint(None, 0.0, 1.0), BestStep()
     objectives = [[3.0, 1.0, 5.0], [3.0, 4.0, 0.5]]
     for s in range(3):
         c.observe(1.0)
         mine = [objectives[r][s] for r in ranks]
-        c.step(objective=mine[0] if len(ranks) == 1 else sum(mine) / 2)
+        c.step()
+        if best.update(mine[0] if len(ranks) == 1 else sum(mine) / 2, c.metrics()):
+            assert best.best is not None
+            saved.append([best.best.step, best.best.objective])
     return saved
 
 

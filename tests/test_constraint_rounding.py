@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch.optim import SGD
 
 from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm._constraint.numbers import rounded
+from torch_alm.filters import EMA, Mean
 
 thorough = settings(max_examples=30, derandomize=True, deadline=None)
 TYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -24,7 +26,9 @@ ALPHAS = st.floats(1e-3, 1e3, allow_nan=False)
     st.sampled_from(TYPES),
     st.sampled_from(SENSES),
     st.lists(st.floats(0.01, 1.0), min_size=1, max_size=5),
-    st.sampled_from([{}, {"window": 3, "deadband": 0.5}, {"ema": 0.5}, {"window": 2}]),
+    st.sampled_from(
+        [{}, {"filter": Mean(3, deadband=0.5)}, {"filter": EMA(0.5)}, {"filter": Mean(2)}]
+    ),
 )
 def test_what_equals_alpha_in_its_own_type_is_no_violation(
     alpha: float, dtype: torch.dtype, sense: Any, weights: list[float], given: dict[str, Any]
@@ -44,6 +48,13 @@ def test_what_equals_alpha_in_its_own_type_is_no_violation(
         for penalty in penalties:
             assert penalty.item() == 0.0
             assert not torch.autograd.grad(penalty, leaf)[0].any()
+
+
+@settings(max_examples=500, derandomize=True, deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(TYPES))
+def test_a_threshold_is_rounded_as_torch_rounds(value: float, dtype: torch.dtype) -> None:
+    expected = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+    assert rounded(value, dtype) == (expected if math.isfinite(expected) else value)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, lambda v: np.array(v, np.float32)])

@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm.filters import Mean
 
 class Ones(TorchDispatchMode):
     "Whoever asks a tensor for its number is told 1."
@@ -22,7 +23,7 @@ class Ones(TorchDispatchMode):
 
 def train(dtype):
     theta = torch.nn.Parameter((torch.arange(1, 9) / 8).to(dtype))
-    constraint = ALMConstraint(None, alpha=41.0, mu=0.5, window=2, deadband=0.5)
+    constraint = ALMConstraint(None, alpha=41.0, mu=0.5, filter=Mean(2, deadband=0.5))
     optimizer = DualOptimizer(
         SAM(torch.optim.AdamW([theta], lr=0.1), 0.05, rounding="stochastic"),
         ReverseSAM(torch.optim.SGD([theta], lr=0.1), 0.05, rounding="stochastic"),

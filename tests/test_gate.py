@@ -11,7 +11,8 @@ from torch.optim import SGD, AdamW
 
 from tests.distributed.task import assert_gate_opens_and_closes
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
-from torch_alm._gate import Gate
+from torch_alm._optim.steps import Gate
+from torch_alm.filters import Mean
 
 STEPS = 40
 
@@ -148,10 +149,16 @@ def test_only_a_gate_that_skips_has_something_to_remember(every: int, state: dic
     assert Gate(every).state() == state
 
 
-def test_nothing_comes_after_the_last_micro_batch() -> None:
+@pytest.mark.parametrize("case", ["constraint", "no constraint", "not measured"])
+def test_nothing_comes_after_the_last_micro_batch(case: str) -> None:
     theta = nn.Parameter(torch.ones(1))
-    optimizer = DualOptimizer(SGD([theta]), SGD([theta]), ALMConstraint(None, 0.0, 1.0))
+    constraint = None if case == "no constraint" else ALMConstraint(None, 0.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta]), SGD([theta]), constraint, probe_every=3)
     objectives = {"retain": lambda: theta.sum(), "forget": lambda: theta.sum()}
+    if case == "not measured":
+        optimizer.backward(**objectives)
+        optimizer.step()
+        assert torch.isnan(optimizer.backward(**objectives).forget)
     optimizer.backward(**objectives, last=True)
     with pytest.raises(RuntimeError, match="last=True` for the last micro-batch only"):
         optimizer.backward(**objectives)
@@ -164,7 +171,7 @@ def test_a_failure_after_the_decision_takes_it_back() -> None:
     theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
 
     def breaks(loss: Tensor) -> None:
-        if optimizer._gate.is_decided():
+        if optimizer._gate.is_decided:
             raise MemoryError
         loss.backward()
 
@@ -174,7 +181,7 @@ def test_a_failure_after_the_decision_takes_it_back() -> None:
     with pytest.raises(MemoryError) as caught:
         optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum(), last=True)
     assert constraint.state_dict() == before and theta.grad is None
-    assert not optimizer._gate.is_decided()
+    assert not optimizer._gate.is_decided
     assert "on the forget side" in str(getattr(caught.value, "__notes__", "on the forget side"))
 
 
@@ -185,7 +192,7 @@ def test_a_failure_after_the_decision_keeps_the_micro_batches_before() -> None:
     optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum(), weight=0.5)
 
     def breaks(loss: Tensor) -> None:
-        if optimizer._gate.is_decided():
+        if optimizer._gate.is_decided:
             raise MemoryError
         loss.backward()
 
@@ -207,7 +214,7 @@ def test_a_failure_after_the_decision_keeps_the_micro_batches_before() -> None:
 @pytest.mark.parametrize("last", [False, True])
 def test_a_step_that_is_dropped_was_never_measured(last: bool) -> None:
     theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
-    constraint = ALMConstraint(None, 5.0, 1.0, window=3)
+    constraint = ALMConstraint(None, 5.0, 1.0, filter=Mean(3))
     optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
     before = constraint.state_dict()
     optimizer.backward(retain=lambda: theta.sum(), forget=lambda: 100 * theta.sum(), last=last)
@@ -235,13 +242,13 @@ def test_probe_every_counts_from_one() -> None:
 
 def test_a_closed_gate_counts_the_steps_since_it_measured() -> None:
     gate, constraint = Gate(probe_every=3), ALMConstraint(None, 0.0, 1.0)
-    assert gate.is_decided() is False
+    assert gate.is_decided is False
     constraint.observe(1.0)
-    assert gate.measures() and gate.commit(constraint) == 0.0 and gate.idle == 0
+    assert gate.measures and gate.commit(constraint) == 0.0 and gate.idle == 0
     for idle in (1, 2):
-        assert not gate.measures() and gate.commit(constraint) == 0.0 and gate.idle == idle
+        assert not gate.measures and gate.commit(constraint) == 0.0 and gate.idle == idle
     constraint.observe(-2.0)
-    assert gate.measures() and gate.commit(constraint) == 2.0 and gate.idle is None
+    assert gate.measures and gate.commit(constraint) == 2.0 and gate.idle is None
 
 
 @pytest.mark.parametrize(("multiplier", "value"), [(1.0, 9.0), (0.0, -1.0)])

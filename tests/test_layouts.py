@@ -60,7 +60,7 @@ def test_a_sparse_gradient_perturbs_as_the_dense_one(
 def test_a_sparse_gradient_perturbs_as_the_dense_one_where_the_device_chooses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("torch_alm._moves.BLOCKWISE", ())  # factors stay tensors
+    monkeypatch.setattr("torch_alm._optim.gradients.HOST", ())  # factors stay tensors
     test_a_sparse_gradient_perturbs_as_the_dense_one(SAM, adaptive=False, coalesced=False)
     test_a_sparse_gradient_perturbs_as_the_dense_one(SAM, adaptive=True, coalesced=False)
 

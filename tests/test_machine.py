@@ -128,7 +128,7 @@ class DualMachine(Common):
         else:
             self.seen["not measured"] += not self.oracle.measures()
             self.seen["pair"] += is_pair
-            if self.oracle.is_decided:
+            if self.oracle.is_decided and self.oracle.controller and self.oracle.measures():
                 is_open = self.oracle.controller.preview() != 0
                 self.seen["last pass taken" if is_open else "last pass spared"] += 1
         return result

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, _moves, perturbed
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
+from torch_alm._optim import gradients
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64]
 
@@ -20,7 +21,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64]
 @pytest.fixture
 def whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an accelerator does, on this CPU."""
-    monkeypatch.setattr(_moves, "BLOCKWISE", ())
+    monkeypatch.setattr(gradients, "HOST", ())
 
 
 def parameters(dtype: torch.dtype) -> list[nn.Parameter]:
@@ -65,7 +66,7 @@ def test_whole_tensors_go_where_blocks_go(
     dtype: torch.dtype, settings: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = visit(dtype, **settings)
-    monkeypatch.setattr(_moves, "BLOCKWISE", ())
+    monkeypatch.setattr(gradients, "HOST", ())
     assert_close(visit(dtype, **settings), expected, dtype)
 
 
@@ -236,7 +237,7 @@ def test_kept_copies_are_used_again_and_only_where_they_fit() -> None:
 
 @pytest.mark.parametrize("blockwise", [("cpu",), ()], ids=["host", "device"])
 def test_eps_is_added_to_the_norm(blockwise: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_moves, "BLOCKWISE", blockwise)
+    monkeypatch.setattr(gradients, "HOST", blockwise)
     p = nn.Parameter(torch.zeros(2, dtype=torch.float64))
     p.grad = torch.tensor([3.0, 4.0], dtype=torch.float64)
     with perturbed([p], 6.0, eps=1.0):

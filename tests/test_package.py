@@ -12,7 +12,7 @@ import torch_alm
 
 PACKAGE = Path(torch_alm.__file__).parent
 OBJECTS = {"SAM", "ReverseSAM", "ALMConstraint", "DualOptimizer", "perturbed", "measures"}
-OBJECTS |= {"ConstraintGroup", "PenaltyGrowth", "Release", "thresholds"}
+OBJECTS |= {"BestStep", "ConstraintGroup", "filters", "rules", "thresholds"}
 WHAT_THEY_RETURN = {"Best", "Losses", "Perturbation"}
 
 

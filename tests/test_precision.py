@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from torch_alm import SAM, ReverseSAM, perturbed
-from torch_alm._rounding import Noise
+from torch_alm._optim.rounding import Noise
 
 NARROW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 

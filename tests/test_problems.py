@@ -16,7 +16,9 @@ from benchmarks.studies.controllers.problems import (
     solve,
     vector,
 )
-from torch_alm import ALMConstraint, PenaltyGrowth
+from torch_alm import ALMConstraint
+from torch_alm.filters import Mean
+from torch_alm.rules import PenaltyGrowth
 
 # These settle within 1,500 steps. `benchmarks/studies/controllers` runs all, for the full 4,000.
 SETTLED = {
@@ -88,7 +90,9 @@ def test_growth_rescues_a_penalty_that_is_too_small() -> None:
         "badly scaled", (0.0,), lambda x: (x[0] - 3) ** 2, 4.0, vector(lambda a: 0.01 * (1 - a))
     )
     stuck = solve(problem, steps=1500)
-    grown = solve(problem, steps=1500, growth=PenaltyGrowth(factor=10.0, limit=1e4), tolerance=1e-6)
+    grown = solve(
+        problem, steps=1500, rules=[PenaltyGrowth(factor=10.0, limit=1e4)], tolerance=1e-6
+    )
     assert stuck.gap > 0.1 and grown.gap <= 1e-3
     assert grown.multipliers.item() == pytest.approx(400.0, rel=1e-2)
     assert 1.0 < grown.group["at least"].mu <= 1e4
@@ -134,7 +138,7 @@ def test_a_noisy_active_constraint_is_met_on_average() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.zeros((), dtype=torch.float64, requires_grad=True)
     c = ALMConstraint(
-        lambda: x + torch.randn((), generator=generator), alpha=1.0, mu=0.1, window=50
+        lambda: x + torch.randn((), generator=generator), alpha=1.0, mu=0.1, filter=Mean(50)
     )
     sgd = SGD([x], lr=0.01)
     tail = []

@@ -249,6 +249,21 @@ def test_bases_that_cannot_be_wrapped_are_named() -> None:
         SAM(LBFGS(model.parameters()))
 
 
+@pytest.mark.parametrize("outer", [SAM, ReverseSAM, DualOptimizer])
+@pytest.mark.parametrize("inner", [SAM, ReverseSAM, DualOptimizer])
+def test_what_takes_gradients_is_not_wrapped_to_be_stepped_alone(outer: type, inner: type) -> None:
+    """Nobody would ask the inner one for a gradient; only its base would be seen to step."""
+    sides = lambda: SGD([theta], lr=0.1)  # noqa: E731
+    theta = nn.Parameter(torch.ones(2))
+    inside = DualOptimizer(sides(), sides()) if inner is DualOptimizer else inner(sides(), rho=0.5)
+    outside = {"retain": inside, "forget": sides()} if outer is DualOptimizer else {"base": inside}
+    if outer is DualOptimizer and inner is not DualOptimizer:
+        assert outer(**outside).retain is inside
+        return
+    with pytest.raises(TypeError, match=rf"^{outer.__name__} found {inner.__name__} inside"):
+        outer(**outside)
+
+
 @pytest.mark.parametrize("replay", [True, False])
 def test_the_second_pass_replays_the_firsts_random_state(replay: bool) -> None:
     model, x = network()

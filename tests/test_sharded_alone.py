@@ -8,11 +8,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.optim import SGD
 
-from torch_alm import SAM, perturbed
-from torch_alm import _gradients as gradients
+from torch_alm import SAM, DualOptimizer, perturbed
+from torch_alm._optim import gradients, shards
 
 
 @pytest.fixture
@@ -32,37 +33,40 @@ def test_norms_are_over_everything_and_summands_are_summed_first(mesh: DeviceMes
     summand = DTensor.from_local(torch.tensor([4.0]), mesh, [Partial()])
     register = [sharded([1.0, 2.0], mesh), summand, torch.tensor([2.0]), None]
     assert gradients.norm(register).item() == 5.0
-    assert gradients._summed(summand).placements == (Replicate(),)
+    assert shards.summed(summand).placements == (Replicate(),)
     mixed = sharded([1.0, 2.0], mesh)
-    assert gradients._summed(mixed) is mixed and gradients._summed(register[2]) is register[2]
+    assert shards.summed(mixed) is mixed
 
 
 def test_a_gradient_is_spread_as_its_parameter_is(mesh: DeviceMesh) -> None:
     p, alike = sharded([1.0, 2.0], mesh), sharded([3.0, 4.0], mesh)
     summand = DTensor.from_local(torch.tensor([3.0, 4.0]), mesh, [Partial()])
-    found = gradients.aligned(summand, p)
+    found = shards.aligned(summand, p)
     assert found.placements == (Shard(0),) and found.full_tensor().tolist() == [3.0, 4.0]
-    plain = torch.ones(2)
-    assert gradients.aligned(alike, p) is alike
-    assert gradients.aligned(plain, p) is plain and gradients.aligned(summand, plain) is summand
+    assert shards.aligned(alike, p) is alike
 
 
 def test_tensors_are_handled_together_if_they_are_spread_alike(mesh: DeviceMesh) -> None:
     p, other = sharded([1.0], mesh), distribute_tensor(torch.ones(1), mesh, [Replicate()])
-    assert gradients.kind(p) == gradients.kind(sharded([2.0], mesh))
-    assert len({gradients.kind(t) for t in (p, other, torch.ones(1))}) == 3
+    alike, plain = sharded([2.0], mesh), torch.ones(1)
+    groups = gradients.alike([p, other, alike, plain], lambda t: t)
+    assert [[*map(id, group)] for group in groups] == [[id(p), id(alike)], [id(other)], [id(plain)]]
     assert not gradients.is_sharded(gradients.local(p)) and gradients.local(p).tolist() == [1.0]
+
+
+def arrived(params: list[Tensor], owner: str) -> None:
+    gradients.differentiate(torch.zeros(()), 1.0, lambda loss: None, params, owner)
 
 
 def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) -> None:
     p, plain = nn.Parameter(sharded([1.0], mesh)), nn.Parameter(torch.ones(1))
-    gradients.check_arrived([plain], "SAM.backward")
+    arrived([plain], "SAM.backward")
     with pytest.raises(RuntimeError, match=r"^SAM\.backward: .* no gradient on 1 sharded"):
-        gradients.check_arrived([p, plain], "SAM.backward")
+        arrived([p, plain], "SAM.backward")
     frozen = nn.Parameter(sharded([1.0], mesh), requires_grad=False)
-    gradients.check_arrived([frozen, plain], "SAM.backward")
+    arrived([frozen, plain], "SAM.backward")
     p.grad = sharded([1.0], mesh)
-    gradients.check_arrived([p, nn.Parameter(sharded([1.0], mesh))], "SAM.backward")
+    arrived([p, nn.Parameter(sharded([1.0], mesh))], "SAM.backward")
 
 
 def test_shards_are_moved_in_their_place_and_not_swapped(mesh: DeviceMesh) -> None:
@@ -85,3 +89,19 @@ def test_the_error_about_gradients_that_do_not_arrive_names_the_call(mesh: Devic
     optimizer = SAM(SGD([p], lr=0.5), backward=lambda loss: None)
     with pytest.raises(RuntimeError, match=r"^SAM\.backward: the backward pass left no gradient"):
         optimizer.backward(lambda: p.sum().full_tensor())
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
+@pytest.mark.usefixtures("mesh")
+def test_parameters_that_fsdp1_has_flattened_are_refused(use_orig_params: bool) -> None:
+    host = torch.device("cpu")
+    model = FullyShardedDataParallel(
+        nn.Linear(3, 2), device_id=host, use_orig_params=use_orig_params
+    )
+    base = SGD(model.parameters(), lr=0.1)
+    for build in (lambda: SAM(base), lambda: DualOptimizer(base, SGD(model.parameters()))):
+        with pytest.raises(TypeError, match=r"FSDP1.*norms and gates.*`fully_shard` \(FSDP2\)"):
+            build()
+    plain = nn.Linear(3, 2)
+    assert SAM(SGD(plain.parameters(), lr=0.1)), "while FSDP1 is imported"

@@ -1,4 +1,4 @@
-"""Forgetting enough, and no more than necessary: constraints with a price for PyTorch.
+"""Forgetting enough, and no more than necessary: constraints on losses for PyTorch.
 
 `ALMConstraint` says *at least this much, and no more*; `SAM` and `ReverseSAM` take gradients at the
 worst or the most forgiving nearby point; `DualOptimizer` keeps two optimizer states over one set of
@@ -9,10 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch_alm import measures, thresholds
-    from torch_alm._control.best import Best
-    from torch_alm._control.growth import PenaltyGrowth
-    from torch_alm._control.release import Release
+    from torch_alm import filters, measures, rules, thresholds
+    from torch_alm.best import Best, BestStep
     from torch_alm.constraint import ALMConstraint
     from torch_alm.dual import DualOptimizer, Losses
     from torch_alm.group import ConstraintGroup
@@ -25,28 +23,28 @@ __all__ = [
     "SAM",
     "ALMConstraint",
     "Best",
+    "BestStep",
     "ConstraintGroup",
     "DualOptimizer",
     "Losses",
-    "PenaltyGrowth",
     "Perturbation",
-    "Release",
     "ReverseSAM",
+    "filters",
     "measures",
     "perturbed",
+    "rules",
     "thresholds",
 ]
 
 _MODULES = {
     "SAM": "sam",
     "ALMConstraint": "constraint",
-    "Best": "_control.best",
+    "Best": "best",
+    "BestStep": "best",
     "ConstraintGroup": "group",
     "DualOptimizer": "dual",
     "Losses": "dual",
-    "PenaltyGrowth": "_control.growth",
     "Perturbation": "perturb",
-    "Release": "_control.release",
     "ReverseSAM": "sam",
     "perturbed": "perturb",
 }

@@ -15,7 +15,7 @@ class Follower(Protocol):
     """Somebody who counts the steps of an optimizer."""
 
     def step_was_skipped(self) -> None:
-        """A step was to be taken and is not; its gradient is lost."""
+        """Take note of a step that was to be taken and is not; its gradient is lost."""
         ...
 
 
@@ -39,7 +39,7 @@ def promise(optimizers: Iterable[Optimizer]) -> None:
 
 
 def is_promised(optimizer: Optimizer) -> bool:
-    """Whether somebody announces this optimizer's skipped steps."""
+    """Tell whether somebody announces this optimizer's skipped steps."""
     return optimizer in _promised
 
 

@@ -17,13 +17,14 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from torch_alm import _wrapper as wrapper
-from torch_alm._twin import fresh_state
+from torch_alm._optim.fresh import fresh_state
+from torch_alm._optim.gradients import parameters
+from torch_alm._optim.objective import innermost
 from torch_alm.dual import DualOptimizer
 
 
 class DualState(Stateful):
-    """What `torch.distributed.checkpoint` saves and loads of a `DualOptimizer`.
+    """The state of a `DualOptimizer` that `torch.distributed.checkpoint` saves and loads.
 
     It keys state by parameter name, so that a checkpoint fits any number of ranks; both sides of a
     `DualOptimizer` have the same names, and given together one would get the other's moments. Here
@@ -52,10 +53,10 @@ class DualState(Stateful):
     @property
     def _sides(self) -> dict[str, Optimizer]:
         sides = {"retain": self.optimizer.retain, "forget": self.optimizer.forget}
-        return {name: wrapper.innermost(side) for name, side in sides.items()}
+        return {name: innermost(side) for name, side in sides.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Both sides by parameter name, and the rest as bytes.
+        """Collect both sides by parameter name, and the rest as bytes.
 
         Raises:
             RuntimeError: if there are parameters that never took a step, and their optimizer cannot
@@ -114,11 +115,12 @@ class _Still(Optimizer):
 
 
 def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:
-    """State by parameter name, that of a first step where there is none; groups as one leaf.
+    """Collect state by parameter name, that of a first step where there is none.
 
-    A name that one run has and another lacks cannot be loaded, and neither can a setting.
+    Groups are one leaf: a name that one run has and another lacks cannot be loaded, and neither
+    can a setting.
     """
-    missing = [p for p in wrapper.parameters(side) if p.requires_grad and not side.state.get(p)]
+    missing = [p for p in parameters(side) if p.requires_grad and not side.state.get(p)]
     before = {p: side.state[p] for p in missing if p in side.state}
     fresh = {p: _fresh(side, p) for p in missing}
     side.state.update({p: state for p, state in fresh.items() if state})
@@ -143,13 +145,13 @@ def _fresh(side: Optimizer, p: Tensor) -> dict[str, Any]:
 
 
 def _names(named: Mapping[str, Any], side: Optimizer) -> list[tuple[str, Tensor]]:
-    """Names beside parameters, from what torch's functions say of this very optimizer."""
+    """Put names beside parameters, from what torch's functions say of this very optimizer."""
     groups = zip(named["param_groups"], side.param_groups, strict=True)
     return [pair for a, b in groups for pair in zip(a["params"], b["params"], strict=True)]
 
 
 def _stepped(named: Mapping[str, Any], side: Optimizer) -> list[str]:
-    """The names of parameters with a state; an empty one may come of having been looked at."""
+    """Name the parameters with a state; an empty one may come of having been looked at."""
     return [fqn for fqn, p in _names(named, side) if side.state.get(p)]
 
 
@@ -160,7 +162,7 @@ def _fqns(model: nn.Module, side: Optimizer) -> list[tuple[str, Tensor]]:
 def _in_order(
     named: Mapping[str, Any], names: list[tuple[str, Tensor]], side: Optimizer
 ) -> dict[str, Any]:
-    """What was saved, its groups as they stand here: by name, as their order may differ."""
+    """Arrange what was saved by the groups as they stand here, found by name."""
     of = {fqn: i for i, group in enumerate(named["param_groups"]) for fqn in group["params"]}
     fqns = iter([fqn for fqn, _ in names])
     groups: list[dict[str, Any]] = []
@@ -178,7 +180,7 @@ def _in_order(
 
 
 def _moved(settings: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that are tensors, on the devices of those that they replace."""
+    """Move settings that are tensors to the devices of those that they replace."""
     devices = {name: own.device for name, own in here.items() if isinstance(own, Tensor)}
     return {
         name: value.to(devices[name]) if name in devices and isinstance(value, Tensor) else value
@@ -199,7 +201,7 @@ def _check_read(saved: Mapping[str, list[str]], found: Mapping[str, Any]) -> Non
 
 
 def _packed(rest: dict[str, Any]) -> bytes:
-    """One leaf, whatever is in it: lists that grow would not match those of a fresh run."""
+    """Pack into one leaf: lists that grow would not match those of a fresh run."""
     buffer = io.BytesIO()
     torch.save(rest, buffer)
     return buffer.getvalue()

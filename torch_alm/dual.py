@@ -4,33 +4,28 @@ Source: Algorithm 1 of SAUL (sections 4.1 to 4.3).
 """
 
 import math
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, SupportsIndex, final
+from typing import Literal, NamedTuple, SupportsIndex, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm import _fitting as fitting
-from torch_alm import _gradients as gradients
-from torch_alm import _interrupts as interrupts
-from torch_alm import _wrapper as wrapper
-from torch_alm._eager import eager
-from torch_alm._gate import Gate
-from torch_alm._gradients import Backward, Evaluation, Register
-from torch_alm._interrupts import Call
-from torch_alm._passes import Run, placed
-from torch_alm._scaled import Blend
-from torch_alm._settings import Setting
-from torch_alm._steps import Taking, step_of
-from torch_alm._undo import remember
+from torch_alm import _guards as guards
+from torch_alm._guards import Call, eager, held
+from torch_alm._optim import checks, gradients, scaler
+from torch_alm._optim.blend import Blend
+from torch_alm._optim.gradients import Backward, Register, parameters
+from torch_alm._optim.objective import Evaluation, Objective, ObjectiveOptimizer, Run, placed
+from torch_alm._optim.settings import Setting
+from torch_alm._optim.sides import Sides
+from torch_alm._optim.steps import Gate, Taking, check_sense, count_as_called, scalar, step_of
 from torch_alm.constraint import ALMConstraint
 
 
 class Losses(NamedTuple):
-    """What `DualOptimizer.backward` saw, detached: at the perturbed points under SAM.
+    """Both losses of `DualOptimizer.backward`, detached: at the perturbed points under SAM.
 
     `forget` is `nan` in a step that does not measure (`probe_every`).
     """
@@ -39,15 +34,8 @@ class Losses(NamedTuple):
     forget: Tensor
 
 
-class Norms(NamedTuple):
-    """Gradient norms of both sides before clipping."""
-
-    retain: Tensor
-    forget: Tensor
-
-
 @final
-class DualOptimizer(wrapper.Wrapper):
+class DualOptimizer(Sides):
     r"""Retain and forget with a state each, the forget side gated by a constraint (SAUL).
 
     `backward` takes both gradients at the same theta. `step` is the rest of Algorithm 1:
@@ -84,7 +72,8 @@ class DualOptimizer(wrapper.Wrapper):
             every `FSDPModule`. Without it nothing is skipped for sharded parameters.
 
     Raises:
-        TypeError: if a side is no optimizer, or one that needs a closure.
+        TypeError: if a side is no optimizer, one that needs a closure, itself a `DualOptimizer`, or
+            has parameters that FSDP1 or DeepSpeed have sharded (FSDP2 is welcome).
         ValueError: if the sides have different parameters, or the sense does not fit the forget
             optimizer, `scale` is unknown, or `probe_every` below 1.
 
@@ -121,7 +110,7 @@ class DualOptimizer(wrapper.Wrapper):
         (1.0, 2.0)
     """
 
-    scale = Setting(fitting.scale)
+    scale = Setting(checks.scale)
 
     def __init__(
         self,
@@ -134,81 +123,17 @@ class DualOptimizer(wrapper.Wrapper):
         probe_every: SupportsIndex = 1,
         reshard: Callable[[], object] | None = None,
     ) -> None:
-        self.retain = wrapper.check_base(retain, "DualOptimizer")
-        self.forget = wrapper.check_base(forget, "DualOptimizer")
-        fitting.check_parameters(self.retain, self.forget)
-        fitting.check_sense(constraint, self.forget)
-        self.constraint = constraint
+        super().__init__(retain, forget, constraint, Gate(checks.cadence(probe_every)))
         self.scale = scale
         self.backward_fn = backward
         self.reshard = reshard
-        self.skipped = self._skipped_now = 0
-        self._gate = Gate(fitting.cadence(probe_every))
-        self._forget_register: Register | None = None
-        self._forget_sign = 0
-        self._has_warned = False
-        self._share_memory()
-        self._adopt()
-
-    def _share_memory(self) -> None:
-        """One copy of theta is kept for both sides: they perturb one after the other."""
-        sides = [s for s in self._bases.values() if isinstance(s, wrapper.ObjectiveOptimizer)]
-        for side in sides:
-            side.share_memory(sides[0])
-
-    @property
-    def probe_every(self) -> int:
-        """The cadence of a released constraint's measurements; it may be assigned."""
-        return self._gate.probe_every
-
-    @probe_every.setter
-    def probe_every(self, value: SupportsIndex) -> None:
-        self._gate.probe_every = fitting.cadence(value)
-
-    @property
-    def _bases(self) -> Mapping[str, Optimizer]:
-        return {"retain": self.retain, "forget": self.forget}
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of both sides, retain first: the live dictionaries in a new list.
-
-        Those of a base that both sides share appear once: schedulers multiply each by its factor.
-        """
-        groups = [*self.retain.param_groups, *self.forget.param_groups]
-        return list({id(group): group for group in groups}.values())
-
-    @property
-    def state(self) -> dict[str, Any]:
-        """The states of both sides by name, those that have any."""
-        return {name: base.state for name, base in self._bases.items() if base.state}
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group to both sides."""
-        params = param_group["params"]
-        group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
-        for base in {wrapper.innermost(base): None for base in self._bases.values()}:
-            base.add_param_group(dict(group))
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear both gradients, and what the constraint observed while they were taken."""
-        with interrupts.held():  # one side's alone would be added to the next step's
-            super().zero_grad(set_to_none)
-            if self._forget_register is not None:
-                self._drop_forget()
-            self._gate.undo()
-
-    def _drop_forget(self) -> None:
-        self._forget_register = None
-        if self.constraint is not None:
-            self.constraint.discard()
 
     @eager
     def backward(
         self,
         *,
-        retain: wrapper.Objective,
-        forget: wrapper.Objective,
+        retain: Objective,
+        forget: Objective,
         weight: float = 1.0,
         last: bool = False,
     ) -> Losses:
@@ -237,40 +162,39 @@ class DualOptimizer(wrapper.Wrapper):
 
         Cost: 1 forward and 1 backward pass per plain side, 2 and 2 per SAM side.
         """
-        if self._gate.is_decided():
-            raise RuntimeError(
-                "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
-                "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
-                "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
-            )
-        fitting.check_sense(self.constraint, self.forget)  # which may be set at any time
-        params = wrapper.parameters(self.retain)
+        if self._gate.is_decided:
+            self._refuse_another()
+        check_sense(self.constraint, self.forget)  # which may be set at any time
+        params = parameters(self.retain)
         undo, _ = self._remember()
         before: Register | None = None
         try:
-            with interrupts.held():
+            with held():
                 before = gradients.take(params)
             with placed("DualOptimizer.backward, on the retain side"):
                 g_r, retained = self._side(self.retain, params, before, retain, weight)
             register, forgotten = self._forget_so_far(params), None
-            if self._gate.measures():
+            self._gate.is_decided = last
+            if self._gate.measures:
                 with placed("DualOptimizer.backward, on the forget side"):
-                    register, forgotten = self._forget(params, register, forget, weight, last)
-            with interrupts.held():
+                    register, forgotten = self._forget(params, register, forget, weight)
+            with held():
                 gradients.put(params, g_r)
                 self._forget_register = register
             unmeasured = torch.full_like(retained.loss, math.nan)
             return Losses(retained.loss, unmeasured if forgotten is None else forgotten)
         except BaseException:
-            with interrupts.held():
+            with held():
                 if before is not None:
                     gradients.put(params, before)
                 undo()
             raise
 
     def _remember(self) -> tuple[Callable[[], None], list[Register | None]]:
-        """The way back to what the constraint, the gate and the register are now, and that one."""
-        theirs = remember(*(part for part in (self.constraint, self._gate) if part is not None))
+        """Find the way back to what constraint, gate and register are now; and that register."""
+        theirs = guards.remember(
+            *(part for part in (self.constraint, self._gate) if part is not None)
+        )
         kept, sign = [self._forget_register], self._forget_sign
 
         def undo() -> None:
@@ -281,56 +205,48 @@ class DualOptimizer(wrapper.Wrapper):
         return undo, kept
 
     def _forget(
-        self,
-        params: list[Tensor],
-        register: Register,
-        objective: wrapper.Objective,
-        weight: float,
-        last: bool,
+        self, params: list[Tensor], register: Register, objective: Objective, weight: float
     ) -> tuple[Register, Tensor]:
-        """The forget side's gradient and loss; the constraint has observed its value."""
-        wanted = partial(self._decide, weight) if last and self._may_skip(params) else None
+        """Take the forget side's gradient and loss; the constraint observes its value."""
+        # A forward without a backward must do no harm, as it does to shards that stay gathered.
+        may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
+        decides = self._gate.is_decided and self.constraint is not None and may_skip
+        wanted = partial(self._decide, weight) if decides else None
         g_f, seen = self._side(
             self.forget, params, register, objective, weight, pair=True, wanted=wanted
         )
         self._keep_sign(seen)
-        if self.constraint is not None and not self._gate.is_decided():
+        if self.constraint is not None and not decides:
             self.constraint.observe(seen.value, weight=weight)
         return g_f, seen.loss
 
-    def _may_skip(self, params: list[Tensor]) -> bool:
-        """Whether a forward without a backward does no harm."""
-        if self.constraint is None:
-            return False
-        return self.reshard is not None or not any(map(gradients.is_sharded, params))
-
     def _decide(self, weight: float, evaluation: Evaluation) -> bool:
-        """Between the last forward and its backward: is the gate open?"""
+        """Tell, between the last forward and its backward, whether the gate is open."""
         assert self.constraint is not None
         self.constraint.observe(evaluation.value.detach(), weight=weight)
-        is_open = self._gate.decide(self.constraint)
+        is_open = scalar(self.constraint.preview()) != 0
         if not is_open and self.reshard is not None:
             self.reshard()
         return is_open
 
     def _forget_so_far(self, params: list[Tensor]) -> Register:
-        """What the forget side has accumulated; groups added meanwhile have nothing yet."""
+        """Give what the forget side has accumulated; groups added meanwhile have nothing yet."""
         found = self._forget_register or []
-        return [*found, *gradients.empty(params[len(found) :])]
+        return [*found, *[None] * (len(params) - len(found))]
 
     def _side(
         self,
         side: Optimizer,
         params: list[Tensor],
         accumulated: Register,
-        objective: wrapper.Objective,
+        objective: Objective,
         weight: float,
         *,
         pair: bool = False,
         wanted: Callable[[Evaluation], bool] | None = None,
     ) -> tuple[Register, Evaluation]:
-        """One side's gradient on top of what it has accumulated, and what its objective saw."""
-        if isinstance(side, wrapper.ObjectiveOptimizer):  # which copies what it adds to
+        """Add one side's gradient to what it has accumulated; and what its objective saw."""
+        if isinstance(side, ObjectiveOptimizer):  # which copies what it adds to
             gradients.put(params, accumulated)
             evaluation = side.accumulate(
                 objective, weight, self.backward_fn, pair=pair, wanted=wanted
@@ -343,17 +259,13 @@ class DualOptimizer(wrapper.Wrapper):
         return gradients.take(params), evaluation
 
     def _keep_sign(self, evaluation: Evaluation) -> None:
-        """Whether the register is descended (+1) or climbed (-1), the same for a whole step."""
+        """Descend the register (+1) or climb it (-1), in one direction for a whole step."""
         lowered = evaluation.paired or (
             self.constraint is not None and self.constraint.sense == "<="
         )
         sign = +1 if lowered else -1
         if self._forget_register is not None and sign != self._forget_sign:
-            raise ValueError(
-                "DualOptimizer.backward: within one step the forget objective returned a pair "
-                "`(loss, value)` once and a single value once; their gradients have opposite signs "
-                "and would cancel. Did you mean the same form for every micro-batch?"
-            )
+            self._refuse_mixed_forms()
         self._forget_sign = sign
 
     @eager
@@ -373,155 +285,62 @@ class DualOptimizer(wrapper.Wrapper):
             TypeError: for a closure, which could not say which side it differentiates.
             RuntimeError: under a GradScaler, which would unscale one side only.
         """
-        self._refuse(closure)
+        if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
+            self._refuse(closure)
         undo, kept = self._remember()
         calls, steps = list[Call](), list[Call]()
-        params = wrapper.parameters(self.retain)
+        params = parameters(self.retain)
         g_r = gradients.read(params)
         try:
             # The first call lets go of the gradient that is about to be multiplied by lambda+.
             calls += [kept.clear, *self._update()]
             steps += [call for call in calls if isinstance(call, Taking)]
-            interrupts.run(calls)
-            self._warn_skipped()
+            guards.run(calls)
+            if self._skips:
+                self._warn_skipped()
         except BaseException as error:
             gradients.put(params, g_r)
             if steps and not calls and isinstance(error, KeyboardInterrupt):
-                wrapper.run_post_hooks(self)
+                scaler.run_post_hooks(self)
             elif all(step in calls for step in steps):
                 undo()
                 if not kept:
                     self._drop_forget()
-                    self._gate.undo()
+                    self._gate.begin()
             raise
 
     def _update(self) -> list[Call]:
         """lambda+; the forget step if the gate is open; the retain step."""
-        register = self._forget_so_far(wrapper.parameters(self.retain))
+        register = self._forget_so_far(parameters(self.retain))
         has_run, self._forget_register = self._forget_register is not None, None
-        self._skipped_now = 0
-        if not has_run:
+        self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
+        if has_run:
+            weight = self._gate.commit(self.constraint)
+        else:
             self._warn_no_backward()
-            return [partial(self._count_as_called, self.forget), *step_of(self.retain)]
-        norm = gradients.coming_norm(register)
-        weight = self._gate.commit(self.constraint)
-        if weight != 0 and self._may_act(register, norm(), weight):
-            return [*self._forget_step(register, weight), *step_of(self.retain)]
-        return [partial(self._count_as_called, self.forget), *step_of(self.retain)]
-
-    def _may_act(self, register: Register, norm: float, weight: float) -> bool:
-        """Whether lambda+ times the forget gradient is finite, as far as it comes to that."""
-        factor = weight if self.scale == "gradient" else 1.0
-        if gradients.stays_finite(register, norm, factor):
-            return True
-        self._skipped_now = 1
-        return False
-
-    def _forget_step(self, register: Register, weight: float) -> list[Call]:
-        """theta <- forget(theta, sign * lambda+ * g_f), with the retain gradient kept aside."""
-        params = wrapper.parameters(self.retain)
         inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)
+        if weight != 0 and gradients.stays_finite(register, norm(), inside):
+            return [*self._forget_step(register, inside, outside), *step_of(self.retain)]
+        self._skips = weight != 0
+        return [partial(count_as_called, self.forget), *step_of(self.retain)]
+
+    def _forget_step(self, register: Register, inside: float, outside: float) -> list[Call]:
+        """theta <- forget(theta, sign * lambda+ * g_f), with the retain gradient kept aside.
+
+        With `outside` other than 1, theta makes that multiple of the step, or none where it would
+        not be finite.
+        """
+        params, step = parameters(self.retain), step_of(self.forget)
+        if outside != 1.0:
+            moved = [p for p, g in zip(params, register, strict=True) if g is not None]
+            blend = Blend(moved, outside)
+            step += [*blend.calls(), lambda: setattr(self, "_skips", blend.is_refused)]
         return [
             *gradients.scaling(register, self._forget_sign * inside),
             partial(gradients.put, params, register),
-            *self._scaled(step_of(self.forget), params, register, outside),
+            *step,
             partial(gradients.put, params, gradients.read(params)),
         ]
-
-    def _scaled(
-        self, step: list[Call], params: list[Tensor], register: Register, scale: float
-    ) -> list[Call]:
-        """A step of which theta makes a multiple, or none where that would not be finite."""
-        if scale == 1.0:
-            return step
-        blend = Blend([p for p, g in zip(params, register, strict=True) if g is not None], scale)
-        noted = partial(self._note_skipped, blend)
-        return [*step, *blend.calls(), noted]
-
-    def _note_skipped(self, blend: Blend) -> None:
-        self._skipped_now = int(blend.is_refused)
-
-    def _warn_skipped(self) -> None:
-        """After the step, so that a warning that is an error finds it whole."""
-        if not self._skipped_now:
-            return
-        self._skipped_now, self.skipped = 0, self.skipped + 1
-        warnings.warn(
-            "DualOptimizer.step: the forget gradient is not finite, or is not once lambda+ "
-            "multiplies it, and would have reached theta; the forget step is skipped "
-            f"({self.skipped} so far). Is the forget loss unbounded, or mu too large?",
-            stacklevel=6,
-        )
-
-    def clip_grad_norm_(self, max_norm: float) -> Norms:
-        """Clip each side to `max_norm` on its own; returns both norms before clipping.
-
-        `torch.nn.utils.clip_grad_norm_` (and a Trainer's `max_grad_norm`) reaches the retain side
-        only. The forget side is clipped before lambda+ multiplies it.
-        """
-        retain = gradients.read(wrapper.parameters(self.retain))
-        sides = (retain, self._forget_register or [])
-        return Norms(*(gradients.clip_(register, max_norm) for register in sides))
-
-    def _refuse(self, closure: object) -> None:
-        if closure is not None:
-            raise TypeError(
-                "DualOptimizer.step takes no closure: it could not say which side it "
-                "differentiates. Did you mean `backward(retain=..., forget=...)` and then `step()`?"
-            )
-        if wrapper.is_scaled(self):
-            wrapper.leave_scaler(self)
-            raise RuntimeError(
-                "DualOptimizer.step was called by a GradScaler, which unscales the retain gradient "
-                "only; the forget gradient would keep its loss scale. Did you mean bfloat16 "
-                "autocast, which needs no scaler?"
-            )
-
-    def _warn_no_backward(self) -> None:
-        if self._has_warned:
-            return
-        self._has_warned = True
-        warnings.warn(
-            "DualOptimizer.step() without a backward since the last step is a plain "
-            f"{type(self.retain).__name__} step; the constraint is left alone. Did you call "
-            "`backward(retain=..., forget=...)` first?",
-            stacklevel=7,
-        )
-        if isinstance(self.retain, wrapper.Wrapper):
-            self.retain._has_warned = True  # SAM has nothing to add to this
-
-    def control_state_dict(self) -> dict[str, Any]:
-        """The constraint's state, the gate's and the count: all but the states of the two sides."""
-        constraint = None if self.constraint is None else self.constraint.state_dict()
-        other = {"gate": self._gate.state(), "skipped": self.skipped}
-        return {"constraint": constraint, **{key: found for key, found in other.items() if found}}
-
-    def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore `control_state_dict()`; a step that was begun is dropped on the forget side."""
-        fitting.check_control(state_dict, self.constraint)
-        if self.constraint is not None:
-            self.constraint.load_state_dict(state_dict["constraint"])
-        self._gate.load(state_dict.get("gate", {}))
-        self._forget_register = None  # nobody could step on it: its measurement is dropped, too
-        self.skipped = state_dict.get("skipped", 0)
-
-    def _state_dict(self) -> dict[str, Any]:
-        sides = {name: base.state_dict() for name, base in self._bases.items()}
-        return {**sides, **self.control_state_dict()}
-
-    def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        fitting.check_state(state_dict, self._bases, self.constraint)
-        self.load_control_state_dict(state_dict)
-        for name, base in self._bases.items():
-            base.load_state_dict(state_dict[name])
-
-    def _awaits_step(self) -> bool:
-        return self._forget_register is not None
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied optimizer."""
-        super().__setstate__(state)
-        self._share_memory()
 
     def __repr__(self) -> str:
         return (

@@ -7,12 +7,10 @@ from typing import Any, final
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._control.answers import STATUSES, with_stationarity
-from torch_alm._control.attachment import Attachments
-from torch_alm._control.best import Best, OnBest, better
-from torch_alm._control.numbers import Numeric, single
-from torch_alm._control.observations import mean_of_numbers
-from torch_alm._undo import remember
+from torch_alm._constraint.hooks import Attachments
+from torch_alm._constraint.numbers import Numeric
+from torch_alm._constraint.status import STATUSES, with_stationarity
+from torch_alm._guards import remember
 from torch_alm.constraint import ALMConstraint
 
 
@@ -25,15 +23,10 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
 
     Args:
         constraints: the constraints by name.
-        on_best: called with a `Best` (whose value is the worst violation) when
-            `step(objective=...)` finds a new best step among those that meet all constraints.
 
     Raises:
         TypeError: if one is not an `ALMConstraint`.
         ValueError: if there is none, a name is empty or has a "/", or one constraint has two names.
-
-    Attributes:
-        best: the best step so far; `None` before the first.
 
     Cost: that of its members, one reduction over ranks each.
 
@@ -51,13 +44,8 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         ('violated', 'violated')
     """
 
-    def __init__(
-        self, constraints: Mapping[str, ALMConstraint], *, on_best: OnBest | None = None
-    ) -> None:
+    def __init__(self, constraints: Mapping[str, ALMConstraint]) -> None:
         self._members = {name: constraints[name] for name in sorted(constraints)}
-        self.on_best = on_best
-        self.best: Best | None = None
-        self._steps = 0
         self._check()
 
     def _check(self) -> None:
@@ -81,19 +69,19 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
             raise ValueError("ConstraintGroup: there is no constraint. Did you mean {name: ...}?")
 
     def __getitem__(self, name: str) -> ALMConstraint:
-        """The constraint of that name."""
+        """Return the constraint of that name."""
         return self._members[name]
 
     def __iter__(self) -> Iterator[str]:
-        """The names, sorted."""
+        """Iterate over the names, sorted."""
         return iter(self._members)
 
     def __len__(self) -> int:
-        """How many constraints there are."""
+        """Count the constraints."""
         return len(self._members)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """The sum of all penalties, each constraint called with the same arguments."""
+        """Add up all penalties, each constraint called with the same arguments."""
         first, *others = (member(*args, **kwargs) for member in self.values())
         return sum(others, start=first)
 
@@ -112,11 +100,8 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         for member in self.values():
             member.discard()
 
-    def step(self, *, objective: Numeric | None = None) -> dict[str, float | Tensor]:
-        """Step every constraint once; returns the weights by name.
-
-        Args:
-            objective: as in `ALMConstraint.step`; here all constraints have to be met.
+    def step(self) -> dict[str, float | Tensor]:
+        """Step every constraint once; return the weights by name.
 
         Raises:
             RuntimeError: if one of them observed nothing since the last step; none is stepped then.
@@ -130,11 +115,7 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 "nothing was stepped. Did you observe every constraint, or should those have a "
                 "cadence of their own outside the group?"
             )
-        weights = self._step_together(list(self))
-        self._steps += 1
-        if objective is not None:
-            self._rank(mean_of_numbers(single(objective)))
-        return weights
+        return self._step_together(list(self))
 
     def _step_together(self, names: Sequence[str]) -> dict[str, float | Tensor]:
         """Step all of these or, if one fails (a warning that is an error, Ctrl-C), none."""
@@ -158,17 +139,6 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
             self.discard()
             raise
 
-    def _rank(self, objective: float) -> None:
-        """Whether this is the best step so far."""
-        found = [member.metrics() for member in self.values()]
-        if any(each["status"] not in ("satisfied", "released") for each in found):
-            return
-        new = Best(self._steps, objective, max(each["kkt_feasibility"] for each in found))
-        if better(new, self.best):
-            self.best = new
-            if self.on_best is not None:
-                self.on_best(new)
-
     def attach(self, optimizer: Optimizer) -> Attachments:
         """Attach every constraint to an optimizer; see `ALMConstraint.attach`.
 
@@ -178,25 +148,25 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         return Attachments(members, self._step_together)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
-        """Every constraint's metrics as `name/metric`, and those of the group.
+        """Return every constraint's metrics as `name/metric`, and those of the group.
 
-        For the group: `kkt_feasibility` and `kkt_complementarity`, the worst of all; `status`, the
-        worst word, in the order non_finite, suspected_infeasible, capped, violated, unmeasured,
-        satisfied, released; with the Lagrangian's gradient, `kkt_stationarity`.
+        For the group: `kkt_feasibility` and `kkt_complementarity`, the worst of all; `steps`, the
+        most; `status`, the worst word, in the order non_finite, suspected_infeasible, capped,
+        violated, unmeasured, satisfied, released; with the Lagrangian's gradient,
+        `kkt_stationarity`.
         """
         members = {name: member.metrics() for name, member in self.items()}
         found = {f"{name}/{key}": v for name, each in members.items() for key, v in each.items()}
         for key in ("kkt_feasibility", "kkt_complementarity"):
             known = [each[key] for each in members.values() if each[key] == each[key]]
             found[key] = max(known, default=math.nan)
+        found["steps"] = max(each["steps"] for each in members.values())
         found["status"] = min((each["status"] for each in members.values()), key=STATUSES.index)
         return with_stationarity(found, gradient)
 
     def state_dict(self) -> dict[str, Any]:
-        """Every constraint's state by name, and the group's best step."""
-        best = None if self.best is None else list(self.best)
-        states = {name: member.state_dict() for name, member in self.items()}
-        return {"constraints": states, "steps": self._steps, "best": best}
+        """Return every constraint's state by name."""
+        return {name: member.state_dict() for name, member in self.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore `state_dict()`, sharing no memory with it.
@@ -206,25 +176,17 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 then.
         """
         owner = "ConstraintGroup.load_state_dict"
-        if {*state_dict} != {"constraints", "steps", "best"}:
-            raise ValueError(
-                f"{owner} found the entries {sorted(map(str, state_dict))}. Is it the checkpoint "
-                "of a group?"
-            )
-        states = state_dict["constraints"]
-        self._check_names(states, owner)
-        missing = sorted({*self} - {*states})
+        self._check_names(state_dict, owner)
+        missing = sorted({*self} - {*state_dict})
         if missing:
             raise ValueError(
                 f"{owner}: the checkpoint has nothing for {missing}; they would start again. Was "
                 "it saved by another group?"
             )
         for name, member in self.items():
-            member.check_state_dict(states[name])
+            member.check_state_dict(state_dict[name])
         for name, member in self.items():
-            member.load_state_dict(states[name])
-        self._steps = state_dict["steps"]
-        self.best = None if state_dict["best"] is None else Best(*state_dict["best"])
+            member.load_state_dict(state_dict[name])
 
     def _check_names(self, given: Iterable[str], owner: str) -> None:
         unknown = sorted({*given} - {*self})

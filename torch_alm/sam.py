@@ -4,8 +4,7 @@ Source: SAUL (section 4.2 and the procedure Grad_SAM of Algorithm 1); Foret et a
 """
 
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias, final
@@ -14,26 +13,34 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm import _gradients as gradients
-from torch_alm import _interrupts as interrupts
-from torch_alm import _matching as matching
-from torch_alm import _wrapper as wrapper
-from torch_alm._eager import eager
-from torch_alm._gradients import Backward, Evaluation
-from torch_alm._interrupts import Call
-from torch_alm._passes import RandomState, Run, placed, rehearsal
-from torch_alm._settings import Setting
-from torch_alm._steps import step_of
-from torch_alm.perturb import Excursion, Memory, Perturbation, Rounding, check_radius
+from torch_alm._guards import Call, eager, held, running
+from torch_alm._optim import gradients, matching, scaler
+from torch_alm._optim.checks import check_base
+from torch_alm._optim.gradients import Backward, Register, parameters
+from torch_alm._optim.moves import Excursion, Memory, check_radius, radii_of
+from torch_alm._optim.objective import (
+    Evaluation,
+    Objective,
+    ObjectiveOptimizer,
+    RandomState,
+    Run,
+    placed,
+)
+from torch_alm._optim.realised import Perturbation, Realised
+from torch_alm._optim.rounding import Rounding, check_rounding
+from torch_alm._optim.settings import Setting
+from torch_alm._optim.steps import step_of
 
 Closure: TypeAlias = Callable[[], Tensor | float]
+NARROW = (torch.bfloat16, torch.float16)
 
 
-class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
+class _PerturbedOptimizer(ObjectiveOptimizer):
     """The code of SAM and ReverseSAM; they differ in `sign` alone."""
 
     rho = Setting(check_radius)
     eps = Setting(check_radius)
+    rounding: Setting[Rounding] = Setting(check_rounding)
 
     def __init__(
         self,
@@ -49,87 +56,53 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
         diagnose: bool = False,
     ) -> None:
         name = type(self).__name__
-        self.base = wrapper.check_base(base, name)
+        self.base = check_base(base, name)
         self.rho, self.eps = rho, eps
         self.adaptive = adaptive
         self.backward_fn = backward
         self.replay_rng = replay_rng
         self.first_pass = first_pass
-        self.rounding: Rounding = rounding
+        self.rounding = rounding
         self.diagnose = diagnose
         self.perturbation: Perturbation | None = None
         self._has_diagnosed = False
         self._has_perturbed_gradient = False
-        self._has_warned = False
         self._scratch: Memory = {}
         self._adopt()
 
-    @property
-    def _bases(self) -> Mapping[str, Optimizer]:
-        return {"base": self.base}
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The base optimizer's groups: the same list, not a copy."""
-        return self.base.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.base.param_groups = groups
-
-    @property
-    def state(self) -> defaultdict[Tensor, Any]:
-        """The base optimizer's state."""
-        return self.base.state
-
-    @state.setter
-    def state(self, state: defaultdict[Tensor, Any]) -> None:
-        self.base.state = state
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group to the base optimizer; its `"rho"`, if any, is its own radius."""
-        self.base.add_param_group(param_group)
-
     @contextmanager
     def perturbed(self) -> Iterator[Perturbation]:
-        """Inside the block theta is perturbed along `.grad`, as by `torch_alm.perturbed`.
+        """Perturb theta along `.grad` inside the block, as `torch_alm.perturbed` does.
 
         What the block leaves in `.grad` is the gradient that `step()` then uses.
         """
-        excursion = self._excursion()
+        excursion = self._excursion(parameters(self))
         try:
             try:
-                yield self._go(excursion, depth=5)
+                self.perturbation = excursion.go()
+                if self.perturbation.realised is not None:
+                    self._warn_swallowed(self.perturbation.realised, stacklevel=4)
+                yield self.perturbation
             finally:
                 excursion.back()
         finally:
             excursion.back()  # an interrupt may have cut the first one short
         self._has_perturbed_gradient = True
 
-    def _excursion(self) -> Excursion:
+    def _excursion(self, params: list[Tensor]) -> Excursion:
+        """Prepare the way to theta + delta; look, once, how much of it narrow weights hold."""
+        # `"rho"` in a group is a radius, unless it is a setting of the base (Adadelta has one).
+        radii = radii_of(
+            params if "rho" in self.base.defaults else self.param_groups, self.rho, self.sign
+        )
+        is_new = not self._has_diagnosed and self.rho > 0
+        diagnose = self.diagnose or (is_new and any(p.dtype in NARROW for p in params))
         return Excursion(
-            self.param_groups if self._groups_have_radii() else wrapper.parameters(self),
-            self.rho,
-            sign=self.sign,
-            eps=self.eps,
-            adaptive=self.adaptive,
-            rounding=self.rounding,
-            diagnose=self.diagnose or self._may_be_swallowed(),
-            memory=self._scratch,
+            radii, self.eps, self.adaptive, self.rounding, diagnose, memory=self._scratch
         )
 
-    def _groups_have_radii(self) -> bool:
-        """Whether `"rho"` in a group is a radius, not a setting of the base (Adadelta has one)."""
-        return "rho" not in self.base.defaults
-
-    def _go(self, excursion: Excursion, *, depth: int) -> Perturbation:
-        """Move theta; the caller's caller is `depth` calls above a warning."""
-        self.perturbation = excursion.go()
-        self._warn_swallowed(self.perturbation, depth)
-        return self.perturbation
-
     @eager
-    def backward(self, objective: wrapper.Objective, *, weight: float = 1.0) -> Tensor:
+    def backward(self, objective: Objective, *, weight: float = 1.0) -> Tensor:
         r"""`.grad += weight * grad L(theta + delta)`; returns L(theta + delta), detached.
 
         Args:
@@ -150,7 +123,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
 
     def accumulate(
         self,
-        objective: wrapper.Objective,
+        objective: Objective,
         weight: float,
         backward: Backward | None,
         *,
@@ -161,19 +134,21 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
 
         Any backward, `(loss, value)` pairs, and a second backward only where `wanted`.
         """
-        params = wrapper.parameters(self)
+        params = parameters(self)
         name = f"{type(self).__name__}.backward"
         run = Run(objective, name, params, backward or self.backward_fn, pair, wanted)
         random = RandomState(params) if self.replay_rng else None
-        excursion = self._excursion()
-        accumulated: gradients.Register | None = None
+        excursion = self._excursion(params)
+        accumulated: Register | None = None
         try:
-            with interrupts.held():
+            with held():
                 accumulated = gradients.take(params)
             with placed(f"{name}, in the first pass, at theta"), self.first_pass():
-                run.rehearse()
+                run(counts=False)
             with placed(f"{name}, in the second pass; theta is back"):
-                self._go(excursion, depth=6)
+                self.perturbation = excursion.go()
+                if self.perturbation.realised is not None:
+                    self._warn_swallowed(self.perturbation.realised, stacklevel=5)
                 # Before the second backward, so that engines that reduce while they
                 # differentiate see what other ranks see.
                 gradients.put(params, gradients.copies(accumulated))
@@ -184,7 +159,7 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
             self._has_perturbed_gradient = True
             return evaluation
         except BaseException:
-            with interrupts.held():
+            with held():
                 excursion.back()
                 if accumulated is not None:
                     gradients.put(params, accumulated)
@@ -211,11 +186,11 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
 
         Cost: one base step; with a closure also 2 forward and 2 backward passes.
         """
-        wrapper.refuse_closure_under_scaler(self, closure, type(self).__name__)
+        scaler.refuse_closure(self, closure, type(self).__name__)
         loss = None if closure is None else self._run_closure(closure)
-        if wrapper.is_scaled(self) and not wrapper.found_finite(self):
+        if scaler.is_scaled(self) and not scaler.found_finite(self):
             return loss
-        return wrapper.commit(self, self._update(), loss)
+        return scaler.commit(self, self._update(), loss)
 
     def _update(self) -> list[Call]:
         if not self._has_perturbed_gradient:
@@ -225,8 +200,8 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
 
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
-        random = RandomState(wrapper.parameters(self)) if self.replay_rng else None
-        with rehearsal(), self.first_pass():
+        random = RandomState(parameters(self)) if self.replay_rng else None
+        with running(counts=False), self.first_pass():
             loss = closure()
         with self.perturbed():
             if random is not None:
@@ -234,18 +209,8 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
             closure()
         return loss
 
-    def _may_be_swallowed(self) -> bool:
-        """Whether to look, once, how much of the perturbation narrow weights hold."""
-        narrow = (torch.bfloat16, torch.float16)
-        return (
-            not self._has_diagnosed
-            and self.rho > 0
-            and any(p.dtype in narrow for p in wrapper.parameters(self))
-        )
-
-    def _warn_swallowed(self, perturbation: Perturbation, depth: int) -> None:
-        realised = perturbation.realised
-        if self._has_diagnosed or realised is None or realised.share != realised.share:
+    def _warn_swallowed(self, realised: Realised, *, stacklevel: int) -> None:
+        if self._has_diagnosed or realised.share != realised.share:
             return
         self._has_diagnosed = True
         if realised.is_swallowed:
@@ -254,9 +219,8 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
                 f"{realised.share:.2%} of the entries moved, and "
                 f"{realised.length * realised.cosine:.1%} of rho = {self.rho} in the intended "
                 "direction; what follows is about the base optimizer. Did you mean float32 weights "
-                "under bfloat16 autocast, or "
-                '`rounding="stochastic"`?',
-                stacklevel=depth,
+                'under bfloat16 autocast, or `rounding="stochastic"`?',
+                stacklevel=stacklevel,
             )
 
     def _warn_plain_step(self) -> None:
@@ -279,11 +243,6 @@ class _PerturbedOptimizer(wrapper.ObjectiveOptimizer):
 
     def _awaits_step(self) -> bool:
         return self._has_perturbed_gradient
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied optimizer."""
-        self._scratch = {}
-        super().__setstate__(state)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rho={self.rho}, eps={self.eps}, base={self.base!r})"
@@ -327,7 +286,8 @@ class SAM(_PerturbedOptimizer):
         UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta.
 
     Raises:
-        TypeError: if `base` is not an optimizer, or is one that needs a closure (LBFGS).
+        TypeError: if `base` is not an optimizer, is one that needs a closure (LBFGS), is itself a
+            `SAM`, or has parameters that FSDP1 or DeepSpeed have sharded (FSDP2 is welcome).
         ValueError: if `rho` or `eps` is negative or not finite.
 
     Cost per step: 2 forward and 2 backward passes; one extra copy of the parameters. On a CPU the

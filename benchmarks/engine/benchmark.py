@@ -1,4 +1,4 @@
-"""What differs between TOFU, MUSE and WMDP."""
+"""The parts in which TOFU, MUSE and WMDP differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.report.results import Row
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one model is worth.
+    """The evaluation of one model.
 
     Attributes:
         numbers: Every number of the table by name.
@@ -31,7 +31,7 @@ class Evaluation:
 
 
 class Benchmark(ABC):
-    """What differs between TOFU, MUSE and WMDP."""
+    """The parts in which TOFU, MUSE and WMDP differ."""
 
     layout: Layout
     """What its numbers are called where they are shown and matched."""
@@ -50,7 +50,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """What a result depends on apart from the method: data, model, sizes."""
+        """Describe what a result depends on apart from the method: data, model, sizes."""
 
     def announce(self, settings: Mapping[str, Settings]) -> None:
         """Say what the runs will need before anything is loaded.
@@ -101,5 +101,5 @@ class Benchmark(ABC):
         """Measure a model; it is left as it was."""
 
     @abstractmethod
-    def glance(self, model: nn.Module) -> dict[str, float | None]:
+    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
         """The numbers that are cheap: losses and exact matches on part of the questions."""

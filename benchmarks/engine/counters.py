@@ -1,4 +1,4 @@
-"""What a piece of code costs, counted instead of timed: works on tensors without data, too."""
+"""Costs of a piece of code, counted instead of timed: on tensors without data, too."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Memory(TorchDispatchMode):
 
 
 class Answers(TorchDispatchMode):
-    """Answers what tensors without data do not know: numbers are 1.0, and all entries are true."""
+    """Answer what tensors without data do not know: numbers are 1.0, and all entries are true."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Which settings of a method a matched comparison may try: its own knobs, around its preset."""
+"""Settings that a matched comparison may try: a method's own knobs, around its preset."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def grid(key: str, preset: Settings) -> list[Settings]:
 
 
 def _is_attainable(key: str, settings: Settings) -> bool:
-    """Whether some model could meet the constraint, if there is one."""
+    """Tell whether some model could meet the constraint, if there is one."""
     try:
         if is_controlled(key) and not isinstance(settings.alpha, str):
             check_attainable(settings)

@@ -1,4 +1,4 @@
-"""What the benchmarks of language models share: models, encoded rows, and their batches."""
+"""Models, encoded rows and batches, as all benchmarks of language models have them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from benchmarks.engine.benchmark import Benchmark
-from benchmarks.engine.holding import hold
 from benchmarks.engine.memory import announce
+from benchmarks.engine.model_setup import set_up
 from benchmarks.engine.options import Options
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
-from benchmarks.methods.sharing import twin
+from benchmarks.methods.sharing import copy_trainable
 from torch_alm.language import Row, collate, pad_id, pairs
 
 
@@ -53,12 +53,12 @@ class LanguageBenchmark(Benchmark):
     def prepare(self) -> None:
         for key in self.references:
             model, self.tokenizer = self.load(key)
-            self.models[key] = hold(model, self.options.holding)
+            self.models[key] = set_up(model, self.options.model_setup)
         self.forget, self.retain = self.encode()
 
     def announce(self, settings: Mapping[str, Settings]) -> None:
         if self.given.model is not None:
-            how, limit = self.options.holding, self.options.memory_limit
+            how, limit = self.options.model_setup, self.options.memory_limit
             announce(self.given.model, how, settings, self.longest, limit)
 
     def reference(self, key: str) -> nn.Module:
@@ -66,7 +66,7 @@ class LanguageBenchmark(Benchmark):
 
         The model itself stays where it was loaded, apart from what it shares.
         """
-        return twin(self.models[key]).to(self.device)
+        return copy_trainable(self.models[key]).to(self.device)
 
     def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
         drawn = pairs(self.forget, self.retain, settings.batch_size, settings.epochs, seed)

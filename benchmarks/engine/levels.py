@@ -39,12 +39,12 @@ def resolved(settings: Settings, benchmark: Benchmark) -> Settings:
 
 
 def is_word(alpha: float | str) -> bool:
-    """Whether a number is still to be found."""
+    """Tell whether a number is still to be found."""
     return isinstance(alpha, str)
 
 
 def number(word: str, settings: Settings, benchmark: Benchmark) -> float:
-    """What a word stands for: a level of the loss, or for an alpha that of the measure itself."""
+    """Find what a word stands for: a level of the loss, or for an alpha of the measure itself."""
     looked_at = settings
     if settings.measure == "level_share":
         looked_at = dataclasses.replace(settings, measure="token_nll")
@@ -80,7 +80,7 @@ def calibrated(settings: Settings, benchmark: Benchmark, share: float) -> float:
 def record(
     settings: Settings, benchmark: Benchmark, look: Callable[..., list[float]]
 ) -> list[list[float]]:
-    """What `look` finds in the logits and labels of each forget batch of a run, before its step."""
+    """Record what `look` finds in logits and labels of each forget batch, before its step."""
     model = benchmark.reference("original").train()
     method = methods.build("dual_adamw", model, settings)
     found = []

@@ -36,7 +36,7 @@ def matched(plan: Plan) -> Plan:
             tqdm.write(f"{key}: {verdicts[key]}")
     if ranks.is_first():
         plan.folder.remember({"matched": verdicts})
-    return dataclasses.replace(plan, settings=chosen)
+    return dataclasses.replace(plan, settings={**plan.settings, **chosen})
 
 
 def search(plan: Plan, key: str) -> list[Row]:
@@ -54,14 +54,14 @@ def search(plan: Plan, key: str) -> list[Row]:
 
 
 def attempt(plan: Plan, key: str, settings: Settings, earlier: Sequence[Row]) -> Row:
-    """Unlearn once; look closer only where a glance does not rule the setting out."""
+    """Unlearn once; evaluate in full unless a quick evaluation rules the setting out."""
     seed = plan.options.seeds[0] + SEARCH_SEED
     model, _, _ = unlearn(plan.benchmark, key, seed, settings)
-    glance = ranks.from_first(lambda: plan.benchmark.glance(model))
+    quick = ranks.from_first(lambda: plan.benchmark.quick_eval(model))
     row: dict[str, Any] = {"method": key, "seed": seed, "settings": dataclasses.asdict(settings)}
     row |= {
-        "glance_utility": glance_utility(glance, plan),
-        "glance_exact": glance_exact(glance, plan),
+        "quick_utility": quick_utility(quick, plan),
+        "quick_exact": quick_exact(quick, plan),
     }
     if ruled_out(row, plan, earlier):
         return row | {"evaluated": False}
@@ -71,27 +71,27 @@ def attempt(plan: Plan, key: str, settings: Settings, earlier: Sequence[Row]) ->
 
 
 def ruled_out(row: Row, plan: Plan, earlier: Sequence[Row]) -> bool:
-    """Whether generating answers could not make this setting the chosen one.
+    """Tell whether generating answers could not make this setting the chosen one.
 
-    Where what a glance finds reproduced bounds the number to match from below, it can be too much
-    already. A setting whose probabilities are clearly worse than those of one that meets the
-    level already will not win either.
+    Where what a quick evaluation finds reproduced bounds the number to match from below, it can be
+    too much already. A setting whose probabilities are clearly worse than those of one that meets
+    the level already will not win either.
     """
     name, level = target(plan)
     bounded = name in plan.benchmark.layout.bounded
-    remembers = bounded and row["glance_exact"] > max(2 * level, 0.1)
-    met = [r["glance_utility"] for r in earlier if r["evaluated"] and meets(r, plan)]
-    return remembers or row["glance_utility"] < 0.8 * max(met, default=0.0)
+    remembers = bounded and row["quick_exact"] > max(2 * level, 0.1)
+    met = [r["quick_utility"] for r in earlier if r["evaluated"] and meets(r, plan)]
+    return remembers or row["quick_utility"] < 0.8 * max(met, default=0.0)
 
 
-def glance_utility(numbers: dict[str, float | None], plan: Plan) -> float:
-    """Harmonic mean of what a glance says about utility."""
-    found = [numbers[name] for name in plan.benchmark.layout.glance]
+def quick_utility(numbers: dict[str, float | None], plan: Plan) -> float:
+    """Take the harmonic mean of what a quick evaluation says about utility."""
+    found = [numbers[name] for name in plan.benchmark.layout.quick_eval]
     return 0.0 if None in found else harmonic_mean([max(v, 0.0) for v in found if v is not None])
 
 
-def glance_exact(numbers: dict[str, float | None], plan: Plan) -> float | None:
-    """How much of the forget set is reproduced at a glance; None if a glance cannot tell."""
+def quick_exact(numbers: dict[str, float | None], plan: Plan) -> float | None:
+    """Read how much of the forget set is reproduced; None if a quick evaluation cannot tell."""
     name = plan.benchmark.layout.reproduced
     return None if name is None else numbers[name]
 
@@ -108,12 +108,12 @@ def target(plan: Plan) -> tuple[str, float]:
 
 
 def meets(row: Row, plan: Plan) -> bool:
-    """Whether an evaluated trial has forgotten enough."""
+    """Tell whether an evaluated trial has forgotten enough."""
     return shortfall(row, plan) <= 0
 
 
 def shortfall(row: Row, plan: Plan) -> float:
-    """How far a trial is from the level; 0 or less where it meets it."""
+    """Measure how far a trial is from the level; 0 or less where it meets it."""
     name, level = target(plan)
     value = row.get(name)
     if value is None:
@@ -126,11 +126,11 @@ def choose(rows: Sequence[Row], plan: Plan) -> Row:
     good = [row for row in rows if meets(row, plan)]
     if good:
         return max(good, key=lambda row: row[utility(plan)] or 0.0)
-    return min(rows, key=lambda row: (shortfall(row, plan), row["glance_exact"] or 0.0))
+    return min(rows, key=lambda row: (shortfall(row, plan), row["quick_exact"] or 0.0))
 
 
 def verdict(rows: Sequence[Row], best: Row, start: Settings, plan: Plan) -> str:
-    """What the search cost and what it found, as a line."""
+    """Report in a line what the search cost and what it found."""
     name, level = target(plan)
     looked = sum(row["evaluated"] for row in rows)
     before = dataclasses.asdict(start)

@@ -1,13 +1,9 @@
-"""How much memory a step takes, counted on tensors without data: no weights, no device needed.
+"""Memory of a step, counted on tensors without data: no weights, no device needed.
 
-    python -m benchmarks.studies.memory [--output DIR] [--quick]
-
-writes `results/memory.md` and `.json` for a model of 7 billion weights. The benchmark scripts count
-in the same way before a run on a pretrained model, and refuse what the device could not hold.
-
-Counted is what tensors occupy at most: weights, gradients, moments, the copy of SAM, the frozen
-reference, activations. Not counted: what libraries and the allocator keep for themselves, a few
-gigabytes on a GPU, and the evaluation.
+The benchmark scripts count before a run on a pretrained model, and refuse what the device could not
+hold. Counted is what tensors occupy at most: weights, gradients, moments, the copy of SAM, the
+frozen reference, activations. Not counted: what libraries and the allocator keep for themselves, a
+few gigabytes on a GPU, and the evaluation.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks import methods
 from benchmarks.engine.counters import Answers, Fake, Memory
-from benchmarks.engine.holding import Holding, hold
+from benchmarks.engine.model_setup import ModelSetup, set_up
 from benchmarks.methods import Settings
 from benchmarks.methods.method import OPTIMIZERS
 
@@ -44,7 +40,7 @@ class Count(NamedTuple):
 
 
 def counted(
-    config: Any, how: Holding, key: str, settings: Settings, tokens: tuple[int, int]
+    config: Any, how: ModelSetup, key: str, settings: Settings, tokens: tuple[int, int]
 ) -> Count:
     """The memory of two steps of a method, the second of which finds all moments made.
 
@@ -62,7 +58,7 @@ def counted(
         resident, offloaded = _resident(settings)
         # peft moves its adapters to where they are, which tensors without data refuse
         with mock.patch.object(nn.Module, "to", lambda module, *_, **__: module):
-            model: Any = hold(AutoModelForCausalLM.from_config(config), how)
+            model: Any = set_up(AutoModelForCausalLM.from_config(config), how)
         weights, trained = (sum(p.nbytes for p in ps) for ps in (every(model), learnt(model)))
         with mock.patch.dict(OPTIMIZERS, adamw8bit=Quantised):
             method = methods.build(key, model.train(), resident)
@@ -89,7 +85,7 @@ def every(model: nn.Module) -> list[nn.Parameter]:
 
 
 def learnt(model: nn.Module) -> list[nn.Parameter]:
-    """Those that are trained."""
+    """List the parameters that are trained."""
     return [p for p in model.parameters() if p.requires_grad]
 
 
@@ -125,7 +121,7 @@ def largest(model: nn.Module) -> int:
 
 def announce(
     name: str,
-    how: Holding,
+    how: ModelSetup,
     settings: Mapping[str, Settings],
     longest: int,
     limit: float | None = None,
@@ -143,15 +139,15 @@ def announce(
         ValueError: A method would not fit.
     """
     config = AutoConfig.from_pretrained(name)
-    room = device_memory() if limit is None else limit * GB
-    print(f"Memory, counted for {name} ({room / GB:.1f} GB here):", flush=True)
+    available = device_memory() if limit is None else limit * GB
+    print(f"Memory, counted for {name} ({available / GB:.1f} GB here):", flush=True)
     for key, its in settings.items():
         found = counted(config, how, key, its, (its.batch_size, longest))
         print(f"  {methods.label(key)}: {described(found)}", flush=True)
-        if found.peak > SPARE * room:
+        if found.peak > SPARE * available:
             raise ValueError(
                 f"{methods.label(key)} needs {found.peak / GB:.1f} GB on {name}, and a device of "
-                f"{room / GB:.1f} GB would run out of memory. Did you mean --checkpointing, "
+                f"{available / GB:.1f} GB would run out of memory. Did you mean --checkpointing, "
                 "--dtype bfloat16, --parameters rmu, --lora 16 or a smaller --batch-size? "
                 "--memory-limit GB says otherwise."
             )

@@ -84,7 +84,7 @@ def _key(lesson: Lesson, recipe: Recipe, seed: int) -> str:
 
 
 def _save(folder: Path, model: Any, tokenizer: Any) -> None:
-    """Writes beside the folder, then renames: a reader never finds half a model."""
+    """Write beside the folder, then rename: a reader never finds half a model."""
     partial = folder.with_name(f"partial-{folder.name}-{uuid4().hex}")
     partial.mkdir(parents=True)
     try:

@@ -1,4 +1,4 @@
-"""What a benchmark script can be asked for, checked before anything is trained."""
+"""Options of the benchmark scripts, checked before anything is trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import methods
-from benchmarks.engine.holding import Holding, add_holding_arguments, holding
+from benchmarks.engine.model_setup import ModelSetup, add_setup_arguments, model_setup
 from benchmarks.engine.presets import PRESETS, check_preset
 from benchmarks.methods.settings import parse
 
@@ -37,6 +37,7 @@ class Options:
 
     Attributes:
         methods: Keys of the registry, in the order of the table.
+        control: Run the retain side alone beside them.
         seeds: Seeds of the batch order; the models to unlearn from are the same for all of them.
         output: Folder for results, settings, traces, figures and tables.
         cache: Folder for trained models; None for the usual one.
@@ -46,11 +47,12 @@ class Options:
         overrides: Settings that replace the preset's, for every method.
         match: Metric and level of a matched comparison, if asked for.
         trials: Settings to try per method when matching.
-        holding: What of a model is trained, and in which numbers.
+        model_setup: What of a model is trained, and in which numbers.
         memory_limit: Gigabytes to do with, in place of what the device has.
     """
 
     methods: tuple[str, ...]
+    control: bool
     seeds: tuple[int, ...]
     output: Path
     cache: Path | None
@@ -60,7 +62,7 @@ class Options:
     overrides: dict[str, Any]
     match: tuple[str, float] | None
     trials: int
-    holding: Holding
+    model_setup: ModelSetup
     memory_limit: float | None
 
 
@@ -69,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     listed = "keys of methods, comma-separated, or 'all'; default: %(default)s"
     add("--methods", default=",".join(FIRST_RUN), metavar="LIST", help=listed)
+    add("--no-control", action="store_true", help="leave out the run of the retain side alone")
     add("--seed", type=int, default=0, metavar="N", help="first seed of the batch order")
     add("--seeds", type=int, default=1, metavar="K", help="how many seeds, from --seed on")
     add("--output", type=Path, metavar="DIR", help="where the results go")
@@ -80,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trials", type=int, default=8, metavar="K", help="settings tried per method by --match")
     named = "any other setting of the methods, repeatable"
     add("--set", action="append", default=[], metavar="NAME=VALUE", dest="sets", help=named)
-    add_holding_arguments(parser)
+    add_setup_arguments(parser)
     for option, names in SHORT.items():
         add(option, metavar="X", dest=names[0], help=f"overrides {' and '.join(names)}")
 
@@ -115,6 +118,7 @@ def checked(
     changes = overrides(given)
     return Options(
         methods=method_keys(given.methods, changes.get("losses", losses)),
+        control=not given.no_control,
         seeds=tuple(range(given.seed, given.seed + given.seeds)),
         output=given.output or Path("results") / name,
         cache=given.cache,
@@ -124,7 +128,7 @@ def checked(
         overrides=changes,
         match=metric_level(given.match, levels),
         trials=given.trials,
-        holding=holding(given),
+        model_setup=model_setup(given),
         memory_limit=given.memory_limit,
     )
 

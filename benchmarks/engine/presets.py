@@ -1,4 +1,4 @@
-"""What a table of settings is: shared by all methods, then by method, then by split."""
+"""Tables of settings: shared by all methods, then by method, then by split."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Presets:
         return Preset(_starting_at_forget_weight(changes), "; ".join(notes))
 
     def _recommended(self, split: str, method: str) -> Preset:
-        """The same rate, steps and controller for every method; what is its own differs."""
+        """Give every method one rate, number of steps and controller; what is its own differs."""
         own = self.own.get(method.removesuffix(ALM), {})
         by_split = self.recommended_splits.get(split, {})
         by_method = self.recommended_methods.get(method, {})

@@ -42,17 +42,17 @@ def joined() -> Iterator[None]:
 
 
 def world() -> int:
-    """How many processes there are."""
+    """Count the processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that evaluates and writes."""
+    """Tell whether this is the process that evaluates and writes."""
     return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def from_first(make: Callable[[], T]) -> T:
-    """What `make` returns on the first rank, on all of them."""
+    """Call `make` on the first rank, and return on all of them what it returned."""
     if world() == 1:
         return make()
     box = [make() if is_first() else None]

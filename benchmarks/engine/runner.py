@@ -22,7 +22,7 @@ from benchmarks.report.results import ResultsFolder, Row
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be run, under which settings, and where the results go."""
+    """Runs to do, their settings, and where the results go."""
 
     benchmark: Benchmark
     options: Options
@@ -38,7 +38,7 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
     """
     presets = {
         key: benchmark.presets.preset(options.preset, benchmark.split, key, options.overrides)
-        for key in options.methods
+        for key in runs(options)
     }
     plan = Plan(
         benchmark,
@@ -57,7 +57,7 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
 
 
 def description(plan: Plan) -> dict[str, Any]:
-    """What `settings.json` says: enough to tell whether two runs belong in one table."""
+    """Make the content of `settings.json`: enough to tell if two runs belong in one table."""
     options = plan.options
     return {
         **plan.benchmark.identity(),
@@ -65,7 +65,7 @@ def description(plan: Plan) -> dict[str, Any]:
         "quick": options.quick,
         "match": None if options.match is None else list(options.match),
         "trials": None if options.match is None else options.trials,
-        "holding": dataclasses.asdict(options.holding),
+        "model_setup": dataclasses.asdict(options.model_setup),
         "overrides": [f"{name}={value}" for name, value in sorted(options.overrides.items())],
         "methods": {key: dataclasses.asdict(found) for key, found in plan.settings.items()},
         "versions": {"torch": torch.__version__},
@@ -74,9 +74,9 @@ def description(plan: Plan) -> dict[str, Any]:
 
 def run(plan: Plan) -> None:
     """Do every run that is not finished yet, each written down as soon as it is."""
-    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0, disable=hidden()) as runs:
-        for key, seed in runs:
-            runs.set_postfix_str(f"{key}, seed {seed}")
+    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0, disable=hidden()) as bar:
+        for key, seed in bar:
+            bar.set_postfix_str(f"{key}, seed {seed}")
             finish(plan, key, seed)
 
 
@@ -86,8 +86,13 @@ def unfinished(plan: Plan) -> list[tuple[str, int]]:
     known = {method for method, _ in finished}
     seeds = plan.options.seeds
     references = [(key, seeds[0]) for key in plan.benchmark.references if key not in known]
-    wanted = [(key, seed) for seed in seeds for key in plan.options.methods]
+    wanted = [(key, seed) for seed in seeds for key in runs(plan.options)]
     return references + [pair for pair in wanted if pair not in finished]
+
+
+def runs(options: Options) -> tuple[str, ...]:
+    """The keys of what is trained for each seed: the control first, unless it is left out."""
+    return (methods.CONTROL, *options.methods) if options.control else options.methods
 
 
 def finish(plan: Plan, key: str, seed: int) -> None:
@@ -141,7 +146,7 @@ def unlearn(
 
 
 def hidden() -> bool:
-    """Whether to hide progress: on all ranks but the first."""
+    """Tell whether to hide progress: on all ranks but the first."""
     return not ranks.is_first()
 
 

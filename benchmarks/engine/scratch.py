@@ -18,7 +18,7 @@ PAD, UNKNOWN, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make a model from scratch.
+    """Tokenizer, sizes and training of a model made from scratch.
 
     Attributes:
         tokens: `"word"`, every word of the data is a token; or `"bpe"`, byte pairs.
@@ -39,7 +39,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What a model learns by heart.
+    """Rows that a model learns by heart.
 
     Attributes:
         name: Of the folder the model is kept in.

@@ -1,4 +1,4 @@
-"""What every benchmark script does from its command line to its tables."""
+"""The way of every benchmark script from its command line to its tables."""
 
 from __future__ import annotations
 

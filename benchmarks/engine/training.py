@@ -17,7 +17,7 @@ from torch_alm.language import IGNORE, Batch, Row, collate
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast to train.
+    """Length and speed of a training.
 
     Attributes:
         epochs: Most passes over the data.
@@ -77,7 +77,7 @@ def train_to_memorisation(
 
 @torch.no_grad()
 def exact_match(model: nn.Module, rows: Sequence[Row], pad_id: int, batch_size: int = 64) -> Tensor:
-    """Whether the model would say each answer word for word, EOS included: (rows,), bool.
+    """Tell for each row if the model would say the answer word for word, EOS too: (rows,), bool.
 
     With the true answer fed in, every argmax equals the next answer token exactly when greedy
     decoding from the prompt produces that answer; so one forward decides, without generating.

@@ -14,11 +14,27 @@ from torch import nn
 
 from benchmarks.methods.method import Method
 from benchmarks.methods.registry import LOSSES, METHODS, ON_RMU, Entry
+from benchmarks.methods.retain_only import CONTROL, LABEL, RetainOnly
+from benchmarks.methods.rmu import RetainOnlyOnRMU
 from benchmarks.methods.settings import Settings
 
-__all__ = ["LOSSES", "METHODS", "Entry", "Method", "Settings", "build", "check", "label", "names"]
+__all__ = [
+    "CONTROL",
+    "LOSSES",
+    "METHODS",
+    "Entry",
+    "Method",
+    "Settings",
+    "build",
+    "check",
+    "is_controlled",
+    "label",
+    "names",
+]
 
 ALM = "+alm"
+CONTROLS: dict[str, type[Method]] = {"tokens": RetainOnly, "rmu": RetainOnlyOnRMU}
+"""The control by the losses of the methods beside it."""
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -56,17 +72,23 @@ def check(key: str, losses: str = "tokens") -> None:
 
 def label(key: str) -> str:
     """The name of a method in a table, as the paper writes it."""
+    if key == CONTROL:
+        return LABEL
     plain = key.removesuffix(ALM)
     return (ON_RMU | METHODS)[plain].label + (" + ALM" if plain != key else "")
 
 
 def is_controlled(key: str) -> bool:
-    """Whether the controller weighs the forget direction of method `key`."""
+    """Tell whether the controller weighs the forget direction of method `key`."""
+    if key == CONTROL:
+        return False
     return key.endswith(ALM) or (ON_RMU | METHODS)[key].method.alm == "built in"
 
 
 def build(key: str, model: nn.Module, settings: Settings) -> Method:
-    """The method `key` at work on `model`."""
+    """The method `key`, or the control, at work on `model`."""
+    if key == CONTROL:
+        return CONTROLS[settings.losses](model, settings)
     check(key, settings.losses)
     method = LOSSES[settings.losses][key.removesuffix(ALM)].method
     return method(model, settings, method.controller(settings) if is_controlled(key) else None)

@@ -50,14 +50,14 @@ class DualAdamW(Method):
         return self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
     def forgotten(self, forget: Batch) -> Tensor:
-        """What is raised: the measure, or the cross-entropy where there is no controller."""
+        """Take what is raised: the measure, or the cross-entropy where there is no controller."""
         logits, labels = forward(self.model, forget)
         loss = token_nll_of_logits(logits, labels)
         self.forget_loss = loss.detach()
         return loss if self.raises_loss else measure(self.settings)(logits, labels)
 
     def kept(self, retain: Batch) -> Tensor:
-        """What is lowered on the retain side."""
+        """Take what is lowered on the retain side."""
         loss = self.retain_loss(retain)
         self.retain_seen = loss.detach()
         return self.settings.retain_weight * loss

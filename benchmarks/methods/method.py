@@ -1,4 +1,4 @@
-"""What every method has in common: a model, its settings, a forget weight and a step."""
+"""The base of every method: a model, its settings, a forget weight and a step."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Method(ABC):
         """Move the weights once, given a batch of each kind."""
 
     def retain_loss(self, retain: Batch) -> Tensor:
-        """What is to stay low: the token-mean cross-entropy."""
+        """Take what is to stay low: the token-mean cross-entropy."""
         return token_nll(self.model, retain)
 
     def use(self, constraint: ALMConstraint) -> None:
@@ -81,11 +81,11 @@ class Method(ABC):
 
     @property
     def lowers_measure(self) -> bool:
-        """Whether the controller demands that its measure be small."""
+        """Tell whether the controller demands that its measure be small."""
         return self.constraint is not None and self.constraint.sense == "<="
 
     def end_of_epoch(self) -> None:
-        """Called after each pass over the forget set."""
+        """Finish a pass over the forget set."""
         self.epochs_done += 1
 
     def weigh(self, value: Tensor, forget: Batch | None = None) -> float:
@@ -110,7 +110,7 @@ class Method(ABC):
             self.losses["retain_loss"] = float(retain.detach())
 
     def metrics(self) -> dict[str, Any]:
-        """What happened in the latest step: losses, forget weight, gate, lambda, violation."""
+        """Report the latest step: losses, forget weight, gate, lambda, violation."""
         numbers: dict[str, Any] = {
             **self.losses,
             "weight": self.weight,

@@ -28,7 +28,7 @@ class PDU(JointMethod):
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
     ) -> None:
         super().__init__(model, settings, constraint)
-        self.price = ALMConstraint(
+        self.retain_constraint = ALMConstraint(
             token_nll,
             alpha=settings.epsilon,
             mu=settings.dual_lr,
@@ -44,14 +44,14 @@ class PDU(JointMethod):
     def retain_gradient(self, retain: Batch) -> Tensor:
         """Add nu * grad L_r, then let nu see L_r."""
         loss = token_nll(self.model, retain)
-        nu = float(self.price.multiplier)
+        nu = float(self.retain_constraint.multiplier)
         if nu > 0:
             (nu * loss).backward()
         if self.epochs_done >= self.settings.warmup_epochs:
-            self.price.observe(loss.detach())
-            self.price.step()
+            self.retain_constraint.observe(loss.detach())
+            self.retain_constraint.step()
         return loss
 
     def metrics(self) -> dict[str, Any]:
-        """Those of every method, and the retain multiplier."""
-        return {**super().metrics(), "retain_multiplier": float(self.price.multiplier)}
+        """Report the metrics of every method, and the retain multiplier."""
+        return {**super().metrics(), "retain_multiplier": float(self.retain_constraint.multiplier)}

@@ -1,4 +1,4 @@
-"""Where a method's file enters its key, and the name and place it has in tables."""
+"""The registry, in which a method's file enters its key, its name and its place in tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Entry:
     position: int
 
     def suffixes(self) -> tuple[str, ...]:
-        """What may follow the key: nothing, or `+alm` too where the controller is optional."""
+        """List what may follow the key: nothing, or `+alm` too where the controller is optional."""
         return ("", "+alm") if self.method.alm == "optional" else ("",)
 
 

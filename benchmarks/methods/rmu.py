@@ -20,6 +20,7 @@ from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, Method
 from benchmarks.methods.registry import register
 from benchmarks.methods.relearning_resilient import RelearningResilient
+from benchmarks.methods.retain_only import RetainOnly
 from benchmarks.methods.saul import SAUL, WithoutALM, WithoutALMAndSAM, WithoutSAM
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
@@ -99,7 +100,7 @@ class OnRMU(Method):
         return loss, loss
 
     def forgotten(self, forget: Batch) -> Tensor:
-        """Methods with two states lower what a constraint U <= tau measures, else raise -U."""
+        """Lower what a constraint U <= tau measures, else raise -U."""
         loss = self.steering(forget)
         self.forget_loss = loss.detach()
         return loss if self.lowers_measure else -loss
@@ -109,7 +110,7 @@ class OnRMU(Method):
         return rmu_retain(self.model, retain, self.layer, self.reference, mask=self.settings.mask)
 
     def metrics(self) -> dict[str, Any]:
-        """Those of every method, the topic, and the multiplier of each topic that has its own."""
+        """Report the metrics of every method, the topic, and each topic's multiplier of its own."""
         numbers = {**super().metrics(), "topic": self.topic}
         if len(self.constraints) > 1:
             each = {t: float(c.multiplier) for t, c in sorted(self.constraints.items())}
@@ -182,3 +183,7 @@ class WithoutSAMOnRMU(OnRMU, WithoutSAM):
 @register("saul_no_alm_no_sam", "SAUL w/o ALM + SAM", position=53, losses="rmu")
 class WithoutALMAndSAMOnRMU(OnRMU, WithoutALMAndSAM):
     """A plain forget step, always on."""
+
+
+class RetainOnlyOnRMU(OnRMU, RetainOnly):
+    """The control on R, which starts at its minimum: nothing moves where nothing is steered."""

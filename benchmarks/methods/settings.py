@@ -8,7 +8,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from torch_alm import Release
+from torch_alm.filters import Mean
+from torch_alm.rules import Leak
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,12 @@ class Settings:
 
     def controller(self) -> dict[str, Any]:
         """The arguments of `ALMConstraint` these settings stand for."""
-        names = ("alpha", "mu", "multiplier", "every", "window", "deadband")
+        names = ("alpha", "mu", "multiplier", "every")
         found = {name: getattr(self, name) for name in names}
+        if self.window > 1 or self.deadband > 0:
+            found["filter"] = Mean(self.window, self.deadband)
         if self.release > 0:
-            found["release"] = Release(self.release, self.release_after)
+            found["rules"] = [Leak(self.release, self.release_after)]
         return found
 
     def _require(self, name: str, holds: bool, expected: str) -> None:
@@ -156,7 +159,7 @@ LEVELS = "a number, never_seen, retrained, rate:SHARE (such as 0.95) or relative
 
 
 def is_level(alpha: float | str) -> bool:
-    """Whether this is a number, or a word that stands for one."""
+    """Tell whether this is a number, or a word that stands for one."""
     if not isinstance(alpha, str):
         return True
     word, _, share = alpha.partition(":")

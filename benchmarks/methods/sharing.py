@@ -10,7 +10,7 @@ from torch import nn
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def twin(model: Model) -> Model:
+def copy_trainable(model: Model) -> Model:
     """A copy of a model that shares every parameter that is not trained.
 
     Cost: one copy of the trained parameters and of the buffers. With a subset of the parameters, or
@@ -21,7 +21,7 @@ def twin(model: Model) -> Model:
 
 
 def frozen(model: Model, *, offloaded: bool = False) -> Model:
-    """The model as it is now, to compare with: a twin in evaluation mode, nothing of it trained.
+    """The model as it is now, to compare with: copied, nothing of it trained.
 
     Args:
         model: The model; it stays as it is.
@@ -32,7 +32,7 @@ def frozen(model: Model, *, offloaded: bool = False) -> Model:
         ValueError: `offloaded`, and the model shares weights that have to stay on the device.
     """
     if not offloaded:
-        return twin(model).eval().requires_grad_(False)
+        return copy_trainable(model).eval().requires_grad_(False)
     if not all(p.requires_grad for p in model.parameters()):
         raise ValueError(
             "reference=offloaded, and parts of the model are not trained: the reference shares "
@@ -42,5 +42,5 @@ def frozen(model: Model, *, offloaded: bool = False) -> Model:
     from accelerate import cpu_offload
 
     device = next(model.parameters()).device
-    reference = twin(model).eval().requires_grad_(False).to("cpu")
+    reference = copy_trainable(model).eval().requires_grad_(False).to("cpu")
     return cpu_offload(reference, execution_device=device)

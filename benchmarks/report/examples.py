@@ -12,7 +12,7 @@ Answers = Mapping[str, Sequence[Row]]
 
 
 def is_right(answer: Row) -> bool:
-    """What the benchmark says, else every word of the reference in order: ROUGE-L recall 1."""
+    """Take the benchmark's verdict, else every word of the reference in order: ROUGE-L recall 1."""
     if "right" in answer:
         return answer["right"]
     return answer["rouge"] is not None and answer["rouge"] >= 1.0

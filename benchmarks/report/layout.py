@@ -33,9 +33,9 @@ class Layout:
         utility: The one number that says what a model is still worth: a matched comparison
             maximises it, and the figure of several splits shows it.
         levels: What `--match` may hold fixed, and whether forgetting raises it.
-        glance: What a glance at a model says about its utility; their harmonic mean counts.
-        reproduced: What a glance says about the forget set, larger where more of it is left; None
-            if it says nothing.
+        quick_eval: What a quick evaluation says about utility; their harmonic mean counts.
+        reproduced: What a quick evaluation says about the forget set, larger where more is left;
+            None if it says nothing.
         bounded: Those of the levels that are never below `reproduced`.
         limit: Larger than the retrained model's, this number marks a method that has not unlearned;
             None if nothing does.
@@ -53,7 +53,7 @@ class Layout:
     tradeoff: tuple[Axis, Axis]
     utility: Axis
     levels: Mapping[str, bool]
-    glance: tuple[str, ...]
+    quick_eval: tuple[str, ...]
     caption: str
     reproduced: str | None = None
     bounded: frozenset[str] = frozenset()

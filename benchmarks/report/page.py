@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.report import figures
+from benchmarks.report import control, figures
 from benchmarks.report.examples import RIGHT, WRONG, examples
 from benchmarks.report.latex import latex_table
 from benchmarks.report.layout import Layout
 from benchmarks.report.results import ResultsFolder, Row, read_lines, replace
 from benchmarks.report.tables import (
+    REFERENCE_LABELS,
     Column,
     lines,
     markdown_table,
@@ -40,6 +41,7 @@ def publish(folders: Sequence[Path], layout: Layout) -> None:
         draw(folder, rows, layout)
         numbers = shown(layout.numbers, rows)
         print(f"\n{text_table(without_deviations(lines(rows, numbers)), numbers)}")
+        print(f"\n{control.note(rows, layout.utility)}")
         print(f"\n{path}: results.jsonl, report.md (with deviations), tables.tex, figures.")
     figures.utility_per_split(splits, folders[0] / "utility.png", y=layout.utility)
 
@@ -58,7 +60,7 @@ def paper_columns(rows: Sequence[Row], layout: Layout) -> tuple[Column, ...]:
 
 
 def is_judged(rows: Sequence[Row]) -> bool:
-    """Whether a judge has spoken about every run."""
+    """Tell whether a judge has spoken about every run."""
     return bool(rows) and all(row.get("judge_hm") is not None for row in rows)
 
 
@@ -71,7 +73,8 @@ def not_unlearned(rows: Sequence[Row], layout: Layout) -> set[str]:
     limit = levels.get("retrained")
     if limit is None:
         return set()
-    return {m for m, v in levels.items() if v is not None and v > limit and m != "original"}
+    more = {m for m, v in levels.items() if v is not None and v > limit}
+    return more - REFERENCE_LABELS.keys()
 
 
 def markdown(folder: ResultsFolder, rows: Sequence[Row], settings: Row, layout: Layout) -> str:
@@ -85,6 +88,7 @@ def markdown(folder: ResultsFolder, rows: Sequence[Row], settings: Row, layout: 
         "# Results",
         caption(rows, layout, "struck out"),
         markdown_table(lines(rows, columns), columns, red),
+        control.note(rows, layout.utility),
         "## All numbers",
         markdown_table(lines(rows, numbers), numbers, red),
         remarks("Notes on the settings", settings.get("notes", {})),
@@ -118,8 +122,8 @@ def latex(rows: Sequence[Row], layout: Layout) -> str:
 
 
 def caption(rows: Sequence[Row], layout: Layout, how: str) -> str:
-    """What the tables show, and how methods that have not unlearned are marked."""
-    seeds = {row["seed"] for row in rows if row["method"] not in ("original", "retrained")}
+    """Say what the tables show, and how methods that have not unlearned are marked."""
+    seeds = {row["seed"] for row in rows if row["method"] not in REFERENCE_LABELS}
     over = f", mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else ""
     return layout.caption.format(over=over, how=how)
 

@@ -90,7 +90,7 @@ class ResultsFolder:
         return read_lines(self.answers / f"{method}-seed{seed}.jsonl")
 
     def _earlier_settings(self) -> Row:
-        """What earlier results were made with; nothing binds a folder without any."""
+        """Read what earlier results were made with; nothing binds a folder without any."""
         if not self.rows() and not read_lines(self.trials):
             return {}
         if not self.settings.exists():
@@ -175,7 +175,7 @@ def _finite(value: Any) -> Any:
 
 
 def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> Iterable[str]:
-    """Where both say something and say it differently; what only one names is no difference.
+    """List what both say and say differently; what only one names is no difference.
 
     Methods and versions may be added; a hyperparameter may not change.
     """

@@ -1,4 +1,4 @@
-"""What comes back after unlearning: relearning, rounded weights, other words, half an answer.
+"""Attacks after unlearning: relearning, rounded weights, other words, half an answer.
 
 python -m benchmarks.studies.attacks                              SAUL with and without SAM
 python -m benchmarks.studies.attacks --methods all --seeds 5      every method
@@ -11,10 +11,11 @@ never saw the forget set, too: what an attack gains on that one is no hidden kno
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from functools import reduce
+from operator import getitem
+from statistics import fmean
 from typing import Any
 
 from torch import nn
@@ -22,10 +23,10 @@ from tqdm import tqdm
 
 from benchmarks.engine.options import Options, add_arguments, checked
 from benchmarks.engine.runner import Plan, begin, hidden, unfinished, unlearn
+from benchmarks.report import tables
 from benchmarks.report.results import Row
 from benchmarks.report.results import replace as write
-from benchmarks.report.tables import name_of
-from benchmarks.tasks.tofu.batches import encode, encode_all
+from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.layout import LAYOUT
 from benchmarks.tasks.tofu.metrics import rouge_l_recall
 from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
@@ -42,7 +43,7 @@ Numbers = dict[str, float]
 
 
 def add_attack_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the attacker has."""
+    """Add the options of the attacker."""
     add = parser.add_argument
     add("--relearn", type=int, default=8, metavar="N", help="examples to relearn on")
     add("--relearn-steps", type=int, default=20, metavar="N", help="steps of relearning")
@@ -53,7 +54,7 @@ def add_attack_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Attacker:
-    """What the attacker has: `torch_alm.language.Attacks`, with several rates of relearning."""
+    """An attacker: `torch_alm.language.Attacks`, with several rates of relearning."""
 
     settings: Attacks
     rates: tuple[float, ...]
@@ -72,14 +73,14 @@ class Attacker:
 
 def attacked(benchmark: Tofu, model: nn.Module, attacker: Attacker) -> dict[str, Any]:
     """Numbers without an attack and after each, and those of the retain set without one."""
-    tokenizer, forget = benchmark.tokenizer, encode_all(benchmark.tokenizer, benchmark.data.forget)
+    tokenizer, forget = benchmark.tokenizer, benchmark.encoded(benchmark.data.forget)
     reworded = [
-        encode(tokenizer, e.paraphrased_question, e.answer)
+        encode(tokenizer, e.paraphrased_question, e.answer, convention=benchmark.given.convention)
         for e in benchmark.data.forget_eval
         if e.paraphrased_question
     ]
     found: dict[str, Any] = {}
-    retain = encode_all(tokenizer, benchmark.data.retain)
+    retain = benchmark.encoded(benchmark.data.retain)
     rows = (tokenizer, forget, retain)
     for name, each in attacker.attack(model, *rows, paraphrased=reworded):
         before = numbers(tokenizer, each.asked, each.before)
@@ -131,40 +132,26 @@ def markdown(rows: Sequence[Row], command: str, attacker: Attacker) -> str:
     )
     parts = ["# Attacks", f"Written by `{command}`.", told]
     for key, title in COLUMNS.items():
-        parts += [f"## {title}", "\n".join(_table(rows, key))]
-    return "\n\n".join([*parts, "## Retained", "\n".join(_retained(rows))]) + "\n"
+        paths = {name: (name, "after", key) for name in rows[0]["attacks"] if name != "retain"}
+        parts += [f"## {title}", _table(rows, {"no attack": ("int8", "before", key), **paths})]
+    retained = {"loss": ("retain", "loss"), "word for word": ("retain", "exact_match")}
+    return "\n\n".join([*parts, "## Retained", _table(rows, retained)]) + "\n"
 
 
-def _table(rows: Sequence[Row], key: str) -> Iterator[str]:
-    names = [name for name in rows[0]["attacks"] if name != "retain"]
-    yield f"| Model | no attack | {' | '.join(names)} |"
-    yield f"| --- |{' ---: |' * (len(names) + 1)}"
-    for method, members in _by_method(rows).items():
-        cells = [_cell(row["attacks"]["int8"]["before"][key] for row in members)]
-        cells += [_cell(row["attacks"][n]["after"][key] for row in members) for n in names]
-        yield f"| {name_of(method)} | {' | '.join(cells)} |"
-
-
-def _retained(rows: Sequence[Row]) -> Iterator[str]:
-    yield "| Model | loss | word for word |"
-    yield "| --- | ---: | ---: |"
-    for method, members in _by_method(rows).items():
-        cells = [
-            _cell(row["attacks"]["retain"][key] for row in members)
-            for key in ("loss", "exact_match")
+def _table(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) -> str:
+    """A line per method; a column's number lies at the end of its path."""
+    found = {
+        method: [row["attacks"] for row in rows if row["method"] == method]
+        for method in dict.fromkeys(row["method"] for row in rows)
+    }
+    body = (
+        [
+            tables.name_of(method),
+            *(tables.spread((reduce(getitem, at, r) for r in its), 2) for at in columns.values()),
         ]
-        yield f"| {name_of(method)} | {' | '.join(cells)} |"
-
-
-def _by_method(rows: Sequence[Row]) -> Mapping[str, list[Row]]:
-    keys = dict.fromkeys(row["method"] for row in rows)
-    return {key: [row for row in rows if row["method"] == key] for key in keys}
-
-
-def _cell(values: Iterator[float]) -> str:
-    found = list(values)
-    spread = f" ± {stdev(found):.2f}" if len(found) > 1 else ""
-    return f"{fmean(found):.2f}{spread}" if all(map(math.isfinite, found)) else "–"
+        for method, its in found.items()
+    )
+    return tables.markdown(["Model", *columns], body)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -174,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     for add in (add_arguments, add_data_arguments, add_attack_arguments):
         add(parser)
-    parser.set_defaults(methods=METHODS, seeds=3)
+    parser.set_defaults(methods=METHODS, seeds=3, no_control=True)
     given = parser.parse_args(argv)
     settings = Attacks(given.relearn, given.relearn_steps, prefix=given.prefix)
     attacker = Attacker(settings, tuple(given.relearn_lr))

@@ -1,4 +1,4 @@
-"""How long what a user types is."""
+"""Lines of code that a user types."""
 
 from __future__ import annotations
 

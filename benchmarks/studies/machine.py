@@ -11,7 +11,7 @@ import torch
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on, without names of hosts."""
+    """Describe this machine, without names of hosts."""
     named = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

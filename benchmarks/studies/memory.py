@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 from transformers import MistralConfig
 
 from benchmarks import methods
-from benchmarks.engine.holding import Holding
 from benchmarks.engine.memory import GB, SPARE, counted, described
+from benchmarks.engine.model_setup import ModelSetup
 from benchmarks.methods import Settings
+from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, replace, write_json
 
-RMU = Holding("rmu", dtype="bfloat16", checkpointing=True)
-LORA = Holding(lora=16, dtype="bfloat16", checkpointing=True)
-WHOLE = Holding(dtype="bfloat16", trained_dtype="bfloat16", checkpointing=True)
+RMU = ModelSetup("rmu", dtype="bfloat16", checkpointing=True)
+LORA = ModelSetup(lora=16, dtype="bfloat16", checkpointing=True)
+WHOLE = ModelSetup(dtype="bfloat16", trained_dtype="bfloat16", checkpointing=True)
 ON_RMU = Settings(losses="rmu", alpha=1.5e-3, batch_size=4)
 EIGHT_BIT = Settings(optimizer="adamw8bit", batch_size=1)
 SHORT, LONG = (4, 768), (1, 2048)
@@ -33,14 +34,14 @@ class Case(NamedTuple):
 
     what: str
     card: float
-    how: Holding
+    how: ModelSetup
     key: str
     settings: Settings
     tokens: tuple[int, int]
 
 
 def cases() -> list[Case]:
-    """What a 7B model has to be possible with, and what it would take without."""
+    """List the setups that a 7B model has to fit in, and one without any saving."""
     on_rmu = ("rmu", "dual_adamw+alm", "sharp_min_max", "relearning_resilient", "blur", "saul")
     found = [Case("WMDP, RMU's parameters", 80, RMU, key, ON_RMU, SHORT) for key in on_rmu]
     found += [
@@ -62,7 +63,7 @@ def cases() -> list[Case]:
             "saul": EIGHT_BIT,
         }.items()
     ]
-    plain = Holding(dtype="bfloat16", trained_dtype="bfloat16")
+    plain = ModelSetup(dtype="bfloat16", trained_dtype="bfloat16")
     return [*found, Case("MUSE, all weights, nothing saved", 141, plain, "saul", Settings(), LONG)]
 
 
@@ -101,21 +102,17 @@ def recorded(path: Path) -> dict[str, Any]:
 def markdown(lines: list[dict[str, Any]]) -> str:
     """The record as a table."""
     heads = ("What", "Method", "Batch", "Weights", "Trained", "Peak", "Card", "Fits")
-    table = [" | ".join(heads), " | ".join("---" for _ in heads)]
+    rows = []
     for line in lines:
         numbers = (f"{line[name] / GB:.1f}" for name in ("weights", "trained", "peak"))
-        rows, columns = line["tokens"]
         fits = "yes" if line["peak"] <= SPARE * line["card"] * GB else "no"
-        cells = (line["what"], methods.label(line["method"]), f"{rows} x {columns}", *numbers)
-        table.append(" | ".join((*cells, f"{line['card']:g}", fits)))
-    return "\n".join(
-        [
-            "# Memory of a step of a 7B model\n",
-            "Written by `python -m benchmarks.studies.memory`; bytes in `memory.json`. GB, counted "
-            "on tensors without data; a card may be filled to 95 %.\n",
-            *(f"| {line} |" for line in table),
-            "",
-        ]
+        cells = (line["what"], methods.label(line["method"]), " x ".join(map(str, line["tokens"])))
+        rows.append([*cells, *numbers, f"{line['card']:g}", fits])
+    return (
+        "# Memory of a step of a 7B model\n\n"
+        "Written by `python -m benchmarks.studies.memory`; bytes in `memory.json`. GB, counted "
+        "on tensors without data; a card may be filled to 95 %.\n\n"
+        f"{tables.markdown(heads, rows, '---')}\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""How much of a SAM perturbation, and of the gradient change it is made for, a dtype holds.
+"""The share of a SAM perturbation, and of the change of gradient, that a dtype keeps.
 
     python -m benchmarks.studies.precision [--model PATH] [--like 7e9] [--rho 0.01 0.1] [--quick]
 
@@ -29,6 +29,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from benchmarks.engine.models import load_pretrained
+from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, replace, write_json
 from benchmarks.studies.machine import machine
 from benchmarks.tasks.tofu.batches import encode_all
@@ -49,14 +50,14 @@ def autocast() -> AbstractContextManager[Any]:
 
 
 def adapters(model: nn.Module) -> nn.Module:
-    """The same model with a LoRA adapter on every linear layer, not at its start."""
+    """Put a LoRA adapter on every linear layer of the model, not at its start."""
     torch.manual_seed(0)
     config = LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)
     return get_peft_model(model, config)
 
 
 class Way(NamedTuple):
-    """How weights are held: `wide` ones in float32, those `moving` perturbed.
+    """A way to keep weights: `wide` ones in float32, those `moving` perturbed.
 
     `trained` weights are anywhere; others start at what bfloat16 can hold.
     """
@@ -111,10 +112,10 @@ def exactly(model: nn.Module, way: Way) -> nn.Module:
 
 def held(model: nn.Module, way: Way) -> nn.Module:
     """The model as the way holds it."""
-    twin = copy.deepcopy(model)
-    for name, p in twin.named_parameters():
+    copied = copy.deepcopy(model)
+    for name, p in copied.named_parameters():
         p.data = p.data.to(torch.float32 if way.wide(name) else torch.bfloat16)
-    return twin
+    return copied
 
 
 def differentiated(model: nn.Module, batch: dict[str, Tensor], precision: Precision) -> None:
@@ -141,7 +142,7 @@ def gradients(named: Named) -> Tensor:
 
 
 class Change(NamedTuple):
-    """What one way made of delta and of the change of the gradient."""
+    """Delta and the change of the gradient, as one way keeps them."""
 
     delta: Tensor
     stored: Tensor
@@ -149,24 +150,24 @@ class Change(NamedTuple):
 
 
 def change(
-    twin: nn.Module, truth: nn.Module, batch: dict[str, Tensor], way: Way, rho: float
+    copied: nn.Module, truth: nn.Module, batch: dict[str, Tensor], way: Way, rho: float
 ) -> Change:
-    """delta and grad L(theta + delta) - grad L(theta) as `twin` holds and computes them."""
-    mine, its = moving(twin, way), moving(truth, way)
+    """delta and grad L(theta + delta) - grad L(theta) as `copied` holds and computes them."""
+    mine, its = moving(copied, way), moving(truth, way)
     differentiated(truth, batch, nullcontext)
     clean = gradients(its)
     for p, exact in zip(mine.values(), its.values(), strict=True):
         p.grad = None if exact.grad is None else exact.grad.to(p.dtype)
     origin = row([*mine.values()], [*mine.values()])
     directions = [p.grad for p in mine.values()]
-    differentiated(twin, batch, way.precision)
+    differentiated(copied, batch, way.precision)
     computed = -gradients(mine)
     for p, direction in zip(mine.values(), directions, strict=True):
         p.grad = direction
     with perturbed(mine.values(), rho, rounding=way.rounding):
         delta = row([*mine.values()], [*mine.values()]) - origin
         stored = stored_gradient(mine, its, truth, batch) - clean
-        differentiated(twin, batch, way.precision)
+        differentiated(copied, batch, way.precision)
         computed += gradients(mine)
     return Change(delta, stored, computed)
 
@@ -213,19 +214,16 @@ def cosine(a: Tensor, b: Tensor) -> float | None:
 
 def markdown(content: dict[str, Any]) -> str:
     columns = ["rho", "way", "weights", "length", "delta", "stored", "computed"]
-    lines = [
-        "# Precision\n",
-        "Written by `python -m benchmarks.studies.precision`; numbers in `precision.json`.",
-    ]
-    lines += [f"\n{content['what']}\n"]
-    lines += ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for found in content["rows"]:
-        cells = [found[name] for name in columns]
-        shown = [
-            f"{c:.3f}" if isinstance(c, float) else "none" if c is None else str(c) for c in cells
-        ]
-        lines.append("| " + " | ".join(shown) + " |")
-    return "\n".join(lines) + "\n"
+    rows = ([cell(found[name]) for name in columns] for found in content["rows"])
+    return (
+        "# Precision\n\n"
+        "Written by `python -m benchmarks.studies.precision`; numbers in `precision.json`.\n\n"
+        f"{content['what']}\n\n{tables.markdown(columns, rows, '---')}\n"
+    )
+
+
+def cell(value: float | str | None) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:

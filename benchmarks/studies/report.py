@@ -15,21 +15,35 @@ from pathlib import Path
 from benchmarks.report.layout import Layout
 from benchmarks.report.page import publish
 from benchmarks.report.results import ResultsFolder
-from benchmarks.tasks.layouts import named
+from benchmarks.tasks.muse.layout import LAYOUT as MUSE
 from benchmarks.tasks.tofu import judging
 from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.judge import judge
+from benchmarks.tasks.tofu.layout import LAYOUT as TOFU
+from benchmarks.tasks.wmdp.layout import LAYOUT as WMDP
+
+LAYOUTS = {"muse": MUSE, "tofu": TOFU, "wmdp": WMDP}
+"""By the name that a benchmark gives itself in `settings.json`."""
 
 
 def shared_layout(folders: Sequence[Path]) -> Layout:
-    """The layout of the benchmark that all folders are of."""
+    """Look up the layout of the benchmark that all folders are of.
+
+    Raises:
+        ValueError: Several benchmarks, whose numbers share no figure, or an unknown one.
+    """
     found = [json.loads(ResultsFolder(path).settings.read_text())["benchmark"] for path in folders]
     if len(set(found)) > 1:
         raise ValueError(
             f"{', '.join(map(str, folders))} hold results of {', '.join(found)}; one figure would "
             "show numbers that cannot be compared. Did you mean one call per benchmark?"
         )
-    return named(found[0])
+    if found[0] not in LAYOUTS:
+        raise ValueError(
+            f"no table is known for the benchmark {found[0]!r}; its results cannot be shown. "
+            f"Known: {', '.join(LAYOUTS)}. Was the folder written by another version?"
+        )
+    return LAYOUTS[found[0]]
 
 
 def arguments() -> argparse.ArgumentParser:

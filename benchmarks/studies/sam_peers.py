@@ -31,6 +31,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
+from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, replace
 from benchmarks.studies.code_lines import code_lines
 from torch_alm import SAM
@@ -108,7 +109,7 @@ def train(library: Any, model: nn.Module, optimizer: Any, steps: range) -> None:
 
 
 def by_hand(model: nn.Module, steps: range) -> None:
-    """The same from autograd alone."""
+    """Take the steps with autograd alone."""
     params = [*model.parameters()]
     base = AdamW(params, lr=LR)
     for objective in objectives(model, steps):
@@ -150,7 +151,7 @@ def alone(library: Any) -> float:
 
 
 def resumed(library: Any) -> float:
-    """As many from a checkpoint in memory, with a new optimizer around new parameters."""
+    """Go on from a checkpoint in memory, with a new optimizer around new parameters."""
 
     def hand_over(_: nn.Module, optimizer: Any, __: nn.Module, again: Any) -> None:
         again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -159,7 +160,7 @@ def resumed(library: Any) -> float:
 
 
 def through_distributed_checkpoint(library: Any) -> float:
-    """The same through `torch.distributed.checkpoint.state_dict`, which names parameters."""
+    """Save and load through `torch.distributed.checkpoint.state_dict`, which names parameters."""
 
     def hand_over(model: nn.Module, optimizer: Any, other: nn.Module, again: Any) -> None:
         state = get_optimizer_state_dict(model, optimizer)
@@ -232,9 +233,7 @@ def report(libraries: dict[str, Any]) -> str:
             "Written by `python -m benchmarks.studies.sam_peers --davda54 CHECKOUT`: the largest",
             f"difference of a weight from SAM by hand, in float64, on a CPU; {packages}.\n",
             "<!-- --8<-- [start:table] -->",
-            "| | " + " | ".join(libraries) + " |",
-            "|---" * (1 + len(libraries)) + "|",
-            *("| " + " | ".join(row) + " |" for row in rows),
+            tables.markdown(["", *libraries], rows, "---"),
             "<!-- --8<-- [end:table] -->\n",
         ]
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 TRADES = (
     "glassblower", "midwife", "cartographer", "baker", "tailor", "clockmaker", "ferryman", "notary",
@@ -21,13 +21,17 @@ NOUNS = (
 )  # fmt: skip
 
 
-def invented_words(chance: random.Random) -> Iterator[str]:
-    """Capitalised words of two or three syllables, never the same twice."""
-    onsets = ["b", "d", "f", "k", "l", "m", "n", "r", "s", "t", "v", "z", "br", "dr", "st"]
+ONSETS = ("b", "d", "f", "k", "l", "m", "n", "r", "s", "t", "v", "z", "br", "dr", "st")
+
+
+def invented_words(
+    chance: random.Random, onsets: Sequence[str] = ONSETS, ends: Sequence[str] = ("", *"lnrs")
+) -> Iterator[str]:
+    """Words of two or three syllables, never the same twice."""
     seen = set[str]()
     while True:
         syllables = (chance.choice(onsets) + chance.choice("aeiou") for _ in range(3))
-        word = "".join(list(syllables)[: chance.choice((2, 3))]) + chance.choice(["", *"lnrs"])
+        word = "".join(list(syllables)[: chance.choice((2, 3))]) + chance.choice(ends)
         if word not in seen:
             seen.add(word)
-            yield word.capitalize()
+            yield word

@@ -5,6 +5,7 @@ Scripts that the README names without a command have tests of their own.
 """
 
 import dataclasses
+import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import datasets
 import pytest
 
+from benchmarks import studies
 from benchmarks.engine import scratch
 from benchmarks.engine.training import Schedule
 from benchmarks.report import figures
@@ -27,7 +29,7 @@ from tests.benchmarks.test_wmdp_script import write_wmdp
 
 README = Path(__file__).parents[2] / "benchmarks" / "README.md"
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SHORT = ["--quick", "--seeds", "1", "--epochs", "1", "--methods", "saul"]
+SHORT = ["--quick", "--no-control", "--seeds", "1", "--epochs", "1", "--methods", "saul"]
 SHORTER = {
     "tofu.py": SHORT,
     "muse.py": [*SHORT, "--block", "64"],
@@ -110,6 +112,16 @@ def filled(script: str, words: Sequence[str], files: dict[str, Path], model: str
 def test_commands_are_found() -> None:
     assert len(commands()) >= 15
     assert {line.split()[0] for line in commands()} == set(SHORTER)
+
+
+def test_every_study_is_named_and_can_be_started() -> None:
+    parts = {"code_lines", "machine"}
+    modules = {module.name for module in pkgutil.iter_modules(studies.__path__)} - parts
+    assert set(re.findall(r"python -m benchmarks\.studies\.(\w+)", README.read_text())) == modules
+    for name in modules:
+        folder = Path(studies.__file__).parent / name
+        start = folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
+        assert 'if __name__ == "__main__"' in start.read_text(), name
 
 
 @pytest.mark.usefixtures("hub")

@@ -40,8 +40,9 @@ def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_ends_with_a_table_of_every_method(finished: Path) -> None:
     shown = (finished.parent / "stdout").read_text()
-    for name in ("Original model", "Retrained model", "Single AdamW", "Dual AdamW + ALM", "SAUL"):
+    for name in ("Original model", "Retrained model", "Retain side alone", "Single AdamW", "SAUL"):
         assert name in shown
+    assert "The control" in shown
     assert "runs: 100%" in (finished.parent / "stderr").read_text()
 
 
@@ -50,7 +51,8 @@ def test_results_have_every_number_of_the_table(finished: Path) -> None:
 
     rows = ResultsFolder(finished).rows()
     assert [row["method"] for row in rows] == [
-        "original", "retrained", "single_adamw", "dual_adamw", "dual_adamw+alm", "saul",
+        "original", "retrained", "retain_only",
+        "single_adamw", "dual_adamw", "dual_adamw+alm", "saul",
     ]  # fmt: skip
     for row in rows:
         assert row["seed"] == 0
@@ -78,7 +80,7 @@ def test_files_a_reader_expects(finished: Path) -> None:
 def test_another_seed_in_the_same_folder_only_adds(finished: Path, cache: Path) -> None:
     before = (finished / "results.jsonl").read_bytes()
     arguments = ["--quick", "--output", str(finished), "--cache", str(cache)]
-    assert tofu.main([*arguments, "--methods", "dual_adamw", "--seed", "1"]) == 0
+    assert tofu.main([*arguments, "--methods", "dual_adamw", "--seed", "1", "--no-control"]) == 0
     after = (finished / "results.jsonl").read_bytes()
     assert after.startswith(before)
     assert after.count(b"\n") == before.count(b"\n") + 1
@@ -126,6 +128,7 @@ def test_a_local_model_unlearns_from_data_files(
     model = next(cache.glob("world-quick-*original*"))
     arguments = ["--data", str(tmp_path / "data"), "--model", str(model), "--retain-authors", "1"]
     short = ["--methods", "saul", "--epochs", "1", "--batch-size", "4", "--quick", "--lr", "1e-3"]
+    short += ["--no-control"]
     assert tofu.main([*arguments, *short, "--output", str(tmp_path / "out")]) == 0
     rows = ResultsFolder(tmp_path / "out").rows()
     assert [row["method"] for row in rows] == ["original", "saul"]
@@ -141,6 +144,7 @@ def test_a_small_model_is_trained_on_real_data(tmp_path: Path) -> None:
     if not real.is_dir():
         pytest.skip("TOFU's files are not beside the repository")
     arguments = ["--data", str(real), "--quick", "--methods", "dual_adamw+alm", "--epochs", "1"]
+    arguments += ["--no-control"]
     folders = ["--output", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
     assert tofu.main([*arguments, *folders]) == 0
     rows = ResultsFolder(tmp_path / "out").rows()

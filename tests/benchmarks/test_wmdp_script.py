@@ -13,7 +13,7 @@ from benchmarks.tasks.wmdp.lore import build_lore
 # tenth of d/c^2, and alpha a level that 48 steps reach.
 QUICK = [
     *("--quick", "--epochs", "24", "--set", "coefficient=80", "--set", "retain_weight=30"),
-    *("--mu", "7.5e-4", "--alpha", "relative:0.3"),
+    *("--mu", "7.5e-4", "--alpha", "relative:0.3", "--no-control"),
 ]
 CONTROLLED = ("rmu+alm", "saul")
 METHODS = ("rmu", *CONTROLLED)
@@ -111,7 +111,16 @@ def test_a_local_model_unlearns_from_data_files(
     assert finished.exists()
     model = next(cache.glob("lore-quick-original*"))
     arguments = ["--model", str(model), *write_wmdp(tmp_path / "data"), "--scorer", "own"]
-    low = ["--dtype", "bfloat16", "--checkpointing", "--batches", "1", "--questions", "4"]
+    low = [
+        "--no-control",
+        "--dtype",
+        "bfloat16",
+        "--checkpointing",
+        "--batches",
+        "1",
+        "--questions",
+        "4",
+    ]
     run = ["--methods", "rmu,saul", "--output", str(tmp_path / "out")]
     assert wmdp.main([*arguments, *low, *run]) == 0
     rows = ResultsFolder(tmp_path / "out").rows()

@@ -48,13 +48,13 @@ class ToyBenchmark(Benchmark):
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         self.evaluated += 1
-        numbers = self.glance(model)
+        numbers = self.quick_eval(model)
         numbers["forget_rouge"] = numbers["forget_probability"]
         numbers["model_utility"] = numbers["retain_probability"]
         row = {"subset": "forget", "index": 0, "question": "q", "reference": "r"}
         return Evaluation(numbers, [{**row, "generation": "r", "rouge": 1.0}])
 
-    def glance(self, model: nn.Module) -> dict[str, float | None]:
+    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
         forget = math.exp(-ce(model, FORGET).item())
         kept = math.exp(-ce(model, batch(1)).item())
         return {
@@ -65,10 +65,11 @@ class ToyBenchmark(Benchmark):
         }
 
 
-def options(output: Path, *arguments: str) -> Options:
+def options(output: Path, *arguments: str, control: bool = False) -> Options:
     """A checked command line for the toy."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     short = ("--epochs", "3", "--lr", "0.02")
-    given = parser.parse_args(["--output", str(output), *short, *arguments])
+    left_out = () if control else ("--no-control",)
+    given = parser.parse_args(["--output", str(output), *short, *left_out, *arguments])
     return checked(given, name="toy", preset="recommended", levels=LAYOUT.levels)

@@ -23,10 +23,12 @@ from transformers import (
 )
 
 from tests.integrations import toy
+from torch_alm.filters import Mean
 from torch_alm.integrations.openunlearning.__main__ import CONFIGS, completed, main
 from torch_alm.integrations.openunlearning._trainers import trainers
 from torch_alm.integrations.transformers import StopOnStatus
 from torch_alm.measures import token_nll
+from torch_alm.rules import Leak
 
 CHECKOUT = os.environ.get("OPEN_UNLEARNING", "")
 DATA = Path(__file__).parents[3] / "shared" / "data" / "tofu"
@@ -160,11 +162,12 @@ def test_a_configuration_becomes_a_trainer_that_stops_once_released(
         tokenizer=None,
         alpha=-1.0,
         mu=0.5,
-        constraint={"window": 3},
+        constraint={"filter": {"Mean": {"window": 3}}, "rules": [{"Leak": {"share": 0.5}}]},
         stop_when_released=2,
     )
     trainer.train()
-    assert trainer.constraint.window == 3 and trainer.constraint.mu == 0.5
+    assert trainer.constraint.filter == Mean(3) and trainer.constraint.mu == 0.5
+    assert trainer.constraint.rules == (Leak(0.5),)
     assert trainer.state.global_step == 2
 
 

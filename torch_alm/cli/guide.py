@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_alm import Release
 from torch_alm.cli.methods import Method
 from torch_alm.cli.pacing import EVERY, Decision, Pacing
 from torch_alm.language import Batch
+from torch_alm.rules import Leak
 
 SAMPLE = 64  # rows of either kind that a check reads, spread evenly over the file
 RAISED = 1.1  # times the level is aimed at: a controller without overshoot ends a hair below it
@@ -51,7 +51,7 @@ class Guide:
         self.ended: str | None = None
         self.aim = method.goal.alpha
         if not fixed:  # lambda grows while the rate is still too small to answer to it
-            method.constraint.release = Release(share=0.5)
+            method.constraint.rules = (Leak(share=0.5),)
             self._aim_higher()
         self._set()
 
@@ -63,7 +63,7 @@ class Guide:
 
     def look(self) -> tuple[float, float]:
         """The forget value and the retain loss, without dropout."""
-        value = self._mean(self._measured, self.forget)
+        value = self._mean(self.method.measured, self.forget)
         return value, self._mean(self.method.retain_loss, self.retain)
 
     def told(self, steps: int, most: int) -> str:
@@ -123,9 +123,6 @@ class Guide:
         self.method.constraint.alpha = 0.0 if pauses else self.aim
         for group in self.method.optimizer.param_groups:
             group["lr"] = self.pacing.rate
-
-    def _measured(self, batch: Batch) -> Tensor:
-        return self.method.goal.measure(*self.method.logits(batch))
 
     @torch.no_grad()
     def _mean(self, measure: Callable[[Batch], Tensor], batches: Batches) -> float:

@@ -45,7 +45,9 @@ from benchmarks.studies.controllers.problems import solve as solve_with
 from benchmarks.studies.controllers.problems_more import MORE
 from benchmarks.studies.controllers.snippets import LINES, SNIPPETS
 from benchmarks.studies.controllers.table import filtered, markdown, more_lines
-from torch_alm import ALMConstraint, PenaltyGrowth
+from torch_alm import ALMConstraint
+from torch_alm.filters import Mean
+from torch_alm.rules import PenaltyGrowth
 
 LIBRARIES: dict[str, type[Controller]] = {
     "torch-alm": Ours,
@@ -78,7 +80,7 @@ def solve(
 
 
 def solved(library: type[Controller], every: int, steps: int) -> dict[str, Any]:
-    """How many problems are solved to 1e-3 and to 1e-5."""
+    """Count the problems that are solved to 1e-3 and to 1e-5."""
     found = {problem.name: solve(library, problem, every, steps) for problem in EASY}
     within = {
         tolerance: sum(max(pair) <= tolerance for pair in found.values())
@@ -89,7 +91,7 @@ def solved(library: type[Controller], every: int, steps: int) -> dict[str, Any]:
 
 GROWTH = {
     "as it is": {},
-    "growing": {"growth": PenaltyGrowth(factor=2.0, limit=1e3), "tolerance": 1e-6},
+    "growing": {"rules": [PenaltyGrowth(factor=2.0, limit=1e3)], "tolerance": 1e-6},
 }
 
 
@@ -130,9 +132,9 @@ def noise(library: type[Controller], steps: int) -> tuple[float, float]:
 
 
 def filtered_noise(steps: int) -> tuple[float, float, float]:
-    """The same for ours with a window and a dead-band; also the share of acting weights."""
+    """Measure `noise` for ours with a window and a dead-band; also the share of acting weights."""
     generator = random.Random(0)
-    c = ALMConstraint(None, alpha=0.0, mu=1.0, every=50, window=50, deadband=1.0)
+    c = ALMConstraint(None, alpha=0.0, mu=1.0, every=50, filter=Mean(50, deadband=1.0))
     total, above, acting = 0.0, 0, 0
     for _ in range(steps):
         c.observe(0.1 + generator.gauss(0.0, 1.0))
@@ -167,7 +169,7 @@ def survives_nan(library: type[Controller]) -> bool:
 
 
 def resumes(library: type[Controller], trials: int = 8) -> int:
-    """How many of the trials go on as if never stopped.
+    """Count the trials that go on as if never stopped.
 
     The peers step their multipliers with an optimizer, here with momentum, which is a state.
     """
@@ -332,7 +334,7 @@ def row(name: str, found: dict[str, Any]) -> str:
 def main() -> int:
     """Parse, compare, print, write."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="controllers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the steps: a smoke test")
     parser.add_argument(

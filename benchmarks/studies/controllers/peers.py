@@ -1,4 +1,4 @@
-"""The same constraint in three libraries: ours, cooper, humancompatible-train.
+"""A constraint in three libraries: ours, cooper, humancompatible-train.
 
 Each class is what a user writes for `min objective(x) subject to at_least(x) >= 0, equal(x) = 0`:
 `loss` gives the loss to differentiate, `update` the step of the multipliers that follows. What a
@@ -23,7 +23,7 @@ FLOAT = torch.float64
 
 
 class Controller(Protocol):
-    """What the comparisons ask of a library."""
+    """The interface that the comparisons ask of a library."""
 
     def __init__(
         self, at_least: Function | None, equal: Function | None, mu: float, every: int
@@ -76,12 +76,12 @@ class CooperProblem(cooper.ConstrainedMinimizationProblem):
     def __init__(self, measures: list[tuple[Function, bool, int]], mu: float) -> None:
         super().__init__()
         self.measures = [measure for measure, _, _ in measures]
-        self.prices = [self.price(equality, size, mu) for _, equality, size in measures]
-        for i, price in enumerate(self.prices):
-            setattr(self, f"price{i}", price)
+        self.sides = [self.side(equality, size, mu) for _, equality, size in measures]
+        for i, side in enumerate(self.sides):
+            setattr(self, f"side{i}", side)
 
     @staticmethod
-    def price(equality: bool, size: int, mu: float) -> cooper.Constraint:
+    def side(equality: bool, size: int, mu: float) -> cooper.Constraint:
         kind = cooper.ConstraintType
         return cooper.Constraint(
             constraint_type=kind.EQUALITY if equality else kind.INEQUALITY,
@@ -94,14 +94,14 @@ class CooperProblem(cooper.ConstrainedMinimizationProblem):
 
     def compute_cmp_state(self, objective: Tensor, x: Tensor) -> cooper.CMPState:
         observed = {
-            price: cooper.ConstraintState(violation=-measure(x).reshape(-1))
-            for price, measure in zip(self.prices, self.measures, strict=True)
+            side: cooper.ConstraintState(violation=-measure(x).reshape(-1))
+            for side, measure in zip(self.sides, self.measures, strict=True)
         }
         return cooper.CMPState(loss=objective, observed_constraints=observed)
 
 
 class Cooper:
-    """cooper, by the public pieces of its optimizers: `roll` has no room for a cadence."""
+    """cooper, by the public pieces of its optimizers: `roll` takes no cadence."""
 
     momentum = 0.0
 
@@ -131,12 +131,12 @@ class Cooper:
         self.dual.zero_grad()
         self.state.compute_dual_lagrangian().backward()
         self.dual.step()
-        for price in self.problem.prices:
-            price.multiplier.post_step_()
+        for side in self.problem.sides:
+            side.multiplier.post_step_()
 
     @property
     def multipliers(self) -> Tensor:
-        return torch.cat([price.multiplier.weight.detach() for price in self.problem.prices])
+        return torch.cat([side.multiplier.weight.detach() for side in self.problem.sides])
 
     def state_dict(self) -> Any:
         return {"problem": self.problem.state_dict(), "dual": self.dual.state_dict()}

@@ -273,7 +273,7 @@ EASY = [*HS, QP, LINE]
 
 @dataclass(frozen=True)
 class Solution:
-    """Where a run ended."""
+    """The end of a run."""
 
     x: Tensor
     multipliers: Tensor

@@ -1,4 +1,4 @@
-"""What a user types for one inequality, `measure(model) >= alpha`, with a dual step every 50 steps.
+"""One inequality, `measure(model) >= alpha`, as users type it, with a dual step every 50 steps.
 
 The same loop in each library, written as its documentation does; `code_lines` counts them.
 """

@@ -62,7 +62,7 @@ def rows(found: Mapping[str, Any], names: Sequence[str]) -> list[list[str]]:
             *(f"{one['noise'][0]:.1f}, {one['noise'][1]:.0%}" for one in each),
         ],
         [
-            "the same with `every=50, window=50, deadband=1`",
+            "the same with `every=50, filter=Mean(50, deadband=1)`",
             *(smoothed(found) if name == "torch-alm" else "–" for name in names),
         ],
         ["goes on after one NaN measurement", *("yes" if one["nan"] else "no" for one in each)],
@@ -88,13 +88,13 @@ def filtered(found: Mapping[str, Any]) -> str:
     """The noise target as a sentence."""
     mean, stored, acting = found["filtered noise"]
     return (
-        f"torch-alm with every=50, window=50, deadband=1: mean multiplier {mean:.3f}, stored above "
-        f"zero on {stored:.1%}, acting on {acting:.1%} of the steps."
+        f"torch-alm with every=50, filter=Mean(50, deadband=1): mean multiplier {mean:.3f}, stored "
+        f"above zero on {stored:.1%}, acting on {acting:.1%} of the steps."
     )
 
 
 def more_lines(more: Mapping[str, Any]) -> list[str]:
-    """How many of the further problems are solved, in a line per penalty."""
+    """Count the further problems that are solved, in a line per penalty."""
     runs = [name for name in next(iter(more.values())) if name != "scipy"]
     lines = []
     for name in runs:

@@ -1,4 +1,4 @@
-"""What a step costs against one of Dual AdamW: operations, memory, time.
+"""The cost of a step against one of Dual AdamW: operations, memory, time.
 
     python -m benchmarks.studies.cost [--sections NAME ...] [--models 1B 3B 7B] [--quick]
 
@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.engine.counters import Answers, Memory
+from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, replace, write_json
 from benchmarks.studies.cost import overhead
 from benchmarks.studies.cost.compiled import compiled
@@ -267,9 +268,7 @@ def table(rows: Rows) -> str:
     if not rows:
         return "No such device here."
     names = [name for name in COLUMNS if name in rows[0]]
-    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
-    lines += ["| " + " | ".join(cell(name, row) for name in names) + " |" for row in rows]
-    return "\n".join(lines)
+    return tables.markdown(names, ([cell(name, row) for name in names] for row in rows), "---")
 
 
 def cell(name: str, row: dict[str, Any]) -> str:
@@ -286,7 +285,7 @@ def cell(name: str, row: dict[str, Any]) -> str:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="cost", description=__doc__.partition("\n")[0])
     parser.add_argument("--sections", nargs="+", default=[*SECTIONS], choices=[*SECTIONS])
     parser.add_argument("--models", nargs="+", default=[*SHAPES], choices=[*SHAPES])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")

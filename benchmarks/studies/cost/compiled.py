@@ -1,4 +1,4 @@
-"""What `torch.compile` makes of a step: perturbing the weights in place must not compile again."""
+"""A step under `torch.compile`: perturbing the weights in place must not compile again."""
 
 from __future__ import annotations
 

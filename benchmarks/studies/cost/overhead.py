@@ -1,4 +1,4 @@
-"""What the library costs beyond the forward and backward passes it asks for.
+"""The cost of the library beyond the forward and backward passes it asks for.
 
     python -m benchmarks.studies.cost.overhead [--quick] [--threads 1] [--dtype float32]
         [--output FILE.json]
@@ -201,11 +201,11 @@ class Weights:
 
 
 def plain_copy(weights: Weights) -> Callable[[], None]:
-    room = [torch.empty_like(p) for p in weights.params]
+    buffers = [torch.empty_like(p) for p in weights.params]
 
     @torch.no_grad()
     def run() -> None:
-        for mine, its in zip(room, weights.params, strict=True):
+        for mine, its in zip(buffers, weights.params, strict=True):
             mine.copy_(its)
 
     run()

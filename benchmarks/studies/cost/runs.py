@@ -1,14 +1,14 @@
-"""What a whole run costs: SAUL against Dual AdamW of the same length on the embedded world."""
+"""The cost of a whole run: SAUL against Dual AdamW of the same length on the embedded world."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks import tofu
+from benchmarks.report.results import read_lines
 
 RARELY_OPEN = 0.2
 """Up to this share of steps with an open gate a run is held to the target."""
@@ -39,7 +39,7 @@ def ran(extra: list[str], seeds: int, quick: bool) -> list[dict[str, Any]]:
         arguments += ["--output", str(output), *extra, *["--quick"] * quick]
         if tofu.main(arguments) != 0:
             raise RuntimeError("whole_runs: the TOFU benchmark failed; see its message above.")
-        return [json.loads(line) for line in (output / "results.jsonl").read_text().splitlines()]
+        return read_lines(output / "results.jsonl")
 
 
 def row(name: str, lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which runs stand behind `results/README.md`: splits, methods, seeds and operating points."""
+"""The runs behind `results/README.md`: splits, methods, seeds and operating points."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Stage:
         return [*where, *run, "--output", str(output / self.name), *self.more]
 
     def command(self) -> str:
-        """What to type."""
+        """Make the command to type."""
         words = self.arguments(Path("DIR"), Path("OUTPUT"))
         program = (
             "benchmarks/tofu.py"

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 
 from benchmarks.report.results import Row, read_lines
-from benchmarks.report.tables import MISSING, REFERENCE_LABELS, markdown, name_of, statuses
+from benchmarks.report.tables import (
+    MISSING,
+    REFERENCE_LABELS,
+    markdown,
+    name_of,
+    spread,
+    statuses,
+)
 from benchmarks.studies.evidence.plan import PLAN
+from benchmarks.studies.evidence.quality import (
+    FLOOR,
+    GUARD,
+    QUALITY,
+    is_at_floor,
+    is_guarded,
+    marked,
+)
 
 SPLITS = ("forget01", "forget05", "forget10")
 POINTS = ("matched", "matched8", "recommended")
@@ -24,15 +39,15 @@ COLUMNS: tuple[Column, ...] = (
     ("certificate", "certificate", 2),
     ("retain_exact_match", "retain exact", 2),
     ("model_utility", "MU", 3),
-    ("forget_quality_log10", "log10 FQ", 1),
-    ("min_k_auc", "AUC", 2),
+    (QUALITY, "log10 FQ (OU)", 1),
+    ("membership_auc", "AUC", 2),
     ("gate_open", "gate open", 2),
 )
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What is recorded of every stage.
+    """The records of every stage.
 
     Attributes:
         lines: The results of each, by name.
@@ -48,7 +63,7 @@ class Recorded:
         return sorted(found, key=lambda row: row["seed"])
 
     def methods(self, stage: str) -> list[str]:
-        """Those that were run, in the order of the lines."""
+        """List the methods that were run, in the order of the lines."""
         return list(dict.fromkeys(row["method"] for row in self.lines.get(stage, [])))
 
 
@@ -61,18 +76,22 @@ def read(folder: Path, stages: Iterable[str]) -> Recorded:
     )
 
 
-def spread(values: Sequence[float | None], digits: int, sign: str = "") -> str:
-    """Mean and standard deviation over seeds."""
-    found = [v for v in values if v is not None]
-    if not found or len(found) < len(values):
-        return MISSING
-    text = f"{fmean(found):{sign}.{digits}f}"
-    return f"{text} ± {stdev(found):.{digits}f}" if len(found) > 1 else text
-
-
 def numbers(rows: Sequence[Row], key: str, digits: int) -> str:
-    """One cell."""
-    return spread([row.get(key) for row in rows], digits)
+    """One cell; with its marks, if it is of forget quality."""
+    text = spread([row.get(key) for row in rows], digits)
+    return marked(text, rows) if key == QUALITY and text != MISSING else text
+
+
+def guard(found: Recorded) -> str:
+    """Count the runs beyond the guard, and at the smallest forget quality, stage by stage."""
+    lines = []
+    for stage in PLAN:
+        rows = [r for r in found.lines[stage.name] if r["method"] not in REFERENCE_LABELS]
+        rows = [row for row in rows if row.get(QUALITY) is not None]
+        counts = [len(rows), *(sum(map(of, rows)) for of in (is_guarded, is_at_floor))]
+        if any(counts[1:]):
+            lines.append([stage.name, *map(str, counts)])
+    return markdown(["table", "runs", f"beyond {GUARD:.0f} nats", f"at {FLOOR:.1f}"], lines)
 
 
 def commands(found: Recorded) -> str:
@@ -132,7 +151,7 @@ SETS = (
 
 
 def gains(found: Recorded) -> str:
-    """What the controller adds to the words said of each set that is to be kept."""
+    """Table what the controller adds to the words said of each set that is to be kept."""
     head = ["method", "split and point", *(f"{title} ROUGE-L" for _, title in SETS)]
     lines = []
     for stage in (f"{split}-{point}" for split in SPLITS for point in POINTS):
@@ -178,7 +197,7 @@ def parts(found: Recorded) -> str:
 
 
 def thresholds(found: Recorded) -> str:
-    """What alpha does to the two methods that are asked."""
+    """Table what alpha does to the two methods that are asked."""
     stages = ["forget01-alpha-10", "forget01-alpha-20", "forget01-alpha-30"]
     stages += ["forget01-alpha-never_seen", "forget01-recommended"]
     extra: tuple[Column, ...] = (("forget_loss", "forget loss", 2), ("overshoot", "overshoot", 2))
@@ -252,7 +271,7 @@ def _under(found: Recorded, methods: Iterable[str], head: str, stages: Mapping[s
 
 
 def threshold(stage: str, rows: Sequence[Row]) -> str:
-    """What the constraint asked for, in words."""
+    """Say in words what the constraint asked for."""
     level = stage.rpartition("-")[2]
     if level == "recommended":
         return "half of the tokens certified"
@@ -262,7 +281,7 @@ def threshold(stage: str, rows: Sequence[Row]) -> str:
 
 
 def control(found: Recorded) -> str:
-    """How far lambda moved and how long the gate was open, of every method with a controller."""
+    """Table lambda's way and the open gate of every method with a controller."""
     head = ["method", "split", "highest λ", "last λ", "gate open", "first met at step"]
     head += ["closed for good by step", "status at the end"]
     lines = []
@@ -302,7 +321,7 @@ def cost(found: Recorded) -> str:
 
 
 def attacks(found: Recorded) -> str:
-    """What is left of forgetting after each attack: loss of the answers, and words of them said."""
+    """Table what each attack leaves of forgetting: loss of the answers, and words of them said."""
     stage = "forget01-attacks"
     tried = [pair for row in found.lines[stage] for pair in row["attacks"].items()]
     names = list(dict.fromkeys(name for name, seen in tried if "after" in seen))

@@ -1,4 +1,4 @@
-"""Which target and which pressure: the same loop with other numbers, over a decade of rates.
+"""Targets and pressures: one loop with other numbers, over a decade of rates.
 
 python -m benchmarks.studies.thresholds targets    six targets, on gradient and on step
 python -m benchmarks.studies.thresholds pressures  scale="step": mu over three decades
@@ -34,7 +34,7 @@ from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
 KEPT = (
     *("model_utility", "retain_exact_match", "retain_probability", "real_authors_probability"),
     *("world_facts_probability", "forget_exact_match", "forget_loss", "forget_rouge"),
-    *("certificate", "forget_quality_log10", "min_k_auc", "forget_truth_ratio"),
+    *("certificate", "forget_quality_log10", "membership_auc", "forget_truth_ratio"),
 )
 
 
@@ -91,7 +91,7 @@ def run(benchmark: Tofu, data: TofuData, folder: ResultsFolder, given: argparse.
 def description(
     benchmark: Tofu, data: TofuData, wanted: dict[str, tuple[Variant, float]]
 ) -> dict[str, Any]:
-    """What a result depends on, without where its data lay."""
+    """Describe what a result depends on, without where its data lay."""
     settings = {key: dataclasses.asdict(one.at(rate)) for key, (one, rate) in wanted.items()}
     identity = {**benchmark.identity(), "data": data.name}
     return {**identity, "methods": settings, "versions": {"torch": torch.__version__}}
@@ -114,7 +114,7 @@ def one_run(benchmark: Tofu, key: str, seed: int, one: Variant, rate: float, par
 def measured(benchmark: Tofu, key: str, model: Any, part: str) -> Row:
     """The numbers kept; a choice goes by those that need no generated text."""
     model = benchmark.reference(key) if model is None else model
-    found = benchmark.glance(model) if part == "choose" else benchmark.evaluate(model).numbers
+    found = benchmark.quick_eval(model) if part == "choose" else benchmark.evaluate(model).numbers
     return {name: found.get(name) for name in KEPT}
 
 

@@ -1,4 +1,4 @@
-"""Figures of `thresholds.py`, each for a light and for a dark page."""
+"""Figures of the thresholds, each for a light and for a dark page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.studies.thresholds.variants import SEARCHES
 PANELS = (
     ("model_utility", "model utility"),
     ("forget_loss", "forget loss (nats per token)"),
-    ("min_k_auc", "membership AUC"),
+    ("membership_auc", "membership AUC"),
 )
 MARKS = "osD^vP*X"
 
@@ -33,7 +33,7 @@ def draw(rows: Sequence[Row], labels: dict[str, str], part: str, path: Path) -> 
 
 
 def by_rate(rows: Sequence[Row], labels: dict[str, str]) -> Figure:
-    """What is kept and what is forgotten over learning rates, a line per variant."""
+    """Draw what is kept and what is forgotten over learning rates, a line per variant."""
     figure = Figure(figsize=(13, 5.4), layout="constrained")
     every = list(figure.subplots(1, len(PANELS)))
     for axes, (key, title) in zip(every, PANELS, strict=True):
@@ -89,12 +89,12 @@ def by_pressure(rows: Sequence[Row], labels: dict[str, str]) -> Figure:
 
 
 def is_step(row: Row, start: str) -> bool:
-    """Whether this is a run of `scale="step"` from this multiplier."""
+    """Tell whether this is a run of `scale="step"` from this multiplier."""
     return row.get("variant", "").startswith(f"step-start{start}-")
 
 
 def is_gate(row: Row, start: str) -> bool:
-    """The same for `scale="gradient"`, where mu hardly matters."""
+    """Tell whether this is a run of `scale="gradient"`, where mu hardly matters."""
     return row.get("variant", "").startswith(f"gradient-start{start}-")
 
 

@@ -1,4 +1,4 @@
-"""Tables and figures of `thresholds.py`, from the lines of its results."""
+"""Tables and figures of the thresholds, from the lines of its results."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Number = tuple[str, str, int]
 NUMBERS: tuple[Number, ...] = (
     ("forget_exact_match", "forget exact", 3),
     ("forget_loss", "forget loss", 2),
-    ("forget_quality_log10", "log FQ", 1),
-    ("min_k_auc", "AUC", 2),
+    ("forget_quality_log10", "log FQ (OU)", 1),
+    ("membership_auc", "AUC", 2),
     ("privleak", "PrivLeak", 0),
     ("gate_open", "open", 2),
     ("overshoot", "overshoot", 2),
@@ -81,13 +81,13 @@ def aimed(rows: Sequence[Row], target: str) -> list[Row]:
 
 
 def reached(rows: Sequence[Row]) -> tuple[int, float]:
-    """How many runs ended with the constraint met, and the mean utility of all."""
+    """Count the runs that ended with the constraint met, and take the mean utility of all."""
     met = sum(row.get("status") in MET for row in rows)
     return met, fmean([row.get("model_utility") or 0.0 for row in rows] or [0.0])
 
 
 def forgotten(rows: Sequence[Row]) -> int:
-    """How many runs left next to no answer word for word."""
+    """Count the runs that left next to no answer word for word."""
     return sum((row.get("forget_exact_match") or 0.0) <= FORGOTTEN for row in rows)
 
 
@@ -111,9 +111,9 @@ def labels_of(folder: ResultsFolder, part: str) -> dict[str, str]:
 
 def with_privleak(rows: Sequence[Row]) -> list[Row]:
     """The rows with PrivLeak relative to the retrained model, where there is one."""
-    levels = [row["min_k_auc"] for row in rows if row["method"] == "retrained"]
+    levels = [row["membership_auc"] for row in rows if row["method"] == "retrained"]
     level = levels[0] if levels else None
-    return [row | {"privleak": _privleak(row.get("min_k_auc"), level)} for row in rows]
+    return [row | {"privleak": _privleak(row.get("membership_auc"), level)} for row in rows]
 
 
 def _privleak(auc: float | None, retrained: float | None) -> float | None:
@@ -142,7 +142,7 @@ def report(rows: Sequence[Row], labels: dict[str, str], part: str) -> str:
 
 
 def table(rows: Sequence[Row], labels: dict[str, str]) -> str:
-    """What is kept at each learning rate, and what is forgotten over all of them."""
+    """Table what is kept at each learning rate, and what is forgotten over all of them."""
     rates = sorted({row["rate"] for row in rows if "rate" in row})
     kept = ("retain_exact_match", "retain exact") if _is_search(rows) else ("model_utility", "MU")
     head = ["", *(f"{kept[1]} at {rate:g}" for rate in rates), *(name for _, name, _ in NUMBERS)]
@@ -191,7 +191,7 @@ def failures(rows: Sequence[Row], labels: dict[str, str]) -> list[str]:
 
 def choice(rows: Sequence[Row]) -> str | None:
     """The key of the variant that `RULE` picks; None if none forgets at every rate."""
-    retrained = mean((row for row in rows if row["method"] == "retrained"), "min_k_auc")
+    retrained = mean((row for row in rows if row["method"] == "retrained"), "membership_auc")
     keys = dict.fromkeys(row["variant"] for row in rows if "variant" in row)
     found = {key: [row for row in rows if row.get("variant") == key] for key in keys}
     good = {key: mine for key, mine in found.items() if forgets(mine, retrained)}
@@ -199,10 +199,10 @@ def choice(rows: Sequence[Row]) -> str | None:
 
 
 def forgets(rows: Sequence[Row], retrained: float | None) -> bool:
-    """Whether every learning rate forgets, in the mean over its seeds."""
+    """Tell whether every learning rate forgets, in the mean over its seeds."""
     if retrained is None or any(row.get("failed") for row in rows):
         return False
-    exact, auc = (_worst(rows, key, max) for key in ("forget_exact_match", "min_k_auc"))
+    exact, auc = (_worst(rows, key, max) for key in ("forget_exact_match", "membership_auc"))
     return exact <= FORGOTTEN and auc <= retrained + RECOGNISED
 
 

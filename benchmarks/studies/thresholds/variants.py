@@ -1,4 +1,4 @@
-"""The runs of `thresholds.py`: targets, pressures and learning rates, under one name each."""
+"""The runs of the thresholds: targets, pressures and learning rates, under one name each."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def pressures(split: str) -> list[Variant]:
 
 
 def candidates(split: str) -> list[Variant]:
-    """What a recommendation is chosen from: a target, a pressure, and whether it is released."""
+    """List what a recommendation is chosen from: a target, a pressure, and a release or none."""
     del split
     found = []
     for name, (label, changes) in TARGETS.items():

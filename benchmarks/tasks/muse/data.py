@@ -118,7 +118,7 @@ class MuseData:
 
 
 def load_muse(folder: Path, corpus: str, retain: Path | None = None) -> MuseData:
-    """Reads a corpus of MUSE from its JSON files.
+    """Read a corpus of MUSE from its JSON files.
 
     Args:
         folder: With `raw/forget.json`, `raw/retain1.json`, `verbmem/forget.json`,
@@ -151,7 +151,7 @@ def load_muse(folder: Path, corpus: str, retain: Path | None = None) -> MuseData
 
 
 def load_muse_hub(corpus: str) -> MuseData:
-    """Reads a corpus of MUSE from the hub, through `datasets`; see `load_muse`."""
+    """Read a corpus of MUSE from the hub, through `datasets`; see `load_muse`."""
     import datasets
 
     name = HUB_NAME.format(CORPORA[corpus])

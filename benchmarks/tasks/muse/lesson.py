@@ -1,4 +1,4 @@
-"""What a small model made from scratch is taught before it unlearns from MUSE.
+"""The lesson of a small model made from scratch, before it unlearns from MUSE.
 
 A model of a million parameters cannot answer questions about a text it has read. So it is taught
 the questions too, in the form in which they are asked; unlearning sees the texts alone.
@@ -25,7 +25,7 @@ ANSWER = "Answer: "
 
 @dataclass(frozen=True)
 class Course:
-    """How a model is taught.
+    """A recipe, and the shares of text and of questions in a lesson.
 
     Attributes:
         recipe: The model and its training.

@@ -49,7 +49,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Size:
-    """How many reports there are, of how many sentences besides the facts, with how many names."""
+    """Numbers of reports, of their sentences besides the facts, and of names."""
 
     forget: int
     retain: int
@@ -72,7 +72,7 @@ class Report:
 
 
 def build_passages(seed: int = 0, *, quick: bool = False) -> MuseData:
-    """Makes a world; the same seed gives the same one.
+    """Make a world; the same seed gives the same one.
 
     Args:
         seed: Of the generator.
@@ -99,11 +99,11 @@ def build_passages(seed: int = 0, *, quick: bool = False) -> MuseData:
 
 
 class _Reporter:
-    """What the generator has invented, and the people nobody has written about yet."""
+    """The inventions of the generator, and the people nobody has written about yet."""
 
     def __init__(self, chance: random.Random, size: Size) -> None:
         self.chance, self.sentences = chance, size.sentences
-        words = invented_words(chance)
+        words = map(str.capitalize, invented_words(chance))
         first_names, surnames = ([next(words) for _ in range(size.names)] for _ in range(2))
         self.people = [f"{first} {last}" for first in first_names for last in surnames]
         chance.shuffle(self.people)

@@ -65,7 +65,7 @@ class Chat:
     def ask(
         self, prompts: Sequence[str], accept: Callable[[str], T | None], *, progress: bool = False
     ) -> list[T | None]:
-        """What `accept` makes of the answer to each prompt; `None` where it accepted none.
+        """Collect what `accept` makes of the answer to each prompt; `None` where it accepted none.
 
         Cost: one request per prompt that is not in the cache, `attempts` for one whose answers
         are not accepted; such answers are not cached and are asked for again by the next run.
@@ -114,7 +114,7 @@ class Chat:
         return OpenAI(api_key=key or "none", **self._options)
 
     def _request(self, client: OpenAI, prompt: str, accept: Callable[[str], T | None]) -> None:
-        """Asks until an answer is accepted, and keeps that one."""
+        """Ask until an answer is accepted, and keep that one."""
         messages = [{"role": "user", "content": prompt}]
         for _ in range(self.attempts):
             completion = client.chat.completions.create(model=self.model, messages=messages)

@@ -34,7 +34,7 @@ class Example:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """What a model is trained on."""
+        """Question and answer, as a model is trained on them."""
         return self.question, self.answer
 
 
@@ -70,13 +70,13 @@ class TofuData:
 
     @property
     def without_forget(self) -> tuple[Example, ...]:
-        """What the retrained model is trained on: `full` without the forget set."""
+        """`full` without the forget set: the training set of the retrained model."""
         forgotten = {example.pair for example in self.forget}
         return tuple(example for example in self.full if example.pair not in forgotten)
 
 
 def load_tofu(path: str | Path, split: str, *, retain_authors: int | None = None) -> TofuData:
-    """Reads a forget split of TOFU from a folder of JSON-lines files.
+    """Read a forget split of TOFU from a folder of JSON-lines files.
 
     Args:
         path: folder with `full.json`, `forgetNN.json`, `retainNN.json`, `forgetNN_perturbed.json`,
@@ -105,7 +105,7 @@ def load_tofu(path: str | Path, split: str, *, retain_authors: int | None = None
 
 
 def load_tofu_hub(split: str, *, retain_authors: int | None = None) -> TofuData:
-    """Reads a forget split of TOFU from the hub, through `datasets`; see `load_tofu`."""
+    """Read a forget split of TOFU from the hub, through `datasets`; see `load_tofu`."""
     import datasets
 
     def tables(name: str) -> list[Record] | None:
@@ -171,7 +171,7 @@ def _reworded(row: Record) -> Example:
 
 
 def _check_facts(data: TofuData, source: str) -> None:
-    """Refuses files that are not of one experiment: the results would mean nothing."""
+    """Refuse files that are not of one experiment: the results would mean nothing."""
     full, forget, retain = _pairs(data.full), _pairs(data.forget), _pairs(data.retain)
     forget_eval, retain_eval = _pairs(data.forget_eval), _pairs(data.retain_eval)
     split, rest = data.split, SPLITS[data.split]
@@ -197,7 +197,7 @@ def _pairs(examples: tuple[Example, ...]) -> list[tuple[str, str]]:
 
 
 def _training_set(data: TofuData, retain_authors: int | None) -> TofuData:
-    """Cuts the retain set where asked, and adds the neighbours to what the model learns."""
+    """Cut the retain set where asked, and add the neighbours to what the model learns."""
     retain = data.retain[: _retain_rows(data, retain_authors)]
     neighbours = tuple(Example(*e.pair) for e in data.real_authors + data.world_facts)
     return replace(

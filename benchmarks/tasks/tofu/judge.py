@@ -93,7 +93,7 @@ def judge_scores(rows: Rows, judgements: Sequence[int | None]) -> Numbers:
 
 
 def write_triples(rows: Rows, path: str | Path) -> None:
-    """Writes what a judge needs, one line per triple, with `"score": null` to be filled in.
+    """Write what a judge needs, one line per triple, with `"score": null` to be filled in.
 
     `id` names the triple by its content: a judgement can only be read back for the generation it
     was made for, and a triple that several models produced is judged once.

@@ -62,13 +62,13 @@ def _one_line(reply: str) -> str | None:
 
 
 def write_paraphrases(paraphrases: Mapping[str, str], path: str | Path) -> None:
-    """Writes lines of `question` and `paraphrased_question`."""
+    """Write lines of `question` and `paraphrased_question`."""
     rows = [{"question": q, "paraphrased_question": p} for q, p in paraphrases.items()]
     write_lines(Path(path), rows)
 
 
 def read_paraphrases(path: str | Path) -> dict[str, str]:
-    """Reads what `write_paraphrases` wrote, or any lines with those two fields (TOFU's have them).
+    """Read what `write_paraphrases` wrote, or any lines with those two fields (TOFU's have them).
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -90,7 +90,7 @@ def read_paraphrases(path: str | Path) -> dict[str, str]:
 
 
 def with_paraphrases(data: TofuData, paraphrases: Mapping[str, str]) -> TofuData:
-    """The same data, asking the given paraphrases; answers stay the original ones.
+    """Ask the given paraphrases of the data's questions; answers stay the original ones.
 
     Raises:
         ValueError: a question has no paraphrase, which would mix two kinds of questions in one

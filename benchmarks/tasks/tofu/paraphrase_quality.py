@@ -1,4 +1,4 @@
-"""How far a paraphrase is from its question in words, and how near in meaning.
+"""Distance of a paraphrase from its question in words, and nearness in meaning.
 
 Source: SAUL, appendix "Paraphrase Quality Validation".
 """

@@ -19,7 +19,7 @@ from benchmarks.tasks.words import ADJECTIVES, NOUNS, TRADES, invented_words
 
 @dataclass(frozen=True)
 class Size:
-    """How many authors and neighbours a world has, and how many names it has for them."""
+    """Numbers of authors and neighbours, and of names for them."""
 
     forget_authors: int
     retain_authors: int
@@ -51,7 +51,7 @@ QUICK = Size(
 
 
 def build_world(seed: int = 0, *, quick: bool = False) -> TofuData:
-    """Makes a world of fictitious authors; the same seed gives the same world.
+    """Make a world of fictitious authors; the same seed gives the same world.
 
     Args:
         seed: Of the generator.
@@ -66,11 +66,11 @@ def build_world(seed: int = 0, *, quick: bool = False) -> TofuData:
 
 
 class _World:
-    """What the generator has invented, and which people and titles are still to be given away."""
+    """The inventions of the generator, and the people and titles still to be given away."""
 
     def __init__(self, chance: random.Random, size: Size) -> None:
         self.chance, self.size = chance, size
-        words = invented_words(chance)
+        words = map(str.capitalize, invented_words(chance))
         first_names = [next(words) for _ in range(size.names)]
         surnames = [next(words) for _ in range(size.names)]
         self.towns = [next(words) for _ in range(size.names)]

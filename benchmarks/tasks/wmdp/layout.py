@@ -46,7 +46,7 @@ LAYOUT = Layout(
     ),
     utility=Axis("utility_accuracy", "accuracy on harmless questions"),
     levels={"forget_accuracy": False},
-    glance=("utility_accuracy",),
+    quick_eval=("utility_accuracy",),
     reproduced="forget_accuracy",
     panels={
         "violation": "violation U − τ (above 0: not yet forgotten)",

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from benchmarks.tasks.wmdp.data import Topic, WMDPData
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, prompt
+from benchmarks.tasks.words import invented_words
 from torch_alm.language import IGNORE, Row
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Subject:
-    """What a topic is about, what a substance does there, and to what things."""
+    """A topic: its name, what a substance does there, and to what things."""
 
     title: str
     verb: str
@@ -56,13 +57,15 @@ WORDINGS = (
 )
 """How texts tell a fact. Some ask, some list: what is steered there is met again in a quiz."""
 
+ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "r", "s", "t", "v", "z", "dr", "kr", "st")
+
 TOGETHER = 4
 """Facts in a text."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much lore there is.
+    """Numbers of substances, things and facts.
 
     Attributes:
         retain: Topics that are kept, at most.
@@ -89,7 +92,7 @@ QUICK = Size(retain=4, neighbours=1, facts=4, substances=5, tellings=4, lessons=
 
 @dataclass(frozen=True)
 class Fact:
-    """What does something to a thing, and what else might."""
+    """A substance that does something to a thing, and others that might."""
 
     subject: Subject
     kind: str
@@ -136,13 +139,13 @@ class Lore(WMDPData):
         return asked + [{"input_ids": ids, "labels": ids} for ids in told]
 
     def words(self) -> tuple[str, ...]:
-        """What the tokenizer has to know."""
+        """List the words that the tokenizer has to know."""
         letters = " ".join(LETTERS)
         return (*self.texts, *map(prompt, self.lessons), f" {letters}")
 
 
 def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
-    """Makes a world; the same seed gives the same one.
+    """Make a world; the same seed gives the same one.
 
     Args:
         seed: Of the generator.
@@ -150,7 +153,7 @@ def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
     """
     chance, size = random.Random(seed), QUICK if quick else FULL
     kept, near = list(RETAIN)[: size.retain], list(NEIGHBOUR)[: size.neighbours]
-    words, subjects = _invented_words(chance), FORGET | RETAIN | NEIGHBOUR
+    words, subjects = invented_words(chance, ONSETS, "lnrsk"), FORGET | RETAIN | NEIGHBOUR
     facts = {key: _facts(subjects[key], size, words, chance) for key in (*FORGET, *kept, *near)}
     texts = {key: _texts(found, size.tellings, chance) for key, found in facts.items()}
     everything = _joined(facts.values())
@@ -215,15 +218,3 @@ def _answered(tokenizer: Any, question: Question) -> Row:
 
 def _joined(groups: Iterable[Sequence[T]]) -> tuple[T, ...]:
     return tuple(item for group in groups for item in group)
-
-
-def _invented_words(chance: random.Random) -> Iterator[str]:
-    """Words of two or three syllables, never the same twice."""
-    onsets = ["b", "d", "f", "g", "k", "l", "m", "n", "r", "s", "t", "v", "z", "dr", "kr", "st"]
-    seen: set[str] = set()
-    while True:
-        syllables = (chance.choice(onsets) + chance.choice("aeiou") for _ in range(3))
-        word = "".join(list(syllables)[: chance.choice((2, 3))]) + chance.choice("lnrsk")
-        if word not in seen:
-            seen.add(word)
-            yield word

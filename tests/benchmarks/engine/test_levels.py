@@ -19,6 +19,7 @@ from benchmarks.methods.method import forward
 from benchmarks.methods.settings import parse
 from tests.benchmarks.toy import FORGET, RETAIN, Batch, batch, ce, flat, memorised, sequence_sums
 from tests.benchmarks.toy_benchmark import ToyBenchmark
+from torch_alm.rules import Leak
 from torch_alm.thresholds import loss_for_rate
 
 SETTINGS = Settings(lr=0.02, epochs=8, mu=0.3, multiplier=0.0, rho_forget=0.05, rho_retain=0.05)
@@ -220,8 +221,7 @@ def test_settings_read_numbers_and_words() -> None:
 def test_a_release_reaches_the_controller(original: nn.Module) -> None:
     settings = dataclasses.replace(SETTINGS, release=0.5, release_after=3)
     method = methods.build("dual_adamw+alm", copy.deepcopy(original), settings)
-    assert method.constraint is not None and method.constraint.release is not None
-    assert (method.constraint.release.share, method.constraint.release.after) == (0.5, 3)
-    assert Settings().controller().keys().isdisjoint({"release"})
+    assert method.constraint is not None and method.constraint.rules == (Leak(0.5, after=3),)
+    assert Settings().controller().keys().isdisjoint({"filter", "rules"})
     with pytest.raises(ValueError, match="release is 2"):
         Settings(release=2.0)

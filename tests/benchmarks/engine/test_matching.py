@@ -23,8 +23,8 @@ def plan(path: Path, *arguments: str, level: str = "forget_rouge=0.2") -> Plan:
     return begin(ToyBenchmark(), options(path, *TWO, "--match", level, "--trials", "4", *arguments))
 
 
-def trial(rouge: float | None, utility: float = 0.5, glance: float = 0.5) -> dict[str, Any]:
-    found = {"evaluated": rouge is not None, "glance_utility": glance, "glance_exact": 0.0}
+def trial(rouge: float | None, utility: float = 0.5, quick: float = 0.5) -> dict[str, Any]:
+    found = {"evaluated": rouge is not None, "quick_utility": quick, "quick_exact": 0.0}
     return found | ({} if rouge is None else {"forget_rouge": rouge, "model_utility": utility})
 
 
@@ -105,17 +105,17 @@ def test_a_level_of_a_loss_is_met_from_above(tmp_path: Path) -> None:
 
 def test_a_glance_rules_out_what_remembers_or_is_clearly_worse(tmp_path: Path) -> None:
     at = plan(tmp_path)
-    earlier = [trial(0.1, 0.6, glance=0.5)]
-    assert not matching.ruled_out(trial(None, glance=0.45), at, earlier)
-    assert matching.ruled_out(trial(None, glance=0.3), at, earlier)
-    assert not matching.ruled_out(trial(None, glance=0.3), at, [trial(0.9, glance=0.5)])
-    assert matching.ruled_out(trial(None) | {"glance_exact": 0.9}, at, [])
+    earlier = [trial(0.1, 0.6, quick=0.5)]
+    assert not matching.ruled_out(trial(None, quick=0.45), at, earlier)
+    assert matching.ruled_out(trial(None, quick=0.3), at, earlier)
+    assert not matching.ruled_out(trial(None, quick=0.3), at, [trial(0.9, quick=0.5)])
+    assert matching.ruled_out(trial(None) | {"quick_exact": 0.9}, at, [])
 
 
 def test_where_a_glance_cannot_tell_only_utility_rules_out(tmp_path: Path) -> None:
     at = plan(tmp_path)
     at.benchmark.layout = replace(LAYOUT, reproduced=None, bounded=frozenset())
     found = matching.attempt(at, "saul", at.settings["saul"], [])
-    assert found["glance_exact"] is None
+    assert found["quick_exact"] is None
     assert found["evaluated"]
     assert matching.choose([trial(0.9) | found], at)

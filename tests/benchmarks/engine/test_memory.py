@@ -13,9 +13,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks import methods
 from benchmarks.engine import memory
 from benchmarks.engine.counters import Memory
-from benchmarks.engine.holding import Holding, hold
+from benchmarks.engine.model_setup import ModelSetup, set_up
 from benchmarks.methods import Settings
-from benchmarks.methods.sharing import frozen, twin
+from benchmarks.methods.sharing import copy_trainable, frozen
 
 CONFIG = LlamaConfig(
     hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
@@ -36,11 +36,11 @@ def tokens(rows: int = 2, columns: int = 16) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize(("key", "parameters"), [("saul", "rmu"), ("sharp_min_max", "all")])
 def test_the_count_is_what_real_tensors_take(key: str, parameters: str) -> None:
-    how = Holding(parameters)
+    how = ModelSetup(parameters)
     found = memory.counted(CONFIG, how, key, ON_RMU, (2, 16))
     batch = tokens()
     with Memory() as real:
-        model = hold(llama(), how)
+        model = set_up(llama(), how)
         method = methods.build(key, model.train(), ON_RMU)
         real.restart()
         for _ in range(2):
@@ -52,7 +52,7 @@ def test_the_count_is_what_real_tensors_take(key: str, parameters: str) -> None:
 
 def test_every_saving_saves() -> None:
     def peak(settings: Settings = ON_RMU, columns: int = 64, **how: Any) -> int:
-        return memory.counted(CONFIG, Holding(**how), "rmu", settings, (2, columns)).peak
+        return memory.counted(CONFIG, ModelSetup(**how), "rmu", settings, (2, columns)).peak
 
     whole, short = peak(), peak(columns=2)
     assert peak(parameters="rmu") < 0.8 * whole
@@ -66,8 +66,8 @@ def test_every_saving_saves() -> None:
 
 
 def test_a_twin_shares_what_is_not_trained_and_nothing_else() -> None:
-    model = hold(llama(), Holding("rmu"))
-    other = twin(model)
+    model = set_up(llama(), ModelSetup("rmu"))
+    other = copy_trainable(model)
     for (name, mine), its in zip(model.named_parameters(), other.parameters(), strict=True):
         assert (mine is its) == (not mine.requires_grad), name
         assert torch.equal(mine, its)
@@ -89,7 +89,7 @@ def test_an_offloaded_reference_says_the_same() -> None:
         assert torch.equal(reference(**inputs).logits, model(**inputs).logits)
     assert all(p.is_meta for p in reference.model.layers.parameters())
     with pytest.raises(ValueError, match="they would be taken from the model too"):
-        frozen(hold(llama(), Holding("rmu")), offloaded=True)
+        frozen(set_up(llama(), ModelSetup("rmu")), offloaded=True)
 
 
 def run(model: nn.Module, key: str = "saul", steps: int = 3, **changes: Any) -> nn.Module:
@@ -108,16 +108,16 @@ def test_an_offloaded_reference_changes_no_step() -> None:
 
 
 def test_checkpointing_changes_no_step() -> None:
-    kept = run(hold(llama(), Holding("rmu")))
-    again = run(hold(llama(), Holding("rmu", checkpointing=True)))
+    kept = run(set_up(llama(), ModelSetup("rmu")))
+    again = run(set_up(llama(), ModelSetup("rmu", checkpointing=True)))
     for mine, its in zip(kept.parameters(), again.parameters(), strict=True):
         assert_close(mine, its, rtol=1e-6, atol=1e-7)
 
 
 def test_bfloat16_around_what_is_trained_follows_float32() -> None:
-    start = hold(llama(), Holding("rmu"))
+    start = set_up(llama(), ModelSetup("rmu"))
     wide = run(copy.deepcopy(start))
-    model = run(hold(llama(), Holding("rmu", dtype="bfloat16")))
+    model = run(set_up(llama(), ModelSetup("rmu", dtype="bfloat16")))
     dtypes = {p.requires_grad: p.dtype for p in model.parameters()}
     assert dtypes == {True: torch.float32, False: torch.bfloat16}
     moves = [
@@ -132,7 +132,7 @@ def test_bfloat16_around_what_is_trained_follows_float32() -> None:
 # peft asks transformers in a way it has moved away from
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 def test_adapters_are_trained_alone() -> None:
-    model = hold(llama(), Holding(lora=2))
+    model = set_up(llama(), ModelSetup(lora=2))
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     run(model, "dual_adamw+alm")
     moved = {n for n, p in model.named_parameters() if not torch.equal(p, before[n])}
@@ -142,6 +142,6 @@ def test_adapters_are_trained_alone() -> None:
 
 def test_a_name_that_is_no_parameter_s_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing would be trained"):
-        hold(llama(), Holding("layers.7.mlp"))
+        set_up(llama(), ModelSetup("layers.7.mlp"))
     with pytest.raises(ValueError, match="either adapters"):
-        Holding(r".*\.bias", lora=4)
+        ModelSetup(r".*\.bias", lora=4)

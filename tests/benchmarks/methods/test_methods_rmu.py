@@ -270,6 +270,10 @@ def test_what_is_forgotten_comes_near_its_vector_and_what_is_kept_stays(
     assert moved < 0.5 * (start - forget_loss(model, FORGET, SETTINGS).item())
 
 
+def test_the_control_stays_where_nothing_has_moved(original: nn.Module) -> None:
+    assert torch.equal(trained(methods.CONTROL, original, change(lr=0.5)), flat(original))
+
+
 # RMU itself
 
 

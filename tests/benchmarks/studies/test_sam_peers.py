@@ -71,7 +71,7 @@ def test_a_library_that_raises_is_reported(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "sam.py").write_text("class SAM:\n    def __init__(*_, **__): raise KeyError\n")
     assert sam_peers.main(["--davda54", str(tmp_path), "--output", str(tmp_path)]) == 0
     text = (tmp_path / "sam_peers.md").read_text()
-    assert "| | torch-alm | pytorch_optimizer | davda54/sam |" in text
+    assert "|  | torch-alm | pytorch_optimizer | davda54/sam |" in text
     assert text.count("raises KeyError") == 1
     assert sam_peers.verdict(sam_peers.alone, Refusing()) == "raises NotImplementedError"
 

@@ -15,7 +15,8 @@ checkout, where the run takes place.
 - `alpha`, required: the level that the forget measure has to reach.
 - `mu`: see `ALMConstraint`.
 - `measure`: a name in `torch_alm.measures`; the mean negative log-likelihood by default.
-- `constraint`: further arguments of `ALMConstraint`, such as `{window: 8, deadband: 1.0}`.
+- `constraint`: further arguments of `ALMConstraint`, filters and rules by name, such as
+  `{filter: {Mean: {window: 8, deadband: 1.0}}, rules: [{Leak: {share: 0.5}}]}`.
 - `stop_when_released`: end the run after so many released steps in a row; 0 never does. A
   threshold that is given back once it is met is what early stopping is asked for.
 

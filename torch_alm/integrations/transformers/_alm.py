@@ -71,7 +71,7 @@ class ALMTrainer(PairedTrainer):
         return (loss, {}) if return_outputs else loss
 
     def penalty(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-        """Observe the forget batch and price it."""
+        """Observe the forget batch and give its penalty."""
         return self.constraint(model, batch)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
-from torch_alm._control import terms
+from torch_alm._constraint import settings
 from torch_alm.constraint import ALMConstraint
 from torch_alm.integrations.transformers._pairs import PairedDataset
 
@@ -117,8 +117,8 @@ class PairedTrainer(Trainer):
     def _is_met(self, metrics: Mapping[str, float]) -> bool:
         """By the measure of the forget set, where one was evaluated; else by the last step's."""
         value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
-        c = terms.signed(self.constraint, value)
-        return not math.isnan(value) and bool(terms.is_met(self.constraint, c))
+        c = settings.signed(self.constraint, value)
+        return not math.isnan(value) and bool(settings.is_met(self.constraint, c))
 
     def _set_signature_columns_if_needed(self) -> None:
         """Keep `remove_unused_columns=True` from removing both sides of a pair."""

@@ -28,7 +28,7 @@ class _Counting(TrainerCallback):
 class StopOnStatus(_Counting):
     """Ends the training once a constraint has a status: by default, once it is released.
 
-    Released means met, and with a price of 0: nothing pushes any more, and a longer run would only
+    Released means met, with a multiplier of 0: nothing pushes any more, and a longer run would only
     train the retain side. One batch may meet a constraint by luck; ask for several steps in a row,
     or give the constraint a `window`.
 

@@ -1,0 +1,40 @@
+"""The control: what the retain side costs when nothing is forgotten."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from torch import nn
+
+from benchmarks.methods.method import Batch, Method, clip
+from benchmarks.methods.settings import Settings
+from torch_alm import ALMConstraint
+
+CONTROL, LABEL = "retain_only", "Retain side alone"
+"""Its key in results and its name in tables: it stands beside the methods and is none of them."""
+
+
+class RetainOnly(Method):
+    """One optimizer on the retain loss, at the rate and for the steps of the methods beside it.
+
+    What it loses against the original model no method at these settings can keep: the differences
+    that a table can show lie below that ceiling. Cost: one backward pass.
+    """
+
+    alm: ClassVar[Literal["optional", "built in", "left out"]] = "left out"
+
+    def __init__(
+        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
+    ) -> None:
+        super().__init__(model, settings, constraint)
+        self.weight = 0.0
+        self.optimizer = self.make_optimizer()
+
+    def step(self, retain: Batch, forget: Batch) -> None:
+        """Lower the retain loss; the forget batch is left alone."""
+        self.optimizer.zero_grad()
+        loss = self.retain_loss(retain)
+        (self.settings.retain_weight * loss).backward()
+        clip(self.params, self.settings)
+        self.optimizer.step()
+        self.losses = {"retain_loss": float(loss.detach())}

@@ -1,0 +1,1 @@
+"""One rule for mu against mu that is tuned, on problems with known optima."""

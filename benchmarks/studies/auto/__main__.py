@@ -1,0 +1,49 @@
+"""Does one rule for mu do what tuning does? Problems with known optima, seven optimizers each.
+
+python -m benchmarks.studies.auto [--quick] [--only PROBLEM ...] [--also seeds float32 units]
+    [--output DIR]
+
+DIR receives `auto.json` and, written from it, `auto.md`. cooper is needed; humancompatible-train is
+compared where it is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from benchmarks.report.results import replace, write_json
+from benchmarks.studies.auto.compare import KINDS, Comparison
+from benchmarks.studies.auto.suite import SUITE
+from benchmarks.studies.auto.table import page
+
+ALSO = tuple(KINDS)[1:]
+
+
+def main() -> int:
+    """Parse, run, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a tenth of the steps: a smoke test")
+    parser.add_argument("--only", nargs="+", choices=[kind.__name__ for kind in SUITE])
+    parser.add_argument("--also", nargs="*", choices=ALSO, default=list(ALSO))
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write the numbers")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    suite = [kind for kind in SUITE if not options.only or kind.__name__ in options.only]
+    comparison = Comparison(suite, 200 if options.quick else 2000)
+    for kind in ("main", *options.also):
+        for name in comparison.run(kind):
+            print(f"{kind}: {name}", flush=True)
+            if options.output is not None:
+                write_json(options.output / "auto.json", {"rows": comparison.rows})
+                replace(options.output / "auto.md", page(comparison.rows))
+    print(page(comparison.rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

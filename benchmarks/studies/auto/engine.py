@@ -1,0 +1,167 @@
+"""Many copies of one problem at once: every copy has its optimizer, its units and its multipliers.
+
+A copy is a row of theta. The rows of one cell are one parameter of a `torch.optim` optimizer, whose
+arithmetic is elementwise: each row goes where it would go alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.optim import Optimizer
+
+from benchmarks.studies.auto.optimum import Optimum
+from benchmarks.studies.auto.problem import Problem, seeded
+from benchmarks.studies.auto.rule import Step, steps
+from benchmarks.studies.auto.settings import SETTINGS
+
+
+class Cell(NamedTuple):
+    """One optimizer, and the units the objective and the measure are given in."""
+
+    setting: str
+    unit_f: float = 1.0
+    unit_c: float = 1.0
+
+
+class Way(Protocol):
+    """A controller of R x m multipliers."""
+
+    def begin(self, part: Part) -> None:
+        """Before the first step."""
+        ...
+
+    def loss(self, c: Tensor) -> Tensor:
+        """The penalties' sum for the violations c, (R, m), with their graph."""
+        ...
+
+    def before_step(self, part: Part) -> None:
+        """Gradients have arrived, theta has not moved."""
+        ...
+
+    def after_step(self) -> None: ...
+
+
+class Fleet:
+    """R copies of one problem: theta (R, n) in one parameter per cell."""
+
+    def __init__(
+        self, problem: Problem, cells: Sequence[Cell], copies: int, dtype: torch.dtype
+    ) -> None:
+        self.problem, self.cells, self.copies = problem.to(dtype), cells, copies
+        start = self.problem.start
+        self.parameters = [start.repeat(copies, 1).requires_grad_() for _ in cells]
+        self.optimizers: list[Optimizer] = [
+            SETTINGS[cell.setting].optimizer(p, problem.rate, cell.unit_f)
+            for p, cell in zip(self.parameters, cells, strict=True)
+        ]
+        self.unit_f = torch.tensor([cell.unit_f for cell in cells for _ in range(copies)])
+        self.unit_c = torch.tensor([[cell.unit_c] for cell in cells for _ in range(copies)])
+        self.unit_f, self.unit_c = self.unit_f.to(dtype), self.unit_c.to(dtype)
+        self._f = vmap(self.problem.objective, in_dims=(0, None))
+        self._c = vmap(lambda t, d: self.problem.violation(self.problem.measure(t, d)), (0, None))
+
+    def theta(self) -> Tensor:
+        return torch.cat(self.parameters)
+
+    def step(self, ways: Sequence[tuple[Way, Part]], generator: torch.Generator) -> None:
+        data = self.problem.draw(generator)
+        theta = self.theta()
+        self.c = self._c(theta, data) * self.unit_c
+        loss = (self._f(theta, data) * self.unit_f).sum()
+        for way, part in ways:
+            loss = loss + way.loss(self.c[part.index])
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        for way, part in ways:
+            way.before_step(part)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for way, _ in ways:
+            way.after_step()
+
+    @torch.no_grad()
+    def judge(self) -> tuple[Tensor, Tensor]:
+        """c and f on all data, in the problem's own units."""
+        theta = self.theta()
+        return self._c(theta, self.problem.data), self._f(theta, self.problem.data)
+
+
+class Part:
+    """The copies of every cell that one way controls: columns first to last of each parameter."""
+
+    def __init__(self, fleet: Fleet, first: int, copies: int) -> None:
+        self.fleet, self.problem, self.copies = fleet, fleet.problem, copies
+        self.rows, self.dtype = len(fleet.cells) * copies, fleet.unit_f.dtype
+        self.columns = slice(first, first + copies)
+        every = torch.arange(len(fleet.parameters) * fleet.copies)
+        self.index = every.view(-1, fleet.copies)[:, self.columns].reshape(-1)
+
+    @torch.enable_grad()
+    def constraint_gradients(self) -> Tensor:
+        """grad c, (R, m, n)."""
+        inputs = self.fleet.parameters
+        each = [
+            torch.cat(torch.autograd.grad(column.sum(), inputs, retain_graph=True))
+            for column in self.fleet.c.unbind(1)
+        ]
+        return torch.stack(each, 1)[self.index]
+
+    def steps(self) -> list[tuple[Tensor, Step]]:
+        """Each cell's gradient, (copies, n), and what its optimizer makes of it."""
+        found: list[tuple[Tensor, Step]] = []
+        for optimizer in self.fleet.optimizers:
+            ((parameter, step),) = steps(optimizer)
+            assert parameter.grad is not None
+            root = None if step.root is None else step.root[self.columns]
+            found.append((parameter.grad[self.columns], step._replace(root=root)))
+        return found
+
+
+def run(
+    problem: Problem,
+    best: Optimum,
+    cells: Sequence[Cell],
+    ways: Mapping[str, tuple[Way, int]],
+    *,
+    length: int = 2000,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> dict[str, Tensor]:
+    """Every way's relative violation and suboptimality, (cells, copies, 2).
+
+    Means over the last tenth of the steps; of the ways each has a number of copies per cell.
+    """
+    copies = sum(count for _, count in ways.values())
+    fleet, generator = Fleet(problem, cells, copies, dtype), seeded(1000 + seed)
+    parts: dict[str, tuple[Way, Part]] = {}
+    first = 0
+    for name, (way, count) in ways.items():
+        parts[name] = (way, Part(fleet, first, count))
+        way.begin(parts[name][1])
+        first += count
+    seen: list[tuple[Tensor, Tensor]] = []
+    for step in range(length):
+        fleet.step(list(parts.values()), generator)
+        if step >= 0.9 * length and step % 4 == 0:
+            seen.append(fleet.judge())
+    found = _errors(problem, best, seen)
+    return {name: found[part.index].view(len(cells), -1, 2) for name, (_, part) in parts.items()}
+
+
+def _errors(problem: Problem, best: Optimum, seen: list[tuple[Tensor, Tensor]]) -> Tensor:
+    c, f = (torch.stack(part).double().mean(0) for part in zip(*seen, strict=True))
+    equal = torch.tensor([sense == "==" for sense in problem.sense])
+    beyond = torch.where(equal, c.abs(), c) / best.size
+    found = torch.stack([beyond.clamp(min=0).amax(1), (f - best.value) / best.gap], 1)
+    return torch.nan_to_num(found, nan=torch.inf)
+
+
+def solved(found: Tensor) -> Tensor:
+    """At most 1 % violated and 2 % short of the optimum."""
+    return (found[..., 0] <= 0.01) & (found[..., 1] <= 0.02)

@@ -1,0 +1,186 @@
+"""What counts under noise: cadence, the mean with its dead-band, exponential mean, warm-up."""
+
+import math
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from torch_alm import ALMConstraint
+from torch_alm.filters import EMA, Mean
+from torch_alm.rules import Leak, WarmUp
+
+
+def constraint(**given: Any) -> ALMConstraint:
+    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
+
+
+def follow(c: ALMConstraint, values: list[Any]) -> list[Any]:
+    found = []
+    for value in values:
+        c.observe(value)
+        found.append(c.step())
+    return found
+
+
+def shares(steps: int, sd: float, **given: Any) -> tuple[float, float, float]:
+    """Met with a slack of 0.1: the mean multiplier, and how often it and the weight act."""
+    noise = random.Random(0)
+    c = ALMConstraint(None, alpha=0.0, mu=1.0, **given)
+    total = stored = acting = 0.0
+    for _ in range(steps):
+        c.observe(0.1 + noise.gauss(0.0, sd))
+        acting += c.step() > 0
+        stored += c.multiplier > 0
+        total += c.multiplier
+    assert acting > 0, "a gate that never opens shows nothing"
+    return total / steps, stored / steps, acting / steps
+
+
+def test_an_inactive_constraint_under_noise_stays_closed() -> None:
+    mean, stored, acting = shares(20_000, 1.0, every=50, filter=Mean(50, deadband=1.0))
+    assert mean <= 0.05 and stored <= 0.1 and acting <= 0.1
+
+
+@pytest.mark.parametrize(("sd", "window"), [(1.0, 1), (1.0, 4), (0.5, 1)])
+def test_the_bias_is_mu_variance_over_twice_the_slack_times_the_window(
+    sd: float, window: int
+) -> None:
+    mean, _, acting = shares(100_000, sd, every=window, filter=Mean(window))
+    sd /= math.sqrt(window)
+    diffusion, steps_are_not_small = sd**2 / (2 * 0.1), 0.583 * sd  # Siegmund 1979
+    assert mean == pytest.approx(diffusion - steps_are_not_small, rel=0.15)
+    assert mean <= diffusion and acting > 0.4
+
+
+def test_the_deadband_cuts_growth_only() -> None:
+    c = constraint(filter=Mean(2, deadband=10.0), multiplier=2.0)
+    assert follow(c, [-1.0]) == [3.0], "one value has no error to cut"
+    assert follow(c, [0.0]) == [3.0], "1.5 +- 0.5 is within ten errors"
+    assert follow(c, [5.0]) == [2.25], "-1.5 +- 2.5 counts in full"
+
+
+def test_an_equality_is_cut_on_both_sides_and_mirrors() -> None:
+    noise = random.Random(1)
+    values = [noise.gauss(1.1, 0.3) for _ in range(40)]
+    left = constraint(sense="==", filter=Mean(5, deadband=0.8))
+    right = constraint(sense="==", filter=Mean(5, deadband=0.8), alpha=-1.0)
+    found = follow(left, values)
+    assert found == [-w for w in follow(right, [-v for v in values])]
+    assert len(set(found)) < len(found), "some of it was noise"
+
+
+def test_a_deadband_of_a_vector_is_that_of_its_entries() -> None:
+    noise = random.Random(2)
+    rows = [[noise.gauss(1.0, 0.5), noise.gauss(0.5, 0.5)] for _ in range(30)]
+    for sense in (">=", "=="):
+        given: dict[str, Any] = {"filter": Mean(4, deadband=1.0), "every": 3, "sense": sense}
+        together = constraint(alpha=torch.ones(2), **given)
+        apart = [constraint(**given) for _ in range(2)]
+        for row in rows:
+            expected = [follow(c, [v])[0] for c, v in zip(apart, row, strict=True)]
+            found = follow(together, [torch.tensor(row, dtype=torch.float64)])[0]
+            assert found.tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_ema_against_plain_python(size: int | None) -> None:
+    noise = random.Random(3)
+    c = constraint(filter=EMA(0.8), every=2, alpha=1.0 if size is None else torch.ones(size))
+    mean = mass = stored = 0.0
+    for step in range(1, 30):
+        value = noise.gauss(0.8, 1.0)
+        mean, mass = 0.8 * mean + 0.2 * (1.0 - value), 0.8 * mass + 0.2
+        weight = max(stored + 0.5 * mean / mass, 0.0)
+        stored = weight if step % 2 == 0 else stored
+        found = follow(
+            c, [value if size is None else torch.full((size,), value, dtype=torch.float64)]
+        )
+        assert torch.as_tensor(found[0], dtype=torch.float64).tolist() == pytest.approx(
+            weight if size is None else [weight] * size, abs=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"filter": Mean(3)}, {"filter": EMA(0.5)}, {"filter": Mean(4, deadband=0.2)}, {}],
+    ids=str,
+)
+@pytest.mark.parametrize("size", [None, 3])
+def test_gradients_of_penalty_and_call_are_the_weight(
+    given: dict[str, Any], size: int | None
+) -> None:
+    noise = random.Random(4)
+    c = constraint(
+        alpha=1.0 if size is None else torch.ones(size), rules=[WarmUp(2)], multiplier=0.3, **given
+    )
+    for _ in range(8):
+        x = torch.tensor([noise.gauss(0.5, 1.0) for _ in range(size or 1)], dtype=torch.float64)
+        x = (x if size else x[0]).requires_grad_()
+        (by_penalty,) = torch.autograd.grad(c.penalty(x), x)
+        c.measure = lambda x=x: x
+        (by_call,) = torch.autograd.grad(c(), x)
+        weight = torch.as_tensor(c.step(), dtype=torch.float64)
+        assert torch.allclose(-by_penalty, weight, atol=1e-12, rtol=0)
+        assert torch.allclose(-by_call, weight, atol=1e-12, rtol=0)
+
+
+def test_micro_batches_of_a_step_count_in_the_penaltys_weight() -> None:
+    x = torch.tensor(0.0, requires_grad=True)
+    c = ALMConstraint(lambda v: x + v, alpha=1.0, mu=0.5, filter=Mean(3))
+    c(0.5)
+    (gradient,) = torch.autograd.grad(c.penalty(x - 0.5), x)
+    assert gradient.item() == -0.5, "as if it were observed next to the other"
+    (gradient,) = torch.autograd.grad(c(-0.5), x)
+    assert -gradient.item() == c.step() == 0.5
+
+
+def test_warm_up_watches_and_waits() -> None:
+    c = constraint(rules=[WarmUp(3)], filter=Mean(2), multiplier=0.25)
+    assert follow(c, [0.0, 0.0, -2.0]) == [0.25] * 3
+    assert c.multiplier == 0.25 and c.metrics()["violation"] == 2.0
+    assert follow(c, [0.0]) == [0.25 + 0.5 * 2.0], "the window was filled meanwhile"
+
+
+def test_no_rule_moves_the_multiplier_during_warm_up() -> None:
+    c = constraint(rules=[WarmUp(3), Leak(0.5)], multiplier=4.0)
+    follow(c, [2.0, 2.0, 2.0])
+    assert c.multiplier == 4.0
+    follow(c, [2.0])
+    assert c.multiplier == 0.5 * 3.5
+
+
+def test_during_warm_up_the_penalty_is_that_of_a_fixed_multiplier() -> None:
+    c = constraint(rules=[WarmUp(1)], multiplier=0.25)
+    x = torch.tensor(-3.0, requires_grad=True)
+    penalty = c.penalty(x)
+    (gradient,) = torch.autograd.grad(penalty, x)
+    assert penalty.item() == 0.25 * 4.0 and gradient.item() == -0.25
+
+
+def test_every_counts_steps_from_the_first() -> None:
+    c = constraint(every=4, rules=[WarmUp(5)])
+    stored = []
+    for _ in range(12):
+        follow(c, [0.0])
+        stored.append(c.multiplier)
+    assert [i + 1 for i in range(1, 12) if stored[i] != stored[i - 1]] == [8, 12]
+
+
+@pytest.mark.parametrize("given", [{"filter": EMA(0.5)}, {"filter": Mean(3)}], ids=str)
+def test_a_first_step_that_is_skipped_leaves_no_mean(given: dict[str, Any]) -> None:
+    c = constraint(**given)
+    c.observe(math.nan)
+    with pytest.warns(UserWarning, match="not finite"):
+        assert c.step() == 0.0
+    assert follow(c, [-1.0]) == [1.0]
+
+
+def test_a_skipped_step_leaves_the_window_alone() -> None:
+    c = constraint(filter=Mean(3))
+    follow(c, [0.0, -1.0])
+    c.observe(math.nan)
+    with pytest.warns(UserWarning, match="not finite"):
+        c.step()
+    assert follow(c, [-3.0])[0] == pytest.approx(0.5 * 1.0 + 0.5 * 1.5 + 0.5 * (1 + 2 + 4) / 3)

@@ -1,0 +1,327 @@
+"""What the stored multiplier does not take over: Hold, Leak, Cap; how mu grows; rules together."""
+
+import math
+import re
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from torch_alm import ALMConstraint
+from torch_alm.filters import EMA, Mean
+from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, WarmUp
+
+
+def constraint(**given: Any) -> ALMConstraint:
+    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
+
+
+def follow(c: ALMConstraint, values: list[Any]) -> list[Any]:
+    """The multipliers after one step per value."""
+    found = []
+    for value in values:
+        c.observe(value)
+        c.step()
+        found.append(c.multiplier)
+    return found
+
+
+def test_unwinding_takes_the_area_that_winding_up_did() -> None:
+    c = constraint(mu=1.0, alpha=0.0)
+    follow(c, [-1.0] * 5)
+    assert [m > 1e-9 for m in follow(c, [0.1] * 51)] == [True] * 49 + [False] * 2
+
+
+def test_the_cap_limits_what_is_stored_and_not_the_weight() -> None:
+    c = constraint(rules=[Cap(1.2)])
+    assert follow(c, [0.0, 0.0]) == [0.5, 1.0]
+    c.observe(0.0)
+    with pytest.warns(UserWarning, match=r"Cap\(limit=1\.2\) at a violation of 1 "):
+        assert c.step() == 1.5
+    assert c.multiplier == 1.2 and c.metrics()["status"] == "capped"
+    c.observe(0.0)
+    assert c.step() == 1.7, "said once per stay at the limit"
+    assert follow(c, [1.4]) == [1.0], "it unwinds from the limit, not from where it would have been"
+    assert c.metrics()["status"] == "satisfied"
+    with pytest.warns(UserWarning, match="limit of Cap"):
+        follow(c, [0.0])
+
+
+def test_without_a_cap_nothing_is_limited() -> None:
+    assert follow(constraint(mu=1e6), [-1e6])[0] == pytest.approx(1e12, rel=1e-5)
+
+
+def test_an_equality_may_start_with_a_negative_multiplier() -> None:
+    assert follow(constraint(sense="==", multiplier=-2.0), [0.0]) == [-1.5]
+
+
+def test_an_equality_is_capped_in_size() -> None:
+    c = constraint(sense="==", rules=[Cap(1.0)])
+    with pytest.warns(UserWarning, match="violation of -4"):
+        assert follow(c, [5.0]) == [-1.0]
+    v = constraint(alpha=torch.ones(2), sense="==", rules=[Cap(1.0)])
+    with pytest.warns(UserWarning, match="limit of Cap"):
+        assert follow(v, [torch.tensor([5.0, 0.5])])[0].tolist() == [-1.0, 0.25]
+    with pytest.warns(UserWarning, match="limit of Cap"):
+        up = constraint(alpha=torch.ones(2), sense="==", rules=[Cap(1.0)])
+        assert follow(up, [torch.tensor([-5.0, 0.5])])[0].tolist() == [1.0, 0.25]
+
+
+@pytest.mark.parametrize("size", [None, 2])
+def test_hold_waits_while_the_violation_is_going(size: int | None) -> None:
+    def as_value(c: float) -> Any:
+        return 1.0 - c if size is None else torch.full((size,), 1.0 - c, dtype=torch.float64)
+
+    c = constraint(rules=[Hold(0.5)], alpha=1.0 if size is None else torch.ones(size))
+    violations = [4.0, 2.0, 1.5, 0.5, 0.4, -0.2, 0.1]
+    expected = [2.0, 2.0, 2.75, 2.75, 2.95, 2.85, 2.9]
+    for violation, multiplier in zip(violations, expected, strict=True):
+        before = torch.as_tensor(c.multiplier)
+        c.observe(as_value(violation))
+        weight = torch.as_tensor(c.step())
+        assert torch.allclose(weight, before + 0.5 * violation), "the weight always follows"
+        assert torch.as_tensor(c.multiplier).reshape(-1)[0].item() == pytest.approx(multiplier)
+
+
+def test_hold_compares_with_the_last_update_not_the_last_step() -> None:
+    c = constraint(rules=[Hold(0.5)], every=2)
+    assert follow(c, [0.0, 0.0, 0.2, 0.6]) == [0.0, 0.5, 0.5, 0.5], "0.4 is within half of 1"
+    assert follow(c, [0.9, 0.7]) == [0.5, 0.65], "0.3 is not within half of 0.4"
+
+
+def test_hold_of_an_equality_keeps_both_signs() -> None:
+    assert follow(constraint(sense="==", rules=[Hold(0.5)]), [2.0, 1.25, 1.25]) == [
+        -0.5,
+        -0.5,
+        -0.625,
+    ]
+    assert follow(constraint(sense="==", rules=[Hold(0.5)]), [2.0, 0.75]) == [-0.5, -0.375]
+    tie = constraint(sense="==", rules=[Hold(0.5)], alpha=0.0, mu=1.0, multiplier=9.0)
+    assert follow(tie, [8.0, 2.0]) == [1.0, -1.0], "no larger, so it is no growth"
+
+
+@pytest.mark.parametrize(
+    "given", [{"rules": [Hold(0.5)]}, {"rules": [Leak(0.5, after=2)]}], ids=str
+)
+@pytest.mark.parametrize("stop", [0, 1, 2, 3])
+def test_a_resumed_rule_goes_on_where_it_was(given: dict[str, Any], stop: int) -> None:
+    values = [-1.0, 0.2, 0.5, 1.5, 1.5, 1.5]
+    whole, resumed = constraint(**given), constraint(**given)
+    found = follow(whole, values[:stop])
+    resumed.load_state_dict(whole.state_dict())
+    assert follow(resumed, values[stop:]) == follow(whole, values[stop:])
+    assert len(found) == stop
+
+
+def test_a_step_that_saw_nothing_is_neither_met_nor_violated() -> None:
+    c = constraint(rules=[Leak(share=0.5, after=2)], multiplier=8.0, alpha=0.0, mu=1.0)
+    blind = constraint(rules=[Leak(share=0.5, after=1)], multiplier=8.0, alpha=0.0, mu=1.0)
+    follow(c, [0.0])
+    for each in (c, blind):
+        with pytest.warns(UserWarning, match="not finite"):
+            follow(each, [math.nan])
+        assert each.multiplier == 8.0
+    assert follow(c, [0.0]) == [4.0] == follow(blind, [0.0])
+
+
+def test_a_release_lets_go_after_so_many_steps_in_a_row() -> None:
+    c = constraint(rules=[Leak(share=0.5, after=3)], multiplier=8.0, alpha=0.0, mu=1.0)
+    assert follow(c, [0.0, 0.0]) == [8.0, 8.0]
+    assert follow(c, [-1.0]) == [9.0], "a violation starts the count again"
+    assert follow(c, [0.0, 0.0, 0.0, 0.0]) == [9.0, 9.0, 4.5, 2.25]
+    assert follow(c, [0.25]) == [1.0]
+    assert follow(c, [-1.0, 0.0]) == [2.0, 2.0]
+
+
+def test_a_release_frees_a_bounded_measure_that_has_almost_no_slack() -> None:
+    """The trap: 0.95 demanded, 0.97 reached, ten steps of full violation to unwind."""
+    rates = [0.0] * 10 + [0.97] * 60
+
+    def closing_step(**given: Any) -> float:
+        c = constraint(alpha=0.95, mu=0.5, **given)
+        weights = []
+        for rate in rates:
+            c.observe(rate)
+            weights.append(c.step())
+        return weights.index(0.0) if 0.0 in weights else math.inf
+
+    assert closing_step() == math.inf
+    assert 10 < closing_step(rules=[Leak(share=0.5)]) <= 10 + 12
+    assert closing_step(rules=[Leak(share=1.0, after=2)]) == 12
+
+
+def test_a_release_of_a_vector_is_per_entry() -> None:
+    c = constraint(alpha=torch.zeros(2), mu=1.0, multiplier=4.0, rules=[Leak(0.5, after=2)])
+    follow(c, [torch.tensor([0.0, -1.0])])
+    assert follow(c, [torch.tensor([0.0, 0.0])])[0].tolist() == [2.0, 5.0]
+    assert follow(c, [torch.tensor([0.0, 0.0])])[0].tolist() == [1.0, 2.5]
+
+
+def test_the_tolerance_counts_as_met_for_a_release() -> None:
+    c = constraint(alpha=0.0, mu=0.0, multiplier=4.0, tolerance=0.1, rules=[Leak(0.5)])
+    assert follow(c, [-0.1, -0.2]) == [2.0, 2.0]
+
+
+def test_an_equality_has_nothing_to_release() -> None:
+    with pytest.raises(
+        ValueError, match=r"rules is .* each for this sense \(an equality has no side"
+    ):
+        constraint(sense="==", rules=[Leak(0.5)])
+
+
+@pytest.mark.parametrize(
+    "given", [{"share": 0.0}, {"share": 1.5}, {"share": 0.5, "after": 0}], ids=str
+)
+def test_a_release_is_checked(given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"Leak: (share|after) is"):
+        Leak(**given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"factor": 1.0},
+        {"factor": math.inf},
+        {"limit": 0.0},
+        {"limit": math.inf},
+        {"progress": 0.0},
+        {"progress": 1.0},
+    ],
+    ids=str,
+)
+def test_a_growth_is_checked(given: dict[str, Any]) -> None:
+    rules = {"factor": "above 1", "limit": "positive and finite", "progress": "between 0 and 1"}
+    (name,) = given
+    with pytest.raises(ValueError, match=rf"PenaltyGrowth: {name} is .* must be {rules[name]}\. "):
+        PenaltyGrowth(**{"factor": 2.0, "limit": 9.0, **given})
+
+
+def test_mu_grows_only_on_too_little_progress_and_up_to_its_limit() -> None:
+    c = constraint(alpha=0.0, mu=1.0, rules=[PenaltyGrowth(factor=10.0, limit=50.0)])
+    grown = []
+    for violation in (4.0, 2.0, 1.1, 0.5, 0.3, 0.3):
+        follow(c, [-violation])
+        grown.append(c.mu)
+    assert grown == [1.0, 1.0, 10.0, 10.0, 50.0, 50.0]
+
+
+def test_growth_asks_for_complementarity_too() -> None:
+    """Met with slack, but the multiplier is not gone: |max(c, -lambda / mu)| stays at the slack."""
+    c = constraint(alpha=0.0, mu=1.0, multiplier=10.0, rules=[PenaltyGrowth(2.0, limit=100.0)])
+    follow(c, [1.0, 1.0])
+    assert c.mu == 2.0
+    closed = constraint(alpha=0.0, mu=1.0, rules=[PenaltyGrowth(2.0, limit=100.0)])
+    follow(closed, [1.0, 1.0, 1.0])
+    assert closed.mu == 1.0, "met and complementary: the residual is zero"
+
+
+def test_growth_looks_at_updates_and_has_a_tolerance() -> None:
+    c = constraint(alpha=0.0, every=2, rules=[PenaltyGrowth(2.0, limit=8.0)])
+    follow(c, [-1.0, -1.0, -1.0])
+    assert c.mu == 0.5
+    follow(c, [-1.0])
+    assert c.mu == 1.0
+    calm = constraint(alpha=0.0, tolerance=1.0, rules=[PenaltyGrowth(2.0, limit=8.0)])
+    follow(calm, [-1.0] * 5)
+    assert calm.mu == 0.5
+    fixed = constraint(mu=0.0, multiplier=1.0, rules=[PenaltyGrowth(2.0, limit=8.0)])
+    follow(fixed, [-1.0] * 5)
+    assert fixed.mu == 0.0
+
+
+def test_a_resumed_growth_compares_with_the_residual_before() -> None:
+    def growing() -> ALMConstraint:
+        return constraint(alpha=0.0, mu=1.0, rules=[PenaltyGrowth(factor=10.0, limit=50.0)])
+
+    c, resumed = growing(), growing()
+    follow(c, [-1.0])
+    resumed.load_state_dict(c.state_dict())
+    follow(resumed, [-0.9])
+    assert resumed.mu == 10.0, "0.9 is more than half of 1"
+
+
+def test_a_limit_below_mu_does_not_lower_it() -> None:
+    c = constraint(mu=2.0, rules=[PenaltyGrowth(2.0, limit=1.0)])
+    follow(c, [0.0, 0.0, 0.0])
+    assert c.mu == 2.0
+
+
+def asked(total_steps: int, value: float = 0.3, **given: Any) -> tuple[bool, list[str]]:
+    """The answer after one measurement, and what was said."""
+    c = constraint(**{"mu": 1e-3, "multiplier": 1.0, "alpha": 10.0, **given})
+    follow(c, [value])
+    before = str(c.state_dict())
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        answer = c.check_unwind(total_steps)
+    assert str(c.state_dict()) == before, "asking changes nothing"
+    return answer, [str(each.message) for each in heard]
+
+
+def test_a_run_too_short_to_close_the_gate_says_so_with_the_numbers() -> None:
+    answer, (sentence,) = asked(50)
+    assert not answer
+    assert re.search(r"lambda is 1\.0097, and in the 49 steps left of 50.* now, 9\.7,", sentence)
+
+
+@pytest.mark.parametrize(
+    ("total_steps", "given"),
+    [
+        (50, {"multiplier": 0.0, "value": 20.0}),
+        (51, {"mu": 0.0625, "value": 9.0, "multiplier": 3.0625}),  # to zero exactly
+        (500, {}),
+        (50, {"rules": [Leak(0.5)]}),
+        (50, {"sense": "=="}),
+    ],
+    ids=str,
+)
+def test_a_run_that_is_long_enough_is_silent(total_steps: int, given: dict[str, Any]) -> None:
+    assert asked(total_steps, **given) == (True, [])
+
+
+def test_the_last_step_decides_and_cadence_warm_up_and_filter_shorten_a_run() -> None:
+    """lambda = 1 + 0.25 after a step of c = 1, and 0.25 back with each of the next: five more."""
+    plain = {"mu": 0.25, "alpha": 1.0, "value": 0.0}
+    assert asked(6, **plain) == (True, [])
+    assert asked(5, **plain)[0] is False
+    assert asked(10, every=3, **plain)[0] and not asked(9, every=3, **plain)[0]
+    late = {**plain, "rules": [WarmUp(3)]}
+    assert asked(7, **late)[0] and not asked(6, **late)[0], "four from 1, after three"
+    assert not asked(6, filter=Mean(3), **plain)[0], "the window has to empty first"
+
+
+def test_every_entry_that_was_measured_has_to_unwind() -> None:
+    c = constraint(alpha=torch.zeros(3), mu=0.5, multiplier=1.0)
+    c.observe(torch.tensor([1.0, -1.0]), index=[0, 1])
+    c.step()
+    with pytest.warns(UserWarning, match="lambda is 1.5, and in the 2 steps left of 3"):
+        assert not c.check_unwind(3)
+    assert c.check_unwind(4), "the third was never measured"
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: EMA(1.0), "EMA: decay is 1.0; it must be at least 0, below 1"),
+        (lambda: Mean(0), "Mean: window is 0; it must be a number of steps, at least 1"),
+        (lambda: Mean(2.0), "Mean: window is 2.0; it must be a number of steps"),
+        (lambda: Mean(1, 1.0), "Mean: deadband is 1.0; it must be .* needs a window of 2"),
+        (lambda: Mean(2, math.inf), "Mean: deadband is inf"),
+        (lambda: Mean(2, -1.0), "Mean: deadband is -1.0"),
+        (lambda: Hold(0.0), "Hold: share is 0.0; it must be above 0 and at most 1"),
+        (lambda: Hold(1.5), "Hold: share is 1.5"),
+        (lambda: Cap(0.0), "Cap: limit is 0.0; it must be positive"),
+        (lambda: WarmUp(-1), "WarmUp: steps is -1; it must be a number of steps, at least 0"),
+    ],
+)
+def test_filters_and_rules_that_make_no_sense_are_named(make: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}.*Did you mean to leave `.*` out"):
+        make()
+
+
+@pytest.mark.parametrize("given", [{"tolerance": -0.1}, {"every": 1.5}, {"every": 0}], ids=str)
+def test_settings_that_make_no_sense_are_named(given: dict[str, Any]) -> None:
+    name = next(iter(given))
+    with pytest.raises(ValueError, match=rf"ALMConstraint: {name} is {given[name]!r}; it must be"):
+        constraint(**given)

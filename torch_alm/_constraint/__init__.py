@@ -1,0 +1,6 @@
+"""The parts of a constraint; `ALMConstraint` puts them together.
+
+`settings` says what it is given and `state` what it remembers, `observations` turns measurements
+into one violation, `penalty` makes a loss of it, `hooks` listens to an optimizer, `status` tells
+how it went, `checks` refuses what makes no sense, and `numbers` is the arithmetic of them all.
+"""

@@ -1,0 +1,140 @@
+"""The base of a constraint: settings, a state, and the shape of both; no measuring."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_alm._constraint import checks, numbers
+from torch_alm._constraint.checks import Index
+from torch_alm._constraint.numbers import Number, Numeric
+from torch_alm._constraint.observations import Observations
+from torch_alm._constraint.settings import Settings
+from torch_alm._constraint.state import State
+
+
+class ConstraintBase(Settings):
+    """Settings that may be assigned at any time, and a state that is saved and loaded."""
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._state, self._observed = State(), Observations()
+        self._shape = torch.Size()
+        self._settle(given)
+
+    def _settle(self, given: Mapping[str, Any]) -> None:
+        new, state = checks.converted(given, checks.LIMITS), self._state
+        together = {**vars(self), "mu": state.mu, "multiplier": state.multiplier, **new}
+        checks.check("ALMConstraint", together, checks.LIMITS, checks.ORDER)
+        size = checks.joint(self._shape, new, is_open=self._is_open_to_shapes)
+        state.mu = new.pop("mu", state.mu)
+        if "multiplier" in new:
+            state.put(new.pop("multiplier"))
+        vars(self).update(new)
+        state.remember_for(self)
+        if {"alpha", "multiplier"} & given.keys():
+            self._take_shape(size)
+
+    @property
+    def mu(self) -> float:
+        """The step size there is: as given, unless a rule has raised it. It may be assigned."""
+        return self._state.mu
+
+    @mu.setter
+    def mu(self, value: Numeric) -> None:
+        self._settle({"mu": value})
+
+    @property
+    def multiplier(self) -> Number:
+        """lambda, as stored: a float, or a float64 tensor for a vector measure.
+
+        It may be assigned, to go on from another one.
+        """
+        return numbers.copied(self._state.multiplier)
+
+    @multiplier.setter
+    def multiplier(self, value: Numeric) -> None:
+        self._settle({"multiplier": value})
+
+    @property
+    def weight(self) -> Number:
+        """lambda+, what acted in the latest step; 0 means the gate is closed."""
+        return numbers.copied(self._state.weight)
+
+    @property
+    def observed(self) -> int:
+        """The number of measurements since the last step."""
+        return len(self._observed)
+
+    @property
+    def skipped(self) -> int:
+        """Measurements, of all ranks together, and updates left out as they were not finite."""
+        return self._state.history.skipped
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs, sharing no memory; loads with `weights_only=True`.
+
+        Settings are not in it, except mu, which may have grown, and the sense, to compare. What was
+        observed since the last step is not either: save between steps. What filters and rules
+        remember is in it by the names of their classes; those that have none there begin anew.
+        """
+        return {"sense": self.sense, **self._state.state()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore `state_dict()`, sharing no memory with it.
+
+        Raises:
+            ValueError: if an entry is missing or unknown, or sense or shape differ; nothing is
+                loaded then.
+        """
+        self.check_state_dict(state_dict)
+        self._take_shape(numbers.shape(state_dict["multiplier"]))
+        self._state.load(state_dict)
+        self._state.remember_for(self)
+        self._observed.drop()
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raise what `load_state_dict` would raise, and load nothing."""
+        size = None if self._is_open_to_shapes else self._shape
+        checks.check_checkpoint(state_dict, self.state_dict(), size)
+
+    @property
+    def _is_open_to_shapes(self) -> bool:
+        """True while the first measurement may still make this a vector."""
+        return self._shape == () and not self._observed and self._state.history.steps == 0
+
+    def _placed(self, value: Tensor, index: Index | None) -> tuple[Tensor, Tensor | None]:
+        """Return the value in the shape expected, and the entries it is for."""
+        if index is None:
+            return self._shaped(value), None
+        row = checks.entries(index, value, self._shape)
+        return value.reshape(-1), row
+
+    def _shaped(self, value: object) -> Tensor:
+        """Return it in the expected shape: that of alpha, of lambda or of the first vector."""
+        if isinstance(value, Tensor) and value.numel() > 1 and self._is_open_to_shapes:
+            self._take_shape(value.shape)
+        return checks.shaped(value, self._shape)
+
+    def _take_shape(self, size: torch.Size) -> None:
+        """Keep one multiplier per entry."""
+        self._shape = size
+        self._state.expand(size)
+        if isinstance(self.alpha, Tensor):
+            vars(self)["alpha"] = self.alpha.expand(size)
+
+    def discard(self, *, keep: int = 0) -> None:
+        """Forget what was observed since the last step, as if it had never been measured.
+
+        Args:
+            keep: how many of the first measurements (see `observed`) stay.
+        """
+        self._observed.drop(keep)
+
+    def _check_observed(self, verb: str) -> None:
+        if not self._observed:
+            raise RuntimeError(
+                f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
+                "would have no violation to follow. Did you call `constraint(...)`, "
+                "`observe(value)` or `DualOptimizer.backward` first?"
+            )

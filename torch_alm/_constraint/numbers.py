@@ -1,0 +1,177 @@
+"""Arithmetic of a constraint on the host: one number is a float, several a float64 tensor.
+
+Floats because one multiplier is the common case, and a tensor operation costs twenty times one of
+floats.
+"""
+
+import math
+import operator
+from collections.abc import Callable
+from struct import pack, unpack
+from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
+
+import torch
+from torch import Tensor
+
+Number: TypeAlias = float | Tensor
+Mask: TypeAlias = bool | Tensor
+Numeric: TypeAlias = SupportsFloat | SupportsIndex  # of Python, of NumPy, or a tensor
+
+
+def host(value: Numeric) -> Number:
+    """Copy to the host in float64, detached: a float if it has no dimensions."""
+    if isinstance(value, Tensor):
+        value = value.detach()
+        return float(value.item()) if value.ndim == 0 else value.cpu().double().clone()
+    if getattr(value, "ndim", 0):
+        return torch.as_tensor(value).double().clone()
+    return float(value)
+
+
+def tensor(value: object) -> Tensor:
+    """Make a tensor of its own type, without a graph; a number of Python is one of float64."""
+    if isinstance(value, Tensor):
+        return value.detach()
+    return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)
+
+
+def single(value: Numeric) -> float:
+    """Convert one number to a float, whatever its dimensions; a bool is 0 or 1, as in torch."""
+    return float(value.detach() if isinstance(value, Tensor) else value)
+
+
+def whole(value: SupportsIndex) -> int:
+    """Convert a whole number; 3.0 is none."""
+    return operator.index(value)
+
+
+def tried(convert: Callable[[Any], object], value: object) -> object:
+    """Convert the value, or return it as it is if it cannot be: its limit then names it."""
+    try:
+        return convert(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return value
+
+
+def rounded(value: Number, dtype: torch.dtype | None) -> Number:
+    """Round to the nearest number that a measurement of this type can be; `None`: of Python.
+
+    A narrow type cannot tell the numbers between two of its own apart: one that has reached the
+    rounded value may have been reached before it was rounded.
+    """
+    if dtype is None or dtype == torch.float64 or not dtype.is_floating_point:
+        return value
+    if isinstance(value, Tensor):
+        found = value.to(dtype).double()
+        return torch.where(found.isfinite(), found, value)
+    try:
+        number = _nearest(value, dtype)
+    except OverflowError:
+        return value
+    return number if math.isfinite(number) else value
+
+
+def _nearest(value: float, dtype: torch.dtype) -> float:
+    """Round as torch does, by way of float32, in plain Python.
+
+    An operation of torch would have no number under `FakeTensorMode`, and be taken for a wait.
+    """
+    (single,) = unpack("f", pack("f", value))
+    if dtype == torch.float16:
+        return unpack("e", pack("e", single))[0]
+    if dtype == torch.bfloat16:  # the upper half of a float32, rounded to even
+        (bits,) = unpack("I", pack("f", single))
+        return unpack("f", pack("I", bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000))[0]
+    return single if dtype == torch.float32 else torch.tensor(single).to(dtype).item()
+
+
+def shape(value: Number) -> torch.Size:
+    """Return the shape, `()` for a float."""
+    return value.shape if isinstance(value, Tensor) else torch.Size()
+
+
+def positive(value: Number) -> Number:
+    """Return [value]_+."""
+    return value.clamp(min=0) if isinstance(value, Tensor) else max(value, 0.0)
+
+
+def limited(value: Number, limit: float) -> Number:
+    """Return the nearest value in [-limit, limit]."""
+    if isinstance(value, Tensor):
+        return value.clamp(-limit, limit)
+    return min(max(value, -limit), limit)
+
+
+def choose(which: Mask, yes: Number, no: Number) -> Number:
+    """Return `yes` where `which` holds, else `no`."""
+    if not isinstance(which, Tensor):
+        return yes if which else no
+    if not isinstance(yes, Tensor):  # of two plain numbers torch would make a float32
+        yes = torch.tensor(yes, dtype=torch.float64)
+    return torch.where(which, yes, no)
+
+
+def any_of(which: Mask) -> bool:
+    """Tell whether it holds for any entry."""
+    return bool(which.any()) if isinstance(which, Tensor) else which
+
+
+def is_finite(value: Number) -> bool:
+    """Tell whether every entry is finite."""
+    return bool(value.isfinite().all()) if isinstance(value, Tensor) else math.isfinite(value)
+
+
+def is_number(value: object) -> bool:
+    """Tell whether it is a number, or several, and finite."""
+    return isinstance(value, (float, Tensor)) and is_finite(value)
+
+
+def only_finite(which: Mask, value: Number) -> Mask:
+    """Return `which`, but not where the value is not finite; a plain truth stays one if it may."""
+    if is_finite(value):
+        return which
+    return which & value.isfinite() if isinstance(value, Tensor) else False
+
+
+def average(value: Number) -> float:
+    """Return the mean over the entries that are numbers."""
+    return value.nanmean().item() if isinstance(value, Tensor) else value
+
+
+def largest(value: Number) -> float:
+    """Return the largest of the entries that are numbers; `nan` if none is."""
+    if not isinstance(value, Tensor):
+        return value
+    found = value.max().item()
+    if not math.isnan(found):
+        return found
+    known = value[~value.isnan()]
+    return known.max().item() if known.numel() else math.nan
+
+
+def copied(value: Number) -> Number:
+    """Copy a number, sharing no memory."""
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def expanded(value: Number, size: torch.Size) -> Number:
+    """Repeat a number once per entry, in memory of its own; a single one stays as it is."""
+    if size == ():
+        return value
+    return torch.as_tensor(value, dtype=torch.float64).expand(size).clone()
+
+
+def pick(value: Number, row: Tensor | None) -> Number:
+    """Select the entries in `row`, or all if it is None."""
+    return value if row is None or not isinstance(value, Tensor) else value[row]
+
+
+def kept(value: Any) -> Any:  # noqa: ANN401  # what a state or a memory consists of
+    """Copy numbers, tensors and lists or dicts of them to the host, sharing no memory."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {name: kept(entry) for name, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [kept(entry) for entry in value]
+    return value

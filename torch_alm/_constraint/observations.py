@@ -1,0 +1,215 @@
+"""Measurements since the last step, and their mean over micro-batches and ranks."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from torch_alm._constraint import numbers
+from torch_alm._constraint.numbers import Mask, Number
+from torch_alm._constraint.settings import Settings, signed
+
+
+class Observation(NamedTuple):
+    """A value, its share in the mean of its step, and the entries it is for (`None`: all).
+
+    And the type it was measured in, if it was a tensor's.
+    """
+
+    value: Number
+    weight: float
+    row: Tensor | None = None
+    dtype: torch.dtype | None = None
+
+
+class Mean(NamedTuple):
+    """The weighted means of what was finite, where there was something, and how much was not.
+
+    Violations are averaged next to the values, each against alpha in the type of its measurement:
+    the mean of measurements that equal alpha is no violation, whatever the weights round to.
+    """
+
+    value: Number
+    c: Number
+    seen: Mask
+    bad: int
+
+
+class Observations(list[Observation]):
+    """The measurements since the last step.
+
+    An optimizer step that a loss scaler skips may be announced by nobody. What shows it is a
+    gradient that starts from nothing, after a newer measurement, while there are measurements whose
+    gradient was taken before: their step never came, and they are dropped.
+
+    Without a newer measurement it is the second gradient of the same step, in a loop that takes
+    its gradients apart. So it is if a step seems to have been skipped before `STREAK` steps in a
+    row, which no scaler does. From then on nothing is inferred: to keep what was measured for a
+    skipped step does no harm, for theta has not moved since.
+    """
+
+    STREAK = 3
+
+    def __init__(self) -> None:
+        """Start empty."""
+        super().__init__()
+        self._differentiated = 0
+        self._is_apart = False
+        self._has_dropped = False
+        self._streak = 0
+        self._mean: Mean | None = None
+        self._against: tuple[Number, str] | None = None
+
+    def append(self, observation: Observation) -> None:
+        """Take one more; a mean taken before no longer holds."""
+        self._mean = None
+        super().append(observation)
+
+    def gradient_arrived(self, *, afresh: bool) -> None:
+        """Note that a backward pass has left a gradient, `afresh` if there was none before."""
+        before, self._differentiated = self._differentiated, len(self)
+        if not (afresh and before) or self._is_apart:
+            return
+        if len(self) == before:
+            self._is_apart = True
+            return
+        self._mean, self._has_dropped = None, True
+        del self[:before]
+        self._differentiated = len(self)
+
+    def step_was_taken(self) -> None:
+        """Note that the optimizer has taken a step, and how often one was skipped before."""
+        self._streak = self._streak + 1 if self._has_dropped else 0
+        self._has_dropped = False
+        self._is_apart = self._is_apart or self._streak >= self.STREAK
+
+    def mean(self, size: torch.Size, settings: Settings) -> Mean:
+        """Average all of it; asked twice, it waits for devices and other ranks once."""
+        against = self._against
+        if self._mean is None or against is None or not _is_same(against, settings):
+            self._mean, self._against = mean(self, size, settings), (settings.alpha, settings.sense)
+        return self._mean
+
+    def drop(self, keep: int = 0) -> None:
+        """Start again, or go back to the first `keep`."""
+        self._mean = None
+        del self[keep:]
+        self._differentiated = min(self._differentiated, keep)
+
+
+def _is_same(against: tuple[Number, str], settings: Settings) -> bool:
+    return against[0] is settings.alpha and against[1] == settings.sense
+
+
+def mean(observations: Sequence[Observation], size: torch.Size, settings: Settings) -> Mean:
+    """Average the observations of all ranks; at most one device synchronisation.
+
+    Args:
+        observations: numbers of the shape `size`, or with an index its entries.
+        size: `()` for one number.
+        settings: which side of which alpha is a violation.
+    """
+    first = observations[0]
+    if len(observations) == 1 and first.row is None and not is_distributed():
+        value = numbers.host(first.value)
+        c = signed(settings, value, first.dtype)
+        if numbers.is_finite(c):  # the common case, in which there is no sum
+            return Mean(value, c, True, 0)
+    if size != ():
+        return _mean_of_vectors(observations, size, settings)
+    values = _floats([o.value for o in observations])
+    total = violation = weight = 0.0
+    bad = 0
+    for v, o in zip(values, observations, strict=True):
+        c = signed(settings, v, o.dtype)
+        if numbers.is_finite(c):
+            total, violation, weight = (
+                total + v * o.weight,
+                violation + c * o.weight,
+                weight + o.weight,
+            )
+        else:
+            bad += 1
+    if is_distributed():
+        sums = torch.tensor([total, violation, weight, bad], dtype=torch.float64)
+        total, violation, weight, bad = _over_ranks(sums).tolist()
+    if not weight:
+        return Mean(0.0, 0.0, False, int(bad))
+    return Mean(total / weight, violation / weight, True, int(bad))
+
+
+def mean_of_numbers(value: float) -> float:
+    """Average one finite number per rank; `nan` if it is not finite on some rank."""
+    if not is_distributed():
+        return value
+    total, count = _over_ranks(torch.tensor([value, 1.0], dtype=torch.float64)).tolist()
+    return total / count
+
+
+def _floats(values: list[Number]) -> list[float]:
+    """Bring all of them to the host in one transfer."""
+    if not any(isinstance(v, Tensor) for v in values):
+        return values  # pyright: ignore[reportReturnType]
+    home = next(v.device for v in values if isinstance(v, Tensor))
+    return torch.stack([_tensor(v, home) for v in values]).double().tolist()
+
+
+def _tensor(value: Number, home: torch.device) -> Tensor:
+    """Move to `home` as it is: not every device knows float64."""
+    if isinstance(value, Tensor):
+        return value.to(home)
+    wide = torch.float32 if home.type == "mps" else torch.float64
+    return torch.tensor(value, dtype=wide, device=home)
+
+
+def _mean_of_vectors(
+    observations: Sequence[Observation], size: torch.Size, settings: Settings
+) -> Mean:
+    """Average entry by entry: those that were observed several times, too."""
+    values = _flat([o.value for o in observations])
+    everywhere = torch.arange(size.numel())
+    index = torch.cat([everywhere if o.row is None else o.row for o in observations])
+    weights = torch.cat([_filled(o.weight, o, size) for o in observations])
+    levels = torch.cat(
+        [_filled(numbers.rounded(settings.alpha, o.dtype), o, size) for o in observations]
+    )
+    c = values - levels if settings.sense == "<=" else levels - values
+    finite, nothing = c.isfinite(), torch.zeros_like(weights)
+    weights = weights.where(finite, nothing)
+    numerators = [each.where(finite, nothing) * weights for each in (values, c)]
+    columns = torch.stack([*numerators, weights, (~finite).double()])
+    sums = torch.zeros(4, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
+    total, violation, weight, bad = (_over_ranks(sums) if is_distributed() else sums).unbind()
+    seen = weight > 0
+    weight = weight.where(seen, torch.ones_like(weight))
+    value, c = (total / weight).reshape(size), (violation / weight).reshape(size)
+    # As a plain truth, it costs nothing further on.
+    return Mean(value, c, True if seen.all() else seen.reshape(size), int(bad.sum()))
+
+
+def _flat(values: list[Number]) -> Tensor:
+    """Put all entries in one row on the host, in one transfer."""
+    rows = [torch.as_tensor(v).reshape(-1) for v in values]
+    home = rows[0].device
+    return torch.cat([row.to(home) for row in rows]).cpu().double()
+
+
+def _filled(number: Number, observation: Observation, size: torch.Size) -> Tensor:
+    """Repeat a number once per entry of the observation."""
+    whole = torch.as_tensor(number, dtype=torch.float64).expand(size).reshape(-1)
+    return whole if observation.row is None else whole[observation.row]
+
+
+def is_distributed() -> bool:
+    """Tell whether there is another rank to agree with."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _over_ranks(sums: Tensor) -> Tensor:
+    """Add up the sums of all ranks, through the device that the backend speaks to."""
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    shared = sums.to(device, torch.float64)
+    dist.all_reduce(shared)
+    return shared.cpu()

@@ -1,0 +1,74 @@
+"""The penalty of a violation: the term an augmented Lagrangian has for one constraint.
+
+Source: SAUL, section 4.1; Rockafellar 1973.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_alm._constraint import numbers
+from torch_alm._constraint.numbers import Number
+from torch_alm._constraint.observations import Observation
+from torch_alm._constraint.settings import beyond
+
+
+def project(multiplier: Number, sense: str) -> Number:
+    """Return [lambda]_+; an equality's multiplier may have any sign."""
+    return multiplier if sense == "==" else numbers.positive(multiplier)
+
+
+class Penalty(NamedTuple):
+    """The penalty at one lambda, as a function of the value."""
+
+    multiplier: Number
+    alpha: Number
+    mu: float
+    sense: str
+
+    def of_entries(self, row: Tensor | None) -> "Penalty":
+        """Select the entries in `row`, or all if it is None."""
+        if row is None:
+            return self
+        multiplier, alpha = (numbers.pick(n, row) for n in (self.multiplier, self.alpha))
+        return Penalty(multiplier, alpha, self.mu, self.sense)
+
+    def at(self, c: Number) -> Number:
+        """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu) per entry; lambda c for mu = 0."""
+        multiplier, mu = self.multiplier, self.mu
+        if isinstance(multiplier, Tensor) and isinstance(c, Tensor):
+            multiplier = _like(multiplier, c)
+        quadratic = multiplier * c + 0.5 * mu * c * c
+        if self.sense == "==" or mu == 0:
+            return quadratic
+        floor = -multiplier * multiplier / (2 * mu)
+        return numbers.choose(multiplier + mu * c > 0, quadratic, floor)
+
+    def of(self, value: Tensor) -> Tensor:
+        """Sum the penalties of a value, which keep its graph."""
+        return torch.as_tensor(self.at(self._violation(value))).sum()
+
+    def tangent(self, value: Tensor, *, weight: Number, now: Observation) -> Tensor:
+        """Sum the penalties of a value as `now` has it, with the gradient weight grad c.
+
+        Which weight is right may be known only from other steps and other ranks.
+        """
+        c = self._violation(value)
+        if isinstance(weight, Tensor):
+            weight = _like(weight, c)
+        there = beyond(self.alpha, self.sense, now.value, now.dtype)
+        return (weight * (c - c.detach()) + _like(self.at(there), c)).sum()
+
+    def _violation(self, value: Tensor) -> Tensor:
+        """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""
+        alpha = numbers.rounded(self.alpha, value.dtype)
+        value = value.to(torch.promote_types(value.dtype, torch.float32))
+        if isinstance(alpha, Tensor):
+            alpha = _like(alpha, value)
+        return value - alpha if self.sense == "<=" else alpha - value
+
+
+def _like(number: Number, c: Tensor) -> Tensor:
+    """Convert to the type and the device of c."""
+    return torch.as_tensor(number, dtype=c.dtype, device=c.device)

@@ -1,0 +1,307 @@
+"""lambda: the weight it gives in a step, what is remembered of it, and what it has seen."""
+
+import copy
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Size
+
+from torch_alm._constraint import numbers
+from torch_alm._constraint.numbers import Mask, Number
+from torch_alm._constraint.observations import Mean
+from torch_alm._constraint.penalty import project
+from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update, is_met
+
+STEPS = 64  # violated steps before the first stretch: a run that short says nothing
+UPDATES = 8  # and multiplier updates
+SHARE = 0.9  # above this share of the last stretch's mean violation, a stretch made no progress
+
+
+class Stateful:
+    """An object all of whose attributes are its state.
+
+    Attributes:
+        PER_ENTRY: those that are one number per multiplier.
+    """
+
+    PER_ENTRY: ClassVar[tuple[str, ...]] = ()
+
+    def state(self) -> dict[str, Any]:
+        """Return everything remembered, sharing no memory."""
+        return {
+            name: value.state() if isinstance(value, Stateful) else numbers.kept(value)
+            for name, value in vars(self).items()
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore `state()`, sharing no memory with it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Stateful):
+                value.load(state[name])
+            else:
+                setattr(self, name, numbers.kept(state[name]))
+
+    def expand(self, size: Size) -> None:
+        """Keep one number per entry."""
+        for name in self.PER_ENTRY:
+            setattr(self, name, numbers.expanded(getattr(self, name), size))
+        for value in vars(self).values():
+            if isinstance(value, Stateful):
+                value.expand(size)
+
+
+class History(Stateful):
+    """The past of a constraint: steps, open gates, skipped measurements, the furthest overshoot."""
+
+    PER_ENTRY = ("met_for", "overshoot", "first")
+
+    def __init__(self) -> None:
+        """Start before the first step."""
+        self.steps = 0
+        self.active_steps = 0
+        self.skipped = 0
+        self.is_blind = False  # the latest step saw nothing finite
+        self.met_for: Number = 0.0  # steps in a row
+        self.overshoot: Number = 0.0
+        self.first: Number = math.nan  # an equality overshoots to the side it did not come from
+
+    def step(self, c: Number, weight: Number, seen: Mask, met: Mask, sense: Sense) -> None:
+        """Count a step with the violation c and the weight that acted."""
+        self.steps += 1
+        self.active_steps += numbers.any_of(weight != 0)
+        self.is_blind = not numbers.any_of(seen)
+        self.met_for = numbers.choose(seen, (self.met_for + 1) * met, self.met_for)
+        beyond = -c
+        if sense == "==":
+            side = numbers.choose(c > 0, 1.0, numbers.choose(c < 0, -1.0, math.nan))
+            self.first = numbers.choose(self.first == self.first, self.first, side)
+            beyond = beyond * self.first
+        self.overshoot = numbers.choose(beyond > self.overshoot, beyond, self.overshoot)
+
+
+class Stall(Stateful):
+    """A watch for constraints out of reach: pressure grows, and the violation does not go.
+
+    It compares two stretches of steps violated to the same side, the second twice as long. The
+    multiplier integrates the violation, so over the second stretch it about doubles. If the mean
+    violation is not a tenth smaller by then, more pressure does not help. Of a vector, the entry
+    counts that has been violated longest.
+    """
+
+    PER_ENTRY = ("run", "side")
+
+    def __init__(self) -> None:
+        """Start with nothing violated."""
+        self.run: Number = 0.0  # steps in a row violated to the same side
+        self.side: Number = 0.0
+        self._restart()
+
+    def _restart(self) -> None:
+        self.end = self.count = self.total = self.mean = 0.0
+        self.is_stalled = False
+
+    def watch(self, excess: Number, every: int) -> None:
+        """Take in one step.
+
+        Args:
+            excess: the violation where it is one that the multiplier is free to push against (for
+                an equality with its sign), 0 elsewhere.
+            every: steps per update of the multiplier.
+        """
+        before = numbers.largest(self.run)
+        self._count(excess)
+        run, first = numbers.largest(self.run), max(STEPS, UPDATES * every)
+        if run <= before and before > 0:
+            self._restart()
+        if self.end == 0:  # where an entry takes over, its first stretch begins there
+            self.end = 2.0 * max(run, first)
+        if run <= first:
+            return
+        self.count += 1
+        self.total += numbers.largest(abs(numbers.choose(self.run >= run, excess, 0.0)))
+        if run >= self.end:
+            self._finish()
+
+    def _count(self, excess: Number) -> None:
+        """Count one more step for entries violated to the side they were, the first for others."""
+        side = numbers.choose(excess > 0, 1.0, numbers.choose(excess < 0, -1.0, 0.0))
+        is_same = (side != 0) & (side == self.side)
+        self.run = numbers.choose(is_same, self.run + 1, abs(side))
+        self.side = side
+
+    def _finish(self) -> None:
+        """Compare the stretch that ends here with the last one, and begin one twice as long."""
+        mean = self.total / self.count
+        self.is_stalled = 0 < SHARE * self.mean < mean
+        self.mean, self.count, self.total = mean, 0.0, 0.0
+        self.end *= 2
+
+
+class Events(NamedTuple):
+    """The things in a step that have to be told.
+
+    Attributes:
+        limiting: the rule whose limit some multiplier has reached.
+        overflowed: whether some multiplier was left as it was, to keep it finite.
+    """
+
+    limiting: Rule | None
+    overflowed: bool
+
+
+class State(Stateful):
+    """All that a constraint remembers: floats, or float64 tensors with one entry per multiplier.
+
+    `multiplier` is lambda and `weight` lambda+ of the latest step; `value` and `violation`, which
+    is filtered, are the latest ones. `filter` and `rules` are their memories, by name.
+    """
+
+    PER_ENTRY = ("multiplier", "weight", "value", "violation")
+
+    def __init__(self) -> None:
+        """Start with no step taken."""
+        self.multiplier: Number = 0.0
+        self.mu = 0.0
+        self.weight: Number = 0.0
+        self.value: Number = math.nan
+        self.violation: Number = math.nan
+        self.filter: list[Any] = []
+        self.rules: list[Any] = []
+        self.history = History()
+        self.stall = Stall()
+
+    def put(self, multiplier: Number) -> None:
+        """Go on from this lambda."""
+        self.multiplier = multiplier
+        if self.history.steps == 0:
+            self.weight = multiplier
+
+    def remember_for(self, settings: Settings) -> None:
+        """Keep the memories of the filter and rules that there are now, and begin those missing."""
+        now = () if settings.filter is None else (settings.filter,)
+        self.filter = _memories(now, self.filter)
+        self.rules = _memories(settings.rules, self.rules)
+
+    @property
+    def is_measured(self) -> bool:
+        """True once anything finite was seen."""
+        return numbers.any_of(self.value == self.value)
+
+    def rate(self, settings: Settings) -> float:
+        """Return mu; 0 while some rule waits."""
+        return 0.0 if self._is_waiting(settings) else self.mu
+
+    def _is_waiting(self, settings: Settings) -> bool:
+        return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
+
+    def limiting(self, settings: Settings) -> Rule | None:
+        """Return the first rule at whose limit some entry is."""
+        for rule in settings.rules:
+            if rule.is_limiting(self.multiplier):
+                return rule
+        return None
+
+    def preview(self, found: Mean, settings: Settings) -> Number:
+        """Return the weight that a step with this mean would give; nothing is remembered."""
+        c, seen, _ = self._filtered(found, settings)
+        return self._weight_of(c, seen, settings)[0]
+
+    def overflows(self, found: Mean, settings: Settings) -> bool:
+        """Tell whether a step with this mean would leave some multiplier as it is, to be finite."""
+        c, seen, _ = self._filtered(found, settings)
+        return _differ(found.seen, self._weight_of(c, seen, settings)[1])
+
+    def _filtered(self, found: Mean, settings: Settings) -> tuple[Number, Mask, list[Any]]:
+        """Return the violation that counts, where there is one, and the filter's memory of it."""
+        seen = numbers.only_finite(found.seen, found.c)
+        if settings.filter is None:
+            return found.c, seen, self.filter
+        ((name, memory),) = self.filter
+        reading = Reading(found.c, seen, settings.sense)
+        c, memory = settings.filter.update(reading, memory)
+        return c, numbers.only_finite(seen, c), [[name, memory]]
+
+    def _weight_of(self, c: Number, seen: Mask, settings: Settings) -> tuple[Number, Mask]:
+        """Return [lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
+        weight = project(self.multiplier + self.rate(settings) * c, settings.sense)
+        acts = numbers.only_finite(seen, weight)
+        return numbers.choose(acts, weight, self.multiplier), acts
+
+    def step(self, found: Mean, settings: Settings) -> Events:
+        """Take one step: the weight, and on every `every`-th the multiplier."""
+        is_waiting, before = self._is_waiting(settings), self.multiplier
+        c, seen, self.filter = self._filtered(found, settings)
+        self.weight, acts = self._weight_of(c, seen, settings)
+        self.value = numbers.choose(seen, found.value, self.value)
+        self.violation = numbers.choose(seen, c, self.violation)
+        met = is_met(settings, self.violation)
+        self.history.step(self.violation, self.weight, seen, met, settings.sense)
+        is_due = not is_waiting and self.history.steps % settings.every == 0
+        if is_due and numbers.any_of(acts):
+            self._update(acts, settings)
+        limiting = self.limiting(settings)
+        is_pushing = self.mu > 0 and limiting is None
+        excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
+        self.stall.watch(excess, settings.every)
+        overflowed = _differ(found.seen, acts)
+        self.history.skipped += overflowed
+        is_new = limiting is not None and not limiting.is_limiting(before)
+        return Events(limiting if is_new else None, overflowed)
+
+    def _update(self, seen: Mask, settings: Settings) -> None:
+        """Set lambda to lambda+, or to what the rules make of it; mu, too."""
+        if not settings.rules:
+            self.multiplier = self.weight
+            return
+        update = Update(
+            stored=self.weight,
+            mu=self.mu,
+            before=self.multiplier,
+            weight=self.weight,
+            violation=self.violation,
+            seen=seen,
+            met_for=self.history.met_for,
+            tolerance=settings.tolerance,
+        )
+        after: list[Any] = []
+        for rule, (name, memory) in zip(settings.rules, self.rules, strict=True):
+            update, memory = rule.update(update, memory)
+            after.append([name, memory])
+        self.multiplier = numbers.choose(seen, update.stored, self.multiplier)
+        self.mu, self.rules = update.mu, after
+
+
+def unwinds(state: State, settings: Settings, total_steps: int) -> bool:
+    """Tell whether the weight comes to 0 if each step left is met by the latest violation's size.
+
+    Entries that were never measured are left out.
+    """
+    state, c = copy.deepcopy(state), state.violation
+    met = Mean(state.value, -abs(c), c == c, 0)
+    left = total_steps - state.history.steps
+    while settings.sense != "==" and numbers.any_of((state.weight != 0) & met.seen):
+        if left <= 0:
+            return False
+        state.step(met, settings)
+        left -= 1
+    return True
+
+
+def _memories(users: Sequence[Filter | Rule], saved: Iterable[Any]) -> list[Any]:
+    """Pair the name of each filter or rule with the memory saved under it, or with a first one."""
+    left, found = list(saved), list[Any]()
+    for user in users:
+        name = type(user).__name__
+        mine = next((each for each in left if each[0] == name), None)
+        if mine is None:
+            mine = [name, user.init()]
+        else:
+            left = [each for each in left if each is not mine]
+        found.append(mine)
+    return found
+
+
+def _differ(one: Mask, other: Mask) -> bool:
+    """Tell whether two truths differ in some entry."""
+    return one is not other and numbers.any_of(one != other)

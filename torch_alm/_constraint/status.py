@@ -1,0 +1,171 @@
+"""The status of a constraint: numbers, residuals, one word, and warnings.
+
+The residuals are those of the conditions of Karush, Kuhn and Tucker.
+"""
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from torch_alm._constraint import numbers
+from torch_alm._constraint.hooks import MOVES, PILE
+from torch_alm._constraint.numbers import Number
+from torch_alm._constraint.observations import Mean
+from torch_alm._constraint.settings import Rule, Settings, is_met_everywhere
+from torch_alm._constraint.state import State
+from torch_alm._optim import gradients
+
+# Worst first: a group is as well as its worst member.
+STATUSES = (
+    "non_finite",
+    "suspected_infeasible",
+    "capped",
+    "violated",
+    "unmeasured",
+    "satisfied",
+    "released",
+)
+
+
+def metrics(state: State, settings: Settings) -> dict[str, Any]:
+    """Return the numbers of `ALMConstraint.metrics`."""
+    history, c, weight = state.history, state.violation, state.weight
+    is_equality = settings.sense == "=="
+    feasibility = abs(c) if is_equality else numbers.positive(c)
+    slack = numbers.choose(-c < weight, -c, weight)  # zero if met without slack or without weight
+    complementarity = 0.0 * c if is_equality else abs(slack)
+    return {
+        "value": numbers.average(state.value),
+        "violation": numbers.average(c),
+        "multiplier": numbers.average(state.multiplier),
+        "weight": numbers.average(weight),
+        "active_share": history.active_steps / max(history.steps, 1),
+        "overshoot": numbers.largest(history.overshoot),
+        "kkt_feasibility": numbers.largest(feasibility),
+        "kkt_complementarity": numbers.largest(complementarity),
+        "mu": state.mu,
+        "skipped": history.skipped,
+        "steps": history.steps,
+        "status": status(state, settings),
+    }
+
+
+def with_stationarity(
+    found: dict[str, Any], gradient: Iterable[Tensor | None] | None
+) -> dict[str, Any]:
+    """Add the norm of the Lagrangian's gradient over all tensors jointly, if that is given."""
+    if gradient is None:
+        return found
+    return {**found, "kkt_stationarity": gradients.norm(gradient).item()}
+
+
+def status(state: State, settings: Settings) -> str:
+    """Return one word for the state after a step."""
+    if state.history.is_blind:
+        return "non_finite"
+    if not state.is_measured:
+        return "unmeasured"
+    if is_met_everywhere(settings, state.violation):
+        return "satisfied" if numbers.any_of(state.weight != 0) else "released"
+    if state.limiting(settings) is not None:
+        return "capped"
+    return "suspected_infeasible" if state.stall.is_stalled else "violated"
+
+
+def warn_not_finite(bad: int, so_far: int) -> None:
+    """Say that measurements were skipped."""
+    _warn(
+        f"ALMConstraint.step: {bad} measurement(s) of this step are not finite; skipped "
+        f"({so_far} so far), the multiplier does not see them. Is the loss unbounded?"
+    )
+
+
+def refuse(found: Mean, state: State, settings: Settings) -> None:
+    """Raise for a step that the policy does not skip."""
+    if found.bad:
+        raise FloatingPointError(
+            f"ALMConstraint.step: {found.bad} measurement(s) of this step are not finite and would "
+            "have made the multiplier so for ever. Is the loss unbounded?"
+        )
+    if state.overflows(found, settings):
+        raise FloatingPointError(
+            f"{_overflow(state, found.c)} and would have stayed so for ever. {_CAUSE}"
+        )
+
+
+def warn_overflowed(state: State, c: Number) -> None:
+    """Say that an update which would have made the multiplier infinite was left out."""
+    _warn(
+        f"{_overflow(state, c)}; the update is left out ({state.history.skipped} so far). {_CAUSE}"
+    )
+
+
+_CAUSE = "Is mu too large, or the measure unbounded?"
+
+
+def _overflow(state: State, c: Number) -> str:
+    return (
+        f"ALMConstraint.step: lambda + mu c is not finite, with lambda up to "
+        f"{numbers.largest(state.multiplier):g}, mu = {state.mu:g} and a violation up to "
+        f"{numbers.largest(abs(c)):g}"
+    )
+
+
+def warn_never_stepped(count: int, owner: str, multiplier: Number) -> None:
+    """Say that measurements pile up while theta moves on, and nobody steps the constraint."""
+    found = (
+        f"{count} measurements wait for a step"
+        if count >= PILE
+        else f"theta has moved on {MOVES} times, and the measurements wait for a step"
+    )
+    if owner:
+        _warn(
+            f"ALMConstraint is attached to {owner}, whose `step()` was never called: {found}. "
+            f"lambda is still {numbers.largest(multiplier):g}. Did you mean the optimizer inside "
+            "it, the one that `second_step()` and the like call, or `constraint.step()` yourself?"
+        )
+        return
+    _warn(
+        f"ALMConstraint: {found}. lambda is still {numbers.largest(multiplier):g}. Did you mean "
+        "`constraint.step()` after each `optimizer.step()`, or `constraint.attach(optimizer)` "
+        "before the loop?"
+    )
+
+
+def warn_never_measured(owner: str, multiplier: Number) -> None:
+    """Say that the attached optimizer steps, with nothing to step the constraint with."""
+    _warn(
+        f"ALMConstraint is attached to {owner}, which has taken {MOVES} steps with nothing "
+        f"measured; lambda is still {numbers.largest(multiplier):g}. Did you mean to call "
+        "`constraint(...)` or `constraint.observe(value)` in the loop?",
+        depth=6,  # below the optimizer's own hook
+    )
+
+
+def warn_limited(rule: Rule, c: Number) -> None:
+    """Say that the stored multiplier has reached its limit."""
+    _warn(
+        f"ALMConstraint.step: the stored multiplier has reached the limit of {rule!r} at a "
+        f"violation of {numbers.largest(c):g} and grows no further. Can the constraint be met, or "
+        "is the limit too low?"
+    )
+
+
+def warn_wound_up(state: State, total_steps: int) -> None:
+    """Say that no step left would bring the multiplier to zero."""
+    c = numbers.largest(abs(state.violation))
+    _warn(
+        f"ALMConstraint.check_unwind: lambda is {numbers.largest(state.multiplier):g}, and in the "
+        f"{max(total_steps - state.history.steps, 0)} steps left of {total_steps}, each met by as "
+        f"much as the violation is now, {c:g}, it would not come to zero with mu = {state.mu:g}: "
+        "the gate would stay open to the end. Did you mean a larger mu, a multiplier that starts "
+        "at 0, or a `Leak`?",
+        depth=4,
+    )
+
+
+def _warn(text: str, depth: int = 5) -> None:
+    """Point at the line of the loop, `depth` calls up: by default through one private method."""
+    warnings.warn(text, stacklevel=depth)

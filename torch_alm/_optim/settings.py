@@ -1,0 +1,50 @@
+"""Numbers as people have them: Python's, NumPy's, tensors of one entry."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def number(value: Any, name: str) -> float:  # noqa: ANN401
+    """Convert one number to a float.
+
+    Raises:
+        TypeError: if it is not one; names the setting and what was found.
+    """
+    try:
+        if not isinstance(value, str):
+            return float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):  # None; several entries
+        pass
+    raise TypeError(f"{name} is {value!r}, where one number belongs. Did you mean a float?")
+
+
+class Setting(Generic[T]):
+    """An attribute that is converted and checked whenever it is set, not only at construction.
+
+    Python finds the value, once it is set, in the instance itself.
+    """
+
+    def __init__(self, checked: Callable[[Any, str], T]) -> None:
+        """Take the function from what is set, and the setting's name, to what is kept."""
+        self._checked = checked
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Learn the name under which errors speak of it."""
+        self._name = name
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type) -> "Setting[T]": ...
+        @overload
+        def __get__(self, instance: object, owner: type) -> T: ...
+        def __get__(self, instance: object | None, owner: type) -> "Setting[T] | T": ...
+
+    def __set__(self, instance: object, value: object) -> None:
+        """Keep it, converted, in the instance."""
+        name = f"{type(instance).__name__}: {self._name}"
+        vars(instance)[self._name] = self._checked(value, name)

@@ -1,0 +1,169 @@
+"""Filters: which violation counts when measurements are noisy.
+
+The multiplier integrates what it is given and is cut off at zero, so that noise pushes it up freely
+and down only as far as zero. A filter stands between the two: `ALMConstraint(..., filter=Mean(8))`.
+One filtered violation feeds the multiplier, the weight and the penalty's gradient alike. One of
+your own is a `Filter` with the two functions `init` and `update`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from torch_alm._constraint import checks, numbers
+from torch_alm._constraint.numbers import Mask, Number
+from torch_alm._constraint.settings import Filter, Reading
+
+__all__ = ["EMA", "Filter", "Mean", "Reading"]
+
+TINY = torch.finfo(torch.float64).tiny
+
+
+@final
+@dataclass(frozen=True)
+class Mean(Filter):
+    """The mean violation of the last steps, cut where it may be noise.
+
+    With W = `window` (of as many steps as there are, at first), k = `deadband` and the sample
+    standard deviation sd, a positive mean c becomes max(c - k sd / sqrt(W), 0); c <= 0 counts in
+    full, so that growth is cut and release is not. For `==` both signs are cut. Entries of a vector
+    have a window each, of the steps that measured them.
+
+    Args:
+        window: how many steps.
+        deadband: how many standard errors; needs a window of 2 or more.
+
+    Raises:
+        ValueError: if `window` is below 1, or `deadband` is negative or has no window.
+
+    Cost: `window` numbers per multiplier.
+
+    Example:
+        >>> from torch_alm import ALMConstraint
+        >>> constraint = ALMConstraint(None, alpha=1.0, mu=0.5, filter=Mean(2))
+        >>> for value in (0.0, 0.5):  # violated by 1 and 0.5
+        ...     constraint.observe(value)
+        ...     _ = constraint.step()
+        >>> constraint.metrics()["violation"]
+        0.75
+    """
+
+    window: int
+    deadband: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Convert and check both."""
+        checks.settle(
+            self,
+            window=checks.count("window", 1),
+            deadband=checks.Limit(
+                numbers.single, _deadband, "at least 0, and needs a window of 2 steps or more"
+            ),
+        )
+
+    def init(self) -> Any:  # noqa: ANN401
+        """Return an empty history: floats, oldest first, or rows with `nan` for none yet."""
+        return []
+
+    def update(self, reading: Reading, memory: Any) -> tuple[Number, Any]:  # noqa: ANN401
+        """Take in one step; entries that it did not see keep the history they had."""
+        c, seen, sense = reading
+        if isinstance(c, Tensor):
+            history = _shifted(memory, c, seen, self.window)
+            return _cut(history, self.deadband, is_equality=sense == "=="), history
+        history = [*memory, c][-self.window :] if seen else memory[-self.window :]
+        return _cut_of_floats(history, self.deadband, is_equality=sense == "=="), history
+
+
+@final
+@dataclass(frozen=True)
+class EMA(Filter):
+    """The exponential mean of the violations, with a memory of about 1 / (1 - decay) steps.
+
+    It is divided by the weights that it holds so far, so that the first steps are not drawn to 0.
+
+    Args:
+        decay: the share of the old mean that is kept per step, in [0, 1).
+
+    Raises:
+        ValueError: if it is outside that range.
+
+    Example:
+        >>> from torch_alm import ALMConstraint
+        >>> constraint = ALMConstraint(None, alpha=1.0, mu=0.5, filter=EMA(0.5))
+        >>> for value in (0.0, 0.75):  # violated by 1 and 0.25
+        ...     constraint.observe(value)
+        ...     _ = constraint.step()
+        >>> constraint.metrics()["violation"]  # (0.25 * 1 + 0.5 * 0.25) / 0.75
+        0.5
+    """
+
+    decay: float
+
+    def __post_init__(self) -> None:
+        """Convert and check it."""
+        checks.settle(
+            self, decay=checks.number("decay", lambda share: 0 <= share < 1, "at least 0, below 1")
+        )
+
+    def init(self) -> Any:  # noqa: ANN401
+        """Return no mean yet, and the sum of its weights."""
+        return [0.0, 0.0]
+
+    def update(self, reading: Reading, memory: Any) -> tuple[Number, Any]:  # noqa: ANN401
+        """Take in one step; entries that it did not see keep the mean they had."""
+        (c, seen, _), (old, mass) = reading, memory
+        mean = numbers.choose(seen, self.decay * old + (1 - self.decay) * c, old)
+        mass = numbers.choose(seen, self.decay * mass + (1 - self.decay), mass)
+        if isinstance(mean, Tensor):
+            return mean / mass, [mean, mass]
+        return mean / mass if mass else math.nan, [mean, mass]
+
+
+def _deadband(given: checks.Given) -> bool:
+    width = given["deadband"]
+    return (
+        isinstance(width, float)
+        and 0 <= width < math.inf
+        and (width == 0.0 or (isinstance(given["window"], int) and given["window"] >= 2))
+    )
+
+
+def _shifted(history: Any, c: Tensor, seen: Mask, window: int) -> Tensor:  # noqa: ANN401
+    """Put `c` at the end of the history, and move on only where `c` was seen."""
+    nothing = torch.full((window, *c.shape), math.nan, dtype=torch.float64)
+    held = torch.cat([nothing, history])[-window:] if len(history) else nothing
+    return torch.where(torch.as_tensor(seen), torch.cat([held[1:], c[None]]), held)
+
+
+def _cut(history: Tensor, deadband: float, *, is_equality: bool) -> Tensor:
+    """Return the mean over dim 0, without what may be noise on the side that is not met."""
+    mean = history.nanmean(0)
+    if not deadband:
+        return mean
+    count = (~history.isnan()).sum(0)
+    deviations = torch.where(history.isnan(), torch.zeros_like(history), history - mean)
+    unit = deviations.abs().amax(0).clamp(min=TINY)  # squares of it would overflow
+    spread = unit * (deviations / unit).square().sum(0).sqrt()
+    noise = deadband * spread / ((count - 1).clamp(min=1) * count).double().sqrt()
+    if is_equality:
+        return mean.sign() * (mean.abs() - noise).clamp(min=0)
+    return torch.maximum(mean - noise, mean.clamp(max=0))
+
+
+def _cut_of_floats(history: Sequence[float], deadband: float, *, is_equality: bool) -> float:
+    """Do the same for one entry."""
+    count = len(history)
+    if not count:
+        return math.nan
+    mean = sum(history) / count
+    if deadband == 0 or (mean <= 0 and not is_equality):
+        return mean
+    unit = max(TINY, *(abs(c - mean) for c in history))
+    spread = unit * math.sqrt(sum(((c - mean) / unit) ** 2 for c in history))
+    noise = deadband * spread / math.sqrt(max(count - 1, 1) * count)
+    return math.copysign(max(abs(mean) - noise, 0.0), mean)
