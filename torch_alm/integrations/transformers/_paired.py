@@ -11,6 +11,8 @@ from transformers import Trainer, TrainerCallback, TrainerState, TrainingArgumen
 
 from torch_alm._constraint import settings
 from torch_alm.constraint import ALMConstraint
+from torch_alm.integrations.transformers._best import NONE_MET, disqualify
+from torch_alm.integrations.transformers._callback import LoggingCallback
 from torch_alm.integrations.transformers._pairs import PairedDataset
 
 SIDES = ("forget", "retain")
@@ -23,6 +25,8 @@ class PairedTrainer(Trainer):
         constraint: over the forget side; its `measure` is called with `(model, batch)`.
     """
 
+    _reporting: type[LoggingCallback] = LoggingCallback
+
     def __init__(self, *args: Any, constraint: ALMConstraint, **kwargs: Any) -> None:
         self.constraint = constraint
         self._evaluated = ""
@@ -32,6 +36,7 @@ class PairedTrainer(Trainer):
         self.model_accepts_loss_kwargs = False
         self.loss_is_scaled_for_ga = False  # so that micro-batches are averaged, since 5
         self.add_callback(_Epochs(self))
+        self._reporting(constraint).add_to(self)
 
     def retain_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         """What is lowered: the loss of the Trainer behind this one."""
@@ -91,28 +96,21 @@ class PairedTrainer(Trainer):
         """As the Trainer; warns if no checkpoint met the constraint and the best was wanted."""
         outcome = super().train(*args, **kwargs)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
-            warnings.warn(
-                f"{type(self).__name__}: no evaluation met the constraint, so there is no best "
-                "checkpoint, and the model has the weights of the last step. Is alpha out of "
-                "reach, or the run too short?",
-                stacklevel=2,
-            )
+            warnings.warn(f"{type(self).__name__}: {NONE_MET}", stacklevel=2)
         return outcome
 
     def _control_logs(self) -> dict[str, float]:
-        """Numbers for TensorBoard and the like; a mean over the steps since the last ones."""
-        found = self.constraint.metrics()
-        logs = {f"constraint/{n}": found[n] for n in ("value", "violation", "multiplier", "weight")}
-        logs["constraint/gate"] = float(found["weight"] != 0)
-        if self._retain_losses:
-            mean: Any = self.accelerator.reduce(torch.stack(self._retain_losses).mean(), "mean")
-            logs["retain_loss"] = mean.item()
-            self._retain_losses.clear()
-        return logs
+        """A mean over the steps since the last log; the callback adds those of the constraint."""
+        if not self._retain_losses:
+            return {}
+        mean: Any = self.accelerator.reduce(torch.stack(self._retain_losses).mean(), "mean")
+        self._retain_losses.clear()
+        return {"retain_loss": mean.item()}
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Whether this evaluation is the best so far of those that meet the constraint."""
-        return self._is_met(metrics) and super()._determine_best_metric(metrics, trial)
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """As the Trainer; an evaluation that does not meet the constraint is never the best."""
+        metrics = super()._evaluate(*args, **kwargs)
+        return metrics if self._is_met(metrics) else disqualify(metrics, self.args)
 
     def _is_met(self, metrics: Mapping[str, float]) -> bool:
         """By the measure of the forget set, where one was evaluated; else by the last step's."""
