@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ class PairedTrainer(Trainer):
         self.constraint = constraint
         self._evaluated = ""
         self._retain_losses: list[Tensor] = []
+        if type(self).forget_objective is PairedTrainer.forget_objective:
+            require_of_a_batch(self, constraint.measure)
         super().__init__(*args, **kwargs)
         # A pair has no `labels` that a Trainer could count: every loss is the mean of its batch.
         self.model_accepts_loss_kwargs = False
@@ -39,9 +42,14 @@ class PairedTrainer(Trainer):
         self._reporting(constraint).add_to(self)
 
     def retain_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-        """What is lowered: the loss of the Trainer behind this one."""
-        loss: Any = super().compute_loss(model, dict(batch))
-        return loss
+        """The loss of the Trainer behind this one, which is lowered."""
+        return self._own_loss(model, batch)
+
+    def _own_loss(self, model: nn.Module, batch: Mapping[str, Any], **kwargs: Any) -> Any:
+        """As a mean over the batch, also where a function of one's own divides by its tokens."""
+        if getattr(self, "compute_loss_func", None) is not None and "labels" in batch:  # since 4.46
+            kwargs["num_items_in_batch"] = (batch["labels"] != -100).sum()
+        return super().compute_loss(model, dict(batch), **kwargs)
 
     def forget_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Any:
         """What the constraint is about: its measure, of the forget batch."""
@@ -67,7 +75,7 @@ class PairedTrainer(Trainer):
         if is_pair(inputs):
             loss = self.retain_objective(model, inputs["retain"])
             return (loss, {}) if return_outputs else loss
-        loss, outputs = super().compute_loss(model, dict(inputs), return_outputs=True)
+        loss, outputs = self._own_loss(model, inputs, return_outputs=True)
         if self._evaluated == "forget":
             loss = value_of(self.forget_objective(model, inputs))
         return (loss, outputs) if return_outputs else loss
@@ -79,7 +87,13 @@ class PairedTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **kwargs: Any,
     ) -> dict[str, float]:
-        """As the Trainer; `eval_forget_loss` is the constraint's measure of the forget set."""
+        """As the Trainer; `eval_forget_loss` is the constraint's measure of the forget set.
+
+        Of a `PairedDataset` all rows of both sides are evaluated.
+        """
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(given, PairedDataset):
+            eval_dataset = given.sides
         outer, self._evaluated = self._evaluated, metric_key_prefix.removeprefix("eval_")
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
@@ -117,6 +131,16 @@ class PairedTrainer(Trainer):
         value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
         c = settings.signed(self.constraint, value)
         return not math.isnan(value) and bool(settings.is_met(self.constraint, c))
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """As the Trainer; the length of a pair (`group_by_length`) is that of its forget row."""
+        given = self.train_dataset if train_dataset is None else train_dataset
+        outer = self.train_dataset
+        self.train_dataset = given.forget if isinstance(given, PairedDataset) else given
+        try:
+            return super()._get_train_sampler()
+        finally:
+            self.train_dataset = outer
 
     def _set_signature_columns_if_needed(self) -> None:
         """Keep `remove_unused_columns=True` from removing both sides of a pair."""
@@ -162,6 +186,25 @@ def require_pair(owner: object, inputs: Mapping[str, Any]) -> None:
             f"{type(owner).__name__}: a training batch has the entries {sorted(inputs)}; without "
             'a "forget" and a "retain" batch nothing would be forgotten. Did you mean '
             "`train_dataset=PairedDataset(...)` and `data_collator=PairedCollator(tokenizer)`?"
+        )
+
+
+def require_of_a_batch(owner: object, measure: Any) -> None:
+    """Raise for a measure that cannot be called with `(model, batch)`."""
+    if measure is None:
+        return
+    names = [*signature(measure).parameters]
+    try:
+        signature(measure).bind(None, None)
+    except TypeError:
+        fits = False
+    else:
+        fits = names[0] != "logits"
+    if not fits:
+        raise ValueError(
+            f"{type(owner).__name__}: the constraint's measure takes {names} and would be called "
+            "with (model, batch), which fails at the first step. Did you mean a function that "
+            "fills in the rest, or to override `forget_objective`?"
         )
 
 
