@@ -7,6 +7,7 @@ import importlib.util
 import os
 import re
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -63,6 +64,10 @@ class Anything(ModuleType):
     """In place of what their module imports and this run does not reach."""
 
     __path__: tuple[str, ...] = ()
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
