@@ -26,6 +26,7 @@ from transformers import (
 from tests.integrations import toy
 from torch_alm.filters import Mean
 from torch_alm.integrations.openunlearning.__main__ import CONFIGS, completed, main
+from torch_alm.integrations.openunlearning._controlled import controlled
 from torch_alm.integrations.openunlearning._trainers import trainers
 from torch_alm.integrations.transformers import StopOnStatus
 from torch_alm.measures import token_nll
@@ -219,8 +220,55 @@ def test_what_a_configuration_leaves_out_is_as_its_file_says(name: str, tmp_path
 
 
 def test_a_measure_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no measure 'nll'\. Did you mean one of answer_nll, "):
+    with pytest.raises(ValueError, match=r"'nll' is no measure of a model and a batch\. Did you"):
         toy.trainer(trainers(Theirs)[0], tmp_path, alpha=1.0, measure="nll")
+
+
+class GradDiff(Theirs):
+    """As OpenUnlearning writes it: of transformers 4.45, with a weight for the forget loss."""
+
+    def __init__(self, *args: Any, gamma: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gamma = gamma
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+        forget, retain = (model(**inputs[side]).loss for side in ("forget", "retain"))
+        return retain - self.gamma * forget
+
+
+def of_their_own(folder: Path, **given: Any) -> Any:
+    rows = {"train_dataset": toy.pairs(12), "args": {"remove_unused_columns": False}}
+    trainer = toy.trainer(controlled(GradDiff), folder, tokenizer=toy.Tokens(), **rows, **given)
+    trainer.train()
+    return trainer
+
+
+def test_their_own_trainer_with_a_weight_that_stays_is_itself(tmp_path: Path) -> None:
+    still = {"alpha": 2.6, "mu": 0.0, "multiplier": 0.5}
+    both = [of_their_own(tmp_path, **given) for given in ({"constraint": still}, {"gamma": 0.5})]
+    found, expected = (toy.values(one.model) for one in both)
+    assert all(torch.equal(found[name], p) for name, p in expected.items())
+    assert both[0].constraint.metrics()["steps"] == both[0].state.global_step == 12
+    assert both[1].constraint is None
+
+
+def test_their_own_trainer_stops_pushing_where_the_constraint_is_met(tmp_path: Path) -> None:
+    trainer = of_their_own(tmp_path, constraint={"alpha": 2.55, "mu": 1.0})
+    lines = [line for line in trainer.state.log_history if "constraint/weight" in line]
+    assert {line["constraint/gate"] for line in lines} == {0.0, 1.0}
+    multiplier = 0.0
+    for line in lines:
+        multiplier = max(multiplier + 2.55 - line["constraint/value"], 0.0)
+        assert line["constraint/weight"] == pytest.approx(multiplier, abs=1e-12)
+
+
+def test_a_method_without_a_weight_and_a_constraint_without_a_threshold_are_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ValueError, match="Theirs: its loss has no weight `gamma` for the forget"):
+        toy.trainer(controlled(Theirs), tmp_path, constraint={"alpha": 1.0})
+    with pytest.raises(ValueError, match=r"GradDiff: the constraint has no alpha, .*constraint\."):
+        toy.trainer(controlled(GradDiff), tmp_path, constraint={"mu": 1.0})
 
 
 def small_model(folder: Path) -> str:
