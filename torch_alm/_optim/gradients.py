@@ -82,7 +82,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Recognise a DTensor without the half second that importing the class costs."""
-    module = sys.modules.get("torch.distributed.tensor")
+    module = sys.modules.get(shards.MODULE)
     return module is not None and isinstance(tensor, module.DTensor)
 
 
