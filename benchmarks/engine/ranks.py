@@ -71,7 +71,7 @@ def first_goes_first() -> Iterator[None]:
 
 
 def share(batch: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """This rank's rows of a batch; a batch with fewer rows than ranks gives some of them twice."""
+    """Take this rank's rows of a batch; one with fewer rows than ranks gives some of them twice."""
     if world() == 1:
         return batch
     rows = len(next(iter(batch.values())))

@@ -1,4 +1,4 @@
-"""Which default a command should have: `torch-alm unlearn` as a user types it, on small models.
+"""Defaults of the command compared: `torch-alm unlearn` as a user types it, on small models.
 
 python benchmarks/studies/command.py goals --data DIR      one method, several goals, three models
 python benchmarks/studies/command.py methods --data DIR    every method, the default goal, one model
@@ -65,7 +65,7 @@ class Pupil:
     wordings: int = 1
 
     def recipe(self) -> Recipe:
-        """How it is taught."""
+        """Choose how a model is taught."""
         schedule = Schedule(60, batch_size=8, lr=2e-3, target=0.99)
         return Recipe("bpe", 1500, self.layers, self.width, 4, schedule)
 

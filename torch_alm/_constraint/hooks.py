@@ -180,7 +180,7 @@ def _was_skipped(optimizer: Optimizer) -> bool:
 
 
 class Waiting:
-    """Watches a parameter, that of the attached optimizer or one that a measurement led to.
+    """A watch on a parameter, that of the attached optimizer or one that a measurement led to.
 
     And the steps of all optimizers in this thread, which may be of SAM, or of a measurement without
     a graph.

@@ -1,4 +1,4 @@
-"""What can only be seen on an accelerator: exactness, waits, memory and time of the optimizers.
+"""Exactness, waits, memory and time of the optimizers on an accelerator.
 
     python -m benchmarks.studies.accelerator [--device cuda|cpu] [--quick]
         [--sections NAME ...] [--output DIR] [--traces DIR]
@@ -93,7 +93,7 @@ def study(
 
 
 def told(line: Line) -> str:
-    """What was seen, or why not."""
+    """Say what was seen, or why nothing was."""
     return numbers(line["seen"]) if line["status"] == "ok" else line["why"]
 
 

@@ -64,7 +64,7 @@ def saul(place: Place, make: Callable[[list[Tensor]], Optimizer]) -> Seen:
 
 
 def alone(place: Place, make: Callable[[list[Tensor]], Optimizer]) -> Seen:
-    """The same bits as the optimizer by itself."""
+    """Compare with the optimizer by itself, bit for bit."""
     wrapped, plain = (problem.network(place, torch.float32) for _ in range(2))
     params = list(wrapped.parameters())
     met = ALMConstraint(None, alpha=-1e9, mu=1.0)

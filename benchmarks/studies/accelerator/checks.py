@@ -20,7 +20,7 @@ class Absent(Exception):
 
 
 class Place(NamedTuple):
-    """Where the study runs.
+    """The device that the study runs on.
 
     Attributes:
         device: what is under test, `cuda` or, to see that the study itself works, `cpu`.
@@ -34,7 +34,7 @@ class Place(NamedTuple):
 
     @property
     def is_cuda(self) -> bool:
-        """Whether this is the real thing."""
+        """Tell whether this is a real card."""
         return self.device.type == "cuda"
 
     def need_cuda(self, what: str) -> None:
@@ -101,7 +101,7 @@ def largest_difference(found: Any, expected: Any) -> float:
 
 
 def check_close(found: Any, expected: Any, atol: float) -> Seen:
-    """How far two lists of tensors are apart, which must be at most `atol`."""
+    """Measure how far two lists of tensors are apart, which must be at most `atol`."""
     difference = largest_difference(found, expected)
     if not difference <= atol:
         raise AssertionError(f"differs by {difference:.3g}, where {atol:.3g} is rounding")
@@ -109,7 +109,7 @@ def check_close(found: Any, expected: Any, atol: float) -> Seen:
 
 
 def check_equal(found: Any, expected: Any, what: str) -> None:
-    """The same bits; NaN equals nothing."""
+    """Compare bit for bit; NaN equals nothing."""
     pairs = zip(found, expected, strict=True)
     wrong = sum(not torch.equal(a, b) for a, b in pairs)
     if wrong:

@@ -111,7 +111,7 @@ def goes(place: Place, dtype: torch.dtype, rounding: Any) -> Seen:
 
 
 def narrow_step(place: Place) -> Seen:
-    """The same bits as by hand, with the point itself taken from `perturbed`."""
+    """Compare with a step by hand, bit for bit, with the point itself taken from `perturbed`."""
     mine, its = (problem.network(place, torch.bfloat16) for _ in range(2))
     loss, again = (problem.losses(net, place, 0, torch.bfloat16)[0] for net in (mine, its))
     points: list[list[Tensor]] = []

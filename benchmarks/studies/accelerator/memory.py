@@ -121,7 +121,7 @@ def host_peak(memory: Memory, method: Any, both: tuple[Any, Any]) -> int:
 
 
 def batch(place: Place, tokens: tuple[int, int]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The same one for both sides."""
+    """Make one batch for both sides."""
     names = ("input_ids", "attention_mask", "labels")
     found = {name: torch.ones(tokens, dtype=torch.long, device=place.device) for name in names}
     return found, found

@@ -36,7 +36,7 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def summary(lines: list[Line]) -> str:
-    """How many are what."""
+    """Count the lines of each kind."""
     counts = [sum(line["status"] == status for line in lines) for status in STATUSES]
     return ", ".join(f"{n} {status}" for n, status in zip(counts, STATUSES, strict=True)) + "."
 

@@ -57,7 +57,7 @@ class Words(nn.Module):
 
 
 def sparse(place: Place, clip: float | None = None) -> Seen:
-    """The same theta and lambda+ as with dense ones."""
+    """Compare theta and lambda+ with those of dense gradients."""
     nets = [Words(place, is_sparse=flag) for flag in (True, False)]
     found = [run(net, net.losses, clip) for net in nets]
     check(found[0][1] and max(found[0][1]) > 0, "the gate never opened")

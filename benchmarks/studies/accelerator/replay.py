@@ -42,7 +42,7 @@ def drawn(place: Place, home: torch.device, *, replay: bool, steps: int = 2) -> 
 
 
 def masks(place: Place, on_host: bool) -> Seen:
-    """The same within a step, others in the next; without the replay all of them differ."""
+    """Compare masks: equal within a step, others in the next, all different without the replay."""
     home = torch.device("cpu") if on_host else place.device
     one, two, three, four = drawn(place, home, replay=True)
     check(torch.equal(one, two) and torch.equal(three, four), "the passes drew other masks")

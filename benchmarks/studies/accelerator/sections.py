@@ -24,7 +24,7 @@ MODULES = {"random": "replay", "time": "timing"}
 
 
 def lines(name: str, place: Place) -> Iterator[Line]:
-    """What came of each check; a section that cannot be loaded is one line."""
+    """Run the checks of a section; one that cannot be loaded is one line."""
     try:
         module = importlib.import_module(f"{__package__}.{MODULES.get(name, name)}")
         found = module.checks(place)

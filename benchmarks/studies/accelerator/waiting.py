@@ -28,7 +28,7 @@ INDEXING = (aten.index, aten.index_put, aten.index_put_)
 
 
 class Waits(TorchDispatchMode):
-    """Calls inside that would wait for a device that is not the host, by name."""
+    """A count, by name, of calls that would wait for a device that is not the host."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Waits(TorchDispatchMode):
 
 
 def waits(name: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether a call cannot return before the device has come to it."""
+    """Tell whether a call cannot return before the device has come to it."""
     if name is aten._local_scalar_dense or name in SHAPED_BY_DATA:
         return is_away(args[0])
     if name is aten._to_copy:
@@ -60,14 +60,14 @@ def waits(name: Any, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def crosses(to: Any, source: Any) -> bool:
-    """Whether tensors, or some of a list, are copied between the host and a device."""
+    """Tell whether tensors, or some of a list, are copied between the host and a device."""
     if isinstance(to, Tensor):
         return is_away(to) != is_away(source)
     return any(map(crosses, to, source))
 
 
 def is_away(tensor: Any) -> bool:
-    """Whether this is on a device that the host would have to wait for."""
+    """Tell whether this is on a device that the host would have to wait for."""
     return isinstance(tensor, Tensor) and tensor.device.type not in ("cpu", "meta")
 
 
@@ -114,7 +114,7 @@ def stand_in() -> Iterator[list[str]]:
 
 @contextmanager
 def warned() -> Iterator[list[str]]:
-    """What CUDA itself says about synchronising calls inside: the lines that made them."""
+    """Collect what CUDA itself says about synchronising calls inside: the lines that made them."""
     found: list[str] = []
     earlier = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
@@ -130,7 +130,7 @@ def warned() -> Iterator[list[str]]:
 
 @contextmanager
 def profiled() -> Iterator[list[str]]:
-    """What the profiler saw wait inside, but for its own wait at the end."""
+    """Collect what the profiler saw wait inside, but for its own wait at the end."""
     found: list[str] = []
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:

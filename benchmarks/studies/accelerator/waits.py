@@ -50,13 +50,13 @@ class World:
         self.handle = torch.zeros((), requires_grad=True)
 
     def loss(self) -> Tensor:
-        """What can be differentiated."""
+        """Compute a loss that can be differentiated."""
         if not self.is_real:
             return self.handle * 1.0
         return torch.stack([p.float().square().sum() for p in self.params]).sum()
 
     def forget(self) -> tuple[Tensor, Tensor]:
-        """Likewise, with a value that lies on the device."""
+        """Compute a loss with a value that lies on the device."""
         return self.loss(), self.value
 
     def backward(self, loss: Tensor) -> None:
@@ -103,7 +103,7 @@ def penalised(world: World) -> Callable[[], None]:
 
 
 def visit(world: World, **settings: Any) -> Callable[[], None]:
-    """There and back."""
+    """Perturb theta and bring it back."""
 
     def run() -> None:
         for p in world.params:
@@ -175,7 +175,7 @@ def on_device(place: Place, kind: Kind, counter: Callable[[], Any]) -> Seen:
 
 
 def counted(_: Place, kind: Kind) -> Seen:
-    """The same on a device that is not there."""
+    """Count on a device that is not there."""
     with stand_in() as found, quiet():
         world = World(torch.device("cuda"), torch.float32, is_real=False)
         step = kind.make(world)
@@ -187,7 +187,7 @@ def counted(_: Place, kind: Kind) -> Seen:
 
 
 def of_a_measure(place: Place) -> Seen:
-    """Which tokens are labelled is known to the device alone, and shapes what follows."""
+    """Count the waits of `token_nll`: the device alone knows which tokens are labelled."""
     place.need_cuda("what a measure waits for")
     logits = torch.zeros(2, 6, 9, device=place.device)
     labels = torch.zeros(2, 6, device=place.device, dtype=torch.long)

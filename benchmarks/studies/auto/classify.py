@@ -50,7 +50,7 @@ class Fairness(Problem):
 
 
 class FairnessBatches(Fairness):
-    """The same from batches of 100: one-sided, as the size of a noisy number is biased."""
+    """Fairness from batches of 100: one-sided, as the size of a noisy number is biased."""
 
     batch = 100
 
@@ -83,7 +83,7 @@ class Recall(Problem):
 
 
 class RecallBatches(Recall):
-    """The same from batches of 100, about fifteen of them of the rare class."""
+    """Recall from batches of 100, about fifteen of them of the rare class."""
 
     batch = 100
 

@@ -27,7 +27,7 @@ def fixed(every: int = 1) -> Ways:
 
 
 def peers() -> Ways:
-    """As installed; humancompatible-train where it can be imported."""
+    """Find the libraries to compare with: cooper, and humancompatible-train if it is installed."""
     found: Ways = {f"cooper {rate:g}": (Cooper(rate), 1) for rate in (1.0, 0.01)}
     if importlib.util.find_spec("humancompatible") is not None:
         for penalty in (0.0, 1.0):

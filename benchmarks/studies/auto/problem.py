@@ -15,7 +15,7 @@ Data = tuple[Tensor, ...]
 
 
 class Problem:
-    """What a subclass states: `start`, `data`, `objective`, `measure`, `sense`, `alpha`.
+    """A problem; a subclass states `start`, `data`, `objective`, `measure`, `sense`, `alpha`.
 
     Attributes:
         start: the first theta, shape (n,).
@@ -48,7 +48,7 @@ class Problem:
         raise NotImplementedError
 
     def draw(self, generator: Generator) -> Data:
-        """What one step sees."""
+        """Draw the data of one step."""
         if not self.batch:
             return self.data
         rows = torch.randint(len(self.data[0]), (self.batch,), generator=generator)
@@ -77,7 +77,7 @@ class Problem:
         return point
 
     def to(self, dtype: torch.dtype) -> Problem:
-        """The same problem in another precision."""
+        """Convert the problem to another precision."""
         other = copy.copy(self)
         other.start = self.start.to(dtype)
         other.data = tuple(x.to(dtype) if x.is_floating_point() else x for x in self.data)

@@ -32,7 +32,7 @@ TINY = 1e-150  # its square is a number, too
 
 
 class Step(NamedTuple):
-    """What moves one parameter.
+    """The optimizer's step for one parameter.
 
     Attributes:
         rate: lr, over 1 - momentum for plain descent, whose steps add up to that much.
@@ -132,7 +132,7 @@ class AutoRate:
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether a is needed in this step: early in each, later in every 20th."""
+        """Tell whether a is needed in this step: early in each, later in every 20th."""
         return self.count < self.EARLY or self.count % self.EVERY == 0
 
     @property

@@ -10,7 +10,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
 
 
 class Setting(NamedTuple):
-    """How theta is stepped. Plain descent takes its rate from the problem, in its units."""
+    """An optimizer's settings. Plain descent takes its rate from the problem, in its units."""
 
     make: Callable[[Tensor, float], Optimizer]
     rate: float

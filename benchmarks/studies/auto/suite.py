@@ -1,4 +1,4 @@
-"""Which problems: the half on which constants may be chosen, and the half that only reports.
+"""The problems: the half on which constants may be chosen, and the half that only reports.
 
 The halves were named before the first run of either.
 """

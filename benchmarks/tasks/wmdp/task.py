@@ -130,7 +130,7 @@ class Wmdp(LanguageBenchmark):
 
     @property
     def scorer(self) -> str:
-        """Who asks the questions."""
+        """The scorer: this package's own, or lm-eval."""
         if self.given.scorer != "auto":
             return self.given.scorer
         return "lm-eval" if self.given.model and harness.is_installed() else "own"

@@ -18,7 +18,7 @@ def trainers(base: type[Trainer]) -> list[type[Trainer]]:
 
 
 class FromConfig(Trainer):
-    """Makes the constraint, and hands the tokenizer over by the name that transformers knows."""
+    """A mixin that makes the constraint and hands the tokenizer over by its present name."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ def from_settings(owner: str, settings: Mapping[str, Any]) -> ALMConstraint:
 
 
 def is_of_a_batch(measure: Any) -> bool:
-    """Whether a model and a batch are all that it needs."""
+    """Tell whether a model and a batch are all that it needs."""
     parameters = signature(measure).parameters.values()
     return [p.name for p in parameters if p.default is Parameter.empty] == ["model", "batch"]
 

@@ -12,7 +12,7 @@ NONE_MET = (
 
 
 def disqualify(metrics: Mapping[str, float], args: TrainingArguments) -> dict[str, float]:
-    """These metrics with the one that chooses the best checkpoint infinitely bad."""
+    """Make the metric that chooses the best checkpoint infinitely bad."""
     name = args.metric_for_best_model
     if name is None:
         return dict(metrics)

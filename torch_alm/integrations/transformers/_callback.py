@@ -18,7 +18,7 @@ MET = ("released", "satisfied")
 
 
 class LoggingCallback(TrainerCallback):
-    """Adds what a constraint does to the logs of a training loss."""
+    """A callback that adds what a constraint does to the logs of a training loss."""
 
     def __init__(
         self, constraint: ALMConstraint | ConstraintGroup, name: str = "constraint"

@@ -15,7 +15,7 @@ class ObjectiveTrainer(Trainer):
     _parts = 1
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As the Trainer; gradients are then reduced in every micro-batch."""
+        """Prepare as the Trainer does; gradients are then reduced in every micro-batch."""
         super().create_accelerator_and_postprocess()
         if self.is_deepspeed_enabled:
             raise ValueError(
@@ -29,7 +29,7 @@ class ObjectiveTrainer(Trainer):
         self._parts = self.args.gradient_accumulation_steps
 
     def get_train_dataloader(self) -> Any:
-        """As the Trainer; refuses an uneven epoch where nobody counts the micro-batches."""
+        """Load as the Trainer; refuse an uneven epoch where nobody counts the micro-batches."""
         loader: Any = super().get_train_dataloader()
         counts = "get_batch_samples" in dir(Trainer)  # since 4.46
         if not counts and len(loader) % self.args.gradient_accumulation_steps:
@@ -42,7 +42,7 @@ class ObjectiveTrainer(Trainer):
         return loader
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer, counting the micro-batches of the step; an epoch's last has fewer."""
+        """Count the micro-batches of the step; an epoch's last has fewer."""
         batches, items = super().get_batch_samples(*args, **kwargs)
         self._parts = max(len(batches), 1)
         return batches, items

@@ -1,4 +1,4 @@
-"""What all trainers with a constraint share: pairs, evaluations, logs, and which is the best."""
+"""The base of trainers with a constraint: pairs, evaluations, logs, the best checkpoint."""
 
 import math
 import warnings
@@ -46,13 +46,13 @@ class PairedTrainer(Trainer):
         return self._own_loss(model, batch)
 
     def _own_loss(self, model: nn.Module, batch: Mapping[str, Any], **kwargs: Any) -> Any:
-        """As a mean over the batch, also where a function of one's own divides by its tokens."""
+        """Take the mean over the batch, also where a function of one's own divides otherwise."""
         if getattr(self, "compute_loss_func", None) is not None and "labels" in batch:  # since 4.46
             kwargs["num_items_in_batch"] = (batch["labels"] != -100).sum()
         return super().compute_loss(model, dict(batch), **kwargs)
 
     def forget_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Any:
-        """What the constraint is about: its measure, of the forget batch."""
+        """Evaluate the constraint's measure of the forget batch."""
         if self.constraint.measure is None:
             raise TypeError(
                 f"{type(self).__name__}: the constraint has no measure, so nothing says what the "
@@ -87,7 +87,7 @@ class PairedTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **kwargs: Any,
     ) -> dict[str, float]:
-        """As the Trainer; `eval_forget_loss` is the constraint's measure of the forget set.
+        """Evaluate; `eval_forget_loss` is the constraint's measure of the forget set.
 
         Of a `PairedDataset` all rows of both sides are evaluated.
         """
@@ -101,13 +101,13 @@ class PairedTrainer(Trainer):
             self._evaluated = outer
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As the Trainer; beside a training loss, what the constraint does."""
+        """Log, beside a training loss, what the constraint does."""
         if "loss" in logs:
             logs.update(self._control_logs())
         super().log(logs, *args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer; warns if no checkpoint met the constraint and the best was wanted."""
+        """Train; warn if no checkpoint met the constraint and the best was wanted."""
         outcome = super().train(*args, **kwargs)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
             warnings.warn(f"{type(self).__name__}: {NONE_MET}", stacklevel=2)
@@ -122,7 +122,7 @@ class PairedTrainer(Trainer):
         return {"retain_loss": mean.item()}
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """As the Trainer; an evaluation that does not meet the constraint is never the best."""
+        """Evaluate; a checkpoint that does not meet the constraint is never the best."""
         metrics = super()._evaluate(*args, **kwargs)
         return metrics if self._is_met(metrics) else disqualify(metrics, self.args)
 
@@ -133,7 +133,7 @@ class PairedTrainer(Trainer):
         return not math.isnan(value) and bool(settings.is_met(self.constraint, c))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """As the Trainer; the length of a pair (`group_by_length`) is that of its forget row."""
+        """Sample; the length of a pair (`group_by_length`) is that of its forget row."""
         given = self.train_dataset if train_dataset is None else train_dataset
         outer = self.train_dataset
         self.train_dataset = given.forget if isinstance(given, PairedDataset) else given
@@ -149,14 +149,14 @@ class PairedTrainer(Trainer):
         self._signature_columns = [*columns, *(side for side in SIDES if side not in columns)]
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Those of both sides of a pair, for one forward and one backward pass each."""
+        """Count the operations of both sides of a pair, one forward and one backward pass each."""
         if not is_pair(inputs):
             return super().floating_point_ops(inputs)
         return sum(Trainer.floating_point_ops(self, inputs[side]) for side in SIDES)
 
 
 class _Epochs(TrainerCallback):
-    """Announces epochs to the pairs.
+    """A callback that announces epochs to the pairs.
 
     accelerate does that for data sets, too, but neither with several ranks nor after a resume in
     the middle of an epoch.
@@ -175,7 +175,7 @@ class _Epochs(TrainerCallback):
 
 
 def is_pair(inputs: Mapping[str, Any]) -> bool:
-    """Whether this is a batch to forget with one to keep."""
+    """Tell whether this is a batch to forget with one to keep."""
     return all(side in inputs for side in SIDES)
 
 

@@ -70,7 +70,7 @@ class PairedDataset(Dataset[Pair]):
 
 
 class PairedCollator:
-    """Pads pairs into `{"forget": batch, "retain": batch}`, and single rows into one batch.
+    """A collator of pairs: `{"forget": batch, "retain": batch}`; single rows become one batch.
 
     Batches are padded on the right: `input_ids`, `attention_mask`, `labels` (-100), each (B, T).
     Other columns pass: one number per token is padded (with 0), a number is stacked. Rows with
@@ -127,7 +127,7 @@ def stacked(name: str, rows: Sequence[Any], longest: int) -> Tensor:
 
 
 def is_per_token(value: Any, length: int) -> bool:
-    """Whether it is a list of numbers, or a tensor, as long as the row."""
+    """Tell whether it is a list of numbers, or a tensor, as long as the row."""
     return isinstance(value, Sized) and not isinstance(value, str) and len(value) == length
 
 

@@ -65,7 +65,7 @@ class SAMTrainer(ObjectiveTrainer):
         return self._optimizer.backward(objective, weight=share) * share
 
     def _is_normalised(self, num_items_in_batch: Any) -> bool:
-        """Whether the loss is divided by the items of all the step's micro-batches already."""
+        """Tell whether the loss is divided by the items of all the step's micro-batches already."""
         told = getattr(self, "loss_is_scaled_for_ga", None)  # since transformers 5
         by_model = num_items_in_batch is not None and self.model_accepts_loss_kwargs
         by_function = getattr(self, "compute_loss_func", None) is not None  # since 4.46

@@ -76,7 +76,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         super().__init__(*args, constraint=constraint, **kwargs)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """As the Trainer; clipping then reaches both sides."""
+        """Prepare as the Trainer does; clipping then reaches both sides."""
         super().create_accelerator_and_postprocess()
         _refuse_engine(self)
         self.accelerator.clip_grad_norm_ = self._clip

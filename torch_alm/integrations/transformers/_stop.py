@@ -20,7 +20,7 @@ def stop_in_a_row(
 
 
 class StopOnStatus(TrainerCallback):
-    """Ends the training once a constraint has a status: by default, once it is released.
+    """A callback that ends the training once a constraint has a status, by default `released`.
 
     Released means met, with a multiplier of 0: nothing pushes any more, and a longer run would only
     train the retain side. One batch may meet a constraint by luck; ask for several steps in a row,
@@ -55,7 +55,7 @@ class StopOnStatus(TrainerCallback):
 
 
 class StopOnMetric(TrainerCallback):
-    """Ends the training once a logged number has left its bounds, such as an evaluation's.
+    """A callback that ends the training once a logged number has left its bounds.
 
     Args:
         metric: as it is logged: `"eval_retain_loss"`, `"retain_loss"`, `"constraint/value"`.
