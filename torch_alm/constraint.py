@@ -6,7 +6,7 @@ Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algor
 import math
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
-from typing import Any, SupportsIndex, final
+from typing import Any, Literal, SupportsIndex, final
 
 import torch
 from torch import Tensor
@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from torch_alm._constraint import checks, numbers, status
 from torch_alm._constraint.base import ConstraintBase
 from torch_alm._constraint.checks import Index
-from torch_alm._constraint.hooks import Attachment, Waiting
-from torch_alm._constraint.numbers import Numeric
+from torch_alm._constraint.hooks import Attachment, Calls, Waiting
+from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Observation, mean
 from torch_alm._constraint.penalty import Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
@@ -90,7 +90,7 @@ class ALMConstraint(ConstraintBase):
         self,
         measure: Callable[..., Tensor] | None,
         alpha: Numeric,
-        mu: Numeric,
+        mu: Numeric | Literal["auto"],
         *,
         sense: Sense = ">=",
         multiplier: Numeric = 0.0,
@@ -123,11 +123,19 @@ class ALMConstraint(ConstraintBase):
             )
         value = self._shaped(self.measure(*args, **kwargs))
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
-        penalty = self._tangent(value, now)
+        penalty, weight = self._tangent(value, now)
         self._observe(now, value)
-        if numbers.is_finite(now.value):
-            return penalty
-        return torch.zeros((), device=value.device, requires_grad=True)
+        if not numbers.is_finite(now.value):
+            return torch.zeros((), device=value.device, requires_grad=True)
+        if isinstance(weight, float) and self._wants_gradient:
+            self._probe.watch(penalty, value if self.sense == "<=" else -value, weight)
+        return penalty
+
+    @property
+    def _wants_gradient(self) -> bool:
+        """Whether mu is to be found, in this step and pass, from the violation's own gradient."""
+        auto = self._state.auto
+        return auto is not None and auto.wants_gradient and not is_first_pass(self._home)
 
     def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu), summed; observe nothing.
@@ -145,7 +153,8 @@ class ALMConstraint(ConstraintBase):
         """
         value, row = self._placed(value, index)
         if self.filter is not None:
-            return self._tangent(value, Observation(numbers.host(value), 1.0, row, value.dtype))
+            now = Observation(numbers.host(value), 1.0, row, value.dtype)
+            return self._tangent(value, now)[0]
         return self._penalty.of_entries(row).of(value)
 
     @property
@@ -154,12 +163,15 @@ class ALMConstraint(ConstraintBase):
         return Penalty(state.multiplier, self.alpha, state.rate(self), self.sense)
 
     @eager
-    def _tangent(self, value: Tensor, now: Observation) -> Tensor:
-        """Give the penalty the gradient of the weight that all steps and ranks together say."""
+    def _tangent(self, value: Tensor, now: Observation) -> tuple[Tensor, Number]:
+        """Give the penalty the gradient of the weight that all steps and ranks together say.
+
+        And that weight.
+        """
         before = [] if self.filter is None else list(self._observed)
         weight = self._state.preview(mean([*before, now], self._shape, self), self)
-        at_rows = self._penalty.of_entries(now.row)
-        return at_rows.tangent(value, weight=numbers.pick(weight, now.row), now=now)
+        at_rows, here = self._penalty.of_entries(now.row), numbers.pick(weight, now.row)
+        return at_rows.tangent(value, weight=here, now=now), here
 
     def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
         """Take in a value: several per step are averaged by weight. No gradient is needed.
@@ -248,20 +260,23 @@ class ALMConstraint(ConstraintBase):
         except BaseException as error:
             undo()
             if not isinstance(error, KeyboardInterrupt):
-                self._observed.drop()  # or the next step would fail as well
+                self.discard()  # or the next step would fail as well
             raise
         return self.weight
 
     def _update(self) -> None:
         self._home, self._waiting.is_over = get_ident(), True
         state, found = self._state, self._observed.mean(self._shape, self)
-        self._observed.drop()
+        response = self._probe.found
+        if self._wants_gradient and numbers.any_of(found.seen) and not self._probe.has_seen:
+            checks.refuse_values()
+        self.discard()
         if self.nonfinite == "raise":
             status.refuse(found, state, self)
         if found.bad:
             state.history.skipped += found.bad
             status.warn_not_finite(found.bad, state.history.skipped)
-        events = state.step(found, self)
+        events = state.step(found, self, response)
         if events.limiting is not None:
             status.warn_limited(events.limiting, state.violation)
         if events.overflowed:
@@ -312,7 +327,12 @@ class ALMConstraint(ConstraintBase):
         Cost: two hooks on one parameter; with a GradScaler over a fused optimizer, one
         synchronisation per step.
         """
-        return Attachment(optimizer, self._observed, self._waiting, self.step, self._idle)
+        calls = Calls(self._probe.follow, self._prepare, self.step, self._idle, self.discard)
+        return Attachment(optimizer, self._observed, self._waiting, calls)
+
+    def _prepare(self, optimizer: Optimizer) -> None:
+        if self._wants_gradient:
+            self._probe.read(optimizer)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return the state in plain numbers.

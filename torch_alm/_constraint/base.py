@@ -1,7 +1,7 @@
 """What every constraint has: settings, a state, and the shape of both; no measuring."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch_alm._constraint import checks, numbers
 from torch_alm._constraint.checks import Index
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Observations
+from torch_alm._constraint.probe import Probe
 from torch_alm._constraint.settings import Settings
 from torch_alm._constraint.state import State
 
@@ -18,16 +19,20 @@ class ConstraintBase(Settings):
     """Settings that may be assigned at any time, and a state that is saved and loaded."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._state, self._observed = State(), Observations()
+        self._state, self._observed, self._probe = State(), Observations(), Probe()
         self._shape = torch.Size()
         self._settle(given)
 
     def _settle(self, given: Mapping[str, Any]) -> None:
         new, state = checks.converted(given, checks.LIMITS), self._state
-        together = {**vars(self), "mu": state.mu, "multiplier": state.multiplier, **new}
+        mu = state.mu if state.auto is None else "auto"
+        together = {**vars(self), "mu": mu, "multiplier": state.multiplier, **new}
         checks.check("ALMConstraint", together, checks.LIMITS, checks.ORDER)
         size = checks.joint(self._shape, new, is_open=self._is_open_to_shapes)
-        state.mu = new.pop("mu", state.mu)
+        if together["mu"] == "auto":
+            checks.check_auto(together, size)
+        if "mu" in new:
+            state.follow(new.pop("mu"))
         if "multiplier" in new:
             state.put(new.pop("multiplier"))
         vars(self).update(new)
@@ -37,11 +42,14 @@ class ConstraintBase(Settings):
 
     @property
     def mu(self) -> float:
-        """The step size there is: as given, unless a rule has raised it. It may be assigned."""
+        """The step size there is: as given, unless a rule has raised it. It may be assigned.
+
+        With `"auto"` the one found so far: 0 before the first gradient of the constraint.
+        """
         return self._state.mu
 
     @mu.setter
-    def mu(self, value: Numeric) -> None:
+    def mu(self, value: Numeric | Literal["auto"]) -> None:
         self._settle({"mu": value})
 
     @property
@@ -91,7 +99,7 @@ class ConstraintBase(Settings):
         self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
         self._state.remember_for(self)
-        self._observed.drop()
+        self.discard()
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what `load_state_dict` would raise, and load nothing."""
@@ -118,6 +126,8 @@ class ConstraintBase(Settings):
 
     def _take_shape(self, size: torch.Size) -> None:
         """Keep one multiplier per entry."""
+        if self._state.auto is not None:
+            checks.check_auto(vars(self), size)
         self._shape = size
         self._state.expand(size)
         if isinstance(self.alpha, Tensor):
@@ -130,6 +140,8 @@ class ConstraintBase(Settings):
             keep: how many of the first measurements (see `observed`) stay.
         """
         self._observed.drop(keep)
+        if not keep:
+            self._probe.begin()
 
     def _check_observed(self, verb: str) -> None:
         if not self._observed:
