@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 
 from torch_alm import SAM, ALMConstraint, ConstraintGroup
 
@@ -21,7 +21,6 @@ MAKERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
     "sgd": lambda p: SGD(p, lr=0.05),
     "momentum": lambda p: SGD(p, lr=0.02, momentum=0.9),
     "adam": lambda p: Adam(p, lr=0.02),
-    "adamw": lambda p: AdamW(p, lr=0.02),
     "rmsprop": lambda p: RMSprop(p, lr=0.003),
     "adagrad": lambda p: Adagrad(p, lr=0.3),
     "sam": lambda p: SAM(Adam(p, lr=0.02), rho=0.0),
@@ -74,16 +73,14 @@ def test_it_ends_at_the_optimum(make: str) -> None:
         eye = torch.eye(5, dtype=WIDE)
         expected = torch.linalg.solve(loop.x.T @ loop.x / 8 + ridge * eye, loop.x.T @ loop.y / 8)
         low, high = (ridge, high) if expected.square().sum() > alpha else (low, ridge)
-    loop.run(700)
+    loop.run(900)
     assert abs(loop.size().item() - alpha) < 0.01 * alpha
     assert (loop.theta - expected).norm() < 0.02 * expected.norm()
 
 
-@pytest.mark.parametrize(
-    ("sense", "alpha", "sign"), [(">=", 30.0, 1), ("==", 30.0, 1), ("==", 0.5, -1)]
-)
+@pytest.mark.parametrize(("sense", "alpha", "sign"), [(">=", 30.0, 1), ("==", 0.5, -1)])
 def test_it_is_met_from_the_side_it_is_broken_on(sense: str, alpha: float, sign: int) -> None:
-    loop = Loop("adam", sense, alpha).run(800)  # the free solution lies between
+    loop = Loop("adam", sense, alpha).run(1200)  # the free solution lies between
     assert loop.size().item() == pytest.approx(alpha, rel=0.02)
     assert loop.constraint.multiplier * sign > 0
 
@@ -128,7 +125,7 @@ def test_a_copy_goes_on_once_it_is_attached(clone: Any, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("make", ["sgd", "adam"])
 @pytest.mark.parametrize("is_mean", [True, False])
 def test_micro_batches_are_one_step(make: str, is_mean: bool) -> None:
-    """Whoever adds up instead takes steps that much longer, or has an objective that much larger."""
+    """Whoever adds up instead of averaging has a loss that much larger."""
     whole, parts = Loop(make), Loop(make)
     for _ in range(70):
         whole.optimizer.zero_grad()
@@ -207,29 +204,30 @@ def test_sam_is_read_at_the_perturbed_point() -> None:
     assert found["price"] == pytest.approx(3 / (2 * 1.5), rel=1e-12)
 
 
-def test_members_of_a_group_find_their_own() -> None:
+def test_members_of_a_group_find_their_own_whatever_their_units() -> None:
     theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
-    optimizer = Adam([theta], lr=0.01)
+    optimizer = SGD([theta], lr=0.1)
     group = ConstraintGroup(
         {
-            "far": ALMConstraint(lambda: 1e3 * theta[0], 1e3, "auto"),
-            "near": ALMConstraint(lambda: theta[1], 0.2, "auto"),
+            "far": ALMConstraint(lambda: 2.0**10 * theta[0], 2.0**10, "auto"),
+            "near": ALMConstraint(lambda: theta[1], 1.0, "auto"),
         }
     )
     group.attach(optimizer)
-    for _ in range(800):
+    for _ in range(300):
         optimizer.zero_grad()
         (theta.square().sum() + group()).backward()
         optimizer.step()
-    assert theta.tolist() == pytest.approx([1.0, 0.2], rel=0.01)
-    assert group["far"].multiplier == pytest.approx(2e-3, rel=0.03)
-    assert group["near"].multiplier == pytest.approx(0.4, rel=0.03)
+        assert theta[0] == theta[1]
+    assert theta[0] > 0.1
+    assert group["far"].multiplier == group["near"].multiplier / 2**10 > 0
+    assert group["far"].mu == group["near"].mu / 2**20
 
 
 def test_a_constraint_out_of_reach_does_not_run_to_infinity() -> None:
     theta = torch.zeros(1, dtype=WIDE, requires_grad=True)
     optimizer = SGD([theta], lr=0.1)
-    constraint = ALMConstraint(lambda: torch.sigmoid(theta).sum(), 2.0, "auto")
+    constraint = ALMConstraint(lambda: torch.sigmoid(theta).sum(), 20.0, "auto")
     constraint.attach(optimizer)
     seen = []
     for _ in range(900):
@@ -238,7 +236,7 @@ def test_a_constraint_out_of_reach_does_not_run_to_infinity() -> None:
         optimizer.step()
         seen.append(constraint.multiplier)
     assert constraint.metrics()["status"] == "suspected_infeasible"
-    assert seen[-1] == seen[600] > 0 and theta.isfinite().all()
+    assert seen[-1] == seen[700] > 0 and theta.isfinite().all()
 
 
 def test_values_alone_are_refused() -> None:

@@ -20,7 +20,6 @@ from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Observation, mean
 from torch_alm._constraint.penalty import Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
-from torch_alm._constraint.state import unwinds
 from torch_alm._guards import eager, is_first_pass, is_running, remember
 
 
@@ -102,7 +101,6 @@ class ALMConstraint(ConstraintBase):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in checks.LIMITS}
         self.measure, self._waiting = measure, Waiting()
-        self._home = get_ident()  # the thread whose passes count
         super().__init__(given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -130,12 +128,6 @@ class ALMConstraint(ConstraintBase):
         if isinstance(weight, float) and self._wants_gradient:
             self._probe.watch(penalty, value if self.sense == "<=" else -value, weight)
         return penalty
-
-    @property
-    def _wants_gradient(self) -> bool:
-        """Whether mu is to be found, in this step and pass, from the violation's own gradient."""
-        auto = self._state.auto
-        return auto is not None and auto.wants_gradient and not is_first_pass(self._home)
 
     def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu), summed; observe nothing.
@@ -282,27 +274,6 @@ class ALMConstraint(ConstraintBase):
         if events.overflowed:
             status.warn_overflowed(state, found.c)
 
-    def check_unwind(self, total_steps: SupportsIndex) -> bool:
-        """Tell whether the gate could still close in a run of this length; warn if it could not.
-
-        The multiplier has to give back what it took up. The steps that are left are gone through
-        as if each were met by |c|, c the latest violation, with the cadence, filter and rules there
-        are. An equality has no gate to close.
-
-        Args:
-            total_steps: the length of the run, from its first step.
-
-        Warns:
-            UserWarning: with the numbers, if it could not.
-
-        Cost: that of the steps that are left, on the host; ask once, after the first step.
-        """
-        total = numbers.whole(total_steps)
-        if unwinds(self._state, self, total):
-            return True
-        status.warn_wound_up(self._state, total)
-        return False
-
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
 
@@ -329,10 +300,6 @@ class ALMConstraint(ConstraintBase):
         """
         calls = Calls(self._probe.follow, self._prepare, self.step, self._idle, self.discard)
         return Attachment(optimizer, self._observed, self._waiting, calls)
-
-    def _prepare(self, optimizer: Optimizer) -> None:
-        if self._wants_gradient:
-            self._probe.read(optimizer)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return the state in plain numbers.

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm import _guards as guards
+from torch_alm._constraint.between import Begun, wants_gradient
 from torch_alm._guards import Call, eager, held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.blend import Blend
@@ -210,7 +211,8 @@ class DualOptimizer(Sides):
         """Take the forget side's gradient and loss; the constraint observes its value."""
         # A forward without a backward must do no harm, as it does to shards that stay gathered.
         may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
-        decides = self._gate.is_decided and self.constraint is not None and may_skip
+        decides = self._gate.is_decided and may_skip and not wants_gradient(self.constraint)
+        decides = decides and self.constraint is not None
         wanted = partial(self._decide, weight) if decides else None
         g_f, seen = self._side(
             self.forget, params, register, objective, weight, pair=True, wanted=wanted
@@ -315,7 +317,9 @@ class DualOptimizer(Sides):
         has_run, self._forget_register = self._forget_register is not None, None
         self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
         if has_run:
-            weight = self._gate.commit(self.constraint)
+            begun = Begun(self.retain, self.forget, register, self._forget_sign)
+            aimed = begun.foretell(self.constraint if self._gate.measures else None, self.scale)
+            weight = aimed(self._gate.commit(self.constraint))
         else:
             self._warn_no_backward()
         inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)

@@ -1,18 +1,21 @@
 """What every constraint has: settings, a state, and the shape of both; no measuring."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from threading import get_ident
+from typing import Any, Literal, SupportsIndex
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from torch_alm._constraint import checks, numbers
+from torch_alm._constraint import checks, numbers, status
 from torch_alm._constraint.checks import Index
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Observations
 from torch_alm._constraint.probe import Probe
 from torch_alm._constraint.settings import Settings
-from torch_alm._constraint.state import State
+from torch_alm._constraint.state import State, unwinds
+from torch_alm._guards import is_first_pass
 
 
 class ConstraintBase(Settings):
@@ -21,6 +24,7 @@ class ConstraintBase(Settings):
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._state, self._observed, self._probe = State(), Observations(), Probe()
         self._shape = torch.Size()
+        self._home = get_ident()  # the thread whose passes count
         self._settle(given)
 
     def _settle(self, given: Mapping[str, Any]) -> None:
@@ -142,6 +146,45 @@ class ConstraintBase(Settings):
         self._observed.drop(keep)
         if not keep:
             self._probe.begin()
+
+    @property
+    def _wants_gradient(self) -> bool:
+        """Whether mu is to be found, in this step and pass, from the violation's own gradient."""
+        auto = self._state.auto
+        return auto is not None and auto.wants_gradient and not is_first_pass(self._home)
+
+    def _prepare(self, optimizer: Optimizer) -> None:
+        if self._wants_gradient:
+            self._probe.read(optimizer)
+
+    def _coming_violation(self) -> float:
+        """Return this step's c, of one number and before it is stepped."""
+        return float(self._observed.mean(self._shape, self).c)
+
+    def _coming_weight(self) -> float:
+        """Return this step's weight, of one number and before it is stepped."""
+        return float(self._state.preview(self._observed.mean(self._shape, self), self))
+
+    def check_unwind(self, total_steps: SupportsIndex) -> bool:
+        """Tell whether the gate could still close in a run of this length; warn if it could not.
+
+        The multiplier has to give back what it took up. The steps that are left are gone through
+        as if each were met by |c|, c the latest violation, with the cadence, filter and rules there
+        are. An equality has no gate to close.
+
+        Args:
+            total_steps: the length of the run, from its first step.
+
+        Warns:
+            UserWarning: with the numbers, if it could not.
+
+        Cost: that of the steps that are left, on the host; ask once, after the first step.
+        """
+        total = numbers.whole(total_steps)
+        if unwinds(self._state, self, total):
+            return True
+        status.warn_wound_up(self._state, total)
+        return False
 
     def _check_observed(self, verb: str) -> None:
         if not self._observed:

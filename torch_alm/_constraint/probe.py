@@ -8,7 +8,7 @@ next to `.grad` as it is stepped on.
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -78,7 +78,7 @@ class Probe:
         if not (params and c.requires_grad and penalty.requires_grad):
             return
         a = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
-        found = {p: g.detach() for p, g in zip(params, a, strict=True) if g is not None}
+        found = {p: g.detach() for p, g in _pairs(params, a)}
         penalty.register_hook(lambda share: self._arrived(float(share), found, weight))
 
     def _parameters(self) -> Sequence[Tensor]:
@@ -89,12 +89,7 @@ class Probe:
         """
         optimizer = None if self._optimizer is None else self._optimizer()
         params = [] if optimizer is None else [p for p in parameters(optimizer) if p.requires_grad]
-        if any(map(is_sharded, params)):
-            raise TypeError(
-                "ALMConstraint: mu='auto' found sharded parameters (FSDP2 or tensor parallel), of "
-                "which autograd would return gradients that are not reduced over ranks; mu would "
-                "be wrong. Did you mean a number for mu, or DDP?"
-            )
+        refuse_shards(params)
         return params
 
     def _arrived(self, share: float, a: dict[Tensor, Tensor], weight: float) -> None:
@@ -117,8 +112,12 @@ class Probe:
         acting = {p: g * kept for p, g in self._acting.items()}
         lent = vars(optimizer).get("grad_scale")  # by a GradScaler that leaves it to the optimizer
         seen = pulls(optimizer, a, acting, 1.0 if lent is None else float(lent))
-        self.found = response(seen) if seen else None
-        self.has_seen = self.has_seen or self.found is not None
+        if seen:
+            self.take(response(seen))
+
+    def take(self, found: Response) -> None:
+        """Keep what the coming step says, until it is taken."""
+        self.found, self.has_seen = found, True
 
     def _kept(self) -> float:
         """Tell what clipping or a loss scale has multiplied `.grad` by since the backward pass."""
@@ -146,6 +145,23 @@ class Probe:
             none = torch.zeros_like(_glimpse(leaf))
             self._left = _summed(none if self._left is None else self._left) / ranks
         return True
+
+
+def refuse_shards(params: Iterable[Tensor]) -> None:
+    """Raise `TypeError` for parameters of which each rank has a part."""
+    if any(map(is_sharded, params)):
+        raise TypeError(
+            "ALMConstraint: mu='auto' found sharded parameters (FSDP2 or tensor parallel); it "
+            "would have read one rank's part of gradients and steps, and mu would be wrong. Did "
+            "you mean a number for mu, or DDP?"
+        )
+
+
+def _pairs(
+    params: Sequence[Tensor], gradients: Sequence[Tensor | None]
+) -> list[tuple[Tensor, Tensor]]:
+    """Leave out the parameters that there is no gradient for."""
+    return [(p, g) for p, g in zip(params, gradients, strict=True) if g is not None]
 
 
 def _glimpse(tensor: Tensor) -> Tensor:

@@ -93,6 +93,84 @@ def pulls(
     return found
 
 
+class Sides(NamedTuple):
+    """The steps of two optimizers over one theta, as far as their states foretell them.
+
+    Attributes:
+        gain: -<a, D_f>, what the forget step takes off c.
+        drift: <a, D_r>, what the retain step adds to it.
+        forget: |D_f|.
+        retain: |D_r|.
+    """
+
+    gain: float
+    drift: float
+    forget: float
+    retain: float
+
+    @property
+    def response(self) -> Response:
+        """G and rho where the weight multiplies the finished forget step."""
+        return Response(self.gain, self.forget, self.retain, self.retain)
+
+    def aimed(self, c: float, weight: float) -> float:
+        """Return the weight, or less where less brings c to 0 in this step."""
+        return min(weight, max((c + self.drift) / max(self.gain, TINY), 0.0))
+
+
+def sides(
+    retain: Optimizer, forget: Optimizer, r: Mapping[Tensor, Tensor], a: Mapping[Tensor, Tensor]
+) -> Sides:
+    """Foretell both steps, to first order and without their momentum's past.
+
+    Args:
+        retain: the retain side.
+        forget: the forget side.
+        r: the retain gradient.
+        a: grad c, which the forget side descends.
+
+    Cost: one device synchronisation.
+    """
+    here, there = _held(retain), _held(forget)
+    parts: list[Tensor] = []
+    for p in {**a, **r}:
+        slope = wide(a.get(p, torch.zeros_like(r.get(p, p))))
+        d_f = _down(slope, *there[p])
+        d_r = _down(wide(r[p]), *here[p]) if p in r else torch.zeros_like(d_f)
+        products = ((slope, d_f), (slope, d_r), (d_f, d_f), (d_r, d_r))
+        parts.append(torch.stack([(x * y).sum() for x, y in products]))
+    gain, drift, forgets, retains = (float(x) for x in _summed(parts))
+    return Sides(gain, -drift, forgets**0.5, retains**0.5)
+
+
+def one_weight(
+    forget: Optimizer, r: Mapping[Tensor, Tensor], a: Mapping[Tensor, Tensor], weight: float
+) -> Response:
+    """G and rho where the weight multiplies the forget side's gradient."""
+    there = _held(forget)
+    found: list[Pull] = []
+    for p, slope in a.items():
+        at = wide(slope)
+        rest = wide(r[p]) if p in r else torch.zeros_like(at)
+        found.append(Pull(at, rest + weight * at, rest, _step(weight * at, *there[p])))
+    return response(found)
+
+
+def _held(optimizer: Optimizer) -> dict[Tensor, tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Find each parameter's group and state."""
+    return {
+        p: (group, optimizer.state.get(p, {}))
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+
+
+def _down(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Tensor:
+    """Compute what the step of this gradient takes off the parameter."""
+    rate, root, eps = _step(g, group, state)
+    return rate * g if root is None else rate * g / (root + eps + TINY)
+
+
 def _step(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Step:
     """An adaptive optimizer that has not stepped yet, or whose v is unknown, is taken for a sign.
 
