@@ -44,7 +44,9 @@ class ALMConstraint(ConstraintBase):
         measure: a function of whatever you call the constraint with, returning F; `None` if you
             only `observe`.
         alpha: the threshold, in the units of the measure; a tensor for a vector measure.
-        mu: step size of the multiplier and weight of the penalty, at least 0.
+        mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
+            finds it from the optimizer's response. That takes `attach` and `constraint(...)` in the
+            loss (or a `DualOptimizer`), one number, and no `every`, `filter` or `rules`.
         sense: which side of alpha is satisfied.
         multiplier: lambda at the start, at least 0 unless `==`; a tensor for a vector measure.
         every: the multiplier takes the weight's value on every `every`-th step only; between them
@@ -60,6 +62,7 @@ class ALMConstraint(ConstraintBase):
 
     Raises:
         ValueError: if a setting makes no sense; it is named, with what it may be.
+        TypeError: with `mu="auto"` and sharded parameters, when they are met.
 
     Attributes:
         alpha: the threshold on the host. All settings may be assigned later, and take numbers of
@@ -71,7 +74,9 @@ class ALMConstraint(ConstraintBase):
 
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
-    call and step it equally often, and all of them have the same multiplier).
+    call and step it equally often, and all of them have the same multiplier). With `mu="auto"` also
+    a backward pass through the measure, two or three copies of the gradients it has and four
+    synchronisations in each of the first 60 steps and every 20th later one.
 
     Source: SAUL, section 4.1; Hestenes 1969, Powell 1969, Rockafellar 1973.
 
@@ -239,7 +244,8 @@ class ALMConstraint(ConstraintBase):
         none of it was finite, or lambda + mu c would not be, the multiplier stays, as the weight.
 
         Raises:
-            RuntimeError: if nothing was observed since the last step.
+            RuntimeError: if nothing was observed since the last step; with `mu="auto"`, if only
+                values were.
             FloatingPointError: with `nonfinite="raise"`, for a measurement that is not finite, or
                 an update that would not be; with "skip" there is a warning.
 
@@ -316,8 +322,9 @@ class ALMConstraint(ConstraintBase):
         - "satisfied": met, and still pushed;
         - "capped": not met, and a stored multiplier is at the limit of a rule;
         - "suspected_infeasible": not met, and the pressure has grown for at least 256 steps (32
-          updates) while the violation has not: out of reach, or the steps are too small;
-        - "violated": not met.
+          updates) while the violation has not: mu too small to tell, out of reach, or the steps are
+          too small. With `mu="auto"` lambda waits meanwhile;
+        - "violated": not met. A violation within a millionth of alpha is none here: it is rounding.
 
         Args:
             gradient: that of the Lagrangian: what `.grad` holds after `(objective +
