@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm import _guards as guards
-from torch_alm._constraint.between import Begun, wants_gradient
+from torch_alm._constraint.between import Begun, needs_gradient
 from torch_alm._guards import Call, eager, held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.blend import Blend
@@ -210,8 +210,7 @@ class DualOptimizer(Sides):
         """Take the forget side's gradient and loss; the constraint observes its value."""
         # A forward without a backward must do no harm, as it does to shards that stay gathered.
         may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
-        decides = self._gate.is_decided and self.constraint is not None and may_skip
-        decides = decides and not wants_gradient(self.constraint)
+        decides = self._gate.is_decided and may_skip and not needs_gradient(self.constraint)
         wanted = partial(self._decide, weight) if decides else None
         given = (params, register, objective, weight)
         g_f, seen = self._side(self.forget, *given, pair=True, wanted=wanted)
@@ -316,8 +315,8 @@ class DualOptimizer(Sides):
         self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
         if has_run:
             begun = Begun(self.retain, self.forget, register, self._forget_sign)
-            aimed = begun.foretell(self.constraint, self.scale)
-            weight = aimed(self._gate.commit(self.constraint))
+            aim = begun.foretell(self.constraint, self.scale)
+            weight = aim(self._gate.commit(self.constraint))
         else:
             self._warn_no_backward()
         inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)

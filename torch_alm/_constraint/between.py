@@ -16,9 +16,9 @@ from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
 
 
-def wants_gradient(constraint: ConstraintBase | None) -> bool:
-    """Tell whether this step's forget gradient is needed even if the gate stays closed."""
-    return constraint is not None and constraint._wants_gradient
+def needs_gradient(constraint: ConstraintBase | None) -> bool:
+    """Tell whether this step's forget gradient is needed, whatever its weight will be."""
+    return constraint is None or constraint._wants_gradient
 
 
 class Begun(NamedTuple):
