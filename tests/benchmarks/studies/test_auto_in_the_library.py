@@ -8,14 +8,13 @@ from torch import Tensor
 
 from benchmarks.studies.auto.choose import Portfolio
 from benchmarks.studies.auto.classify import Recall
-from benchmarks.studies.auto.fit import Ball
 from benchmarks.studies.auto.policies import MaximumEntropy
 from benchmarks.studies.auto.problem import Problem, seeded
 from benchmarks.studies.auto.rule import AutoRate, response, steps, sums
 from benchmarks.studies.auto.settings import SETTINGS
 from torch_alm import ALMConstraint, ConstraintGroup
 
-LENGTH = 150
+LENGTH = 130
 
 
 def by_the_study(problem: Problem, setting: str) -> list[Tensor]:
@@ -61,8 +60,8 @@ def by_the_library(problem: Problem, setting: str) -> list[Tensor]:
     return seen
 
 
-@pytest.mark.parametrize("setting", ["sgd", "momentum", "adam", "adamw", "rmsprop"])
-@pytest.mark.parametrize("kind", [Ball, MaximumEntropy, Recall, Portfolio])
+@pytest.mark.parametrize("setting", ["momentum", "adamw", "rmsprop"])
+@pytest.mark.parametrize("kind", [MaximumEntropy, Recall, Portfolio])
 def test_both_take_theta_the_same_way(kind: Any, setting: str) -> None:
     problem = kind()
     found, expected = by_the_library(problem, setting), by_the_study(problem, setting)
