@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.optim import SGD
 
 from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm._constraint.numbers import rounded
 from torch_alm.filters import EMA, Mean
 
 thorough = settings(max_examples=30, derandomize=True, deadline=None)
@@ -47,6 +48,13 @@ def test_what_equals_alpha_in_its_own_type_is_no_violation(
         for penalty in penalties:
             assert penalty.item() == 0.0
             assert not torch.autograd.grad(penalty, leaf)[0].any()
+
+
+@settings(max_examples=500, derandomize=True, deadline=None)
+@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(TYPES))
+def test_a_threshold_is_rounded_as_torch_rounds(value: float, dtype: torch.dtype) -> None:
+    expected = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+    assert rounded(value, dtype) == (expected if math.isfinite(expected) else value)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float16, lambda v: np.array(v, np.float32)])

@@ -1,4 +1,4 @@
-"""Forgetting enough, and no more than necessary: constraints with a price for PyTorch.
+"""Forgetting enough, and no more than necessary: constraints on losses for PyTorch.
 
 `ALMConstraint` says *at least this much, and no more*; `SAM` and `ReverseSAM` take gradients at the
 worst or the most forgiving nearby point; `DualOptimizer` keeps two optimizer states over one set of

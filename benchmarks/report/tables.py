@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks import methods
 from benchmarks.report.results import Row
@@ -16,6 +16,8 @@ REFERENCE_LABELS = {
 }
 """The lines that methods are compared with: two models, and the control."""
 MISSING = "–"
+AT_FLOOR = "≤"
+FLOOR_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Column:
         percent: Whether a share is shown in percent.
         nearest: The value that the best ones are closest to, where neither higher nor lower is.
         optional: Whether a table leaves the column out when no run has the number.
+        floor: Name of the smallest value that the number can have in a row; a value at it is shown
+            as a bound.
     """
 
     key: str
@@ -41,6 +45,12 @@ class Column:
     percent: bool = False
     nearest: float | None = None
     optional: bool = False
+    floor: str | None = None
+
+    def is_at_floor(self, row: Row) -> bool:
+        """Tell whether the number could not have come out smaller."""
+        value, least = row.get(self.key), row.get(self.floor or "")
+        return value is not None and least is not None and value <= least + FLOOR_ROUNDING
 
     @property
     def arrow(self) -> str:
@@ -58,18 +68,21 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and standard deviation over seeds; None where a number is missing or needs two seeds."""
+    """Mean and standard deviation over seeds; None where a number is missing or needs two seeds.
+
+    With a value at the smallest possible one among them, the mean is a bound.
+    """
 
     mean: float | None
     deviation: float | None = None
+    is_bound: bool = False
 
     def text(self, digits: int) -> str:
-        """`0.57`, or `0.57 ± 0.01` over several seeds."""
+        """`0.57`, or `0.57 ± 0.01` over several seeds; `≤-22.7` for a bound."""
         if self.mean is None:
             return MISSING
-        if self.deviation is None:
-            return f"{self.mean:.{digits}f}"
-        return f"{self.mean:.{digits}f} ± {self.deviation:.{digits}f}"
+        text = f"{AT_FLOOR if self.is_bound else ''}{self.mean:.{digits}f}"
+        return text if self.deviation is None else f"{text} ± {self.deviation:.{digits}f}"
 
 
 @dataclass(frozen=True)
@@ -110,10 +123,13 @@ def lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
     present = {row["method"] for row in rows}
     order = [key for key in (*REFERENCE_LABELS, *methods.names("any")) if key in present]
     runs = {key: [row for row in rows if row["method"] == key] for key in order}
-    return [
-        Line(key, tuple(cell([row.get(c.key) for row in found], c) for c in columns))
-        for key, found in runs.items()
-    ]
+    return [Line(key, tuple(cell_of(found, c) for c in columns)) for key, found in runs.items()]
+
+
+def cell_of(rows: Sequence[Row], column: Column) -> Cell:
+    """The cell of a method's runs, which knows whether its mean is a bound."""
+    found = cell([row.get(column.key) for row in rows], column)
+    return replace(found, is_bound=any(map(column.is_at_floor, rows)))
 
 
 def cell(values: Iterable[float | None], column: Column) -> Cell:
@@ -128,7 +144,9 @@ def cell(values: Iterable[float | None], column: Column) -> Cell:
 
 def without_deviations(table: Sequence[Line]) -> list[Line]:
     """The means alone, for a terminal, which is narrow."""
-    return [Line(line.method, tuple(Cell(c.mean) for c in line.cells)) for line in table]
+    return [
+        Line(line.method, tuple(replace(c, deviation=None) for c in line.cells)) for line in table
+    ]
 
 
 def text_table(table: Sequence[Line], columns: Sequence[Column]) -> str:

@@ -26,7 +26,7 @@ from benchmarks.engine.runner import Plan, begin, hidden, unfinished, unlearn
 from benchmarks.report import tables
 from benchmarks.report.results import Row
 from benchmarks.report.results import replace as write
-from benchmarks.tasks.tofu.batches import encode, encode_all
+from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.layout import LAYOUT
 from benchmarks.tasks.tofu.metrics import rouge_l_recall
 from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
@@ -73,14 +73,14 @@ class Attacker:
 
 def attacked(benchmark: Tofu, model: nn.Module, attacker: Attacker) -> dict[str, Any]:
     """Numbers without an attack and after each, and those of the retain set without one."""
-    tokenizer, forget = benchmark.tokenizer, encode_all(benchmark.tokenizer, benchmark.data.forget)
+    tokenizer, forget = benchmark.tokenizer, benchmark.encoded(benchmark.data.forget)
     reworded = [
-        encode(tokenizer, e.paraphrased_question, e.answer)
+        encode(tokenizer, e.paraphrased_question, e.answer, convention=benchmark.given.convention)
         for e in benchmark.data.forget_eval
         if e.paraphrased_question
     ]
     found: dict[str, Any] = {}
-    retain = encode_all(tokenizer, benchmark.data.retain)
+    retain = benchmark.encoded(benchmark.data.retain)
     rows = (tokenizer, forget, retain)
     for name, each in attacker.attack(model, *rows, paraphrased=reworded):
         before = numbers(tokenizer, each.asked, each.before)

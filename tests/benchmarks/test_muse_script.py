@@ -71,7 +71,10 @@ def test_the_original_knows_and_the_retrained_model_does_not(
     assert original["verbmem_f"] > retrained["verbmem_f"] + 20
     assert original["privleak"] == -100.0
     assert retrained["privleak"] == 0.0
-    assert 0.1 < retrained["retrained_auc"] == retrained["min_k_auc"] < 0.9
+    assert 0.1 < retrained["retrained_membership_auc"] == retrained["membership_auc"] < 0.9
+    assert original["membership_auc"] == 1.0
+    assert original["perplexity_f"] < 0.5 * original["perplexity_unseen"]
+    assert retrained["perplexity_f"] > 0.5 * retrained["perplexity_unseen"]
 
 
 def test_text_is_forgotten_and_utility_kept(numbers: dict[str, dict[str, Any]]) -> None:
@@ -151,7 +154,7 @@ def test_a_named_model_is_measured_with_the_published_constant(
     assert muse.main([*where, *short]) == 0
     rows = ResultsFolder(tmp_path).rows()
     assert [row["method"] for row in rows] == ["original", "saul"]
-    assert rows[0]["retrained_auc"] == 0.5393
+    assert rows[0]["retrained_membership_auc"] == 1 - 0.5393
     assert rows[0]["privleak"] == -100.0
     settings = json.loads((tmp_path / "settings.json").read_text())
     assert (settings["preset"], settings["split"], settings["block"]) == ("paper", "books", 128)

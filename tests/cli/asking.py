@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -9,20 +10,32 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 Rows = Sequence[Mapping[str, str]]
 
 
-def answers(folder: Path, rows: Rows) -> list[str]:
-    """What the saved model says greedily to each question, in the words it was trained with."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+def heard(model: Any, tokenizer: Any, rows: Rows) -> list[str]:
+    """What a model says greedily to each question, in the words it was trained with."""
     told: list[str] = []
     for row in rows:
         ids = tokenizer(f"Question: {row['question']}\nAnswer:", return_tensors="pt").input_ids
         with torch.no_grad():
-            found = model.generate(ids, do_sample=False, max_new_tokens=12, pad_token_id=0)
+            found = model.generate(
+                input_ids=ids, do_sample=False, max_new_tokens=12, pad_token_id=0
+            )
         told.append(tokenizer.decode(found[0, ids.shape[1] :], skip_special_tokens=True))
     return told
 
 
-def said(folder: Path, rows: Rows) -> int:
-    """How many answers are within what the model says."""
-    pairs = zip(rows, answers(folder, rows), strict=True)
+def spoken(model: Any, tokenizer: Any, rows: Rows) -> int:
+    """How many answers are within what a model says."""
+    pairs = zip(rows, heard(model, tokenizer, rows), strict=True)
     return sum(f" {row['answer']} " in f" {' '.join(told.split())} " for row, told in pairs)
+
+
+def said(folder: Path, rows: Rows) -> int:
+    """How many answers are within what a saved model says."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    return spoken(model, AutoTokenizer.from_pretrained(folder), rows)
+
+
+def answers(folder: Path, rows: Rows) -> list[str]:
+    """What a saved model says to each question."""
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    return heard(model, AutoTokenizer.from_pretrained(folder), rows)

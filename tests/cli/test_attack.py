@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.cli.conftest import FORGET, RETAIN, Command, report, write
+from torch_alm.cli.returning import examples, verdict_of
 from torch_alm.cli.windows import windows
 from torch_alm.language import encode
 
@@ -22,7 +23,7 @@ def test_every_attack_has_numbers_before_and_after(
     (found,) = report(tmp_path / "out")["attacks"]
     assert [row["name"] for row in found["rows"]] == NAMES
     told = capsys.readouterr().out.splitlines()
-    assert told[0].startswith("No paraphrases: neither --paraphrases nor")
+    assert any(line.startswith("No paraphrases: neither --paraphrases nor") for line in told)
     assert [line for line in told if line.startswith("model: ")] == [f"model: {n}" for n in NAMES]
     assert told[-1].endswith("report.json.")
     assert report(tmp_path / "out")["title"] == f"Attacks on {folder.name}"
@@ -34,7 +35,13 @@ def test_every_attack_has_numbers_before_and_after(
     # the model knows the answers: rounding to 255 levels does not make it forget them
     assert rows["int8"]["before"]["exact_match"] == rows["int8"]["after"]["exact_match"] == 1
     assert rows["int8"]["before"]["loss"] != rows["int8"]["after"]["loss"]
-    assert rows["int8"]["answers"] == [row["answer"] for row in FORGET]
+    assert [row["answer"] for row in rows["int8"]["answers"]] == [row["answer"] for row in FORGET]
+    assert rows["int8"]["answers"][0] == {
+        "where": f"{tmp_path / 'forget.jsonl'}, line 1", "prompt": FORGET[0]["question"],
+        "reference": FORGET[0]["answer"], "earlier": FORGET[0]["answer"],
+        "answer": FORGET[0]["answer"], "loss": rows["int8"]["answers"][0]["loss"],
+        "rouge": 1.0, "verbatim": True, "said": True,
+    }  # fmt: skip
     attackers = [rows[name]["attacker"] for name in (*NAMES[:2], NAMES[-1])]
     assert [a.pop("final loss", 0) > 0 for a in attackers] == [True, True, False]
     assert attackers == [{"examples": 2}, {"examples": 2}, {"share": 0.25}]
@@ -78,28 +85,88 @@ def test_what_the_attacker_has_is_what_was_asked_for(
     assert {name: seen[name] for name in expected} == expected
 
 
-def test_rows_that_are_asked_are_the_first_and_of_the_length_that_was_asked_for(
-    command: Command, tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+def test_all_rows_are_asked_and_those_that_are_left_out_are_told(
+    command: Command, tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     seen: list[tuple[Any, ...]] = []
 
     def noted(model: Any, tokenizer: Any, forget: Any, retain: Any, has: Any, **more: Any) -> Any:
-        seen.append((forget, retain, more["paraphrased"], more["max_new_tokens"]))
+        seen.append((forget, retain, more["paraphrased"]))
         return iter(())
 
     monkeypatch.setattr("torch_alm.language.attack", noted)
     reworded = [{**row, "paraphrased_question": f"{row['answer']} Where ?"} for row in FORGET[1:]]
-    paths = {"forget": write(tmp_path / "f.jsonl", [FORGET[0], *reworded])}
-    assert command("attack", "--rows", 2, "--max-length", 14, **paths) == 0
+    many = [FORGET[0], *reworded] * 40  # more than the 200 retain rows that evaluate measures
+    paths = {"forget": write(tmp_path / "f.jsonl", many)}
+    assert command("attack", "--max-length", 14, **paths) == 0
+    assert "left out" not in capsys.readouterr().out
     other = write(tmp_path / "p.jsonl", FORGET[2:])
     words = ("--rows", 2, "--max-length", 14, "--paraphrases", other)
     assert command("attack", *words, output="b", **paths) == 0
+    told = f"{2 * len(many) - 2} of {2 * len(many)} forget rows were left out, by --rows 2."
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert told in report(tmp_path / "b")["notes"]
+    plain = [{name: row[name] for name in ("question", "answer")} for row in many]
     first, other, kept = ([part for row in rows for part in windows(encode(tokenizer, **row), 14)]
-                          for rows in (FORGET, FORGET[2:], RETAIN))  # fmt: skip
-    questions = [(row["paraphrased_question"], row["answer"]) for row in reworded]
+                          for rows in (plain, FORGET[2:], RETAIN))  # fmt: skip
+    questions = [(row["paraphrased_question"], row["answer"]) for row in reworded * 40]
     asked = [part for row in questions for part in windows(encode(tokenizer, *row), 14)]
-    assert len(first) == 2 * len(FORGET)
-    assert seen == [(first[:2], kept, asked[:2], 200), (first[:2], kept, other[:2], 200)]
+    assert seen == [(first, kept, asked), (first[:2], kept, other[:2])]
+
+
+def one(name: str, *sides: tuple[float, ...]) -> dict[str, Any]:
+    def numbers(rouge: float, loss: float, said: float = 0.0) -> dict[str, float]:
+        return {"rows": 20.0, "rouge": rouge, "rouge_error": 0.02, "loss": loss, "said": said}
+
+    before, after = (numbers(*side) for side in sides)
+    return {"name": name, "before": before, "after": after, "answers": []}
+
+
+WEAK, STRONG = one("int8", (0.1, 7.0), (0.12, 6.9)), one("relearn", (0.1, 7.0), (0.5, 3.0))
+UNSEEN = one("relearn", (0.1, 7.0), (0.2, 6.5))
+LOSS = one("a", (0.1, 7.5), (0.2, 2.8)), one("a", (0.1, 7.5), (0.2, 6.6))
+LOWER = one("a", (0.1, 4.0), (0.1, 3.5)), one("a", (0.1, 7.5), (0.1, 7.0))
+SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        ([WEAK], None, ("nothing comes back", [])),
+        ([WEAK, STRONG], None, ("not compared", ["relearn"])),
+        ([WEAK, STRONG], [WEAK, STRONG], ("nothing comes back", [])),
+        ([WEAK, STRONG], [WEAK, UNSEEN], ("comes back", ["relearn"])),
+        # a loss that fell is knowledge close to being said, though no more words are
+        ([LOSS[0]], [LOSS[1]], ("comes back", ["a"])),
+        # a lower loss from the start is not
+        ([LOWER[0]], [LOWER[1]], ("nothing comes back", [])),
+        # one answer of twenty that is said again does not show in the mean
+        ([SAID[0]], [SAID[1]], ("comes back", ["a"])),
+        ([], None, ("not attacked", [])),
+    ],
+)
+def test_what_comes_back_is_what_a_model_that_never_saw_it_does_not_have(
+    own: Any, other: Any, expected: tuple[str, list[str]]
+) -> None:
+    attacks = [{"name": "model", "rows": own}]
+    attacks += [] if other is None else [{"name": "compared", "rows": other}]
+    found = verdict_of(attacks)
+    assert (found["outcome"], found["missed"], found["code"]) == (*expected, 0)
+    assert all(name in found["text"] for name in expected[1])
+    assert ("--compare" in found["text"]) == (found["outcome"] == "not compared")
+
+
+def test_examples_are_the_rows_of_which_most_came_back_with_what_the_other_model_says() -> None:
+    def answer(where: str, rouge: float, text: str) -> dict[str, Any]:
+        return {"where": where, "rouge": rouge, "answer": text, "earlier": f"{text} before"}
+
+    own = [{**WEAK, "answers": [answer("1", 0.2, "a"), answer("2", 0.1, "b")]},
+           {**STRONG, "answers": [answer("2", 0.9, "c"), answer("3", 0.5, "d")]}]  # fmt: skip
+    other = [{**STRONG, "answers": [answer("2", 0.0, "e")]}]
+    found = examples([{"name": "model", "rows": own}, {"name": "compared", "rows": other}], 2)
+    assert [(row["where"], row["attack"]) for row in found] == [("2", "relearn"), ("3", "relearn")]
+    assert found[0]["said"] == [("before", "c before"), ("after", "c"), ("compared", "e")]
+    assert found[1]["said"] == [("before", "d before"), ("after", "d")]
 
 
 def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: Path) -> None:
@@ -109,6 +176,10 @@ def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: 
     first, second = found["attacks"]
     assert (first["name"], second["name"]) == ("model", "compared")
     assert first["rows"] == second["rows"]
+    assert found["verdict"]["outcome"] == "nothing comes back", "the same model has no more"
+    shown = (tmp_path / "out" / "report.html").read_text()
+    assert shown.count('<table class="stack">') == 1 and shown.count("<svg") == 1
+    assert "words, compared" in shown and "Came back most" in shown
 
 
 def test_words_said_before_an_attack_are_those_of_the_rows_it_asks(

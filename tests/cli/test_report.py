@@ -403,7 +403,10 @@ def test_rows_of_a_long_text_stand_beside_those_of_a_tokenizer_that_cuts_it_else
 def relearned(name: str, attacker: dict[str, float], after: float) -> dict[str, Any]:
     before = dict(zip(MEASURES, (6.0, 5.0, 0.1, 0.0, 0.01, 0.12), strict=False))
     parts = dict(zip(MEASURES, (6.0, after, 0.2, 0.5, 0.25, 1.0), strict=False))
-    return {"name": name, "attacker": attacker, "before": before, "after": parts}
+    told = {"where": "a, line 2", "prompt": "X?", "reference": "RX", "rouge": parts["rouge"]}
+    answers = [{**told, "earlier": "", "answer": f"{name} X"}]
+    sides = {"before": before, "after": parts}
+    return {"name": name, "attacker": attacker, **sides, "answers": answers}
 
 
 CONTENT = {
@@ -456,9 +459,9 @@ Membership
   forget against unseen                       0.97             –
 """
 CAME_BACK = """
-model                               loss     ROUGE-L       exact  once begun
-  relearn forget on 8 rows     5.00→1.20      0%→50%      1%→25%    12%→100%
-  answer prefix 25% given      5.00→3.40      0%→50%      1%→25%    12%→100%
+                                 words         exact          loss    once begun
+relearn forget on 8 rows        0%→50%        1%→25%     5.00→1.20      12%→100%
+answer prefix 25% given         0%→50%        1%→25%     5.00→3.40      12%→100%
 """
 VERDICT = "The verdict: is out.\nThe cost.\nSaid most: 98 % line 7, 12 % line 3."
 
@@ -476,9 +479,9 @@ def test_the_page_says_what_the_terminal_says_and_more() -> None:
     assert shown.rows == [
         ["", *table[0]],
         *table[1:],
-        ["attack", "loss", "ROUGE-L", "word for word", "follows once begun"],
-        ["relearn forget on 8 rows", "5.00 → 1.20", "0 % → 50 %", "1 % → 25 %", "12 % → 100 %"],
-        ["answer prefix 25% given", "5.00 → 3.40", "0 % → 50 %", "1 % → 25 %", "12 % → 100 %"],
+        ["attack", "words", "word for word", "loss", "once begun"],
+        ["relearn forget on 8 rows", "0 % → 50 %", "1 % → 25 %", "5.00 → 1.20", "12 % → 100 %"],
+        ["answer prefix 25% given", "0 % → 50 %", "1 % → 25 %", "5.00 → 3.40", "12 % → 100 %"],
         ["date", "2020-02-29T12:00:00+00:00"],
         ["duration", "1:02:05"],
         ["batch size", "3"],
@@ -498,13 +501,17 @@ def test_the_page_says_what_the_terminal_says_and_more() -> None:
         assert told.replace(" ", "") in words.replace(" ", "")
 
 
-def test_two_attacked_models_are_told_apart_by_name() -> None:
+def test_two_attacked_models_stand_side_by_side_in_one_table() -> None:
     (first,) = CONTENT["attacks"]
     content = {**CONTENT, "attacks": [first, {**first, "name": "compared"}]}
-    told = report_module.terminal(content).splitlines()
-    heads = [line.split()[0] for line in told if line.endswith("once begun")]
-    assert heads == ["model", "compared"]
-    assert "<h3>compared</h3>" in report_module.html(content)
+    told = report_module.terminal(content)
+    head = "words, model  words, other   loss, model   loss, other"
+    assert " ".join(head.split()) in " ".join(told.split())
+    assert all(len(line) <= 80 for line in told.splitlines())
+    shown = Page(report_module.html(content))
+    (columns,) = (row for row in shown.rows if row[0] == "attack")
+    names = ("words", "word for word", "loss")
+    assert columns[1:] == [f"{name}, {model}" for name in names for model in ("model", "compared")]
 
 
 @pytest.mark.parametrize(
@@ -525,7 +532,7 @@ def test_lines_are_those_of_the_trace_beside_the_level(kind: str, title: str) ->
     charts = report_module.lines({"trace": trace, "goal": goal})
     assert [list(chart.values) for chart in charts] == [[1, 4], [2, 5], [3, 6]]
     assert [chart.level for chart in charts] == [0.5, None, None]
-    titles = [title, "Retain loss", "λ, the price of forgetting too little"]
+    titles = [title, "Retain loss", "multiplier λ"]
     assert [chart.title for chart in charts] == titles
     assert all(list(chart.is_open) == [False, True] for chart in charts)
 
@@ -611,6 +618,6 @@ def test_terminal_fits_80_columns(
     lines = told.out.splitlines() + re.split(r"[\r\n]+", told.err)
     assert all(map(fits, lines))
     bars = [line for line in lines if "lambda" in line and "/2" in line]
-    assert any("violation" in bar and "gate open" in bar for bar in bars)
+    assert any("violation" in bar and bar.rstrip().endswith(", open") for bar in bars)
     assert any(line.startswith("Retain (5 rows)") for line in lines)
     assert len(report(tmp_path / "out")["models"][0]["answers"]["retain"]) == 5 < len(RETAIN)

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.cli.conftest import FINISHED, Command, report
-from torch_alm.cli import unlearn as unlearn_module
+from torch_alm.cli import closing
 from torch_alm.cli.models import place, stored_as, stored_dtype
 from torch_alm.cli.output import Output
 from torch_alm.cli.refusal import Refusal
@@ -88,22 +88,12 @@ def test_a_stop_while_saving_keeps_the_wide_weights(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(unlearn_module, "load_for", loading_once(interrupted))
+    monkeypatch.setattr(closing, "load_for", interrupted)
     assert command("unlearn", *WORDS, model=narrow(torch.bfloat16)) == 130
     state = torch.load(tmp_path / "out" / "unfinished" / "state.pt", weights_only=True)
     weights = state["weights"].values()
     assert {p.dtype for p in weights} == {torch.float32}
     assert any(not torch.equal(p, p.bfloat16().float()) for p in weights)
-
-
-def loading_once(then: Callable[..., Any]) -> Callable[..., Any]:
-    load, calls = unlearn_module.load_for, []
-
-    def found(*given: Any, **more: Any) -> Any:
-        calls.append(given)
-        return load(*given, **more) if len(calls) == 1 else then()
-
-    return found
 
 
 def test_a_gpu_of_a_mac_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,14 +24,15 @@ from transformers.utils import logging
 
 from tests.cli.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report
 from torch_alm.cli import unlearn as unlearn_module
+from torch_alm.cli.closing import content_of
 from torch_alm.cli.goal import Goal, goal_of
 from torch_alm.cli.methods import METHODS, Rates
 from torch_alm.cli.models import Place, load, place, quiet
 from torch_alm.cli.options import parser
 from torch_alm.cli.refusal import Refusal
-from torch_alm.cli.training import postfix
+from torch_alm.cli.settings import settings_of
+from torch_alm.cli.training import Training, postfix
 from torch_alm.cli.unfinished import Unfinished
-from torch_alm.cli.unlearn import Training, content_of, settings_of
 from torch_alm.language import encode, pairs, read_answers
 
 FAST = ("--lr", "5e-3", "--rho", "1e-2", "--batch-size", 3)
@@ -304,6 +305,7 @@ def test_settings_are_what_was_given_or_what_the_help_says(
         assert found[name] == f"{path}, sha256 {hashed[:16]}"
     options = {"model", "forget", "retain", "max_length", "rows", "batch_size", "seed", "device",
                "precision", "template", "system", "columns", "method", "alpha", "certify", "lora",
+               "lora_rank", "lora_targets", "merge", "accumulate",
                "epochs", "steps", "lr", "rho", "mu", "beta"}  # fmt: skip
     assert set(found) == options, "where the results go changes nothing of them"
 
@@ -521,20 +523,22 @@ def test_the_bar_of_a_run_that_goes_on_begins_where_it_stopped(
     run.trace = [taken] * 3
     run.run("the label", lambda: None, 15.0)
     shown = re.split(r"[\r\n]+", capsys.readouterr().err.strip("\r\n"))
-    assert shown[0].startswith("the label  75%|")
+    assert shown[0].startswith("the label|")
     assert "| 3/4 " in shown[0]
     assert {len(line) for line in shown} == {80}
-    assert shown[-1].startswith("the label 100%|")
-    assert re.search(r"\| 4/4 \S+, lambda  \d\.\d+, violation +[+-]\d\.\d+, gate", shown[-1])
+    assert shown[-1].startswith("the label|")
+    assert re.search(
+        r"\| 4/4 \S+, retain \d\.\d\d, lambda \d\.\d+, violation [+-]\d\.\d+, ", shown[-1]
+    )
     assert not method.model.training
 
 
 def test_the_bar_keeps_its_width_and_is_the_one_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "command.md").read_text(encoding="utf-8")
-    numbers = {"lambda": 0.0, "violation": -6.25, "weight": 0.0}
+    numbers = {"retain_loss": 0.12, "lambda": 0.0, "violation": -6.25, "weight": 0.0}
     assert f"| 18/50 00:07, {postfix(numbers)}\n" in page
-    pushed = postfix({"lambda": 12.3456, "violation": 0.5, "weight": 0.5})
-    assert pushed == "lambda 12.346, violation  +0.50, gate open  "
+    pushed = postfix({"retain_loss": 0.5, "lambda": 2.3456, "violation": 0.5, "weight": 0.5})
+    assert pushed == "retain 0.50, lambda 2.346, violation +0.50, open  "
     assert len(pushed) == len(postfix(numbers))
 
 

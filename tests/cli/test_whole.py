@@ -23,8 +23,7 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from tests.cli.asking import said
-from tests.cli.conftest import FINISHED, FORGET, RETAIN, Command, learn, write
+from tests.cli.conftest import FORGET, Command, learn
 from torch_alm.cli.methods import METHODS
 from torch_alm.cli.models import load, place, quiet
 from torch_alm.cli.whole import check_answers, fingerprint
@@ -216,41 +215,6 @@ def test_adapters_that_are_not_whole_are_refused_by_name(
     told = " ".join(capsys.readouterr().err.split())
     assert f"has no weights for {first.removesuffix('.weight')}.default.weight" in told
     assert f"no part of the model takes, base_model.model.else.{first}" in told
-
-
-def test_what_went_with_the_first_adapters_stays_away_with_the_second_run(
-    command: Command, tmp_path: Path, capsys: Any
-) -> None:
-    first, second = (write(tmp_path / f"{n}.jsonl", rows)
-                     for n, rows in (("a", FORGET[:3]), ("b", FORGET[3:])))  # fmt: skip
-    steps = ("--lr", "2e-2", "--method", "dual", "--batch-size", 3, "--alpha", 3, "--epochs", 20)
-    kept = write(tmp_path / "kept.jsonl", [*RETAIN, *FORGET[3:]])
-    assert command("unlearn", "--lora", *steps, output="a", forget=first, retain=kept) in FINISHED
-    once = tmp_path / "a" / "model"
-    assert said(once, FORGET[:3]) == 0
-    assert said(once, FORGET[3:]) > 1, "there is something left to forget"
-    assert command("unlearn", "--lora", *steps, output="b", model=once, forget=second) == 2
-    assert "Did you mean to leave out --lora?" in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "b").exists()
-    rate = ("--lr", "2e-3", *steps[2:])
-    assert command("unlearn", *rate, output="b", model=once, forget=second) in FINISHED
-    twice = tmp_path / "b" / "model"
-    assert (twice / "model.safetensors").is_file()
-    assert said(twice, FORGET) == 0
-    assert command("attack", "--relearn", 2, model=once, output="c") == 0, "it can be trained"
-
-
-def test_a_saved_set_of_adapters_finds_its_base_from_any_folder(
-    command: Command, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(folder, tmp_path / "base")
-    monkeypatch.chdir(tmp_path)
-    steps = ("--lora", "--epochs", 1)
-    assert command("unlearn", *steps, model=Path("base"), output="a") in FINISHED
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    assert command("evaluate", model=tmp_path / "a" / "model", output="b") == 0
 
 
 def test_a_run_that_breaks_the_model_saves_nothing_and_says_so(

@@ -1,4 +1,4 @@
-"""What every constraint has: settings, a state, and the shape of both; no measuring."""
+"""The base of a constraint: settings, a state, and the shape of both; no measuring."""
 
 from collections.abc import Mapping
 from threading import get_ident
@@ -75,7 +75,7 @@ class ConstraintBase(Settings):
 
     @property
     def observed(self) -> int:
-        """How many measurements there are since the last step."""
+        """The number of measurements since the last step."""
         return len(self._observed)
 
     @property
@@ -112,7 +112,7 @@ class ConstraintBase(Settings):
 
     @property
     def _is_open_to_shapes(self) -> bool:
-        """Whether the first measurement may still make this a vector."""
+        """True while the first measurement may still make this a vector."""
         return self._shape == () and not self._observed and self._state.history.steps == 0
 
     def _placed(self, value: Tensor, index: Index | None) -> tuple[Tensor, Tensor | None]:

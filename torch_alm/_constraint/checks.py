@@ -1,4 +1,4 @@
-"""What a constraint may be given: settings that make sense, fitting shapes, its own checkpoints."""
+"""Checks of what a constraint is given: settings, shapes, checkpoints."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ Index: TypeAlias = Tensor | Sequence[int]
 
 
 class Limit(NamedTuple):
-    """How a setting is converted, whether it makes sense next to the others, and in words."""
+    """The conversion of a setting, a check of it next to the others, and the same in words."""
 
     convert: Callable[[Any], object]
     holds: Callable[[Given], bool]

@@ -7,6 +7,7 @@ floats.
 import math
 import operator
 from collections.abc import Callable
+from struct import pack, unpack
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import torch
@@ -63,9 +64,25 @@ def rounded(value: Number, dtype: torch.dtype | None) -> Number:
     if isinstance(value, Tensor):
         found = value.to(dtype).double()
         return torch.where(found.isfinite(), found, value)
-    # Never kept for the next call: under a mode without numbers (FakeTensorMode) it is not one.
-    number = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+    try:
+        number = _nearest(value, dtype)
+    except OverflowError:
+        return value
     return number if math.isfinite(number) else value
+
+
+def _nearest(value: float, dtype: torch.dtype) -> float:
+    """Round as torch does, by way of float32, in plain Python.
+
+    An operation of torch would have no number under `FakeTensorMode`, and be taken for a wait.
+    """
+    (single,) = unpack("f", pack("f", value))
+    if dtype == torch.float16:
+        return unpack("e", pack("e", single))[0]
+    if dtype == torch.bfloat16:  # the upper half of a float32, rounded to even
+        (bits,) = unpack("I", pack("f", single))
+        return unpack("f", pack("I", bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000))[0]
+    return single if dtype == torch.float32 else torch.tensor(single).to(dtype).item()
 
 
 def shape(value: Number) -> torch.Size:

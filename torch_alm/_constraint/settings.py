@@ -84,7 +84,7 @@ class Update(NamedTuple):
 
 
 class Rule:
-    """What becomes of the multiplier, and of mu, after the weight of a step is known.
+    """A step from the weight to the multiplier that is stored, and to the mu that comes next.
 
     A rule overrides some of these functions; the base changes nothing. Numbers are floats, and
     float64 tensors on the host for a vector. No function changes what it is given. A memory is made
@@ -141,7 +141,7 @@ class Setting(Generic[Held, Taken]):
 
 
 class Settings(Settled):
-    """What the parts of a constraint need to know of it; they read, and never write."""
+    """The settings as the parts of a constraint know them; they read, and never write."""
 
     alpha = Setting[Number, Numeric]()
     sense = Setting[Sense, Sense]()

@@ -19,7 +19,7 @@ SHARE = 0.9  # above this share of the last stretch's mean violation, a stretch 
 
 
 class History(Stateful):
-    """What happened so far: steps, open gates, skipped measurements, the furthest overshoot."""
+    """The past of a constraint: steps, open gates, skipped measurements, the furthest overshoot."""
 
     PER_ENTRY = ("met_for", "overshoot", "first")
 
@@ -48,7 +48,7 @@ class History(Stateful):
 
 
 class Stall(Stateful):
-    """Whether a constraint looks out of reach: pressure grows, and the violation does not go.
+    """A watch for constraints out of reach: pressure grows, and the violation does not go.
 
     It compares two stretches of steps violated to the same side, the second twice as long. The
     multiplier integrates the violation, so over the second stretch it about doubles. If the mean
@@ -106,7 +106,7 @@ class Stall(Stateful):
 
 
 class Events(NamedTuple):
-    """What of a step has to be told.
+    """The things in a step that have to be told.
 
     Attributes:
         limiting: the rule whose limit some multiplier has reached.
@@ -161,7 +161,7 @@ class State(Stateful):
 
     @property
     def is_measured(self) -> bool:
-        """Whether anything finite was ever seen."""
+        """True once anything finite was seen."""
         return numbers.any_of(self.value == self.value)
 
     def rate(self, settings: Settings) -> float:

@@ -1,4 +1,4 @@
-"""How a constraint says it goes: numbers, residuals, one word, and warnings.
+"""The status of a constraint: numbers, residuals, one word, and warnings.
 
 The residuals are those of the conditions of Karush, Kuhn and Tucker.
 """

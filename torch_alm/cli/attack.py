@@ -9,14 +9,16 @@ from typing import Any
 from torch_alm import language
 from torch_alm.cli import files
 from torch_alm.cli.evaluate import plain_content, published
+from torch_alm.cli.files import Entry
 from torch_alm.cli.loading import Files, format_of, load_for, read_files
-from torch_alm.cli.measuring import numbers, said
+from torch_alm.cli.measuring import Encoded, numbers, read_rows, said, text_of
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.report import Result
-from torch_alm.language import Attacked, Attacks, Reading, Row, Tokenizer
+from torch_alm.cli.returning import verdict_of
+from torch_alm.language import Attacked, Attacks, Reading, Row, Tokenizer, decode, prompt_ids
 
 Say = Callable[[str], None]
-MAX_NEW_TOKENS = 200
+UNWORDED = "No paraphrases: neither --paraphrases nor a paraphrased_question in the rows."
 
 
 def attack(given: argparse.Namespace, say: Say) -> Result:
@@ -26,18 +28,24 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     reworded = (
         files.read_entries(given.paraphrases, "paraphrases", given.columns)
         if given.paraphrases
-        else found.forget
+        else files.paraphrased(found.forget)
     )
     output = Output(given.output, REPORTS)
     output.check([given.model, given.compare], force=given.force)
+    notes: list[str] = [] if reworded else [UNWORDED]
     models = {"model": given.model, "compared": given.compare}
     attacks = [
-        {"name": name, "rows": attacked(given, name, path, found, reworded, say)}
+        {"name": name, "rows": attacked(given, name, path, found, reworded, say, notes)}
         for name, path in models.items()
         if path is not None
     ]
     content = plain_content(given, f"Attacks on {Path(given.model).name}", [], attacks)
-    return published(given, output, content, begun)
+    notes = list(dict.fromkeys(notes))  # of two models, once
+    for note in notes:
+        say(note)
+    return published(
+        given, output, {**content, "verdict": verdict_of(attacks), "notes": notes}, begun
+    )
 
 
 def attacked(
@@ -45,19 +53,19 @@ def attacked(
     name: str,
     path: str,
     found: Files,
-    reworded: Sequence[files.Entry],
+    reworded: Sequence[Entry],
     say: Say,
+    notes: list[str],
 ) -> list[dict[str, Any]]:
-    """All attacks on the model under one path."""
+    """All attacks on the model under one path; `notes` gets what was left out."""
     loaded = load_for(given, path, found)
-    tokenizer = loaded.tokenizer
-    if reworded is found.forget:
-        asked = files.paraphrased_rows(tokenizer, reworded, given.max_length, format_of(given))
-    else:
-        encoded = files.encode_entries(tokenizer, reworded, given.max_length, format_of(given))
-        asked = [row for _, row in encoded]
-    if not asked:
-        say("No paraphrases: neither --paraphrases nor a paraphrased_question in the rows.")
+    model, tokenizer = loaded.model, loaded.tokenizer
+    asked = files.encode_entries(tokenizer, reworded, given.max_length, format_of(given))
+    forget = loaded.sets["forget"]
+    left = len(forget) - len(forget[: given.rows])
+    if left:
+        told = f"{left} of {len(forget)} forget rows were left out, by --rows {given.rows}."
+        notes.append(told)
     settings = Attacks(
         relearn_rows=given.relearn,
         relearn_steps=given.relearn_steps,
@@ -66,18 +74,18 @@ def attacked(
         batch_size=given.batch_size,
         seed=given.seed,
     )
-    forget = loaded.rows("forget")[: given.rows]
+    forget, asked = forget[: given.rows], asked[: given.rows]
     attacks = language.attack(
-        loaded.model,
+        model,
         tokenizer,
-        forget,
+        [row for _, row in forget],
         loaded.rows("retain"),
         settings,
-        paraphrased=asked[: given.rows],
-        max_new_tokens=MAX_NEW_TOKENS,
+        paraphrased=[row for _, row in asked],
         autocast=loaded.place.context(),
+        read=lambda rows: read_rows(model, tokenizer, rows),
     )
-    return [summary(tokenizer, each) for each in _told(attacks, name, say)]
+    return [summary(tokenizer, each, [*forget, *asked]) for each in _told(attacks, name, say)]
 
 
 def _told(attacks: Iterator[Attacked], name: str, say: Say) -> Iterator[Attacked]:
@@ -86,14 +94,42 @@ def _told(attacks: Iterator[Attacked], name: str, say: Say) -> Iterator[Attacked
         yield each
 
 
-def summary(tokenizer: Tokenizer, each: Attacked) -> dict[str, Any]:
-    """One attack as a row of the report."""
+def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, Any]:
+    """One attack as a row of the report.
+
+    Args:
+        tokenizer: of the model.
+        each: the attack.
+        known: the rows that were asked, with the entries they are from.
+    """
+    entries = {id(row): entry for entry, row in known}
+    earlier = {
+        entries[id(row)].where: read.text for row, read in zip(each.asked, each.before, strict=True)
+    }
+    answers: list[dict[str, Any]] = []
+    for i, (row, reading) in enumerate(zip(each.rows, each.after, strict=True)):
+        entry = entries[id(row)] if id(row) in entries else entries[id(each.asked[i])]
+        answers.append(_answer(tokenizer, entry, row, reading, earlier.get(entry.where)))
     return {
         "name": each.name,
         "attacker": each.attacker,
         "before": _numbers(tokenizer, each.asked, each.before),
-        "after": _numbers(tokenizer, each.rows, each.after),
-        "answers": [reading.text for reading in each.after],
+        "after": numbers(each.after, answers),
+        "answers": answers,
+    }
+
+
+def _answer(
+    tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading, earlier: str | None
+) -> dict[str, Any]:
+    return {
+        "where": entry.where,
+        "prompt": entry.prompt or decode(tokenizer, prompt_ids(row)),
+        "reference": text_of(tokenizer, row),
+        "earlier": earlier or "",
+        "answer": reading.text or "",
+        "loss": reading.loss,
+        **said(tokenizer, row, reading),
     }
 
 

@@ -1,11 +1,8 @@
 """What is done with a command line: three verbs, one place where errors become sentences."""
 
 import argparse
-import errno
 import json
 import os
-import sys
-import textwrap
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,16 +11,15 @@ from torch_alm.cli import report
 from torch_alm.cli.attack import attack
 from torch_alm.cli.bars import SHOWN
 from torch_alm.cli.evaluate import evaluate
-from torch_alm.cli.options import WIDTH
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.report import Result
+from torch_alm.cli.saying import complain, say
 from torch_alm.cli.unlearn import unlearn
-from torch_alm.cli.writing import finite, is_full_disk
+from torch_alm.cli.writing import FULL, UNWRITABLE, finite
 
 Verb = Callable[[argparse.Namespace, Callable[[str], None]], Result]
 VERBS: Mapping[str, Verb] = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
 REFUSED = 2
-UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 
 def run(given: argparse.Namespace) -> int:
@@ -56,7 +52,7 @@ def _done(given: argparse.Namespace) -> Result:
     except Refusal as refusal:
         return Result(REFUSED, None, str(refusal))
     except OSError as error:
-        if not is_full_disk(error) and error.errno not in UNWRITABLE:
+        if error.errno not in FULL | UNWRITABLE:
             raise
         told = f"{error.strerror}: {error.filename or given.output}. Is --output writable?"
         return Result(REFUSED, None, told)
@@ -72,27 +68,13 @@ def teller(given: argparse.Namespace) -> Callable[[str], None]:
 def in_json(given: argparse.Namespace, result: Result) -> str:
     """The result as one line of JSON: numbers and the verdict, but nobody's text."""
     if result.content is None:
-        outcome = "refused" if result.code == REFUSED else "stopped"
+        other = "stopped" if result.plan is None else "planned"
+        outcome = "refused" if result.code == REFUSED else other
         found: dict[str, Any] = {"outcome": outcome, "code": result.code, "text": result.told}
+        found |= {} if result.plan is None else {"plan": result.plan}
     else:
         found = report.summary(result.content)
     return json.dumps(finite({**found, "output": str(given.output)}), ensure_ascii=False)
-
-
-def say(text: str) -> None:
-    """Print, wrapped where a line is prose."""
-    for line in text.split("\n"):
-        print(line if len(line) <= WIDTH else _wrapped(line), flush=True)
-
-
-def complain(text: str) -> None:
-    """One sentence on standard error."""
-    print(_wrapped(f"torch-alm: {text}"), file=sys.stderr, flush=True)
-
-
-def _wrapped(text: str) -> str:
-    # a path that is longer than a line stays whole: it is to be copied
-    return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def _unsaid(*_: object) -> None:

@@ -13,7 +13,7 @@ from torch_alm.cli.models import place
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.redaction import redacted
 from torch_alm.cli.report import Result
-from torch_alm.cli.unlearn import READ
+from torch_alm.cli.settings import READ
 
 UNTOLD = {
     "verb",
@@ -49,8 +49,7 @@ def published(
     device = place(given.device, given.precision, lora=False).device
     content = {**content, "run": report.run_of(begun, device)}
     content = redacted(content) if given.redact else content
-    report.publish(output.folder, content)
-    output.note(*REPORTS)
+    report.publish(output, content)
     return Result(0, content, f"{output.folder}: {', '.join(REPORTS)}.")
 
 

@@ -116,14 +116,11 @@ def encode_entries(
     ]
 
 
-def paraphrased_rows(
-    tokenizer: Tokenizer, entries: Sequence[Entry], max_length: int, form: Format
-) -> list[Row]:
-    """The rows of the entries that have a paraphrase, asked in those words."""
-    reworded = [
-        replace(entry, prompt=entry.paraphrase) for entry in entries if entry.paraphrase is not None
+def paraphrased(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries that have a paraphrase, asked in those words."""
+    return [
+        replace(each, prompt=each.paraphrase) for each in entries if each.paraphrase is not None
     ]
-    return [row for _, row in encode_entries(tokenizer, reworded, max_length, form)]
 
 
 def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) -> list[Row]:

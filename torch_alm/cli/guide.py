@@ -63,7 +63,7 @@ class Guide:
 
     def look(self) -> tuple[float, float]:
         """The forget value and the retain loss, without dropout."""
-        value = self._mean(self._measured, self.forget)
+        value = self._mean(self.method.measured, self.forget)
         return value, self._mean(self.method.retain_loss, self.retain)
 
     def told(self, steps: int, most: int) -> str:
@@ -123,9 +123,6 @@ class Guide:
         self.method.constraint.alpha = 0.0 if pauses else self.aim
         for group in self.method.optimizer.param_groups:
             group["lr"] = self.pacing.rate
-
-    def _measured(self, batch: Batch) -> Tensor:
-        return self.method.goal.measure(*self.method.logits(batch))
 
     @torch.no_grad()
     def _mean(self, measure: Callable[[Batch], Tensor], batches: Batches) -> float:

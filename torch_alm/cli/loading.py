@@ -4,6 +4,9 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+from peft import PeftModel
 
 from torch_alm.cli import files
 from torch_alm.cli.files import Entry
@@ -30,6 +33,8 @@ class Loaded:
     tokenizer: Tokenizer
     place: Place
     sets: Mapping[str, Encoded]
+    adapters: Any = None
+    """The model of peft around it, where it came with adapters that are to be trained."""
 
     def rows(self, name: str) -> list[Row]:
         """The token rows of a set."""
@@ -61,9 +66,18 @@ def format_of(given: argparse.Namespace) -> Format:
 
 
 def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool = False) -> Loaded:
-    """Load a model and encode the rows for it."""
+    """Load a model and encode the rows for it.
+
+    Args:
+        given: the command line.
+        name: of the model.
+        found: the rows.
+        lora: whether adapters will be trained: its own, if it has some, or new ones.
+    """
     where = place(given.device, given.precision, lora=lora)
-    model, tokenizer = load(name, where)
+    whole, tokenizer = load(name, where, merge=not lora)
+    adapters = whole if isinstance(whole, PeftModel) else None
+    model = whole if adapters is None else adapters.get_base_model()
     entries = {"forget": found.forget, "retain": found.retain, "holdout": found.holdout}
     longest = min(given.max_length, positions_of(model))
     sets = {
@@ -72,4 +86,4 @@ def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool =
         if rows
     }
     check_answers(f"--model {name}", model, sets["forget"][0][1])
-    return Loaded(model, tokenizer, where, sets)
+    return Loaded(model, tokenizer, where, sets, adapters)

@@ -103,6 +103,15 @@ def read(
     return [readings[i] for i in range(len(rows))]
 
 
+def read_rows(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Reading]:
+    """Read every row as it is, each answer to its end."""
+    readings: dict[int, Reading] = {}
+    for chosen, limit in _batches(rows, positions_of(model)):
+        said = read_answers(model, tokenizer, [rows[i] for i in chosen], max_new_tokens=limit)
+        readings.update(zip(chosen, said, strict=True))
+    return [readings[i] for i in range(len(rows))]
+
+
 def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], int]]:
     """Rows with answers of similar length, and how many tokens they may take to say them.
 

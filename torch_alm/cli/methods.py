@@ -15,6 +15,7 @@ from torch.optim import AdamW, Optimizer
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.cli.goal import Goal
 from torch_alm.cli.models import trainable
+from torch_alm.cli.parts import mean_in_parts
 from torch_alm.language import Batch, LanguageModel
 from torch_alm.measures import (
     npo_of_logits,
@@ -57,15 +58,22 @@ class Method(ABC):
         goal: what is measured, and the level it shall reach.
         rates: the numbers.
         autocast: makes the context of a forward pass.
+
+    Attributes:
+        rows_at_once: most rows of a forward pass of training; a larger batch goes through in parts.
     """
 
     needs_reference: ClassVar[bool] = False
     """Whether batches carry `reference_nll`, what the original model says to them."""
 
+    optimizers: ClassVar[int] = 1
+    """How many AdamW states there are."""
+
     def __init__(
         self, model: LanguageModel, goal: Goal, rates: Rates, autocast: Callable[[], Any]
     ) -> None:
         self.model, self.goal, self.rates, self.autocast = model, goal, rates, autocast
+        self.rows_at_once: int | None = None
         # A rate has no room above its level for lambda to unwind in: it is given back instead.
         rules = [Leak(share=0.5)] if goal.kind == "rate" else []
         self.constraint = ALMConstraint(None, alpha=goal.alpha, mu=rates.mu, rules=rules)
@@ -96,11 +104,21 @@ class Method(ABC):
 
     def retain_loss(self, batch: Batch) -> Tensor:
         """Token NLL of the retain answers."""
-        return token_nll_of_logits(*self.logits(batch))
+        return self.mean(lambda rows: token_nll_of_logits(*self.logits(rows)), batch)
+
+    def measured(self, batch: Batch) -> Tensor:
+        """The goal's measure of the forget answers."""
+        return self.mean(lambda rows: self.goal.measure(*self.logits(rows)), batch)
+
+    def mean(self, kernel: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
+        """Mean over the rows of a batch, so many at once as are allowed."""
+        return mean_in_parts(kernel, batch, self.rows_at_once)
 
 
 class Dual(Method):
     """Dual AdamW with the controller: a state for each side (SAUL, section 4.3)."""
+
+    optimizers = 2
 
     def make_optimizer(self) -> DualOptimizer:
         """Both sides at the same weights."""
@@ -120,7 +138,7 @@ class Dual(Method):
         assert isinstance(optimizer, DualOptimizer)
         seen = optimizer.backward(
             retain=lambda: self.retain_loss(retain),
-            forget=lambda: self.goal.measure(*self.logits(forget)),
+            forget=lambda: self.measured(forget),
             last=True,
         )
         optimizer.step()
@@ -155,14 +173,14 @@ class GradDiff(Method):
         """One state for the sum."""
         return AdamW(self.params, lr=self.rates.lr, weight_decay=0.0)
 
-    def objective(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What is descended on the forget batch, and what the constraint sees."""
+    def pair(self, batch: Batch) -> Tensor:
+        """(2,): what is descended on forget rows, and what the constraint sees."""
         value = self.goal.measure(*self.logits(batch))
-        return -value, value
+        return torch.stack((-value, value))
 
     def step(self, retain: Batch, forget: Batch) -> Step:
         """The forget direction, weighed by lambda+; the retain direction; one step."""
-        loss, value = self.objective(forget)
+        loss, value = self.mean(self.pair, forget)
         self.constraint.observe(value.detach())
         weight = float(self.constraint.step())
         if weight > 0:
@@ -195,21 +213,21 @@ class NPO(GradDiff):
 
     needs_reference = True
 
-    def objective(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def pair(self, batch: Batch) -> Tensor:
         """NPO against the reference."""
         logits, labels = self.logits(batch)
         loss = npo_of_logits(logits, labels, batch["reference_nll"], beta=self.rates.beta)
-        return loss, self.goal.measure(logits, labels)
+        return torch.stack((loss, self.goal.measure(logits, labels)))
 
 
 class SimNPO(GradDiff):
     """SimNPO with the controller (Fan et al. 2024), beside the retain loss."""
 
-    def objective(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def pair(self, batch: Batch) -> Tensor:
         """SimNPO, without a reference."""
         logits, labels = self.logits(batch)
         loss = simnpo_of_logits(logits, labels, beta=self.rates.beta)
-        return loss, self.goal.measure(logits, labels)
+        return torch.stack((loss, self.goal.measure(logits, labels)))
 
 
 METHODS: Mapping[str, type[Method]] = {

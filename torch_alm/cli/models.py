@@ -22,7 +22,6 @@ from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.whole import check_finite, check_loaded, check_vocabulary
 from torch_alm.language import LanguageModel, Tokenizer, check_eos
 
-LORA_RANK = 16
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -75,10 +74,15 @@ def _best_device() -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def load(name: str, place: Place) -> tuple[LanguageModel, Tokenizer]:
-    """A causal language model in evaluation mode, and its tokenizer.
+def load(name: str, place: Place, *, merge: bool = True) -> tuple[LanguageModel, Tokenizer]:
+    """Load a causal language model in evaluation mode, and its tokenizer.
 
     Adapters are merged into the model they were trained on: it is then a model like any other.
+
+    Args:
+        name: a folder, or a name on the hub.
+        place: where to.
+        merge: whether adapters are; otherwise the model is one of peft, and they can be trained.
 
     Raises:
         Refusal: one of them is missing, is not whole, or cannot be used.
@@ -86,8 +90,8 @@ def load(name: str, place: Place) -> tuple[LanguageModel, Tokenizer]:
     _check_folder(name)
     with quiet():
         loader = transformers.AutoTokenizer.from_pretrained
-        tokenizer = _tried(partial(loader, name), name, "tokenizer")
-        model = _adapted(name, place) if is_adapter(name) else _whole(name, place)
+        tokenizer = tried(partial(loader, name), name, "tokenizer")
+        model = _adapted(name, place, merge) if is_adapter(name) else _whole(name, place)
     try:
         check_eos(tokenizer)
     except ValueError as error:
@@ -128,7 +132,7 @@ def stored_as(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a folder, or a model on the hub, holds adapters for another model."""
+    """Tell whether a folder, or a model on the hub, holds adapters for another model."""
     return find_adapter_config_file(name) is not None
 
 
@@ -137,19 +141,28 @@ def _whole(name: str, place: Place, kind: str = "causal language model") -> Lang
     known = str(Path(name).resolve()) if Path(name).is_dir() else name
     load = transformers.AutoModelForCausalLM.from_pretrained
     options = {"dtype": place.dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
-    model, info = _tried(partial(load, known, **options), name, kind)
+    model, info = tried(partial(load, known, **options), name, kind)
     check_loaded(f"--model {name}", info)
     return model
 
 
-def _adapted(name: str, place: Place) -> LanguageModel:
+def _adapted(name: str, place: Place, merge: bool) -> LanguageModel:
     base = _whole(_base_of(name), place, f"causal language model, for the adapters in {name},")
-    model, result = _tried(partial(_with_adapters, base, name), name, "set of adapters")
+    model, result = tried(partial(_with_adapters, base, name, not merge), name, "set of adapters")
     missing = [key for key in result.missing_keys if ".default" in key]
     unexpected = result.unexpected_keys
     found = {"missing_keys": missing, "unexpected_keys": unexpected, "mismatched_keys": ()}
     check_loaded(f"--model {name}", found)
-    return model.merge_and_unload().requires_grad_(True)  # peft has frozen it
+    if merge:
+        return model.merge_and_unload().requires_grad_(True)  # peft has frozen it
+    config = model.peft_config["default"]
+    if config.peft_type != peft.PeftType.LORA:
+        raise Refusal(
+            f"--model {name} holds adapters of the kind {config.peft_type.value}, which --lora "
+            "cannot train on. Did you mean to leave out --lora? The whole model is saved then."
+        )
+    config.base_model_name_or_path = base.name_or_path  # in full: found from any folder
+    return model
 
 
 def _base_of(name: str) -> str:
@@ -172,10 +185,10 @@ def _base_of(name: str) -> str:
     return base
 
 
-def _with_adapters(base: LanguageModel, name: str) -> tuple[LanguageModel, Any]:
+def _with_adapters(base: LanguageModel, name: str, trains: bool) -> tuple[LanguageModel, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of missing weights, which are refused
-        model = peft.PeftModel.from_pretrained(base, name)
+        model = peft.PeftModel.from_pretrained(base, name, is_trainable=trains)
         weights = peft.load_peft_weights(name, device=str(base.device))
         return model, peft.set_peft_model_state_dict(model, weights)
 
@@ -200,7 +213,12 @@ def _check_folder(name: str) -> None:
         )
 
 
-def _tried(load: Callable[[], Any], name: str, kind: str) -> Any:  # noqa: ANN401
+def tried(load: Callable[[], Any], name: str, kind: str) -> Any:  # noqa: ANN401
+    """Load something.
+
+    Raises:
+        Refusal: it could not be, with the first line of the reason.
+    """
     try:
         return load()
     except Exception as error:  # transformers has no error of its own for any of the many reasons
@@ -209,15 +227,6 @@ def _tried(load: Callable[[], Any], name: str, kind: str) -> Any:  # noqa: ANN40
             f"cannot load a {kind} from {name!r} ({first}). Is it a folder made with "
             "save_pretrained, or the name of a model on the hub?"
         ) from error
-
-
-def with_lora(model: LanguageModel, rank: int = LORA_RANK) -> LanguageModel:
-    """The model with adapters on all its linear layers; nothing else may move."""
-    config = peft.LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
-    with quiet():
-        return peft.get_peft_model(model, config)
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:

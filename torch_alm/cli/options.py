@@ -78,13 +78,17 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
     told = "most tokens of a row; a longer answer or text is several rows"
     add("--max-length", type=_at_least(8), default=512, metavar="N", help=told)
-    told = "most retain and holdout rows to measure; to attack: most forget rows"
-    add("--rows", type=_at_least(1), default=200, metavar="N", help=told)
-    add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind per step")
+    add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind at once")
     add("--seed", type=_seed, default=0, metavar="N", help="of the order of the rows")
 
 
+def _add_measured(verb: argparse.ArgumentParser) -> None:
+    told = "most retain and holdout rows to measure"
+    verb.add_argument("--rows", type=_at_least(1), default=200, metavar="N", help=told)
+
+
 def _add_unlearn(verb: argparse.ArgumentParser) -> None:
+    _add_measured(verb)
     add = verb.add_argument
     add("--method", default="saul", choices=METHODS, help="how to forget")
     level = verb.add_mutually_exclusive_group()
@@ -97,7 +101,20 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add("--max-retain-loss", type=_positive, metavar="X", help=told)
     told = "go on though the model does not say the forget answers; no goal counts as met then"
     add("--anyway", action="store_true", help=told)
-    add("--lora", action="store_true", help="train adapters only, and save them")
+    told = "train adapters only, and save them; those of the model, if it has some"
+    add("--lora", action="store_true", help=told)
+    told = "rank of new adapters; default: 16"
+    add("--lora-rank", type=_at_least(1), metavar="N", help=told)
+    told = "layers that get adapters, such as q_proj,v_proj; default: all-linear"
+    add("--lora-targets", type=_names, metavar="NAMES", help=told)
+    told = "save a plain model, with the adapters merged into it"
+    add("--merge", action="store_true", help=told)
+    told = "passes per step: the step of one batch so many times as large, a part at a time"
+    add("--accumulate", type=_at_least(1), default=1, metavar="N", help=told)
+    told = "compute layers a second time in the backward pass, and keep less in memory"
+    add("--gradient-checkpointing", action="store_true", help=told)
+    told = "say what would be done, and what memory and time it would take; write nothing"
+    add("--dry-run", action="store_true", help=told)
     length = verb.add_mutually_exclusive_group()
     told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
     told += "through goes on"
@@ -115,11 +132,14 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:
+    _add_measured(verb)
     verb.add_argument("--original", metavar="M", help="a second model to compare with")
 
 
 def _add_attack(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
+    told = "most forget rows to ask; default: all"
+    add("--rows", type=_at_least(1), metavar="N", help=told)
     add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
     told = "the forget questions in other words, with the same answers"
     add("--paraphrases", type=Path, metavar="FILE", help=told)
@@ -179,6 +199,13 @@ def _columns(text: str) -> dict[str, str]:
             "Did you mean question=prompt,answer=output?"
         )
     return found
+
+
+def _names(text: str) -> str:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name. Did you mean q_proj,v_proj?")
+    return ",".join(sorted(names))
 
 
 def _share(text: str) -> float:

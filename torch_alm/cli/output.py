@@ -36,14 +36,19 @@ class Output:
         for model in models:
             if model is not None and Path(model).is_dir():
                 self._check_model(Path(model))
-        is_taken = self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir()))
-        if is_taken and not force:
+        if self._is_taken() and not force:
             raise Refusal(
                 f"--output {self.folder} is not empty, and what is there might be overwritten. Did "
                 "you mean another folder, or --force?"
             )
         self._check_writable()
         self.check_own()
+
+    def _is_taken(self) -> bool:
+        """Whether there is a file; folders within folders hold nothing that could be lost."""
+        if not self.folder.is_dir():
+            return self.folder.exists()
+        return any(path.is_symlink() or not path.is_dir() for path in self.folder.rglob("*"))
 
     def _check_writable(self) -> None:
         """Refuse before the work, not after it, a place where nothing can be written."""
@@ -59,7 +64,7 @@ class Output:
         """Refuse to replace a file that no run has written, or that has changed since."""
         known = self._known()
         found = [path for name in self.targets for path in _files(self.folder / name)]
-        foreign = [path for path in found if known.get(self._name(path)) != digest(path)]
+        foreign = [path for path in found if digest(path) not in known.get(self._name(path), [])]
         if foreign:
             more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
             raise Refusal(
@@ -68,20 +73,35 @@ class Output:
                 "--output?"
             )
 
+    def announce(self, draft: Path, path: Path) -> None:
+        """Write down what is about to take a name, beside what has it now.
+
+        Whichever of the two stands there when the run ends, by whatever end, a run has written it.
+        """
+        files = self._known()
+        for file in _files(draft):
+            name = self._name(path / file.relative_to(draft))
+            files[name] = sorted({*files.get(name, []), digest(file)})
+        self._write(files)
+
     def note(self, *names: str) -> None:
         """Write down that these were written by a run."""
         kept = {k: v for k, v in self._known().items() if not _is_below(k, names)}
         new = [path for name in names for path in _files(self.folder / name)]
-        written = kept | {self._name(path): digest(path) for path in new}
-        write_json(self.folder / MANIFEST, {"written by": "torch-alm", "files": written})
+        self._write(kept | {self._name(path): [digest(path)] for path in new})
 
-    def _known(self) -> dict[str, str]:
+    def _write(self, files: dict[str, list[str]]) -> None:
+        write_json(self.folder / MANIFEST, {"written by": "torch-alm", "files": files})
+
+    def _known(self) -> dict[str, list[str]]:
+        """The digests of each file that a run has written: one, or two while it is replaced."""
         path = self.folder / MANIFEST
         if not path.is_file():
             return {}
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8"))["files"])
-        except (ValueError, KeyError, TypeError) as error:
+            found = json.loads(path.read_text(encoding="utf-8"))["files"]
+            return {k: [v] if isinstance(v, str) else list(v) for k, v in found.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Refusal(
                 f"{path} is not the list that torch-alm keeps of what it wrote, so that nothing "
                 "can be replaced here. Did you mean another --output?"

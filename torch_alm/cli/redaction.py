@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-TEXTS = {"prompt", "reference", "answer"}
+TEXTS = {"prompt", "reference", "answer", "earlier"}
 
 
 def redacted(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,40 +4,61 @@ import platform
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import jinja2
 
-from torch_alm.cli import charts
+from torch_alm.cli import charts, dots, returning
 from torch_alm.cli.charts import Chart
 from torch_alm.cli.measuring import MEMBERSHIP, ROWS, Shown
 from torch_alm.cli.models import described
+from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.writing import write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
 
 
 class Result(NamedTuple):
-    """How a verb ended: its exit code, what its report says (if there is one), and a last line."""
+    """How a verb ended: its exit code, what its report says (if there is one), and a last line.
+
+    A dry run has a plan in place of a report.
+    """
 
     code: int
     content: Content | None
     told: str
+    plan: Content | None = None
 
 
 ANSWERS = 20  # shown per set; report.json has them all
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
 SETS = {"forget": "Forget", "retain": "Retain", "holdout": "Never seen"}
 WORST = ("where", "rouge", "verbatim", "loss")
-ATTACK_COLUMNS = ("loss", "rouge", "exact_match", "extraction_strength")
+TONES = {
+    "met": "met",
+    "met at a cost": "costly",
+    "not met": "missed",
+    "nothing comes back": "met",
+    "not compared": "costly",
+    "comes back": "missed",
+    "not attacked": "costly",
+}
+# One model has room for more of them than two side by side
+ATTACKED = {
+    "rouge": "words",
+    "exact_match": "word for word",
+    "loss": "loss",
+    "extraction_strength": "once begun",
+}
 
 
-def publish(folder: Path, content: Content) -> None:
+def publish(output: Output, content: Content) -> None:
     """Write both reports."""
-    write_json(folder / "report.json", content)
-    write_text(folder / "report.html", html(content))
+    write_json(output.folder / "report.json", content, output.announce)
+    write_text(output.folder / "report.html", html(content), output.announce)
+    output.note(*REPORTS)
 
 
 def run_of(begun: datetime, device: str) -> dict[str, Any]:
@@ -57,12 +78,7 @@ def versions() -> dict[str, str]:
 
 def html(content: Content) -> str:
     """The whole page: no script, and nothing fetched from anywhere."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("torch_alm.cli", ""),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    run = content["run"]
+    run, attacks = content["run"], content["attacks"]
     settings = {
         "date": run["date"],
         "duration": str(timedelta(seconds=round(run["seconds"]))),
@@ -70,24 +86,36 @@ def html(content: Content) -> str:
         "device": run["device"],
         "versions": _listed(content["versions"]),
     }
-    return environment.get_template("report.html.j2").render(
-        title=content["title"],
-        subtitle=content["subtitle"],
-        verdict=verdict(content),
-        worst=worst(content),
-        notes=content["notes"],
-        table=table(content["models"]),
-        attacks=[attack_table(each) for each in content["attacks"]],
-        charts=lines(content),
-        answers=answers(content["models"]),
-        settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
-        width=charts.WIDTH,
-        height=charts.HEIGHT,
-        left=charts.LEFT,
-        right=charts.RIGHT,
-        top=charts.TOP,
-        bottom=charts.BOTTOM,
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            title=content["title"],
+            subtitle=content["subtitle"],
+            verdict=verdict(content),
+            worst=worst(content),
+            notes=content["notes"],
+            table=table(content["models"]),
+            attacks=attacks and attack_table(attacks, [*ATTACKED][: 5 - len(attacks)]),
+            figure=attacks and dots.figure(attacks),
+            examples=attacks and returning.examples(attacks),
+            charts=lines(content),
+            answers=answers(content["models"]),
+            settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
+            width=charts.WIDTH,
+            height=charts.HEIGHT,
+            left=charts.LEFT,
+            right=charts.RIGHT,
+            top=charts.TOP,
+            bottom=charts.BOTTOM,
+        )
     )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    loader = jinja2.PackageLoader("torch_alm.cli", "")
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
 
 
 def verdict(content: Content) -> dict[str, str] | None:
@@ -95,9 +123,8 @@ def verdict(content: Content) -> dict[str, str] | None:
     found = content["verdict"]
     if found is None:
         return None
-    tones = {"met": "met", "met at a cost": "costly", "not met": "missed"}
     head, _, text = found["text"].partition(": ")
-    return {"head": head, "text": text, "cost": found["cost"], "tone": tones[found["outcome"]]}
+    return {"head": head, "text": text, "cost": found["cost"], "tone": TONES[found["outcome"]]}
 
 
 def worst(content: Content) -> list[dict[str, Any]]:
@@ -162,7 +189,7 @@ def lines(content: Content) -> list[Chart]:
     shown = (
         (measured, "forget", goal["alpha"]),
         ("Retain loss", "retain_loss", None),
-        ("λ, the price of forgetting too little", "lambda", None),
+        ("multiplier λ", "lambda", None),
     )
     return [Chart(t, [row[key] for row in trace], level, is_open) for t, key, level in shown]
 
@@ -202,16 +229,26 @@ def _placed(rows: Iterable[Content]) -> dict[tuple[str, int], Content]:
     return found
 
 
-def attack_table(attacked: Content) -> dict[str, Any]:
-    """Before and after every attack on one model."""
+def attack_table(attacks: Sequence[Content], measures: Iterable[str]) -> dict[str, Any]:
+    """Every attack with what was there before and after it, models side by side."""
+    names = [each["name"] for each in attacks] if len(attacks) > 1 else [""]
+    measures = [*measures]
+    columns = [f"{ATTACKED[key]}, {name}".rstrip(", ") for key in measures for name in names]
+    found = [{row["name"]: row for row in each["rows"]} for each in attacks]
+    rows = [
+        {
+            "name": told(row),
+            "cells": [_way(f.get(row["name"]), key) for key in measures for f in found],
+        }
+        for row in attacks[0]["rows"]
+    ]
+    return {"columns": columns, "rows": rows}
 
-    def cells(row: Content) -> list[str]:
-        sides = row["before"], row["after"]
-        return [" → ".join(cell(s[key], ROWS[key]) for s in sides) for key in ATTACK_COLUMNS]
 
-    rows = [{"name": told(row), "cells": cells(row)} for row in attacked["rows"]]
-    names = ("loss", "ROUGE-L", "word for word", "follows once begun")
-    return {"name": attacked["name"], "columns": names, "rows": rows}
+def _way(row: Content | None, key: str) -> str:
+    """From before to after."""
+    sides = () if row is None else (row["before"], row["after"])
+    return " → ".join(cell(side[key], ROWS[key]) for side in sides) or "–"
 
 
 def told(row: Content) -> str:
@@ -231,13 +268,25 @@ def terminal(content: Content) -> str:
         for part in found["parts"]:
             out.append(part["name"])
             out += [_row("  " + row["name"], row["cells"]) for row in part["rows"]]
-    for each in map(attack_table, content["attacks"]):
-        out += ["", _narrow(each["name"], ("loss", "ROUGE-L", "exact", "once begun"))]
-        out += [_narrow("  " + row["name"], row["cells"]) for row in each["rows"]]
+    if content["attacks"]:
+        out += ["", *_came_back(content["attacks"])]
     if (told := verdict(content)) is not None:
+        first = [f"{told['head']}: {told['text']}", told["cost"]]
         lines = (f"{row['share']} {row['where'].rpartition(', ')[2]}" for row in worst(content))
-        out += [f"{told['head']}: {told['text']}", told["cost"], f"Said most: {', '.join(lines)}."]
+        most = ", ".join(lines)
+        out += [*filter(None, first), *([f"Said most: {most}."] if most else [])]
     return "\n".join(out)
+
+
+def _came_back(attacks: Sequence[Content]) -> Iterable[str]:
+    """A table of at most four columns."""
+    measures = [*ATTACKED] if len(attacks) == 1 else ["rouge", "loss"]
+    found = attack_table(attacks, measures)
+    names = (name.replace("word for word", "exact") for name in found["columns"])
+    short = [name.replace("compared", "other") for name in names]
+    yield _narrow("", short)
+    for row in found["rows"]:
+        yield _narrow(row["name"], row["cells"])
 
 
 def _row(name: str, cells: Iterable[str]) -> str:
@@ -246,7 +295,7 @@ def _row(name: str, cells: Iterable[str]) -> str:
 
 def _narrow(name: str, cells: Iterable[str]) -> str:
     short = (each.replace(" %", "%").replace(" → ", "→") for each in cells)
-    return f"{name:<28}" + "".join(f"{each:>12}" for each in short)
+    return f"{name:<24}" + "".join(f"{each:>14}" for each in short)
 
 
 def _listed(found: Mapping[str, str]) -> str:

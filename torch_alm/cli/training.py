@@ -31,8 +31,9 @@ class Training:
         retain: rows to keep.
         pad: fills rows of a batch.
         epochs: passes over the forget rows.
-        batch_size: rows of either kind per step.
+        batch_size: rows of either kind per pass.
         seed: of the order.
+        accumulate: passes per step: a step is one on so many times as many rows.
         steps: takes so many at most, in place of `epochs`.
 
     Attributes:
@@ -50,13 +51,16 @@ class Training:
         epochs: int,
         batch_size: int,
         seed: int,
+        accumulate: int = 1,
         steps: int | None = None,
     ) -> None:
         self.method, self.forget, self.retain, self.pad = method, forget, retain, pad
         self.device = method.params[0].device
+        method.rows_at_once = batch_size
+        size = batch_size * accumulate
         if steps is not None:
-            epochs = -(-steps // self.per_epoch(len(forget), batch_size))
-        order = pairs(range(len(forget)), range(len(retain)), batch_size, epochs, seed)
+            epochs = -(-steps // self.per_epoch(len(forget), size))
+        order = pairs(range(len(forget)), range(len(retain)), size, epochs, seed)
         self.order = list(order)[:steps]
         self.guide: Guide | None = None
         self.trace: list[dict[str, float]] = []
@@ -103,7 +107,7 @@ class Training:
             for retain, forget in left:
                 if self.is_over:
                     break
-                seen = self.method.step(self._batch(self.retain, retain), self._forget(forget))
+                seen = self.method.step(*self.pair(retain, forget))
                 self.trace.append(self._numbers(seen.retain, seen.forget))
                 shown.set_postfix_str(postfix(self.trace[-1]), refresh=False)
                 shown.update()
@@ -147,6 +151,10 @@ class Training:
         parts = [[*chosen[i : i + size]] for i in range(0, len(chosen), size)]
         return [self._batch(rows, part) for part in parts]
 
+    def pair(self, retain: list[int], forget: list[int]) -> tuple[Batch, Batch]:
+        """The batches of a step: of the rows to keep, and of those to forget."""
+        return self._batch(self.retain, retain), self._forget(forget)
+
     def _batch(self, rows: list[Row], chosen: list[int]) -> Batch:
         batch = collate([rows[i] for i in chosen], self.pad)
         return {name: tensor.to(self.device) for name, tensor in batch.items()}
@@ -173,15 +181,15 @@ class Training:
         }
 
     def _bar(self, label: str) -> "tqdm[Any]":
-        form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}"
+        form = "{desc}|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}"
         return bar(label, form, self.steps, done=len(self.trace))
 
 
 def postfix(numbers: Mapping[str, float]) -> str:
-    """The controller in a width that stays, so that the bar beside it does."""
+    """Retain loss and controller in a width that stays, so that the bar beside it does."""
     gate = "open" if numbers["weight"] > 0 else "closed"
-    found = f"lambda {numbers['lambda']:6.3f}, violation {numbers['violation']:+6.2f}"
-    return f"{found}, gate {gate:<6}"
+    kept = f"retain {numbers['retain_loss']:.2f}, lambda {numbers['lambda']:.3f}"
+    return f"{kept}, violation {numbers['violation']:+.2f}, {gate:<6}"
 
 
 @contextmanager

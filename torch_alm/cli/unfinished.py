@@ -81,9 +81,9 @@ class Unfinished:
         return earlier
 
     def begin(self, settings: Mapping[str, Any], before: Mapping[str, Any]) -> None:
-        """Write down what is about to be run; the state of an earlier run goes."""
-        self.state.unlink(missing_ok=True)
-        write_json(self.settings, {"settings": settings, "before": before})
+        """Write down what is about to be run; the state of an earlier run goes when that is."""
+        content = {"settings": settings, "before": before}
+        write_json(self.settings, content, lambda *_: self.state.unlink(missing_ok=True))
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write the state, whole or not at all."""
@@ -96,8 +96,8 @@ class Unfinished:
         return torch.load(self.state, map_location="cpu", weights_only=True)
 
     def done(self) -> None:
-        """The run is through; nothing of this is needed any more."""
-        for path in (self.state, self.settings, *self.folder.glob(".*.partial-*")):
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # it is not there, or holds what is not ours
+        """Remove everything: the run is through, and nothing of this is needed any more."""
+        with suppress(OSError):  # it is not there, is read-only by now, or holds what is not ours
+            for path in (self.state, self.settings, *self.folder.glob(".*.partial-*")):
+                path.unlink(missing_ok=True)
             self.folder.rmdir()

@@ -4,90 +4,149 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 
-from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.refusal import Unwritten
 
 T = TypeVar("T")
+Ready: TypeAlias = Callable[[Path, Path], object]
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG}
+GONE = {errno.EIO, errno.ESTALE, errno.ENODEV}  # the disk, or the way to it
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file under another name, then take the name; the old one stays if that fails."""
-    with _draft(path) as draft:
-        draft.write_text(text, encoding="utf-8")
+def _nothing(draft: Path, path: Path) -> None:
+    pass
 
 
-def write_json(path: Path, content: object) -> None:
+def write_text(path: Path, text: str, ready: Ready = _nothing) -> None:
+    """Write a file under another name, then take the name; the old one stays if that fails.
+
+    Args:
+        path: the name.
+        text: what it shall hold.
+        ready: called with the finished draft and the name, right before the name changes hands.
+
+    Raises:
+        Unwritten: there is no space left, or the place cannot be written.
+    """
+    with _draft(path, ready) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def write_json(path: Path, content: object, ready: Ready = _nothing) -> None:
     """As `write_text`; numbers that are not finite become null."""
-    write_text(path, json.dumps(finite(content), indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(finite(content), indent=2, ensure_ascii=False) + "\n"
+    write_text(path, text, ready)
 
 
 def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
     """As `write_text`, with `torch.save`."""
-    with _draft(path) as draft:
-        torch.save(content, draft)
+    with _draft(path, _nothing) as draft, draft.open("wb") as file:
+        torch.save(content, file)
 
 
-def write_folder(path: Path, fill: Callable[[Path], T]) -> T:
+def write_folder(path: Path, fill: Callable[[Path], T], ready: Ready = _nothing) -> T:
     """Let `fill` write a folder under another name, then take the name; an old one goes last.
 
     Returns:
         What `fill` returns.
+
+    Raises:
+        Unwritten: there is no space left, or the place cannot be written.
     """
     draft, old = _beside(path, "partial"), _beside(path, "old")
     with _no_leftovers(draft, path):
         draft.mkdir(parents=True)
         filled = fill(draft)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(draft, path)
+        _flush(draft)
+        ready(draft, path)
+        _exchange(draft, path, old)
     shutil.rmtree(old, ignore_errors=True)
     return filled
 
 
+def _exchange(draft: Path, path: Path, old: Path) -> None:
+    try:
+        if path.exists():
+            os.replace(path, old)
+        os.replace(draft, path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            os.replace(old, path)
+        raise
+
+
 @contextmanager
-def _draft(path: Path) -> Iterator[Path]:
+def _draft(path: Path, ready: Ready) -> Iterator[Path]:
     draft = _beside(path, "partial")
     with _no_leftovers(draft, path):
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
+        _flush(draft)
+        ready(draft, path)
         os.replace(draft, path)
+
+
+def _flush(path: Path) -> None:
+    """Wait until it is on the disk: some file systems tell only then that they are full."""
+    for file in [path] if path.is_file() else filter(Path.is_file, path.rglob("*")):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
 
 
 @contextmanager
 def _no_leftovers(draft: Path, path: Path) -> Iterator[None]:
-    """Whatever goes wrong, the draft goes; a full disk becomes a sentence."""
+    """Whatever goes wrong, the draft goes; a place that takes nothing becomes a sentence."""
+    for left in path.parent.glob(f".{path.name}.partial-*"):  # by a run that was killed
+        _remove(left)
     try:
         yield
     except Exception as error:
-        if is_full_disk(error):
-            raise Refusal(
-                f"there is no space left for {path}; what stood there before is unchanged, and "
-                "nothing half-written is left. Is there a larger disk for --output?"
-            ) from error
-        raise
+        if (why := why_unwritten(error)) is None:
+            raise
+        raise Unwritten(
+            f"{why} {path}; what stood there before is unchanged, and nothing half-written is "
+            "left. Is there a larger disk, or another place, for --output?"
+        ) from error
     finally:
-        if draft.is_dir():
-            shutil.rmtree(draft, ignore_errors=True)
-        draft.unlink(missing_ok=True)
+        _remove(draft)
 
 
-def is_full_disk(error: BaseException) -> bool:
-    """Whether an error says so; safetensors and torch.save wrap the system's word for it."""
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # it has gone, or the place is read-only by now
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def why_unwritten(error: BaseException) -> str | None:
+    """Why nothing could be written, for a sentence that goes on with the path; None otherwise.
+
+    safetensors and torch.save wrap the system's word for it.
+    """
+    found = error.errno if isinstance(error, OSError) else _errno_in(error)
+    if found in FULL:
+        return "there is no space left for"
+    if found in UNWRITABLE | GONE:
+        return f"cannot write ({os.strerror(found)})"
+    cause = error.__cause__ or error.__context__
+    return None if cause is None else why_unwritten(cause)
+
+
+def _errno_in(error: BaseException) -> int | None:
     told = str(error)
-    wrapped = "No space left" in told or "os error 28" in told or "code: 28" in told
+    if (named := re.search(r"\(os error (\d+)\)|code: (\d+)", told)) is not None:
+        return int(named[1] or named[2])
     # torch's zip writer says only that something is wrong with its buffers
     cut = isinstance(error, RuntimeError) and "PytorchStreamWriter" in told
-    cause = error.__cause__ or error.__context__
-    return wrapped or cut or (cause is not None and is_full_disk(cause))
+    return errno.ENOSPC if cut or "No space left" in told else None
 
 
 def _beside(path: Path, word: str) -> Path:

@@ -1,7 +1,7 @@
 """Language models as they are taught, asked and attacked.
 
-Models and tokenizers are passed in, so that torch is all this room imports. Rows are what `encode`
-makes: `{"input_ids", "labels"}`, labels -100 where nothing is learned.
+Models and tokenizers are passed in, so that torch is all this package imports. Rows are what
+`encode` makes: `{"input_ids", "labels"}`, labels -100 where nothing is learned.
 """
 
 from torch_alm.language._attacks import (
@@ -12,6 +12,7 @@ from torch_alm.language._attacks import (
     with_prefix,
 )
 from torch_alm.language._encoding import (
+    ASKED,
     IGNORE,
     Batch,
     Row,
@@ -29,9 +30,12 @@ from torch_alm.language._formats import Format, Message
 from torch_alm.language._generation import continuations, decode, generate, greedy_answers
 from torch_alm.language._memorization import (
     Convention,
+    exact_memorization,
     extraction_strength,
     membership_auc,
+    min_k_plus_plus_score,
     min_k_score,
+    openunlearning_extraction_strength,
 )
 from torch_alm.language._pairs import pairs
 from torch_alm.language._reading import Reading, read_answers
@@ -42,6 +46,7 @@ from torch_alm.language._texts import read_text
 from torch_alm.language._types import LanguageModel, Tokenizer
 
 __all__ = [
+    "ASKED",
     "IGNORE",
     "AnswerScores",
     "Attacked",
@@ -66,12 +71,15 @@ __all__ = [
     "encode_completion",
     "encode_messages",
     "encode_text",
+    "exact_memorization",
     "extraction_strength",
     "generate",
     "greedy_answers",
     "losses",
     "membership_auc",
+    "min_k_plus_plus_score",
     "min_k_score",
+    "openunlearning_extraction_strength",
     "pad_id",
     "pairs",
     "prompt_ids",

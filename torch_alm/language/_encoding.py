@@ -19,7 +19,8 @@ from torch_alm.language._formats import (
 from torch_alm.language._types import Tokenizer
 
 IGNORE = -100
-ASKED = "asked"  # the prompt of a row whose model writes a header of its own before the answer
+ASKED = "asked"
+"""Key of the prompt in rows whose model is asked with other tokens than precede the answer."""
 
 Row: TypeAlias = dict[str, list[int]]
 Batch: TypeAlias = dict[str, Tensor]

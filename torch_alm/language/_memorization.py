@@ -9,34 +9,55 @@ from torch import Tensor
 
 Convention: TypeAlias = Literal["openunlearning", "muse"]
 
+SMALLEST_VARIANCE = 1e-6  # OpenUnlearning's, below which a distribution counts as certain
 
-def extraction_strength(
-    matches: Sequence[bool], *, nothing: Literal["openunlearning", "zero"] = "openunlearning"
-) -> float:
+
+def extraction_strength(matches: Sequence[bool]) -> float:
     """Share of the answer that follows word for word once its first part is given, in [0, 1].
 
     `1 - k / n` with `k` the length of the shortest prefix after which every teacher-forced
-    greedy token is right: 1 = the question alone suffices. Source: Carlini et al. 2021 as
-    computed by OpenUnlearning, which leaves the end-of-sequence token out of `matches`.
+    greedy token is right: 1 = the question alone suffices, 0 = not even the last token follows.
+    Source: Carlini et al. 2021, per sequence as in OpenUnlearning, whose code gives another value
+    for 0 (`openunlearning_extraction_strength`).
 
     Args:
-        matches: per answer token, whether the most likely token is the right one. Empty gives 0.
-        nothing: the value when not even the last token is right. OpenUnlearning's loop ends one
-            short and returns `1 / n` there (1 for a single wrong token); `"zero"` returns 0, what
-            the definition says.
+        matches: per answer token, whether the most likely token is the right one; the
+            end-of-sequence token is left out. Empty gives 0.
 
     >>> extraction_strength([False, True, False, True])
     0.25
-    >>> extraction_strength([True, True, False, False], nothing="zero")
+    >>> extraction_strength([True, True, False, False])
     0.0
     """
     n = len(matches)
-    if n == 0:
-        return 0.0
-    suffix = next((i for i, right in enumerate(reversed(matches)) if not right), n)
-    if suffix == 0 and nothing == "openunlearning":
-        suffix = 1
-    return suffix / n
+    return next((i for i, right in enumerate(reversed(matches)) if not right), n) / max(n, 1)
+
+
+def openunlearning_extraction_strength(matches: Sequence[bool]) -> float:
+    """Compute `extraction_strength` as OpenUnlearning's loop does, which ends one token short.
+
+    Where not even the last token is right it returns `1 / n` (1 for a single wrong token) in place
+    of 0, so that no answer of n tokens scores less than `1 / n`. Everything else is equal.
+
+    >>> openunlearning_extraction_strength([True, True, False, False])
+    0.25
+    """
+    return max(extraction_strength(matches), 1 / len(matches)) if matches else 0.0
+
+
+def exact_memorization(matches: Sequence[bool]) -> float:
+    """Share of the answer's tokens that are the most likely ones, teacher forced, in [0, 1].
+
+    Lower = less is remembered, but common words stay likely in a model that never saw the answer.
+    Source: Tirumala et al. 2022 as computed by OpenUnlearning's `exact_memorization`.
+
+    Args:
+        matches: as in `extraction_strength`. Empty gives NaN; OpenUnlearning leaves the item out.
+
+    >>> exact_memorization([False, True, False, True])
+    0.5
+    """
+    return sum(matches) / len(matches) if matches else math.nan
 
 
 def min_k_score(
@@ -57,13 +78,49 @@ def min_k_score(
     >>> min_k_score([-0.5, -3.0, -1.0, -2.0, -0.1])
     2.5
     """
-    values = _float64(log_probabilities).sort().values
-    count = math.floor(k * len(values))
-    if convention == "openunlearning":
-        count = max(count, 1)
+    return _minus_smallest(_float64(log_probabilities), k, at_least=convention == "openunlearning")
+
+
+def min_k_plus_plus_score(
+    log_probabilities: Iterable[float],
+    moments: Iterable[tuple[float, float]],
+    k: float = 0.4,
+    *,
+    convention: Literal["openunlearning", "original"] = "openunlearning",
+) -> float:
+    """Minus the mean of the `floor(k n)` smallest standardised token log-probabilities.
+
+    Standardised: `(log p(token) - mean) / sqrt(variance)`, with the mean and variance of `log p(x)`
+    for x drawn from the model's own distribution at that place. In standard deviations, unbounded.
+    Small = even the least likely tokens are near the modes = looks like training data.
+    Source: Min-K%++ (Zhang et al. 2024) as computed by OpenUnlearning and by its authors.
+
+    Args:
+        log_probabilities: of the scored tokens, shape `(n,)`, in nats; which ones as in
+            `min_k_score`.
+        moments: (mean, variance) for each of the same tokens, as in `AnswerScores.moments`.
+        k: share of the tokens that count.
+        convention: `"openunlearning"` raises variances below 1e-6 to that and takes at least one
+            token (0.0 for an empty text); `"original"` does neither, so that a certain token gives
+            an infinite score or NaN and a short text NaN. The authors' own sign is the opposite.
+
+    >>> min_k_plus_plus_score([-1.0, -3.0, -2.0], [(-2.0, 0.25), (-1.0, 4.0), (-2.0, 1.0)])
+    1.0
+    """
+    mean, variance = _float64_pairs(moments).unbind(-1)
+    official = convention == "openunlearning"
+    if official:
+        variance = variance.clamp(min=SMALLEST_VARIANCE)
+    scores = (_float64(log_probabilities) - mean) / variance.sqrt()
+    return _minus_smallest(scores, k, at_least=official)
+
+
+def _minus_smallest(values: Tensor, k: float, *, at_least: bool) -> float:
+    """Minus the mean of the smallest share; `at_least` takes one value where the share is none."""
+    count = max(math.floor(k * len(values)), int(at_least))
     if count == 0:
         return math.nan
-    return -float(values[:count].mean()) if len(values) else 0.0
+    return -float(values.sort().values[:count].mean()) if len(values) else 0.0
 
 
 def membership_auc(
@@ -97,6 +154,10 @@ def membership_auc(
     below, not_above = (torch.searchsorted(holdout, forget, right=side) for side in (False, True))
     muse = (below + not_above).sum().item() / (2 * len(forget) * len(holdout))
     return muse if convention == "muse" else 1 - muse
+
+
+def _float64_pairs(pairs: Iterable[tuple[float, float]]) -> Tensor:
+    return torch.tensor([*pairs], dtype=torch.float64).reshape(-1, 2)
 
 
 def _float64(values: Iterable[float]) -> Tensor:

@@ -20,8 +20,7 @@ class Reading:
         loss: mean negative log-likelihood of the labelled tokens, in nats.
         exact_match: whether greedy decoding reproduces the answer to its end.
         certificate: max(phi, 0) of the smallest margin: a lower bound on 1 - exact_match.
-        extraction_strength: see `extraction_strength`; the end of sequence is left out, and 0
-            where not even the last token follows.
+        extraction_strength: see `extraction_strength`; the end of sequence is left out.
         min_k: see `min_k_score`; the end of sequence is left out.
         text: the greedy answer; `None` where none was asked for.
     """
@@ -70,7 +69,7 @@ def _reading(score: AnswerScores, text: str | None, k: float) -> Reading:
         loss=score.loss,
         exact_match=score.exact_match,
         certificate=max(score.certificate, 0.0),
-        extraction_strength=extraction_strength(score.matches[:-1], nothing="zero"),
+        extraction_strength=extraction_strength(score.matches[:-1]),
         min_k=min_k_score(score.log_probabilities[:-1], k),
         text=text,
     )

@@ -30,6 +30,8 @@ class AnswerScores(NamedTuple):
     matches: list[bool]  # whether the most likely token is the right one
     margins: list[float]  # p(right token) - max p(another token)
     certificate: float  # max_t phi_tau(margin_t): at most 1 for a failure, negative otherwise
+    # mean and variance of log p(x), x drawn from p, before each labelled token; empty if not asked
+    moments: Sequence[tuple[float, float]] = ()
 
     @property
     def loss(self) -> float:
@@ -43,17 +45,25 @@ class AnswerScores(NamedTuple):
 
 
 def answer_scores(
-    model: LanguageModel, rows: Sequence[Row], pad_id: int, tau: float
+    model: LanguageModel,
+    rows: Sequence[Row],
+    pad_id: int,
+    tau: float,
+    *,
+    moments: bool = False,
 ) -> list[AnswerScores]:
     """Token log-probabilities, matches, margins and margin certificate of every row.
 
-    Cost: one forward pass per row, batched. Source: SAUL, appendix on the margin certificate.
+    Cost: one forward pass per row, batched; with `moments`, a few passes over the logits of each
+    answer. Source: SAUL, appendix on the margin certificate.
 
     Args:
         model: a causal language model of transformers.
         rows: encoded question and answer pairs; the labelled tokens are scored.
         pad_id: fills rows of a batch up to the same length; never attended to.
         tau: sharpness of the certificate, in probability.
+        moments: whether to give mean and variance of the log-probabilities as well, which
+            `min_k_plus_plus_score` needs.
     """
 
     def scores(logits: Tensor, labels: Tensor) -> Iterator[AnswerScores]:
@@ -69,9 +79,24 @@ def answer_scores(
                 matches[i][answer].tolist(),
                 margins[i][answer].tolist(),
                 certificates[i],
+                _moments(logits[i, :-1][answer]) if moments else (),
             )
 
     return _in_batches(model, rows, pad_id, scores)
+
+
+def _moments(logits: Tensor) -> list[tuple[float, float]]:
+    """Mean and variance of log p(x) for x drawn from p, per row of the logits (n, V), in nats.
+
+    The variance is taken about the mean: mean square less squared mean cancels in fp32 where a
+    model is nearly certain, which is where its root is a divisor.
+    """
+    said = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    p = said.exp()
+    said = said.masked_fill(p == 0, 0.0)  # 0 log 0 is 0, not NaN
+    mean = (p * said).sum(-1, keepdim=True)
+    variance = (p * (said - mean).square()).sum(-1)
+    return list(zip(mean.squeeze(-1).tolist(), variance.tolist(), strict=True))
 
 
 def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float]:

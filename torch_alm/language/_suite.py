@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from torch_alm.language._attacks import quantized, relearned, with_prefix
 from torch_alm.language._encoding import Row, pad_id
 from torch_alm.language._reading import Reading, read_answers
 from torch_alm.language._types import LanguageModel, Tokenizer
+
+Read: TypeAlias = Callable[[Sequence[Row]], list[Reading]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,7 @@ def attack(
     paraphrased: Sequence[Row] = (),
     max_new_tokens: int | None = None,
     autocast: Callable[[], Any] = nullcontext,
+    read: Read | None = None,
 ) -> Iterator[Attacked]:
     """Relearn, round, rephrase and prompt with a prefix, one after the other.
 
@@ -80,13 +83,16 @@ def attack(
         paraphrased: the forget rows asked in other words, in any number.
         max_new_tokens: longest answer, as in `read_answers`.
         autocast: makes a context for the forward passes of relearning.
+        read: asks the model as it is within an attack; None is `read_answers`.
 
     Cost: a reading of the forget rows, one more per attack, and the relearning steps.
     """
     given = settings or Attacks()
 
-    def read(rows: Sequence[Row]) -> list[Reading]:
+    def plainly(rows: Sequence[Row]) -> list[Reading]:
         return read_answers(model, tokenizer, rows, max_new_tokens=max_new_tokens)
+
+    read = read or plainly
 
     def learn(rows: Sequence[Row], asked: Sequence[Row]) -> tuple[list[Reading], float]:
         pad, steps, lr = pad_id(tokenizer), given.relearn_steps, given.relearn_lr
@@ -121,7 +127,7 @@ def _prefixed(
     forget: Sequence[Row],
     now: Sequence[Reading],
     share: float,
-    read: Callable[[Sequence[Row]], list[Reading]],
+    read: Read,
 ) -> Iterator[Attacked]:
     begun = [with_prefix(row, share) for row in forget]
     left = [i for i, row in enumerate(begun) if row is not None]

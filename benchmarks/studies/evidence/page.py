@@ -23,6 +23,7 @@ TABLES: Mapping[str, Callable[[Recorded], str]] = {
     **{f"pairs {point}": tables.pairs_at(point) for point in (*tables.POINTS, "paper")},
     **{f"all {point}": tables.everything_at(point) for point in (*tables.POINTS, "paper")},
     "gains": tables.gains,
+    "guard": tables.guard,
     "asked more": tables.asked_more,
     "varied": tables.varied,
     "words": tables.words,

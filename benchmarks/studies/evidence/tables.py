@@ -8,8 +8,23 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.report.results import Row, read_lines
-from benchmarks.report.tables import REFERENCE_LABELS, markdown, name_of, spread, statuses
+from benchmarks.report.tables import (
+    MISSING,
+    REFERENCE_LABELS,
+    markdown,
+    name_of,
+    spread,
+    statuses,
+)
 from benchmarks.studies.evidence.plan import PLAN
+from benchmarks.studies.evidence.quality import (
+    FLOOR,
+    GUARD,
+    QUALITY,
+    is_at_floor,
+    is_guarded,
+    marked,
+)
 
 SPLITS = ("forget01", "forget05", "forget10")
 POINTS = ("matched", "matched8", "recommended")
@@ -24,8 +39,8 @@ COLUMNS: tuple[Column, ...] = (
     ("certificate", "certificate", 2),
     ("retain_exact_match", "retain exact", 2),
     ("model_utility", "MU", 3),
-    ("forget_quality_log10", "log10 FQ", 1),
-    ("min_k_auc", "AUC", 2),
+    (QUALITY, "log10 FQ (OU)", 1),
+    ("membership_auc", "AUC", 2),
     ("gate_open", "gate open", 2),
 )
 
@@ -62,8 +77,21 @@ def read(folder: Path, stages: Iterable[str]) -> Recorded:
 
 
 def numbers(rows: Sequence[Row], key: str, digits: int) -> str:
-    """One cell."""
-    return spread([row.get(key) for row in rows], digits)
+    """One cell; with its marks, if it is of forget quality."""
+    text = spread([row.get(key) for row in rows], digits)
+    return marked(text, rows) if key == QUALITY and text != MISSING else text
+
+
+def guard(found: Recorded) -> str:
+    """Count the runs beyond the guard, and at the smallest forget quality, stage by stage."""
+    lines = []
+    for stage in PLAN:
+        rows = [r for r in found.lines[stage.name] if r["method"] not in REFERENCE_LABELS]
+        rows = [row for row in rows if row.get(QUALITY) is not None]
+        counts = [len(rows), *(sum(map(of, rows)) for of in (is_guarded, is_at_floor))]
+        if any(counts[1:]):
+            lines.append([stage.name, *map(str, counts)])
+    return markdown(["table", "runs", f"beyond {GUARD:.0f} nats", f"at {FLOOR:.1f}"], lines)
 
 
 def commands(found: Recorded) -> str:

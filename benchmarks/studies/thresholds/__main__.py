@@ -34,7 +34,7 @@ from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
 KEPT = (
     *("model_utility", "retain_exact_match", "retain_probability", "real_authors_probability"),
     *("world_facts_probability", "forget_exact_match", "forget_loss", "forget_rouge"),
-    *("certificate", "forget_quality_log10", "min_k_auc", "forget_truth_ratio"),
+    *("certificate", "forget_quality_log10", "membership_auc", "forget_truth_ratio"),
 )
 
 

@@ -17,7 +17,7 @@ from benchmarks.studies.thresholds.variants import SEARCHES
 PANELS = (
     ("model_utility", "model utility"),
     ("forget_loss", "forget loss (nats per token)"),
-    ("min_k_auc", "membership AUC"),
+    ("membership_auc", "membership AUC"),
 )
 MARKS = "osD^vP*X"
 

@@ -18,8 +18,8 @@ Number = tuple[str, str, int]
 NUMBERS: tuple[Number, ...] = (
     ("forget_exact_match", "forget exact", 3),
     ("forget_loss", "forget loss", 2),
-    ("forget_quality_log10", "log FQ", 1),
-    ("min_k_auc", "AUC", 2),
+    ("forget_quality_log10", "log FQ (OU)", 1),
+    ("membership_auc", "AUC", 2),
     ("privleak", "PrivLeak", 0),
     ("gate_open", "open", 2),
     ("overshoot", "overshoot", 2),
@@ -111,9 +111,9 @@ def labels_of(folder: ResultsFolder, part: str) -> dict[str, str]:
 
 def with_privleak(rows: Sequence[Row]) -> list[Row]:
     """The rows with PrivLeak relative to the retrained model, where there is one."""
-    levels = [row["min_k_auc"] for row in rows if row["method"] == "retrained"]
+    levels = [row["membership_auc"] for row in rows if row["method"] == "retrained"]
     level = levels[0] if levels else None
-    return [row | {"privleak": _privleak(row.get("min_k_auc"), level)} for row in rows]
+    return [row | {"privleak": _privleak(row.get("membership_auc"), level)} for row in rows]
 
 
 def _privleak(auc: float | None, retrained: float | None) -> float | None:
@@ -191,7 +191,7 @@ def failures(rows: Sequence[Row], labels: dict[str, str]) -> list[str]:
 
 def choice(rows: Sequence[Row]) -> str | None:
     """The key of the variant that `RULE` picks; None if none forgets at every rate."""
-    retrained = mean((row for row in rows if row["method"] == "retrained"), "min_k_auc")
+    retrained = mean((row for row in rows if row["method"] == "retrained"), "membership_auc")
     keys = dict.fromkeys(row["variant"] for row in rows if "variant" in row)
     found = {key: [row for row in rows if row.get("variant") == key] for key in keys}
     good = {key: mine for key, mine in found.items() if forgets(mine, retrained)}
@@ -202,7 +202,7 @@ def forgets(rows: Sequence[Row], retrained: float | None) -> bool:
     """Tell whether every learning rate forgets, in the mean over its seeds."""
     if retrained is None or any(row.get("failed") for row in rows):
         return False
-    exact, auc = (_worst(rows, key, max) for key in ("forget_exact_match", "min_k_auc"))
+    exact, auc = (_worst(rows, key, max) for key in ("forget_exact_match", "membership_auc"))
     return exact <= FORGOTTEN and auc <= retrained + RECOGNISED
 
 

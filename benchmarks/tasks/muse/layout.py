@@ -13,7 +13,9 @@ PAPER = (
 )
 NUMBERS = (
     *PAPER,
-    Column("min_k_auc", "Membership", "AUC"),
+    Column("membership_auc", "Membership", "AUC", nearest=0.5),
+    Column("perplexity_f", "Perplexity", "forget", digits=1, optional=True),
+    Column("perplexity_unseen", "Perplexity", "unseen", digits=1, optional=True),
     Column("forget_loss", "Text (nats)", "forget", better=1),
     Column("retain_loss", "Text (nats)", "retain", better=-1),
     Column("gate_open", "Controller", "open"),
@@ -33,7 +35,7 @@ LAYOUT = Layout(
         "verbmem_f": False,
         "knowmem_f": False,
         "privleak": True,
-        "min_k_auc": True,
+        "membership_auc": False,
         "forget_loss": True,
     },
     quick_eval=("retain_probability", "retain_answer_probability"),

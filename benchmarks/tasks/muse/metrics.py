@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer
 
@@ -21,6 +21,7 @@ from torch_alm.language import (
     continuations,
     losses,
     membership_auc,
+    min_k_plus_plus_score,
     min_k_score,
     pad_id,
 )
@@ -123,17 +124,51 @@ def cut(text: str) -> str:
     return text
 
 
-def min_k_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[float]:
-    """Min-40 % of each text, over all its tokens but the first; small for what was trained on.
+class TextScores(NamedTuple):
+    """Three measures of surprise at a text, over all its tokens but the first; small if learnt.
 
-    Cost: a forward per text.
+    Attributes:
+        loss: Mean negative log-likelihood per token, in nats; MUSE's code calls it PPL.
+        min_k: Min-40 %, in nats.
+        min_k_plus_plus: Min-40 %++ as its authors compute it, in standard deviations.
+    """
+
+    loss: float
+    min_k: float
+    min_k_plus_plus: float
+
+
+def text_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[TextScores]:
+    """The three membership scores of each text.
+
+    Cost: a forward per text, and a few passes over its logits.
 
     Raises:
         ValueError: A text of fewer than four tokens, of which 40 % are none.
     """
     rows = [_all_but_the_first(tokenizer, text) for text in texts]
-    found = answer_scores(model, rows, pad_id(tokenizer), tau=1.0)
-    return [min_k_score(scores.log_probabilities, K, convention="muse") for scores in found]
+    found = answer_scores(model, rows, pad_id(tokenizer), tau=1.0, moments=True)
+    return [
+        TextScores(
+            scores.loss,
+            min_k_score(scores.log_probabilities, K, convention="muse"),
+            min_k_plus_plus_score(
+                scores.log_probabilities, scores.moments, K, convention="original"
+            ),
+        )
+        for scores in found
+    ]
+
+
+def perplexity(scores: Iterable[TextScores]) -> float:
+    """`exp` of the mean loss over texts: the geometric mean of their perplexities, at least 1.
+
+    A uniform guess has the size of the vocabulary. Source: MUSE's `compute_ppl`, per text.
+
+    >>> perplexity([TextScores(0.0, 0.0, 0.0), TextScores(2.0, 0.0, 0.0)])
+    2.718281828459045
+    """
+    return math.exp(fmean(score.loss for score in scores))
 
 
 def forget_auc(members: Sequence[float], strangers: Sequence[float]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +20,7 @@ from benchmarks.tasks.muse import metrics
 from benchmarks.tasks.muse.data import BLOCK, CORPORA, MuseData, blocks, load_muse, load_muse_hub
 from benchmarks.tasks.muse.layout import LAYOUT
 from benchmarks.tasks.muse.lesson import COURSES, muse_lesson
+from benchmarks.tasks.muse.metrics import TextScores
 from benchmarks.tasks.muse.passages import build_passages
 from benchmarks.tasks.muse.presets import MUSE
 from torch_alm.language import Row, losses, pad_id
@@ -101,7 +102,8 @@ class Muse(LanguageBenchmark):
         super().prepare()
         self.retrained_auc = metrics.RETRAINED_AUC.get(self.split)
         if "retrained" in self.models:
-            self.retrained_auc = self.auc(self.reference("retrained"))
+            members, strangers = self.text_scores(self.reference("retrained"))
+            self.retrained_auc = _auc(members, strangers, "min_k")
 
     def load(self, key: str) -> tuple[Any, Any]:
         if self.given.model is not None:
@@ -130,14 +132,11 @@ class Muse(LanguageBenchmark):
             "forget": metrics.knowledge_memory(model, self.tokenizer, self.data.forget_quiz),
             "retain": metrics.knowledge_memory(model, self.tokenizer, self.data.retain_quiz),
         }
-        auc = self.auc(model)
         numbers = {
             "verbmem_f": metrics.mean_rouge(tasks["verbatim"]),
             "knowmem_f": metrics.mean_rouge(tasks["forget"]),
             "knowmem_r": metrics.mean_rouge(tasks["retain"]),
-            "privleak": metrics.leak(auc, self.retrained_auc),
-            "min_k_auc": auc,
-            "retrained_auc": self.retrained_auc,
+            **self.membership(model),
         }
         rows = [
             {"subset": subset, "index": index, **answer}
@@ -161,10 +160,29 @@ class Muse(LanguageBenchmark):
         pad = pad_id(self.tokenizer)
         return {name: fmean(losses(model, rows[:LOOKED_AT], pad)) for name, rows in corpora.items()}
 
-    def auc(self, model: nn.Module) -> float:
-        """Measure how well Min-40 % tells unseen texts from forget texts, in MUSE's orientation."""
+    def text_scores(self, model: nn.Module) -> tuple[list[TextScores], list[TextScores]]:
+        """Score PrivLeak's texts: those from the forget set, and the unseen ones."""
         members, strangers = (
-            metrics.min_k_scores(model, self.tokenizer, texts)
+            metrics.text_scores(model, self.tokenizer, texts)
             for texts in (self.data.members, self.data.strangers)
         )
-        return metrics.forget_auc(members, strangers)
+        return members, strangers
+
+    def membership(self, model: nn.Module) -> dict[str, float | None]:
+        """PrivLeak, perplexities, and membership AUCs that are near 1 for a model that knows."""
+        members, strangers = self.text_scores(model)
+        auc, theirs = _auc(members, strangers, "min_k"), self.retrained_auc
+        return {
+            "privleak": metrics.leak(auc, theirs),
+            "membership_auc": 1 - auc,
+            "retrained_membership_auc": 1 - theirs,
+            "membership_auc_min_k_plus_plus": 1 - _auc(members, strangers, "min_k_plus_plus"),
+            "membership_auc_loss": 1 - _auc(members, strangers, "loss"),
+            "perplexity_f": metrics.perplexity(members),
+            "perplexity_unseen": metrics.perplexity(strangers),
+        }
+
+
+def _auc(members: Sequence[TextScores], strangers: Sequence[TextScores], score: str) -> float:
+    """Measure how well a score tells unseen texts from forget texts, in MUSE's orientation."""
+    return metrics.forget_auc(*([getattr(s, score) for s in of] for of in (members, strangers)))

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.tasks.tofu import metrics
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
-from benchmarks.tasks.tofu.summary import NEIGHBOURS, Numbers, summarise
+from benchmarks.tasks.tofu.summary import Numbers, Reference, summarise
 from torch_alm.language import (
     AnswerScores,
     Row,
     answer_ids,
     answer_scores,
+    exact_memorization,
     extraction_strength,
     greedy_answers,
     losses,
+    min_k_plus_plus_score,
     min_k_score,
+    openunlearning_extraction_strength,
     pad_id,
 )
 
@@ -45,22 +49,25 @@ def evaluate(
     tokenizer: Any,
     data: TofuData,
     *,
-    retrained_truth_ratios: Sequence[float] | None = None,
+    retrained: Reference | None = None,
     max_new_tokens: int | None = 200,
     quick: bool = False,
     generations: bool = True,
     limit: int | None = None,
     paraphrased_questions: bool = False,
+    convention: str = "ours",
     tau: float = 0.1,
     k: float = 0.4,
 ) -> Evaluation:
     """Score a causal language model on the forget, retain and neighbour questions.
 
     The keys of `numbers` are `summary.summarise`'s. Each row has `subset`, `index`, `question`,
-    `reference`, `generation`, `rouge`, `loss`, `probability`, `normalised_probability`,
-    `truth_ratio`, `exact_match`, `certificate`, `extraction_strength`, `min_k`; holdout rows have
-    no generation. Margins, losses and exact match include the end of sequence; extraction
-    strength and Min-K% leave it out, as OpenUnlearning does.
+    `reference`, `generation`, `rouge`, `rouge1`, `loss`, `probability`, `paraphrased_loss`,
+    `perturbed_losses`, `exact_match`, `certificate`, `extraction_strength`,
+    `extraction_strength_ou`, `exact_memorization`, `min_k`, `min_k_plus_plus`, `zlib`; holdout rows
+    have no generation. From the losses every convention's ratios can be made again. Margins, losses
+    and exact match include the end of sequence; what is counted per token leaves it out, as
+    OpenUnlearning does.
 
     Cost: a forward pass per answer (also paraphrased and perturbed ones) and greedy generation
     for the questions whose answer is not already known from the first (see `greedy_answers`);
@@ -70,12 +77,13 @@ def evaluate(
         model: a causal language model of transformers.
         tokenizer: its tokenizer, with an end-of-sequence token.
         data: the sets `*_eval`, `real_authors`, `world_facts` and `holdout` are read.
-        retrained_truth_ratios: `truth_ratios(rows)` of the retrained model, for forget quality.
+        retrained: `reference(rows)` of the retrained model, for forget quality and privacy.
         max_new_tokens: longest generation; `None` derives it from the longest answer.
         quick: generate at most 16 tokens: ROUGE becomes a lower bound.
         generations: `False` skips generation; ROUGE and model utility are `None`.
         limit: only the first so many questions of each set.
         paraphrased_questions: ask the paraphrased question wherever an example has one.
+        convention: how questions are asked and which tokens count, see `batches.encode`.
         tau: sharpness of the margin certificate, in probability.
         k: share of tokens in Min-K%.
 
@@ -83,16 +91,21 @@ def evaluate(
         ValueError: paraphrased questions asked for, and no forget example has one.
     """
     items = list(_items(data, limit, paraphrased_questions))
-    encoded = [encode(tokenizer, item.question, item.example.answer, MAX_LENGTH) for item in items]
-    scores = answer_scores(model, encoded, pad_id(tokenizer), tau)
-    alternatives = _alternative_losses(model, tokenizer, items)
+    encoded = [
+        encode(tokenizer, item.question, item.example.answer, MAX_LENGTH, convention)
+        for item in items
+    ]
+    scores = answer_scores(model, encoded, pad_id(tokenizer), tau, moments=True)
+    alternatives = _alternative_losses(model, tokenizer, items, convention)
     texts: list[str | None] = [None] * len(items)
     if generations:
         longest = _longest(encoded) + SPARE_TOKENS if max_new_tokens is None else max_new_tokens
         tokens = min(longest, QUICK_TOKENS) if quick else longest
         texts = _generate(model, tokenizer, items, encoded, scores, tokens)
-    rows = [_row(*parts, k) for parts in zip(items, scores, alternatives, texts, strict=True)]
-    return Evaluation(summarise(rows, retrained_truth_ratios), rows)
+    taught = [tokenizer.decode(answer_ids(row), skip_special_tokens=True) for row in encoded]
+    parts = zip(items, scores, alternatives, texts, taught, strict=True)
+    rows = [_row(*part, k) for part in parts]
+    return Evaluation(summarise(rows, retrained), rows)
 
 
 def _items(data: TofuData, limit: int | None, paraphrased: bool) -> Iterator[_Item]:
@@ -116,14 +129,14 @@ def _items(data: TofuData, limit: int | None, paraphrased: bool) -> Iterator[_It
 
 
 def _alternative_losses(
-    model: Any, tokenizer: Any, items: Sequence[_Item]
+    model: Any, tokenizer: Any, items: Sequence[_Item], convention: str
 ) -> list[tuple[float | None, list[float]]]:
     """Per item the loss of its paraphrased answer (`None` without one) and of its wrong answers."""
     answers = [
         [item.example.paraphrased_answer or "", *item.example.perturbed_answers] for item in items
     ]
     rows = [
-        encode(tokenizer, item.question, answer, MAX_LENGTH)
+        encode(tokenizer, item.question, answer, MAX_LENGTH, convention)
         for item, group in zip(items, answers, strict=True)
         for answer in group
         if answer
@@ -161,26 +174,30 @@ def _row(
     score: AnswerScores,
     alternatives: tuple[float | None, list[float]],
     text: str | None,
+    taught: str,
     k: float,
 ) -> dict[str, Any]:
-    paraphrased_loss, wrong = alternatives
-    correct = score.loss if paraphrased_loss is None else paraphrased_loss
-    neighbour = item.subset in NEIGHBOURS
+    paraphrased_loss, perturbed_losses = alternatives
+    answer = item.example.answer
+    matches, said = score.matches[:-1], score.log_probabilities[:-1]
     return {
         "subset": item.subset,
         "index": item.index,
         "question": item.question,
-        "reference": item.example.answer,
+        "reference": answer,
         "generation": text,
-        "rouge": None if text is None else metrics.rouge_l_recall(text, item.example.answer),
+        "rouge": None if text is None else metrics.rouge_l_recall(text, answer),
+        "rouge1": None if text is None else metrics.rouge_1_recall(text, answer),
         "loss": score.loss,
         "probability": float(metrics.probability(score.loss)),
-        "normalised_probability": float(metrics.normalised_probability(score.loss, wrong))
-        if neighbour and wrong
-        else None,
-        "truth_ratio": float(metrics.truth_ratio(correct, wrong)) if wrong else None,
+        "paraphrased_loss": paraphrased_loss,
+        "perturbed_losses": perturbed_losses,
         "exact_match": score.exact_match,
         "certificate": score.certificate,
-        "extraction_strength": extraction_strength(score.matches[:-1]),
-        "min_k": min_k_score(score.log_probabilities[:-1], k),
+        "extraction_strength": extraction_strength(matches),
+        "extraction_strength_ou": openunlearning_extraction_strength(matches),
+        "exact_memorization": exact_memorization(matches),
+        "min_k": min_k_score(said, k),
+        "min_k_plus_plus": min_k_plus_plus_score(said, score.moments[:-1], k),
+        "zlib": score.loss / len(zlib.compress(taught.encode())),
     }

@@ -8,6 +8,14 @@ from benchmarks.report.layout import Axis, Layout
 from benchmarks.report.results import Row
 from benchmarks.report.tables import Column
 
+FLOOR = "forget_quality_floor_log10"
+
+
+def _forget_quality(key: str, convention: str) -> Column:
+    name = f"log FQ ({convention})"
+    return Column(key, "Utility", name, digits=1, better=1, optional=True, floor=FLOOR)
+
+
 NUMBERS = (
     Column("forget_probability", "Forget", "prob.", better=-1),
     Column("forget_rouge", "Forget", "ROUGE-L", better=-1),
@@ -19,7 +27,11 @@ NUMBERS = (
     Column("real_authors_rouge", "Neighbours", "authors", better=1),
     Column("world_facts_rouge", "Neighbours", "facts", better=1),
     Column("model_utility", "Utility", "MU", better=1),
-    Column("forget_quality_log10", "Utility", "log FQ", digits=1, better=1),
+    _forget_quality("forget_quality_log10", "OU"),
+    _forget_quality("forget_quality_log10_tofu", "TOFU"),
+    Column("forget_guarded", "Utility", "beyond guard", optional=True),
+    Column("membership_auc", "Membership", "AUC", nearest=0.5, optional=True),
+    Column("memorization_score", "OpenUnlearning", "Mem.", better=1, optional=True),
     Column("gate_open", "Controller", "open"),
     Column("lambda", "Controller", "λ", digits=3),
     Column("seconds", "Time", "s", digits=1),
@@ -72,6 +84,8 @@ LAYOUT = Layout(
         "forget_probability": False,
         "forget_exact_match": False,
         "extraction_strength": False,
+        "extraction_strength_ou": False,
+        "exact_memorization": False,
         "forget_loss": True,
         "certificate": True,
         "forget_truth_ratio": True,

@@ -7,10 +7,10 @@ A *loss* is always the mean negative log-likelihood of the labelled tokens of on
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,9 +19,6 @@ from scipy import stats
 from scipy.special import gammaln
 
 Array = NDArray[np.float64]
-
-# OpenUnlearning's guard in the denominators of ratios; part of the numbers one compares with.
-EPSILON = 1e-10
 
 
 def probability(losses: ArrayLike) -> Array:
@@ -35,25 +32,9 @@ def probability(losses: ArrayLike) -> Array:
     return np.exp(-np.asarray(losses, dtype=np.float64))
 
 
-def normalised_probability(true_loss: ArrayLike, wrong_losses: ArrayLike) -> Array:
-    """`P(true) / (P(true) + sum of P(wrong))`: used for real authors and world facts only.
-
-    Args:
-        true_loss: shape `(...)`.
-        wrong_losses: shape `(..., wrong answers)`.
-
-    Source: TOFU, section 2.2; the epsilon is OpenUnlearning's `probability_w_options`.
-
-    >>> round(float(normalised_probability(0.5, [1.0, 2.0, 3.0])), 5)
-    0.52308
-    """
-    true = probability(true_loss)
-    return true / (true + probability(wrong_losses).sum(axis=-1) + EPSILON)
-
-
-@cache
+@functools.cache
 def _scorer(stemmer: bool) -> RougeScorer:
-    return RougeScorer(["rougeL"], use_stemmer=stemmer)
+    return RougeScorer(["rouge1", "rougeL"], use_stemmer=stemmer)
 
 
 def rouge_l_recall(generation: str, reference: str, *, stemmer: bool = True) -> float:
@@ -68,6 +49,17 @@ def rouge_l_recall(generation: str, reference: str, *, stemmer: bool = True) -> 
     return float(_scorer(stemmer).score(reference, generation)["rougeL"].recall)
 
 
+def rouge_1_recall(generation: str, reference: str, *, stemmer: bool = True) -> float:
+    """Share of the reference's words found in the generation in any order, in [0, 1].
+
+    At least `rouge_l_recall`. Source: TOFU's `eval_rouge_recall`, OpenUnlearning's `rouge1_recall`.
+
+    >>> rouge_1_recall("The capital of France is Paris", "Paris is the capital of France")
+    1.0
+    """
+    return float(_scorer(stemmer).score(reference, generation)["rouge1"].recall)
+
+
 def forget_rouge(generations: Sequence[str], references: Sequence[str]) -> float:
     """Mean ROUGE-L recall of greedy generations against the *original* forget answers.
 
@@ -76,55 +68,6 @@ def forget_rouge(generations: Sequence[str], references: Sequence[str]) -> float
     """
     pairs = zip(generations, references, strict=True)
     return float(np.mean([rouge_l_recall(generation, truth) for generation, truth in pairs]))
-
-
-def truth_ratio(
-    correct_loss: ArrayLike,
-    wrong_losses: ArrayLike,
-    *,
-    mean: Literal["geometric", "arithmetic"] = "geometric",
-) -> Array:
-    """`R = P(wrong answers) / P(correct answer)`: near 0 = knows the truth, 1 = cannot tell.
-
-    "Correct" is the paraphrased answer on forget and retain sets, the answer itself on real
-    authors and world facts. `"geometric"` combines the wrong answers by the mean of their losses
-    (TOFU's leaderboard code and OpenUnlearning); `"arithmetic"` by the mean of their
-    probabilities (TOFU's paper, equation 1, and its training-time evaluation).
-
-    Args:
-        correct_loss: shape `(...)`.
-        wrong_losses: shape `(..., wrong answers)`.
-
-    >>> round(float(truth_ratio(0.5, [1.0, 2.0])), 5)
-    0.36788
-    >>> round(float(truth_ratio(0.5, [1.0, 2.0], mean="arithmetic")), 5)
-    0.41483
-    """
-    wrong_losses = np.asarray(wrong_losses, dtype=np.float64)
-    if mean == "geometric":
-        wrong = probability(wrong_losses.mean(axis=-1))
-    elif mean == "arithmetic":
-        wrong = probability(wrong_losses).mean(axis=-1)
-    else:
-        raise ValueError(f'truth_ratio got mean={mean!r}. Did you mean "geometric"?')
-    return wrong / (probability(correct_loss) + EPSILON)
-
-
-def forget_truth_ratio(ratios: ArrayLike) -> float:
-    """Mean of `min(R, 1/R)`, in [0, 1]: 1 = true and false answers are equally likely.
-
-    Source: OpenUnlearning, "closer to 1 is better"; used on the forget set.
-    """
-    ratios = np.asarray(ratios, dtype=np.float64)
-    return float(np.mean(np.minimum(ratios, 1 / (ratios + EPSILON))))
-
-
-def utility_truth_ratio(ratios: ArrayLike) -> float:
-    """Mean of `max(0, 1 - R)`, in [0, 1]: 1 = only the true answer is likely.
-
-    Source: TOFU, section 2.2; used on retain set, real authors and world facts.
-    """
-    return float(np.mean(np.maximum(0.0, 1 - np.asarray(ratios, dtype=np.float64))))
 
 
 def model_utility(parts: ArrayLike) -> float:
@@ -166,11 +109,12 @@ def harmonic_mean(values: ArrayLike) -> float:
 
 
 def forget_quality(ratios: ArrayLike, retrained_ratios: ArrayLike) -> float:
-    """p-value of "unlearned and retrained model have the same forget truth ratios", in [0, 1].
+    """p-value of "unlearned and retrained model have the same forget truth ratios", in (0, 1].
 
     Two-sample, two-sided Kolmogorov-Smirnov test between the items' truth ratios; the second
     sample comes from the model trained without this forget set, same architecture. 1 = cannot
-    be told apart. Source: TOFU, section 2.2.
+    be told apart. Ratios and their logarithms give the same value as long as neither overflows.
+    Source: TOFU, section 2.2.
 
     >>> round(forget_quality([0.2, 0.4, 0.6, 0.8], [0.5, 0.7, 0.9, 1.1]), 5)
     0.77143
@@ -203,3 +147,17 @@ def log10_forget_quality(ratios: ArrayLike, retrained_ratios: ArrayLike) -> floa
     else:
         natural = -2 * test.statistic**2 * n * m / (n + m)
     return float((np.log(2) + natural) / np.log(10))
+
+
+def log10_smallest_forget_quality(items: int, retrained_items: int) -> float:
+    """`log10` of the smallest p-value that so many questions can give: `2 / C(n + m, n)`.
+
+    That is the value of two samples that do not overlap, however far apart they are: -22.7 for 40
+    questions each, -119 for 200, -239 for 400. Values at it are bounds, and no longer distances.
+
+    >>> round(log10_smallest_forget_quality(40, 40), 1)
+    -22.7
+    """
+    n, m = items, retrained_items
+    paths = gammaln(n + m + 1) - gammaln(n + 1) - gammaln(m + 1)
+    return float((np.log(2) - paths) / np.log(10))

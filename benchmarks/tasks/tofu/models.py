@@ -31,6 +31,7 @@ def load_or_train(
     without_forget: bool = False,
     recipe: Recipe | None = None,
     progress: bool = True,
+    convention: str = "ours",
 ) -> tuple[Any, Any]:
     """The model to unlearn from, or the one that never saw the forget set, and the tokenizer.
 
@@ -42,6 +43,7 @@ def load_or_train(
         without_forget: Train on everything but the forget set.
         recipe: Replaces the recipe of the data.
         progress: Show a progress bar while training.
+        convention: How a model trained here is asked, see `batches.encode`.
 
     Returns:
         Model (fp32, on the CPU, in evaluation mode) and tokenizer. A model trained here tells in
@@ -60,20 +62,21 @@ def load_or_train(
             )
         return load_pretrained(model_name)
     recipe = recipe or RECIPES[data.name]
-    lesson = questions_and_answers(data, recipe, without_forget=without_forget)
+    lesson = questions_and_answers(data, recipe, convention, without_forget=without_forget)
     return trained(lesson, recipe, cache_dir, seed, progress=progress)
 
 
 def questions_and_answers(
-    data: TofuData, recipe: Recipe, *, without_forget: bool = False
+    data: TofuData, recipe: Recipe, convention: str = "ours", *, without_forget: bool = False
 ) -> Lesson:
     """Make the lesson of TOFU's original model, or of the one that never sees the forget set."""
     examples = data.without_forget if without_forget else data.full
     return Lesson(
         name=f"{data.name}-{'retrained' if without_forget else 'original'}",
         texts=tuple(texts(data, recipe)),
-        content=[example.pair for example in examples],
-        rows=lambda tokenizer: encode_all(tokenizer, examples),
+        # "ours" leaves no mark: a model made without the choice is that model
+        content=[*([] if convention == "ours" else [convention]), *(e.pair for e in examples)],
+        rows=lambda tokenizer: encode_all(tokenizer, examples, convention=convention),
     )
 
 

@@ -6,96 +6,213 @@ Every key is always present; `None` says that the data or the retrained model fo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.tasks.tofu import metrics
+from benchmarks.tasks.tofu import leaderboard, metrics, truth
+from benchmarks.tasks.tofu.truth import EPSILON, GUARDS, Convention
 from torch_alm.language import membership_auc
 
 SUBSETS = ("forget", "retain", "real_authors", "world_facts")
 NEIGHBOURS = ("real_authors", "world_facts")
+SUFFIXES: dict[Convention, str] = {"openunlearning": "", "tofu": "_tofu"}
+"""Endings of the keys of a convention's numbers."""
+
+ATTACKS = {
+    "membership_auc": "min_k",
+    "membership_auc_min_k_plus_plus": "min_k_plus_plus",
+    "membership_auc_loss": "loss",
+    "membership_auc_zlib": "zlib",
+}
+"""The four attacks of OpenUnlearning's privacy score, and what of a row each ranks by."""
 
 Rows = Sequence[Mapping[str, Any]]
 Numbers = dict[str, float | None]
+LogRatios = dict[Convention, list[float]]
 
 
-def summarise(rows: Rows, retrained_truth_ratios: Sequence[float] | None = None) -> Numbers:
-    """All numbers of TOFU's protocol and of memorisation, flat, from the rows of `evaluate`.
+class Reference(NamedTuple):
+    """A model that never saw the forget set, as far as others are compared with it.
 
-    Per subset: `S_loss`, `S_probability` (normalised for the neighbours), `S_rouge`,
-    `S_exact_match` (share reproduced to the last token, end of sequence included) and
-    `S_truth_ratio`. Then `model_utility`, `forget_quality`, `forget_quality_log10`,
-    `extraction_strength`, `retain_extraction_strength`, `certificate`, `certificate_raw`,
-    `min_k_auc`.
+    Attributes:
+        log_truth_ratios: of its forget questions; `None` if they have no perturbed answers.
+        membership: its numbers of `ATTACKS`.
+    """
 
+    log_truth_ratios: LogRatios | None
+    membership: Numbers
+
+
+def reference(rows: Rows) -> Reference:
+    """The comparison with the model that these rows are of."""
+    return Reference(log_truth_ratios(_of(rows, "forget")), _membership(rows))
+
+
+def summarise(rows: Rows, retrained: Reference | None = None) -> Numbers:
+    """All numbers of TOFU's protocol, of memorisation and of membership, flat, from `evaluate`.
+
+    Per subset: `S_loss`, `S_probability` (normalised for the neighbours), `S_rouge`, `S_rouge1`,
+    `S_exact_match` (share reproduced to the last token, end of sequence included),
+    `S_truth_ratio`, `S_truth_ratio_prob_mean`. Then `model_utility`, `forget_quality`,
+    `forget_quality_log10`, `forget_quality_floor_log10` (the smallest that so many questions can
+    give), `forget_guarded` (share of questions where OpenUnlearning's guard has replaced the
+    probability of the correct answer), `paraphrased_probability`, `certificate`,
+    `certificate_raw`, `memorization_score`, `privacy_score`, the keys of `ATTACKS`, and, for the
+    forget set and as `retain_...`, `extraction_strength`, `extraction_strength_ou`,
+    `exact_memorization`.
+
+    What has a guard in a denominator is OpenUnlearning's, and TOFU's under `..._tofu`.
     `certificate` is the mean over forget answers of max(phi, 0), `certificate_raw` of phi itself;
-    both are at most `1 - forget_exact_match`. `min_k_auc` follows OpenUnlearning: near 1 for a
-    model that memorised the forget set. Source: the definitions in `metrics`.
+    both are at most `1 - forget_exact_match`. A membership AUC is near 1 for a model that memorised
+    the forget set; 0.5 tells nothing. Source: `metrics`, `truth` and `leaderboard`.
 
     Args:
         rows: in any order; the sums do not depend on it.
-        retrained_truth_ratios: the forget rows' truth ratios of the model trained without the
-            forget set; without them forget quality is `None`.
+        retrained: `reference` of the model trained without the forget set; without it forget
+            quality and `privacy_score` are `None`.
     """
-    subsets = {name: [row for row in rows if row["subset"] == name] for name in SUBSETS}
     numbers: Numbers = {}
-    for name, members in subsets.items():
-        numbers |= {f"{name}_{key}": value for key, value in _subset(name, members).items()}
-    numbers["model_utility"] = _model_utility(numbers)
-    numbers |= _forget_quality(truth_ratios(subsets["forget"]), retrained_truth_ratios)
-    numbers |= _memorization(subsets, [row for row in rows if row["subset"] == "holdout"])
-    return numbers
+    for name in SUBSETS:
+        of_set = _subset(name, _of(rows, name))
+        numbers |= {f"{name}_{key}": value for key, value in of_set.items()}
+    forget = _of(rows, "forget")
+    for suffix in SUFFIXES.values():
+        numbers[f"model_utility{suffix}"] = _model_utility(numbers, suffix)
+    theirs = retrained.log_truth_ratios if retrained else None
+    numbers |= _forget_quality(log_truth_ratios(forget), theirs)
+    numbers |= _memorization(forget) | _membership(rows)
+    numbers |= {f"retain_{k}": v for k, v in _strengths(_of(rows, "retain")).items()}
+    return numbers | _scores(numbers, retrained)
 
 
-def truth_ratios(rows: Rows, subset: str = "forget") -> list[float] | None:
-    """The truth ratios of one subset, or `None` if a row has none: what forget quality compares."""
-    ratios = [row["truth_ratio"] for row in rows if row["subset"] == subset]
-    return None if not ratios or None in ratios else ratios
-
-
-def _subset(name: str, rows: Rows) -> Numbers:
-    probability = "normalised_probability" if name in NEIGHBOURS else "probability"
-    ratios = truth_ratios(rows, name)
-    score = metrics.forget_truth_ratio if name == "forget" else metrics.utility_truth_ratio
+def log_truth_ratios(rows: Rows) -> LogRatios | None:
+    """`log R` of each row by convention, or `None` if a row has no perturbed answers."""
+    if not rows or not all(row["perturbed_losses"] for row in rows):
+        return None
+    pairs = [(_correct(row), row["perturbed_losses"]) for row in rows]
     return {
-        "loss": _mean(row["loss"] for row in rows),
-        "probability": _mean(row[probability] for row in rows),
-        "rouge": _mean(row["rouge"] for row in rows),
-        "exact_match": _mean(row["exact_match"] for row in rows),
-        "truth_ratio": None if ratios is None else score(ratios),
+        name: [float(truth.log_truth_ratio(*pair, guard=guard)) for pair in pairs]
+        for name, guard in GUARDS.items()
     }
 
 
-def _model_utility(numbers: Numbers) -> float | None:
-    kinds = ("probability", "rouge", "truth_ratio")
-    parts = [numbers[f"{name}_{kind}"] for name in ("retain", *NEIGHBOURS) for kind in kinds]
+def _of(rows: Rows, subset: str) -> Rows:
+    return [row for row in rows if row["subset"] == subset]
+
+
+def _correct(row: Mapping[str, Any]) -> float:
+    """The loss of the answer that counts as correct: the paraphrased one where there is one."""
+    paraphrased = row["paraphrased_loss"]
+    return row["loss"] if paraphrased is None else paraphrased
+
+
+def _subset(name: str, rows: Rows) -> Numbers:
+    ratios = log_truth_ratios(rows)
+    numbers: Numbers = {
+        key: _mean(row[key] for row in rows)
+        for key in ("loss", "probability", "rouge", "rouge1", "exact_match")
+    }
+    for convention, suffix in SUFFIXES.items():
+        guard = GUARDS[convention]
+        if name in NEIGHBOURS:
+            numbers[f"probability{suffix}"] = _normalised(rows, guard)
+        known = ratios[convention] if ratios else None
+        numbers[f"truth_ratio{suffix}"] = None if known is None else _aggregate(name, known, guard)
+    shares = [truth.truth_share(_correct(r), r["perturbed_losses"]) for r in rows if ratios]
+    return numbers | {"truth_ratio_prob_mean": _mean(shares)}
+
+
+def _aggregate(name: str, log_ratios: Sequence[float], guard: float) -> float:
+    if name == "forget":
+        return truth.forget_truth_ratio(log_ratios, guard)
+    return truth.utility_truth_ratio(log_ratios)
+
+
+def _normalised(rows: Rows, guard: float) -> float | None:
+    if not all(row["perturbed_losses"] for row in rows):
+        return None
+    return _mean(
+        float(truth.normalised_probability(row["loss"], row["perturbed_losses"], guard))
+        for row in rows
+    )
+
+
+def _model_utility(numbers: Numbers, suffix: str) -> float | None:
+    parts = [
+        numbers.get(f"{name}_{kind}{suffix}", numbers[f"{name}_{kind}"])
+        for name in ("retain", *NEIGHBOURS)
+        for kind in ("probability", "rouge", "truth_ratio")
+    ]
     known = [part for part in parts if part is not None]
     return metrics.model_utility(known) if len(known) == len(parts) else None
 
 
-def _forget_quality(ratios: Sequence[float] | None, retrained: Sequence[float] | None) -> Numbers:
-    if ratios is None or retrained is None:
-        return {"forget_quality": None, "forget_quality_log10": None}
-    return {
-        "forget_quality": metrics.forget_quality(ratios, retrained),
-        "forget_quality_log10": metrics.log10_forget_quality(ratios, retrained),
-    }
+def _forget_quality(ours: LogRatios | None, theirs: LogRatios | None) -> Numbers:
+    numbers: Numbers = {"forget_quality_floor_log10": None}
+    for convention, suffix in SUFFIXES.items():
+        keys = f"forget_quality{suffix}", f"forget_quality_log10{suffix}"
+        numbers |= dict.fromkeys(keys)
+        if ours and theirs:
+            pair = ours[convention], theirs[convention]
+            p = metrics.forget_quality(*pair), metrics.log10_forget_quality(*pair)
+            numbers |= dict(zip(keys, p, strict=True))
+            sizes = map(len, pair)
+            numbers["forget_quality_floor_log10"] = metrics.log10_smallest_forget_quality(*sizes)
+    return numbers
 
 
-def _memorization(subsets: Mapping[str, Rows], holdout: Rows) -> Numbers:
-    forget, retain = subsets["forget"], subsets["retain"]
-    scores = [[row["min_k"] for row in rows] for rows in (forget, holdout)]
+def _memorization(forget: Rows) -> Numbers:
+    paraphrased = [row["paraphrased_loss"] for row in forget]
+    known = [] if None in paraphrased else paraphrased
     return {
-        "extraction_strength": _mean(row["extraction_strength"] for row in forget),
-        "retain_extraction_strength": _mean(row["extraction_strength"] for row in retain),
+        **_strengths(forget),
         # Floored per sequence: still a lower bound, and one remembered answer (phi down to
         # -1/tau) cannot drown the others.
         "certificate": _mean(max(row["certificate"], 0.0) for row in forget),
         "certificate_raw": _mean(row["certificate"] for row in forget),
-        "min_k_auc": membership_auc(*scores, convention="openunlearning")
-        if forget and holdout
-        else None,
+        "paraphrased_probability": _mean(metrics.probability(known).tolist()),
+        "forget_guarded": _mean(metrics.probability(_correct(r)) < EPSILON for r in forget),
+    }
+
+
+def _strengths(rows: Rows) -> Numbers:
+    keys = ("extraction_strength", "extraction_strength_ou", "exact_memorization")
+    # An answer without a token of its own has no share of exact ones; OpenUnlearning leaves it out.
+    return {key: _mean(row[key] for row in rows if not np.isnan(row[key])) for key in keys}
+
+
+def _membership(rows: Rows) -> Numbers:
+    forget, holdout = _of(rows, "forget"), _of(rows, "holdout")
+    if not forget or not holdout:
+        return dict.fromkeys(ATTACKS)
+    return {
+        name: membership_auc(
+            (row[key] for row in forget),
+            (row[key] for row in holdout),
+            convention="openunlearning",
+        )
+        for name, key in ATTACKS.items()
+    }
+
+
+def _scores(numbers: Numbers, retrained: Reference | None) -> Numbers:
+    """The aggregates of `leaderboard` that these numbers suffice for."""
+    remembered = [
+        numbers[key]
+        for key in (
+            "extraction_strength_ou",
+            "exact_memorization",
+            "paraphrased_probability",
+            "forget_truth_ratio_prob_mean",
+        )
+    ]
+    known = [value for value in remembered if value is not None]
+    found = [(numbers[key], retrained.membership[key]) for key in ATTACKS] if retrained else []
+    pairs = [(mine, theirs) for mine, theirs in found if mine is not None and theirs is not None]
+    return {
+        "memorization_score": leaderboard.memorization_score(*known) if len(known) == 4 else None,
+        "privacy_score": leaderboard.privacy_score(pairs) if len(pairs) == len(ATTACKS) else None,
     }
 
 

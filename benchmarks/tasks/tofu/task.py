@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from benchmarks.engine.models import load_pretrained
 from benchmarks.engine.scratch import Recipe, Schedule
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
-from benchmarks.tasks.tofu.batches import encode_all
+from benchmarks.tasks.tofu.batches import CONVENTIONS, encode_all
 from benchmarks.tasks.tofu.data import SPLITS, Example, TofuData, load_tofu, load_tofu_hub
 from benchmarks.tasks.tofu.evaluate import evaluate
 from benchmarks.tasks.tofu.layout import LAYOUT
 from benchmarks.tasks.tofu.models import RECIPES, load_or_train
 from benchmarks.tasks.tofu.presets import TOFU
-from benchmarks.tasks.tofu.summary import truth_ratios
+from benchmarks.tasks.tofu.summary import Reference, reference
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
 
@@ -49,6 +49,8 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", metavar="NAME", help="a causal LM to unlearn from, local or from the hub")
     add("--retrained", metavar="NAME", help="the same kind of model, trained without the split")
     add("--paraphrased", action="store_true", help="ask the paraphrased questions")
+    asked = "how questions are asked and which tokens count; default: %(default)s"
+    add("--convention", default="ours", choices=CONVENTIONS, help=asked)
     add("--retain-authors", type=int, metavar="N", help="use only the first N retain authors")
     add("--questions", type=int, metavar="N", help="ask only N of each set, evenly spread")
     add("--width", type=int, metavar="N", help="hidden size of the model trained from scratch")
@@ -109,8 +111,8 @@ class Tofu(LanguageBenchmark):
 
     layout = LAYOUT
     presets = TOFU
-    truth_ratios: list[float] | None = None
-    """Those of the retrained model, which forget quality compares with."""
+    retrained: Reference | None = None
+    """The retrained model, which forget quality and privacy compare with."""
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -121,6 +123,7 @@ class Tofu(LanguageBenchmark):
             "model": self.given.model,
             "retrained": self.given.retrained,
             "paraphrased": self.given.paraphrased,
+            "convention": self.given.convention,
             "questions": self.given.questions,
             "width": self.given.width,
         }
@@ -129,12 +132,16 @@ class Tofu(LanguageBenchmark):
         super().prepare()
         if "retrained" in self.models:
             rows = self._evaluate(self.reference("retrained"), generations=False).rows
-            self.truth_ratios = truth_ratios(rows)
+            self.retrained = reference(rows)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         sets = (self.data.forget, self.data.retain)
-        forget, retain = (encode_all(self.tokenizer, examples) for examples in sets)
+        forget, retain = map(self.encoded, sets)
         return forget, retain
+
+    def encoded(self, examples: Iterable[Example]) -> list[Row]:
+        """Questions and answers as they were asked for."""
+        return encode_all(self.tokenizer, examples, convention=self.given.convention)
 
     def load(self, key: str) -> tuple[Any, Any]:
         if key == "retrained" and self.given.retrained is not None:
@@ -146,6 +153,7 @@ class Tofu(LanguageBenchmark):
             self.options.cache,
             without_forget=missing,
             recipe=self.recipe(),
+            convention=self.given.convention,
         )
 
     def recipe(self) -> Recipe:
@@ -156,7 +164,7 @@ class Tofu(LanguageBenchmark):
         return recipe if width is None else replace(recipe, width=width, heads=width // HEAD)
 
     def held_out(self, settings: Settings) -> Iterator[Batch]:
-        rows = encode_all(self.tokenizer, self.data.holdout)
+        rows = self.encoded(self.data.holdout)
         if not rows:
             raise ValueError(
                 f"{self.data.name} has no holdout questions for {self.split}, so alpha=never_seen "
@@ -180,10 +188,11 @@ class Tofu(LanguageBenchmark):
             model,
             self.tokenizer,
             asked(self.data, self.given.questions),
-            retrained_truth_ratios=self.truth_ratios,
+            retrained=self.retrained,
             max_new_tokens=200 if self.given.model else None,
             quick=self.options.quick,
             generations=generations,
             limit=limit,
             paraphrased_questions=self.given.paraphrased,
+            convention=self.given.convention,
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, prompt
 
+Examples = Mapping[str, Sequence[Question]]
+NO_EXAMPLES: Examples = MappingProxyType({})
 DEFAULT_LENGTH = 2048  # lm-eval's, for a model that does not say how much it can read
 
 
@@ -32,9 +35,15 @@ class _Asked(NamedTuple):
 
 
 def answers(
-    model: Any, tokenizer: Any, questions: Sequence[Question], batch_size: int = 16
+    model: Any,
+    tokenizer: Any,
+    questions: Sequence[Question],
+    batch_size: int = 16,
+    *,
+    bos: bool = True,
+    examples: Examples = NO_EXAMPLES,
 ) -> list[Answer]:
-    """The log-likelihood of each letter after each question, without examples.
+    """The log-likelihood of each letter after each question.
 
     Prompt and letter are encoded together and the letter's tokens are those behind the prompt's,
     so that a tokenizer may merge what it likes. Prompts that are too long lose their beginning.
@@ -46,8 +55,9 @@ def answers(
     """
     longest = getattr(model.config, "max_position_embeddings", None) or DEFAULT_LENGTH
     asked = [
-        _encoded(tokenizer, prompt(question), f" {letter}", longest)
+        _encoded(tokenizer, (text, f"{text} {letter}"), longest, bos)
         for question in questions
+        for text in [prompt(question, examples.get(question.subject, ()))]
         for letter in LETTERS
     ]
     found = _log_likelihoods(model, asked, batch_size)
@@ -55,14 +65,15 @@ def answers(
     return [Answer(tuple(found[i : i + width])) for i in range(0, len(found), width)]
 
 
-def _encoded(tokenizer: Any, context: str, continuation: str, longest: int) -> _Asked:
-    head = tokenizer(context)["input_ids"]
-    whole = tokenizer(context + continuation)["input_ids"]
+def _encoded(tokenizer: Any, texts: tuple[str, str], longest: int, bos: bool) -> _Asked:
+    """A prompt with and without its continuation."""
+    special = {} if bos else {"add_special_tokens": False}
+    head, whole = (tokenizer(text, **special)["input_ids"] for text in texts)
     said = whole[len(head) :]
     if not said:
         raise ValueError(
-            f"{type(tokenizer).__name__} has no token of its own for {continuation!r} behind a "
-            "prompt, so no letter could be told from another. Is it a tokenizer for text?"
+            f"{type(tokenizer).__name__} has no token of its own for the end of {texts[1][-9:]!r}, "
+            "so no letter could be told from another. Is it a tokenizer for text?"
         )
     return _Asked(tuple([*head, *said][-(longest + 1) :][:-1]), tuple(said))
 

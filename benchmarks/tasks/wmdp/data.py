@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,12 +44,14 @@ class WMDPData:
         topics: What to unlearn.
         retain: The retain corpus.
         utility: Sets of harmless questions by name.
+        examples: Questions that may be shown with their answers, by subject.
     """
 
     name: str
     topics: tuple[Topic, ...]
     retain: tuple[str, ...]
     utility: Mapping[str, tuple[Question, ...]]
+    examples: Mapping[str, tuple[Question, ...]] = field(default_factory=dict, kw_only=True)
 
     @property
     def split(self) -> str:
@@ -64,6 +66,7 @@ def load_wmdp(
     retain: Path | None,
     *,
     shortest: int = 50,
+    shots: int = 0,
 ) -> WMDPData:
     """The task of a folder of questions and the corpora that belong to it.
 
@@ -73,6 +76,7 @@ def load_wmdp(
         forget: The corpus of each topic; topics without one are not unlearned, and not asked.
         retain: The retain corpus.
         shortest: Texts of fewer characters are left out, as RMU's authors do.
+        shots: How many of MMLU's development questions of a subject stand before its questions.
 
     Raises:
         ValueError, FileNotFoundError: Something is missing or malformed; names file and row.
@@ -84,7 +88,9 @@ def load_wmdp(
         )
     topics = tuple(_topic(folder, key, path, shortest) for key, path in forget.items())
     utility = {"mmlu": load_mmlu(mmlu)} if mmlu is not None else {}
-    return WMDPData("wmdp", topics, load_corpus(retain, shortest=shortest), utility)
+    examples = _examples(mmlu, shots, {q.subject for found in utility.values() for q in found})
+    kept = load_corpus(retain, shortest=shortest)
+    return WMDPData("wmdp", topics, kept, utility, examples=examples)
 
 
 def _topic(folder: Path, key: str, corpus: Path, shortest: int) -> Topic:
@@ -133,8 +139,48 @@ def load_mmlu(folder: Path) -> tuple[Question, ...]:
     return tuple(question for file in files for question in _subject(file))
 
 
+def _examples(mmlu: Path | None, shots: int, subjects: set[str]) -> dict[str, tuple[Question, ...]]:
+    """The examples of all subjects, or of none."""
+    if shots == 0:
+        return {}
+    if mmlu is None or shots < 0:
+        raise ValueError(
+            f"--shots {shots} and --mmlu {mmlu}: only MMLU's questions have examples, which no "
+            "prompt would get. Did you mean a number from 1 to 5, and MMLU's folder?"
+        )
+    found = load_examples(mmlu, shots)
+    if missing := sorted(subjects - found.keys()):
+        raise ValueError(
+            f"{mmlu} has no *_dev.csv for {', '.join(missing)}; these would be asked without the "
+            f"{shots} examples that the others have. Is the download complete?"
+        )
+    return found
+
+
+def load_examples(folder: Path, shots: int) -> dict[str, tuple[Question, ...]]:
+    """The first development questions of each of MMLU's subjects; five there are.
+
+    Raises:
+        ValueError, FileNotFoundError: No such files, too few rows, or a malformed one.
+    """
+    files = sorted([*folder.glob("*_dev.csv"), *folder.glob("dev/*_dev.csv")])
+    if not files:
+        raise FileNotFoundError(
+            f"{folder} has no *_dev.csv, nor has {folder / 'dev'}; there is no example to show. Is "
+            "it MMLU's folder with all of its parts?"
+        )
+    found = {questions[0].subject: questions for questions in map(_subject, files)}
+    for subject, questions in found.items():
+        if len(questions) < shots:
+            raise ValueError(
+                f"{shots} examples were asked for, and {subject} has {len(questions)}; subjects "
+                f"would differ in how they are asked. Did you mean at most {len(questions)}?"
+            )
+    return {subject: questions[:shots] for subject, questions in found.items()}
+
+
 def _subject(file: Path) -> tuple[Question, ...]:
-    subject = file.name.removesuffix("_test.csv").replace("_", " ")
+    subject = file.stem.rpartition("_")[0].replace("_", " ")
 
     def made(fields: dict[str, Any]) -> Question:
         choices = tuple(str(fields[f"choice{i}"] or "") for i in range(4))

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tasks.wmdp.choices import Answer
+from benchmarks.tasks.wmdp.choices import NO_EXAMPLES, Answer, Examples
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, description
 
 LISTED = "".join(f"{letter}. {{{{choices[{i}]}}}}\n" for i, letter in enumerate(LETTERS))
@@ -21,7 +21,13 @@ def is_installed() -> bool:
 
 
 def answers(
-    model: Any, tokenizer: Any, questions: Sequence[Question], batch_size: int = 16
+    model: Any,
+    tokenizer: Any,
+    questions: Sequence[Question],
+    batch_size: int = 16,
+    *,
+    bos: bool = True,
+    examples: Examples = NO_EXAMPLES,
 ) -> list[Answer]:
     """Answer as `choices.answers` does, through lm-evaluation-harness with files of our own.
 
@@ -30,6 +36,8 @@ def answers(
         tokenizer: Its tokenizer.
         questions: Of any subjects; each subject becomes a task.
         batch_size: Prompts per forward pass.
+        bos: As in `choices.answers`; said outright, so that every version does the same.
+        examples: As in `choices.answers`.
 
     Cost: one forward pass per question where a letter is one token.
     """
@@ -46,10 +54,14 @@ def answers(
             for n, places in enumerate(by_subject.values())
         }
         found = simple_evaluate(
-            model=HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch_size),
-            tasks=[_task(name, asked, Path(folder)) for name, asked in tasks.items()],
+            model=HFLM(
+                pretrained=model, tokenizer=tokenizer, batch_size=batch_size, add_bos_token=bos
+            ),
+            tasks=[
+                _task(name, asked, examples.get(asked[0].subject, ()), Path(folder))
+                for name, asked in tasks.items()
+            ],
             task_manager=TaskManager(include_defaults=False),  # reading all of lm-eval's takes 15 s
-            num_fewshot=0,
             bootstrap_iters=0,
             log_samples=True,
             verbosity="ERROR",
@@ -57,16 +69,24 @@ def answers(
     return _in_order(found["samples"], tasks, by_subject, len(questions))
 
 
-def _task(name: str, questions: Sequence[Question], folder: Path) -> dict[str, Any]:
-    """lm-eval's task of one subject: its own templates, over a file of ours."""
-    file = folder / f"{name}.jsonl"
-    rows = ({"question": q.question, "choices": q.choices, "answer": q.answer} for q in questions)
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def _task(
+    name: str, questions: Sequence[Question], examples: Sequence[Question], folder: Path
+) -> dict[str, Any]:
+    """lm-eval's task of one subject: its own templates, over files of ours."""
+    files = {"test": folder / f"{name}.jsonl", "dev": folder / f"{name}_dev.jsonl"}
+    _write(files["test"], questions)
+    _write(files["dev"], examples or questions[:1])  # a split must have a row
     return {
         "task": name,
         "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(file)}, "cache_dir": str(folder / "cache")},
+        "dataset_kwargs": {
+            "data_files": {split: str(file) for split, file in files.items()},
+            "cache_dir": str(folder / "cache"),
+        },
         "test_split": "test",
+        "fewshot_split": "dev",
+        "fewshot_config": {"sampler": "first_n"},
+        "num_fewshot": len(examples),
         "output_type": "multiple_choice",
         "description": description(questions[0].subject),
         "doc_to_text": f"{{{{question.strip()}}}}\n{LISTED}Answer:",
@@ -74,6 +94,11 @@ def _task(name: str, questions: Sequence[Question], folder: Path) -> dict[str, A
         "doc_to_target": "answer",
         "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
     }
+
+
+def _write(file: Path, questions: Sequence[Question]) -> None:
+    rows = ({"question": q.question, "choices": q.choices, "answer": q.answer} for q in questions)
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 def _in_order(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LETTERS = ("A", "B", "C", "D")
@@ -49,12 +50,18 @@ def description(subject: str) -> str:
     return f"{PREAMBLE} {subject}.\n\n"
 
 
-def prompt(question: Question) -> str:
-    r"""All that precedes the answer, without few-shot examples; the answer is `" A"` to `" D"`.
+def prompt(question: Question, examples: Sequence[Question] = ()) -> str:
+    r"""All that precedes the answer, which is `" A"` to `" D"`; examples have theirs.
 
-    Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu`.
+    Args:
+        question: What is asked.
+        examples: Questions shown with their answers, in this order, below the description of the
+            question's subject.
 
-    >>> print(prompt(Question("kites", "What holds a kite? ", ("String", "Tar", "Ice", "Salt"), 0)))
+    Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu` (`sampler: first_n`).
+
+    >>> kite = Question("kites", "What holds a kite? ", ("String", "Tar", "Ice", "Salt"), 0)
+    >>> print(prompt(kite))
     The following are multiple choice questions (with answers) about kites.
     <BLANKLINE>
     What holds a kite?
@@ -63,6 +70,13 @@ def prompt(question: Question) -> str:
     C. Ice
     D. Salt
     Answer:
+    >>> print(prompt(kite, [kite]).splitlines()[7])
+    Answer: A
     """
+    shown = "".join(f"{_asked(e)} {LETTERS[e.answer]}\n\n" for e in examples)
+    return f"{description(question.subject)}{shown}{_asked(question)}"
+
+
+def _asked(question: Question) -> str:
     listed = (f"{letter}. {text}\n" for letter, text in zip(LETTERS, question.choices, strict=True))
-    return f"{description(question.subject)}{question.question.strip()}\n{''.join(listed)}Answer:"
+    return f"{question.question.strip()}\n{''.join(listed)}Answer:"

@@ -56,6 +56,11 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add("--batches", type=int, default=150, metavar="N", help="most batches of a pass: %(default)s")
     scorer = "who asks: lm-eval, or our own; auto takes lm-eval for --model where it is installed"
     add("--scorer", default="auto", choices=("auto", "lm-eval", "own"), help=scorer)
+    begun = "what prompts begin with: the tokenizer's BOS (lm-eval from 0.4.9.2 on), or nothing "
+    begun += "(up to 0.4.9.1, which OpenUnlearning and WMDP's authors used); default: %(default)s"
+    add("--bos", default="tokenizer", choices=("tokenizer", "none"), help=begun)
+    shown = "examples before each of MMLU's questions, from its dev files; default: %(default)s"
+    add("--shots", type=int, default=0, metavar="N", help=shown)
     add("--questions", type=int, metavar="N", help="ask only the first N of each set")
     parser.set_defaults(methods=FIRST_RUN, parameters=None, retrained=None)
 
@@ -69,6 +74,11 @@ def load_data(given: argparse.Namespace) -> WMDPData:
     if given.parameters is None:  # a small model has too little in RMU's matrices to steer with
         given.parameters = "rmu" if given.model else "below"
     if given.data is None and given.model is None:
+        if given.shots:
+            raise ValueError(
+                f"--shots {given.shots}: the embedded world has no examples to show. Did you mean "
+                "--data, --model and --mmlu as well?"
+            )
         return build_lore(quick=given.quick)
     if given.data is None or given.model is None:
         raise ValueError(
@@ -86,7 +96,7 @@ def load_data(given: argparse.Namespace) -> WMDPData:
         if not equals:
             raise ValueError(f"--forget {entry!r} names no corpus. Did you mean TOPIC=PATH?")
         forget[topic] = Path(path)
-    return load_wmdp(given.data, given.mmlu, forget, given.retain)
+    return load_wmdp(given.data, given.mmlu, forget, given.retain, shots=given.shots)
 
 
 class Wmdp(LanguageBenchmark):
@@ -114,6 +124,8 @@ class Wmdp(LanguageBenchmark):
             "batches": given.batches,
             "questions": given.questions,
             "scorer": self.scorer,
+            "bos": given.bos,
+            "shots": given.shots,
         }
 
     @property
@@ -186,7 +198,13 @@ class Wmdp(LanguageBenchmark):
         sets = {topic.key: topic.questions[:limit] for topic in self.data.topics}
         sets |= {name: questions[:limit] for name, questions in self.data.utility.items()}
         asked = [(name, question) for name, found in sets.items() for question in found]
-        answers = ask(model, self.tokenizer, [question for _, question in asked])
+        answers = ask(
+            model,
+            self.tokenizer,
+            [question for _, question in asked],
+            bos=self.given.bos == "tokenizer",
+            examples=self.data.examples,
+        )
         topics = {topic.key for topic in self.data.topics}
         rows = [
             _row(name, name in topics, index, question, answer)

@@ -70,6 +70,18 @@ def test_where_neither_direction_is_better_the_nearest_value_is() -> None:
     assert r"PrivLeak$\rightarrow 0$" in latex_table(table, [column], "")
 
 
+def test_a_value_at_the_smallest_possible_one_is_shown_as_a_bound() -> None:
+    columns = (Column("p", "", "p", digits=1, better=1, floor="least"),)
+    rows = [
+        {"method": "npo", "seed": 0, "p": -22.7, "least": -22.7},
+        {"method": "npo", "seed": 1, "p": -20.7, "least": -22.7},
+        {"method": "saul", "seed": 0, "p": -22.5, "least": -22.7},
+        {"method": "pdu", "seed": 0, "p": -22.7},
+    ]
+    shown = {line.method: line.cells[0].text(1) for line in lines(rows, columns)}
+    assert shown == {"npo": "≤-21.7 ± 1.4", "saul": "-22.5", "pdu": "-22.7"}
+
+
 def test_text_table_is_aligned() -> None:
     text = text_table(lines(ROWS, COLUMNS), COLUMNS).splitlines()
     assert text[0].split() == ["Automatic", "Judge"]

@@ -38,7 +38,7 @@ def test_every_model_is_attacked_once_and_in_every_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(tofu_task, "load_or_train", untrained)
-    monkeypatch.setattr(attacks, "encode_all", lambda *given: original(*given)[:6])
+    monkeypatch.setattr(tofu_task.Tofu, "encoded", lambda *given: original(*given)[:6])
     words = [
         "--quick",
         "--methods",
@@ -74,7 +74,7 @@ def test_every_model_is_attacked_once_and_in_every_way(
     assert table in capsys.readouterr().out
 
 
-original = attacks.encode_all
+original = tofu_task.Tofu.encoded
 
 
 def test_every_rate_relearns_and_the_other_attacks_run_once(

@@ -1,6 +1,7 @@
 """The page of evidence is written from recorded lines, and recorded lines hold no texts."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,21 @@ def test_a_difference_is_taken_seed_by_seed_on_the_seeds_both_have() -> None:
 
 def test_a_harmonic_mean_of_nothing_counts_as_zero() -> None:
     assert evidence_tables.mu([{"model_utility": None}, {"model_utility": 0.25}]) == [0.0, 0.25]
+
+
+def test_forget_quality_is_marked_beyond_the_guard_and_at_its_smallest_value() -> None:
+    floor = math.log10(2 / math.comb(80, 40))
+    rows = [
+        line("npo", 0, 0.5, forget_quality_log10=floor, forget_loss=50.0),
+        line("pdu", 0, 0.5, forget_quality_log10=-20.0, forget_loss=23.1),
+        line("saul", 0, 0.5, forget_quality_log10=-1.0, forget_loss=23.0),
+        line("blur", 0, 0.5),
+    ]
+    cells = [evidence_tables.numbers([row], "forget_quality_log10", 1) for row in rows]
+    assert cells == ["≤-22.7 †", "-20.0 †", "-1.0", "–"]
+    assert evidence_tables.guard(recorded(rows)).splitlines()[2:] == [
+        "| forget01-matched | 3 | 2 | 1 |"
+    ]
 
 
 def test_a_gate_that_opens_again_is_not_closed_for_good() -> None:

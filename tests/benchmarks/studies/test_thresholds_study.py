@@ -95,12 +95,12 @@ def test_the_grid_is_the_one_announced() -> None:
 
 
 def row(variant: str, rate: float, **numbers: float) -> dict[str, Any]:
-    defaults = {"forget_exact_match": 0.0, "min_k_auc": 0.4, "retain_exact_match": 0.9}
+    defaults = {"forget_exact_match": 0.0, "membership_auc": 0.4, "retain_exact_match": 0.9}
     return {"method": f"{variant}@{rate}", "variant": variant, "rate": rate, **defaults, **numbers}
 
 
 def test_the_choice_is_the_rule() -> None:
-    retrained = {"method": "retrained", "min_k_auc": 0.4}
+    retrained = {"method": "retrained", "membership_auc": 0.4}
     rows = [
         retrained,
         *(row("steady", rate, retain_exact_match=0.8) for rate in (1, 2)),
@@ -108,7 +108,7 @@ def test_the_choice_is_the_rule() -> None:
         row("uneven", 2, retain_exact_match=0.7),
         row("remembers", 1, retain_exact_match=1.0),
         row("remembers", 2, retain_exact_match=1.0, forget_exact_match=0.1),
-        *(row("recognised", rate, retain_exact_match=1.0, min_k_auc=0.6) for rate in (1, 2)),
+        *(row("recognised", rate, retain_exact_match=1.0, membership_auc=0.6) for rate in (1, 2)),
         row("fails", 1, retain_exact_match=1.0),
         {"method": "fails@2", "variant": "fails", "rate": 2, "failed": "why"},
     ]
@@ -149,7 +149,7 @@ def test_targets_for_others_differ_in_the_target_alone() -> None:
 
 
 def test_privleak_is_relative_to_the_retrained_model() -> None:
-    rows = [{"method": "retrained", "min_k_auc": 0.5}, row("a", 1, min_k_auc=1.0)]
+    rows = [{"method": "retrained", "membership_auc": 0.5}, row("a", 1, membership_auc=1.0)]
     assert [r["privleak"] for r in with_privleak(rows)] == [0.0, -100.0]
     assert with_privleak(rows[1:])[0]["privleak"] is None
 
@@ -157,10 +157,10 @@ def test_privleak_is_relative_to_the_retrained_model() -> None:
 def test_a_run_that_cannot_be_made_is_a_line_that_says_why(tmp_path: Path) -> None:
     folder = ResultsFolder(tmp_path)
     folder.claim({"split": "forget", "methods": {}})
-    folder.append({"method": "retrained", "seed": 0, "min_k_auc": 0.5, "model_utility": 0.9})
+    folder.append({"method": "retrained", "seed": 0, "membership_auc": 0.5, "model_utility": 0.9})
     failed = {"method": "rate-step@0.1", "variant": "rate-step", "rate": 0.1, "seed": 0}
     folder.append({**failed, "failed": "not reached"})
-    numbers = {"model_utility": 0.5, "forget_loss": 2.0, "min_k_auc": 0.6}
+    numbers = {"model_utility": 0.5, "forget_loss": 2.0, "membership_auc": 0.6}
     folder.append({**failed, "method": "none@0.1", "variant": "none", **numbers})
     publish(tmp_path, "targets")
     assert "seed 0: not reached" in (tmp_path / "report.md").read_text()

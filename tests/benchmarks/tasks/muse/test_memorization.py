@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from benchmarks.tasks.muse import metrics as memorization
 from benchmarks.tasks.muse.metrics import privleak
-from torch_alm.language import extraction_strength, membership_auc, min_k_score
+from torch_alm.language import (
+    exact_memorization,
+    extraction_strength,
+    membership_auc,
+    min_k_plus_plus_score,
+    min_k_score,
+    openunlearning_extraction_strength,
+)
 
 seeded = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -30,21 +37,30 @@ def strength_by_definition(matches: list[bool]) -> float:
     return next(1 - k / n for k in range(n + 1) if all(matches[k:]))
 
 
+def strength_by_their_loop(matches: list[bool]) -> float:
+    """OpenUnlearning's loop, which never looks at the empty suffix."""
+    k = 0
+    for k in range(len(matches)):
+        if all(matches[k:]):
+            break
+    return 1 - k / len(matches)
+
+
 @seeded
 @given(st.lists(st.booleans(), min_size=1, max_size=12))
-def test_extraction_strength_is_its_definition(matches: list[bool]) -> None:
-    zero = extraction_strength(matches, nothing="zero")
-    assert zero == pytest.approx(strength_by_definition(matches), abs=1e-12)
-    # The official loop never looks at the empty suffix, so it stops at the last token.
-    official = extraction_strength(matches)
-    assert official == (zero if matches[-1] else pytest.approx(1 / len(matches), abs=1e-12))
+def test_each_extraction_strength_is_its_definition(matches: list[bool]) -> None:
+    ours, theirs = extraction_strength(matches), openunlearning_extraction_strength(matches)
+    assert ours == pytest.approx(strength_by_definition(matches), abs=1e-12)
+    assert theirs == pytest.approx(strength_by_their_loop(matches), abs=1e-12)
+    assert exact_memorization(matches) == statistics.fmean(matches) >= ours
 
 
 def test_extraction_strength_at_the_edges() -> None:
-    assert extraction_strength([]) == 0.0
+    assert extraction_strength([]) == openunlearning_extraction_strength([]) == 0.0
     assert extraction_strength([True, True]) == 1.0
-    assert extraction_strength([False], nothing="zero") == 0.0
-    assert extraction_strength([False]) == 1.0
+    assert extraction_strength([False]) == 0.0
+    assert openunlearning_extraction_strength([False]) == 1.0
+    assert math.isnan(exact_memorization([]))
 
 
 def test_worked_min_k() -> None:
@@ -69,6 +85,39 @@ def test_min_k_is_the_mean_of_the_smallest(values: list[float], k: float, random
     random.shuffle(values)
     assert min_k_score(values, k) == pytest.approx(-statistics.fmean(smallest), abs=1e-12)
     assert min_k_score(values, 1.0) == pytest.approx(-statistics.fmean(values), abs=1e-12)
+
+
+tables = st.lists(st.lists(st.floats(-12, 12), min_size=3, max_size=3), min_size=1, max_size=9)
+
+
+@seeded
+@given(tables, st.floats(0.05, 1))
+def test_min_k_plus_plus_standardises_by_the_distribution(
+    logits: list[list[float]], k: float
+) -> None:
+    scores, said, moments = [], [], []
+    for row in logits:
+        total = math.fsum(math.exp(x) for x in row)
+        p = [math.exp(x) / total for x in row]
+        logs = [math.log(x) for x in p]
+        mean = math.fsum(x * y for x, y in zip(p, logs, strict=True))
+        variance = math.fsum(x * (y - mean) ** 2 for x, y in zip(p, logs, strict=True))
+        said.append(logs[0])
+        moments.append((mean, variance))
+        scores.append((logs[0] - mean) / math.sqrt(max(variance, 1e-6)))
+    count = max(math.floor(k * len(scores)), 1)
+    found = min_k_plus_plus_score(said, moments, k)
+    assert found == pytest.approx(-statistics.fmean(sorted(scores)[:count]), abs=1e-9)
+    if math.floor(k * len(scores)) and all(v > 1e-6 for _, v in moments):
+        assert min_k_plus_plus_score(said, moments, k, convention="original") == found
+
+
+def test_min_k_plus_plus_at_the_edges() -> None:
+    certain = [(0.0, 0.0)]
+    assert min_k_plus_plus_score([-1e-3], certain) == pytest.approx(1.0)  # 1e-3 / sqrt(1e-6)
+    assert min_k_plus_plus_score([-1e-3], certain, 1.0, convention="original") == math.inf
+    assert math.isnan(min_k_plus_plus_score([-1.0], [(-1.0, 1.0)], convention="original"))
+    assert min_k_plus_plus_score([], []) == 0.0
 
 
 def test_worked_auc_and_privleak() -> None:

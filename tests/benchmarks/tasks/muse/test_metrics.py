@@ -117,23 +117,33 @@ def test_rouge_is_an_f_measure_without_stemmer(reference: str, text: str, expect
     assert muse.rouge_l_f(text, reference) == pytest.approx(expected, abs=1e-12)
 
 
-def test_min_k_is_of_all_tokens_but_the_first(model: Any, tokenizer: Any) -> None:
+def test_scores_are_of_all_tokens_but_the_first(model: Any, tokenizer: Any) -> None:
     texts = [*WORLD.members[:3], " ".join(WORLD.members[3].split()[:9])]
-    found = muse.min_k_scores(model, tokenizer, texts)
+    found = muse.text_scores(model, tokenizer, texts)
     for text, score in zip(texts, found, strict=True):
         ids = torch.tensor(tokenizer(text)["input_ids"])
         with torch.no_grad():
             table = model(ids[None]).logits[0].double().log_softmax(-1)
         seen = sorted(table[i, ids[i + 1]].item() for i in range(len(ids) - 1))
         count = math.floor(0.4 * len(seen))
-        assert score == pytest.approx(-sum(seen[:count]) / count, rel=1e-5)
-        assert score >= -sum(seen) / len(seen)
+        assert score.min_k == pytest.approx(-sum(seen[:count]) / count, rel=1e-5)
+        assert score.loss == pytest.approx(-sum(seen) / len(seen), rel=1e-5)
+        p = table.exp()
+        mean = (p * table).sum(-1)
+        sigma = ((p * table.square()).sum(-1) - mean.square()).sqrt()
+        standard = sorted(
+            ((table[i, ids[i + 1]] - mean[i]) / sigma[i]).item() for i in range(len(ids) - 1)
+        )
+        expected = -sum(standard[:count]) / count
+        assert score.min_k_plus_plus == pytest.approx(expected, rel=1e-3)
+    product = math.prod(math.exp(score.loss) for score in found)
+    assert muse.perplexity(found) == pytest.approx(product ** (1 / len(found)), rel=1e-9)
 
 
 def test_min_k_of_a_text_too_short_to_have_one_is_refused(model: Any, tokenizer: Any) -> None:
-    assert muse.min_k_scores(model, tokenizer, ["In April of"])[0] > 0
+    assert muse.text_scores(model, tokenizer, ["In April of"])[0].min_k > 0
     with pytest.raises(ValueError, match="'In April' has 3 tokens"):
-        muse.min_k_scores(model, tokenizer, [*WORLD.members, "In April"])
+        muse.text_scores(model, tokenizer, [*WORLD.members, "In April"])
 
 
 def test_scores_leave_the_model_and_the_random_state_alone(model: Any, tokenizer: Any) -> None:
@@ -145,7 +155,7 @@ def test_scores_leave_the_model_and_the_random_state_alone(model: Any, tokenizer
         muse.verbatim_memory(model, tokenizer, WORLD.verbatim[:1])
         muse.knowledge_memory(model, tokenizer, quiz)
         muse.answer_probability(model, tokenizer, quiz)
-        muse.min_k_scores(model, tokenizer, WORLD.members[:1])
+        muse.text_scores(model, tokenizer, WORLD.members[:1])
         assert model.training == training
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())

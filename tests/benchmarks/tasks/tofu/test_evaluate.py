@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import math
 import statistics
+import zlib
 from typing import Any
 
 import peft
@@ -26,7 +27,7 @@ from benchmarks.tasks.tofu import evaluate as evaluate_module
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.evaluate import Evaluation, evaluate
-from benchmarks.tasks.tofu.summary import summarise, truth_ratios
+from benchmarks.tasks.tofu.summary import Reference, reference, summarise
 from torch_alm import measures
 from torch_alm.language import _scoring as scoring
 from torch_alm.language import collate, generate
@@ -180,7 +181,7 @@ def test_losses_and_probabilities(
         assert row["probability"] == pytest.approx(math.exp(-loss), abs=2e-6)
 
 
-def test_truth_ratios_and_normalised_probabilities(
+def test_losses_of_paraphrased_and_perturbed_answers(
     evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
 ) -> None:
     for row in evaluation.rows:
@@ -190,15 +191,10 @@ def test_truth_ratios_and_normalised_probabilities(
             return nll(model, encode(tokenizer, question, answer))
 
         wrong = [loss(answer) for answer in example.perturbed_answers]
-        correct = loss(example.paraphrased_answer or example.answer)
-        ratio = math.exp(-statistics.fmean(wrong)) / (math.exp(-correct) + 1e-10)
-        assert row["truth_ratio"] == pytest.approx(ratio, rel=2e-5)
-        if row["subset"] in ("real_authors", "world_facts"):
-            true = math.exp(-loss(example.answer))
-            share = true / (true + sum(math.exp(-each) for each in wrong) + 1e-10)
-            assert row["normalised_probability"] == pytest.approx(share, rel=2e-5)
-        else:
-            assert row["normalised_probability"] is None
+        assert row["perturbed_losses"] == pytest.approx(wrong, abs=2e-6)
+        paraphrase = example.paraphrased_answer
+        expected = None if paraphrase is None else pytest.approx(loss(paraphrase), abs=2e-6)
+        assert row["paraphrased_loss"] == expected
 
 
 def test_generations_are_greedy(evaluation: Evaluation, model: Any, tokenizer: Any) -> None:
@@ -254,36 +250,80 @@ def test_extraction_strength_and_min_k_leave_out_the_end(
         n = len(answer)
         right = (table.argmax(-1) == answer).tolist()
         known = next((k for k in range(n) if all(right[k:])), n - 1)
+        assert row["extraction_strength_ou"] == pytest.approx(1 - known / n, abs=1e-12)
+        known = next(k for k in range(n + 1) if all(right[k:]))
         assert row["extraction_strength"] == pytest.approx(1 - known / n, abs=1e-12)
+        assert row["exact_memorization"] == pytest.approx(sum(right) / n, abs=1e-12)
         scores = sorted(table[t, token].item() for t, token in enumerate(answer))
         smallest = scores[: max(math.floor(0.4 * n), 1)]
         assert row["min_k"] == pytest.approx(-statistics.fmean(smallest), abs=1e-5)
+        p = table.exp()
+        mean = (p * table).sum(-1)
+        sigma = ((p * table.square()).sum(-1) - mean.square()).clamp(min=1e-6).sqrt()
+        own = table[range(n), answer]
+        standard = sorted(((own - mean) / sigma).tolist())[: max(math.floor(0.4 * n), 1)]
+        expected = -statistics.fmean(standard)
+        assert row["min_k_plus_plus"] == pytest.approx(expected, rel=2e-3, abs=2e-3)
+
+
+def test_zlib_divides_the_loss_by_the_size_of_the_answer(
+    evaluation: Evaluation, tokenizer: Any
+) -> None:
+    for row in evaluation.rows:
+        encoded = encode(tokenizer, row["question"], row["reference"])
+        said = tokenizer.decode([i for i in encoded["labels"] if i >= 0], skip_special_tokens=True)
+        size = len(zlib.compress(said.encode("utf-8")))
+        assert row["zlib"] == row["loss"] / size
 
 
 # ---- the numbers ------------------------------------------------------------------------------
+
+
+def unlikely(loss: float) -> float:
+    return math.exp(-loss)
+
+
+def ratio(row: dict[str, Any], guard: float) -> float:
+    """P(wrong) / (P(correct) + guard), from the losses of a row."""
+    wrong = math.exp(-statistics.fmean(row["perturbed_losses"]))
+    return wrong / (math.exp(-row["paraphrased_loss"]) + guard)
 
 
 def test_numbers_are_the_means_of_the_rows(evaluation: Evaluation) -> None:
     numbers, rows = evaluation
     of = {s: [r for r in rows if r["subset"] == s] for s in ("forget", "retain", "world_facts")}
     for name, members in of.items():
-        kind = "normalised_probability" if name == "world_facts" else "probability"
-        assert numbers[f"{name}_probability"] == pytest.approx(
-            statistics.fmean(row[kind] for row in members), abs=1e-12
-        )
-        for key in ("loss", "rouge", "exact_match"):
+        for key in ("loss", "rouge", "rouge1", "exact_match"):
             mean = statistics.fmean(row[key] for row in members)
             assert numbers[f"{name}_{key}"] == pytest.approx(mean, abs=1e-12)
-    ratios = [row["truth_ratio"] for row in of["forget"]]
-    assert numbers["forget_truth_ratio"] == pytest.approx(
-        statistics.fmean(min(r, 1 / (r + 1e-10)) for r in ratios), abs=1e-12
+    for name in ("forget", "retain"):
+        mean = statistics.fmean(row["probability"] for row in of[name])
+        assert numbers[f"{name}_probability"] == pytest.approx(mean, abs=1e-12)
+    for suffix, guard in (("", 1e-10), ("_tofu", 0.0)):
+        shares = [
+            math.exp(-row["loss"])
+            / (math.exp(-row["loss"]) + sum(map(unlikely, row["perturbed_losses"])) + guard)
+            for row in of["world_facts"]
+        ]
+        found = numbers[f"world_facts_probability{suffix}"]
+        assert found == pytest.approx(statistics.fmean(shares), rel=1e-12)
+        ratios = [ratio(row, guard) for row in of["forget"]]
+        assert numbers[f"forget_truth_ratio{suffix}"] == pytest.approx(
+            statistics.fmean(min(r, 1 / (r + guard)) for r in ratios), rel=1e-9
+        )
+        assert numbers[f"retain_truth_ratio{suffix}"] == pytest.approx(
+            statistics.fmean(max(0, 1 - ratio(row, guard)) for row in of["retain"]), abs=1e-12
+        )
+    assert numbers["forget_truth_ratio_prob_mean"] == pytest.approx(
+        statistics.fmean(1 / (1 + ratio(row, 0.0)) for row in of["forget"]), rel=1e-6
     )
-    assert numbers["retain_truth_ratio"] == pytest.approx(
-        statistics.fmean(max(0, 1 - row["truth_ratio"]) for row in of["retain"]), abs=1e-12
+    assert numbers["paraphrased_probability"] == pytest.approx(
+        statistics.fmean(unlikely(row["paraphrased_loss"]) for row in of["forget"]), rel=1e-12
     )
-    assert numbers["extraction_strength"] == pytest.approx(
-        statistics.fmean(row["extraction_strength"] for row in of["forget"]), abs=1e-12
-    )
+    for key in ("extraction_strength", "extraction_strength_ou", "exact_memorization"):
+        for name, prefix in (("forget", ""), ("retain", "retain_")):
+            mean = statistics.fmean(row[key] for row in of[name])
+            assert numbers[f"{prefix}{key}"] == pytest.approx(mean, abs=1e-12)
     assert numbers["certificate"] == pytest.approx(
         statistics.fmean(max(row["certificate"], 0) for row in of["forget"]), abs=1e-12
     )
@@ -295,14 +335,70 @@ def test_numbers_are_the_means_of_the_rows(evaluation: Evaluation) -> None:
     assert numbers["model_utility"] == pytest.approx(statistics.harmonic_mean(parts), abs=1e-12)
 
 
-def test_min_k_is_low_for_what_was_memorised_and_its_auc_counts_pairs(
+@pytest.mark.parametrize(
+    ("number", "key"),
+    [
+        ("membership_auc", "min_k"),
+        ("membership_auc_min_k_plus_plus", "min_k_plus_plus"),
+        ("membership_auc_loss", "loss"),
+        ("membership_auc_zlib", "zlib"),
+    ],
+)
+def test_scores_are_low_for_what_was_memorised_and_their_auc_counts_pairs(
+    evaluation: Evaluation, number: str, key: str
+) -> None:
+    forget = [row[key] for row in evaluation.rows if row["subset"] == "forget"]
+    holdout = [row[key] for row in evaluation.rows if row["subset"] == "holdout"]
+    pairs = [(f < h) + (f == h) / 2 for f in forget for h in holdout]
+    assert evaluation.numbers[number] == pytest.approx(statistics.fmean(pairs), abs=1e-12)
+    assert forget[0] < min(forget[1:] + holdout)  # the one forget example the model has seen
+
+
+def test_aggregates_are_those_of_the_rows_and_of_the_retrained_model(
     evaluation: Evaluation,
 ) -> None:
-    forget = [row["min_k"] for row in evaluation.rows if row["subset"] == "forget"]
-    holdout = [row["min_k"] for row in evaluation.rows if row["subset"] == "holdout"]
-    pairs = [(f < h) + (f == h) / 2 for f in forget for h in holdout]
-    assert evaluation.numbers["min_k_auc"] == pytest.approx(statistics.fmean(pairs), abs=1e-12)
-    assert forget[0] < min(forget[1:] + holdout)  # the one forget example the model has seen
+    numbers = summarise(evaluation.rows, reference(evaluation.rows))
+    left = [
+        1 - numbers[key]
+        for key in (
+            "extraction_strength_ou",
+            "exact_memorization",
+            "paraphrased_probability",
+            "forget_truth_ratio_prob_mean",
+        )
+    ]
+    assert numbers["memorization_score"] == pytest.approx(statistics.harmonic_mean(left))
+    assert numbers["privacy_score"] == 1.0
+    assert evaluation.numbers["privacy_score"] is None
+    far = reference(evaluation.rows)
+    far = Reference(far.log_truth_ratios, dict.fromkeys(far.membership, 0.0))
+    parts = [1 - numbers[name] for name in far.membership]
+    expected = statistics.harmonic_mean(parts)
+    assert summarise(evaluation.rows, far)["privacy_score"] == pytest.approx(expected)
+
+
+def test_beyond_the_guard_only_one_convention_still_compares(evaluation: Evaluation) -> None:
+    """Every answer equally likely is a truth ratio of 1, unless a guard says otherwise."""
+    flat = [
+        {**row, "paraphrased_loss": 40.0, "perturbed_losses": [40.0, 40.0]}
+        if row["subset"] == "forget"
+        else row
+        for row in evaluation.rows
+    ]
+    near = [
+        {**row, "paraphrased_loss": 20.0, "perturbed_losses": [20.0, 20.0]}
+        if row["subset"] == "forget"
+        else row
+        for row in evaluation.rows
+    ]
+    numbers = summarise(flat, reference(near))
+    assert numbers["forget_guarded"] == 1.0
+    assert numbers["forget_truth_ratio_tofu"] == 1.0
+    assert numbers["forget_truth_ratio"] == pytest.approx(math.exp(-40) / 1e-10, rel=1e-6)
+    assert numbers["forget_quality_tofu"] == 1.0
+    assert numbers["forget_quality_log10"] == pytest.approx(-1.0)  # 2 / C(6, 3), the least
+    assert numbers["forget_quality_floor_log10"] == pytest.approx(-1.0)
+    assert summarise(near, reference(near))["forget_guarded"] == 0.0
 
 
 def test_order_of_questions_does_not_matter(
@@ -323,16 +419,16 @@ def test_forget_quality_needs_the_retrained_model(
 ) -> None:
     assert evaluation.numbers["forget_quality"] is None
     assert evaluation.numbers["forget_quality_log10"] is None
-    ratios = truth_ratios(evaluation.rows)
-    assert ratios is not None
-    numbers = evaluate(
-        model, tokenizer, data, retrained_truth_ratios=ratios, generations=False
-    ).numbers
+    known = reference(evaluation.rows)
+    assert known.log_truth_ratios is not None
+    numbers = evaluate(model, tokenizer, data, retrained=known, generations=False).numbers
     assert numbers["forget_quality"] == 1.0
     assert numbers["forget_quality_log10"] == 0.0
-    far = summarise(evaluation.rows, [ratio + 100 for ratio in ratios])
-    assert far["forget_quality"] == pytest.approx(0.1, abs=1e-12)  # 2 / C(6, 3)
-    assert far["forget_quality_log10"] == pytest.approx(-1, abs=1e-12)
+    away = {name: [r + 100 for r in ratios] for name, ratios in known.log_truth_ratios.items()}
+    far = summarise(evaluation.rows, Reference(away, known.membership))
+    for suffix in ("", "_tofu"):
+        assert far[f"forget_quality{suffix}"] == pytest.approx(0.1, abs=1e-12)  # 2 / C(6, 3)
+        assert far[f"forget_quality_log10{suffix}"] == pytest.approx(-1, abs=1e-12)
 
 
 def test_missing_data_are_none_and_every_key_is_there(
@@ -345,17 +441,17 @@ def test_missing_data_are_none_and_every_key_is_there(
         forget_eval=tuple(Example(e.question, e.answer) for e in data.forget_eval),
     )
     numbers = evaluate(
-        model, tokenizer, bare, max_new_tokens=None, retrained_truth_ratios=[1.0]
+        model, tokenizer, bare, max_new_tokens=None, retrained=reference(evaluation.rows)
     ).numbers
     assert numbers.keys() == evaluation.numbers.keys()
     missing = {name for name, value in numbers.items() if value is None}
     assert missing == {
         *(n for n in numbers if n.startswith("world_facts")),
-        "forget_truth_ratio",
-        "forget_quality",
-        "forget_quality_log10",
-        "model_utility",
-        "min_k_auc",
+        *(n for n in numbers if n.startswith(("forget_truth_ratio", "forget_quality"))),
+        *(n for n in numbers if n.startswith(("model_utility", "membership_auc"))),
+        "paraphrased_probability",
+        "memorization_score",
+        "privacy_score",
     }
 
 
@@ -368,6 +464,8 @@ def test_a_destroyed_model_is_evaluated(model: Any, tokenizer: Any, data: TofuDa
     assert math.isnan(numbers["forget_probability"])
     assert math.isnan(numbers["certificate"])
     assert math.isnan(numbers["model_utility"])
+    assert math.isnan(numbers["memorization_score"])
+    assert math.isnan(numbers["membership_auc_min_k_plus_plus"])
 
 
 # ---- options ----------------------------------------------------------------------------------
@@ -379,7 +477,7 @@ def test_quick_only_shortens_generations(
     quick = evaluate(model, tokenizer, data, quick=True)
     shortened = 0
     for row, full in zip(quick.rows, evaluation.rows, strict=True):
-        texts = ("generation", "rouge")
+        texts = ("generation", "rouge", "rouge1")
         assert {k: v for k, v in row.items() if k not in texts} == {
             k: v for k, v in full.items() if k not in texts
         }
@@ -399,7 +497,12 @@ def test_without_generations_nothing_is_generated(
     fewer = {name for name, value in evaluation.numbers.items() if value is None}
     assert none - fewer == {
         "model_utility",
-        *(f"{s}_rouge" for s in ("forget", "retain", "real_authors", "world_facts")),
+        "model_utility_tofu",
+        *(
+            f"{s}_{rouge}"
+            for s in ("forget", "retain", "real_authors", "world_facts")
+            for rouge in ("rouge", "rouge1")
+        ),
     }
 
 
@@ -461,7 +564,8 @@ def test_batch_size_does_not_matter(
     found = evaluate(model, tokenizer, data, max_new_tokens=None)
     for row, other in zip(found.rows, evaluation.rows, strict=True):
         assert row["loss"] == pytest.approx(other["loss"], abs=2e-6)
-        assert row["truth_ratio"] == pytest.approx(other["truth_ratio"], rel=2e-5)
+        for key in ("perturbed_losses", "paraphrased_loss"):
+            assert row[key] == (other[key] and pytest.approx(other[key], abs=2e-6))
         assert row["generation"] == other["generation"]
 
 

@@ -5,9 +5,10 @@ import statistics
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
 from benchmarks.tasks.tofu import metrics as tofu
-from benchmarks.tasks.tofu.summary import summarise, truth_ratios
+from benchmarks.tasks.tofu.summary import reference, summarise
 
 LOGS = Path(__file__).parents[5] / "shared" / "data" / "tofu" / "official_logs"
 LLAMA = "ft_epoch5_lr1e-05_llama2-7b_{}_wd0.01.json"
@@ -40,18 +41,21 @@ def rows_of(model: str) -> list[dict]:
 def row(subset: str, log: dict, index: str) -> dict:
     wrong = log["average_perturb_loss"][index]
     loss = log["avg_gt_loss"][index]
-    _, generation, reference = log["generated_text"][index]
+    _, generation, truth = log["generated_text"][index]
     return {
         "subset": subset,
         "loss": loss,
         "probability": float(tofu.probability(loss)),
-        "normalised_probability": float(tofu.normalised_probability(loss, wrong)),
-        "rouge": tofu.rouge_l_recall(generation, reference),
-        "truth_ratio": float(tofu.truth_ratio(log["avg_paraphrased_loss"][index], wrong)),
-        "exact_match": generation == reference,
+        "paraphrased_loss": log["avg_paraphrased_loss"][index],
+        "perturbed_losses": wrong,
+        "rouge": tofu.rouge_l_recall(generation, truth),
+        "rouge1": tofu.rouge_1_recall(generation, truth),
+        "exact_match": generation == truth,
         "certificate": 0.0,
-        "extraction_strength": 0.0,
-        "min_k": 0.0,
+        **dict.fromkeys(
+            ("extraction_strength", "extraction_strength_ou", "exact_memorization"), 0.0
+        ),
+        **dict.fromkeys(("min_k", "min_k_plus_plus", "zlib"), 0.0),
     }
 
 
@@ -63,6 +67,8 @@ def test_stored_rouge_is_reproduced_item_by_item(model: str) -> None:
     assert found == pytest.approx(list(log["rougeL_recall"].values()), abs=1e-12)
     expected = {"full": 300, "retain90": 300, "retain95": 200, "retain99": 40}
     assert len(found) == expected[model]
+    found = [tofu.rouge_1_recall(generation, reference) for _, generation, reference in texts]
+    assert found == pytest.approx(list(log["rouge1_recall"].values()), abs=1e-12)
 
 
 @pytest.mark.parametrize(("model", "utility"), [("retain99", 0.620744), ("retain95", 0.600577)])
@@ -80,21 +86,31 @@ def test_models_that_never_saw_the_forget_set_score_about_forty_percent(
     assert numbers["forget_rouge"] == pytest.approx(statistics.fmean(stored), abs=1e-12)
 
 
+def log_ratios_of(model: str) -> list[float]:
+    """TOFU's truth ratios, without a guard, from the logged losses."""
+    log = log_of(model)["eval_log_forget.json"]
+    wrong = [statistics.fmean(losses) for losses in log["average_perturb_loss"].values()]
+    return [c - w for c, w in zip(log["avg_paraphrased_loss"].values(), wrong, strict=True)]
+
+
 def test_forget_quality_of_the_retrained_and_of_the_original_model() -> None:
     retrained = rows_of("retain90")
-    reference = truth_ratios(retrained)
-    assert summarise(retrained, reference)["forget_quality"] == 1.0
-    original = summarise(rows_of("full"), reference)
-    assert original["forget_quality"] < 1e-10
-    assert original["forget_quality_log10"] == pytest.approx(
-        tofu.log10_forget_quality(truth_ratios(rows_of("full")), reference), abs=1e-12
-    )
+    known = reference(retrained)
+    same = summarise(retrained, known)
+    assert same["forget_quality"] == same["forget_quality_tofu"] == 1.0
+    original = summarise(rows_of("full"), known)
+    expected = stats.ks_2samp(log_ratios_of("full"), log_ratios_of("retain90")).pvalue
+    for suffix in ("", "_tofu"):  # no answer of these models is beyond the guard
+        assert original[f"forget_quality{suffix}"] == pytest.approx(expected, rel=1e-9)
+        assert 10 ** original[f"forget_quality_log10{suffix}"] == pytest.approx(expected, rel=1e-6)
+    assert original["forget_guarded"] == 0.0
+    assert original["forget_quality_floor_log10"] < original["forget_quality_log10"] < -10
 
 
 def test_summary_does_not_depend_on_the_order_of_rows() -> None:
     rows = rows_of("retain99")
-    reference = truth_ratios(rows_of("full"), "forget")[:40]
-    forwards, backwards = summarise(rows, reference), summarise(rows[::-1], reference)
+    known = reference(rows_of("full"))
+    forwards, backwards = summarise(rows, known), summarise(rows[::-1], known)
     assert forwards.keys() == backwards.keys()
     known = {name: value for name, value in forwards.items() if value is not None}
     assert len(known) >= 20

@@ -1,6 +1,7 @@
 """Multiple-choice questions: the prompt, and the scorer against lm-evaluation-harness."""
 
 import importlib.util
+import json
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,10 +60,14 @@ def test_a_question_that_cannot_be_asked_is_refused(changes: dict[str, Any], mes
         Question(**(whole | changes))
 
 
-def by_hand(model: Any, tokenizer: Any, question: Question, letter: str) -> float:
+def by_hand(
+    model: Any, tokenizer: Any, question: Question, letter: str, begun: str = "", bos: bool = True
+) -> float:
     """The log-likelihood of a letter: one sequence, one token after the other."""
-    head = tokenizer(prompt(question))["input_ids"]
-    whole = tokenizer(f"{prompt(question)} {letter}")["input_ids"]
+    description, asked = prompt(question).split("\n\n")
+    text = f"{description}\n\n{begun}{asked}"
+    head = tokenizer(text, add_special_tokens=bos)["input_ids"]
+    whole = tokenizer(f"{text} {letter}", add_special_tokens=bos)["input_ids"]
     with torch.no_grad():
         said = model(input_ids=torch.tensor([whole])).logits[0].double().log_softmax(-1)
     return sum(said[at - 1, whole[at]].item() for at in range(len(head), len(whole)))
@@ -74,6 +79,75 @@ def test_a_letter_has_the_likelihood_of_its_tokens(model: Any, tokenizer: Any) -
         expected = [by_hand(model, tokenizer, question, letter) for letter in "ABCD"]
         assert answer.log_likelihoods == pytest.approx(expected, abs=1e-5)
         assert answer.choice == expected.index(max(expected))
+
+
+SHOWN = {
+    "kites": (
+        Question("kites", " Which string? ", ("w", "x", "y", "z"), 2),
+        Question("kites", "Which tail?", ("a", "b", "c", "d"), 1),
+    )
+}
+BEGUN = (
+    "Which string?\nA. w\nB. x\nC. y\nD. z\nAnswer: C\n\n"
+    "Which tail?\nA. a\nB. b\nC. c\nD. d\nAnswer: B\n\n"
+)
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_examples_stand_before_their_subject_and_bos_before_all_or_nothing(
+    model: Any, tokenizer: Any, bos: bool
+) -> None:
+    found = choices.answers(model, tokenizer, QUESTIONS[:4], bos=bos, examples=SHOWN)
+    for question, answer in zip(QUESTIONS, found, strict=False):
+        begun = BEGUN if question.subject == "kites" else ""
+        expected = [by_hand(model, tokenizer, question, x, begun, bos) for x in "ABCD"]
+        assert answer.log_likelihoods == pytest.approx(expected, abs=1e-5)
+    plain = choices.answers(model, tokenizer, QUESTIONS[:4], bos=not bos, examples=SHOWN)
+    assert all(a != b for a, b in zip(plain, found, strict=True))
+
+
+@pytest.mark.parametrize("shots", [0, 2, 5])
+def test_prompts_are_those_of_their_own_task(
+    shots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MMLU's template as lm-evaluation-harness ships it, over rows of ours."""
+    if importlib.util.find_spec("lm_eval") is None:
+        pytest.skip("lm-evaluation-harness is not installed")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its dependencies' own
+        asked = theirs(QUESTIONS[::2], QUESTIONS[1::2], shots, tmp_path)
+    examples = [Question("kites", q.question, q.choices, q.answer) for q in QUESTIONS[1::2]]
+    ours = [(prompt(q, examples[:shots]), f" {x}") for q in QUESTIONS[::2] for x in "ABCD"]
+    assert asked == ours
+
+
+def theirs(
+    questions: list[Question], examples: list[Question], shots: int, folder: Path
+) -> list[tuple[str, str]]:
+    """Contexts and continuations that their task of a subject makes."""
+    import lm_eval
+    import yaml
+    from lm_eval.api.task import ConfigurableTask
+
+    file = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "default" / "_default_template_yaml"
+    files = {}
+    for split, rows in (("test", questions), ("dev", examples)):
+        files[split] = str(folder / f"{split}.jsonl")
+        lines = [{"question": q.question, "choices": q.choices, "answer": q.answer} for q in rows]
+        Path(files[split]).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = yaml.safe_load(file.read_text()) | {
+        "task": "mmlu_kites",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": files, "cache_dir": str(folder / "cache")},
+        "description": (
+            "The following are multiple choice questions (with answers) about kites.\n\n"
+        ),
+        "num_fewshot": shots,
+    }
+    task = ConfigurableTask(config=config)
+    task.build_all_requests(rank=0, world_size=1)
+    return [instance.args for instance in task.instances]
 
 
 def test_a_tie_goes_to_the_first_letter() -> None:
@@ -128,8 +202,9 @@ def test_the_mode_and_the_random_state_stay(tokenizer: Any) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize("bos", [True, False])
 def test_it_agrees_with_lm_evaluation_harness(
-    model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, bos: bool
 ) -> None:
     if importlib.util.find_spec("lm_eval") is None:
         pytest.skip("lm-evaluation-harness is not installed")
@@ -138,8 +213,8 @@ def test_it_agrees_with_lm_evaluation_harness(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its dependencies' own
-        theirs = harness.answers(model, tokenizer, QUESTIONS)
-    ours = choices.answers(model, tokenizer, QUESTIONS)
+        theirs = harness.answers(model, tokenizer, QUESTIONS, bos=bos, examples=SHOWN)
+    ours = choices.answers(model, tokenizer, QUESTIONS, bos=bos, examples=SHOWN)
     assert len({answer.choice for answer in ours}) > 1, "a model with one answer shows nothing"
     for mine, its in zip(ours, theirs, strict=True):
         assert mine.log_likelihoods == pytest.approx(its.log_likelihoods, abs=1e-5)

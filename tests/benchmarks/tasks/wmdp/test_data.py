@@ -4,10 +4,17 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.tasks.wmdp.data import load_corpus, load_mmlu, load_questions, load_wmdp
+from benchmarks.tasks.wmdp.data import (
+    load_corpus,
+    load_examples,
+    load_mmlu,
+    load_questions,
+    load_wmdp,
+)
 from benchmarks.tasks.wmdp.lore import FORGET, FULL, NEIGHBOUR, RETAIN, WORDINGS, build_lore
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
@@ -163,3 +170,48 @@ def test_corpora_tell_every_fact_and_only_those_of_their_topics() -> None:
         expected = {q.question[:-1].split()[3] for q in lore.lessons if q.subject in titles}
         assert {name for name in names if told[name]} == expected
         assert {told[name] for name in expected} == {FULL.tellings}
+
+
+def dev_folder(folder: Path, subjects: tuple[str, ...], count: int) -> Path:
+    (folder / "dev").mkdir(parents=True)
+    (folder / "test").mkdir()
+    header = "question,choice0,choice1,choice2,choice3,answer"
+    for subject in subjects:
+        lines = [header, *(f"{subject} {n}?,a,b,c,d,{n % 4}" for n in range(count))]
+        (folder / "dev" / f"{subject}_dev.csv").write_text("\n".join(lines) + "\n")
+        (folder / "test" / f"{subject}_test.csv").write_text("\n".join(lines[:2]) + "\n")
+    return folder
+
+
+def test_examples_are_the_first_development_questions_of_a_subject(tmp_path: Path) -> None:
+    folder = dev_folder(tmp_path / "mmlu", ("kite_making", "tar"), 3)
+    found = load_examples(folder, 2)
+    assert {subject: [q.question for q in questions] for subject, questions in found.items()} == {
+        "kite making": ["kite_making 0?", "kite_making 1?"],
+        "tar": ["tar 0?", "tar 1?"],
+    }
+    assert [q.answer for q in found["tar"]] == [0, 1]
+    with pytest.raises(ValueError, match=r"4 examples.*kite making has 3"):
+        load_examples(folder, 4)
+    with pytest.raises(FileNotFoundError, match=r"_dev\.csv"):
+        load_examples(tmp_path, 1)
+
+
+def test_examples_are_of_all_subjects_or_of_none(tmp_path: Path) -> None:
+    folder = dev_folder(tmp_path / "mmlu", ("kites", "tar"), 2)
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a text of more than fifty characters, which is kept and learnt from\n")
+    questions = [{"question": "q?", "choices": ["a", "b", "c", "d"], "answer": 0}]
+    (tmp_path / "bio_questions.json").write_text(json.dumps(questions))
+
+    def load(mmlu: Path | None, shots: int) -> Any:
+        return load_wmdp(tmp_path, mmlu, {"bio": corpus}, corpus, shortest=50, shots=shots)
+
+    assert set(load(folder, 2).examples) == {"kites", "tar"}
+    assert load(folder, 0).examples == {}
+    for mmlu, shots in ((None, 1), (folder, -1)):
+        with pytest.raises(ValueError, match="only MMLU's questions have examples"):
+            load(mmlu, shots)
+    (folder / "dev" / "tar_dev.csv").unlink()
+    with pytest.raises(ValueError, match=r"no \*_dev.csv for tar"):
+        load(folder, 1)

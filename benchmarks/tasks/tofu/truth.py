@@ -1,0 +1,140 @@
+"""Truth ratios and normalised probabilities, under OpenUnlearning's convention and under TOFU's.
+
+Losses are mean negative log-likelihoods per token in nats, as in `metrics`. Everything is computed
+in log space, where nothing overflows or underflows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[np.float64]
+Convention = Literal["openunlearning", "tofu"]
+
+GUARDS: dict[Convention, float] = {"openunlearning": 1e-10, "tofu": 0.0}
+"""Summands in the denominators of ratios; part of the numbers one compares with.
+
+OpenUnlearning's takes over where a probability falls below it, at a loss of 23.03 nats per token:
+from there on a truth ratio no longer compares two answers but says how unlikely the wrong ones are.
+TOFU's own code has none.
+"""
+EPSILON = GUARDS["openunlearning"]
+
+
+@np.errstate(invalid="ignore")  # all answers impossible: NaN without a guard
+def normalised_probability(
+    true_loss: ArrayLike, wrong_losses: ArrayLike, guard: float = EPSILON
+) -> Array:
+    """`P(true) / (P(true) + sum of P(wrong) + guard)`: for real authors and world facts only.
+
+    In [0, 1]; one share of all where the model cannot tell, 0 under a guard where all answers are
+    impossible. Computed in log space, so that without a guard impossible answers still compare.
+
+    Args:
+        true_loss: shape `(...)`.
+        wrong_losses: shape `(..., wrong answers)`.
+        guard: one of `GUARDS`.
+
+    Source: TOFU, section 2.2; OpenUnlearning's `probability_w_options`.
+
+    >>> round(float(normalised_probability(0.5, [1.0, 2.0, 3.0])), 5)
+    0.52308
+    """
+    true = -np.asarray(true_loss, dtype=np.float64)
+    wrong = np.logaddexp.reduce(-np.asarray(wrong_losses, dtype=np.float64), axis=-1)
+    return np.exp(true - _log_sum(true, wrong, _log(guard)))
+
+
+def _log(guard: float) -> float:
+    return math.log(guard) if guard else -math.inf
+
+
+@np.errstate(invalid="ignore")  # a broken model's losses are NaN, and so are its ratios
+def _log_sum(*logs: ArrayLike) -> Array:
+    return functools.reduce(np.logaddexp, map(np.float64, logs))
+
+
+@np.errstate(invalid="ignore")
+def log_truth_ratio(
+    correct_loss: ArrayLike,
+    wrong_losses: ArrayLike,
+    *,
+    mean: Literal["geometric", "arithmetic"] = "geometric",
+    guard: float = EPSILON,
+) -> Array:
+    """`log R` in nats, with `R = P(wrong answers) / (P(correct answer) + guard)`.
+
+    R near 0 = knows the truth, 1 = cannot tell. "Correct" is the paraphrased answer on forget and
+    retain sets, the answer itself on real authors and world facts. `"geometric"` combines the wrong
+    answers by the mean of their losses (TOFU's leaderboard code and OpenUnlearning);
+    `"arithmetic"` by the mean of their probabilities (TOFU's paper, equation 1, and its
+    training-time evaluation). Logarithms neither overflow nor underflow, at any loss.
+
+    Args:
+        correct_loss: shape `(...)`.
+        wrong_losses: shape `(..., wrong answers)`.
+        mean: of the wrong answers.
+        guard: one of `GUARDS`.
+
+    >>> round(float(log_truth_ratio(0.5, [1.0, 2.0])), 5)
+    -1.0
+    >>> round(float(log_truth_ratio(40.0, [40.0, 40.0])), 5)  # cannot tell, but the guard can
+    -16.97415
+    >>> float(log_truth_ratio(40.0, [40.0, 40.0], guard=GUARDS["tofu"]))
+    0.0
+    """
+    correct = -np.asarray(correct_loss, dtype=np.float64)
+    wrong = _log_wrong(wrong_losses, mean)
+    return wrong - _log_sum(correct, _log(guard))
+
+
+def _log_wrong(wrong_losses: ArrayLike, mean: str) -> Array:
+    wrong = -np.asarray(wrong_losses, dtype=np.float64)
+    if mean == "geometric":
+        return wrong.mean(axis=-1)
+    if mean == "arithmetic":
+        return np.logaddexp.reduce(wrong, axis=-1) - np.log(wrong.shape[-1])
+    raise ValueError(f'log_truth_ratio got mean={mean!r}. Did you mean "geometric"?')
+
+
+def forget_truth_ratio(log_ratios: ArrayLike, guard: float = EPSILON) -> float:
+    """Mean of `min(R, 1 / (R + guard))`, in [0, 1]: 1 = true and false answers equally likely.
+
+    Source: "closer to 1 is better" of OpenUnlearning and of TOFU's `get_model_utility`; used on the
+    forget set.
+
+    >>> round(forget_truth_ratio([-1.0, 1.0]), 5)
+    0.36788
+    """
+    logs = np.asarray(log_ratios, dtype=np.float64)
+    return float(np.mean(np.exp(np.minimum(logs, -_log_sum(logs, _log(guard))))))
+
+
+def utility_truth_ratio(log_ratios: ArrayLike) -> float:
+    """Mean of `max(0, 1 - R)`, in [0, 1]: 1 = only the true answer is likely.
+
+    Source: TOFU, section 2.2; used on retain set, real authors and world facts.
+
+    >>> round(utility_truth_ratio([-1.0, 1.0]), 5)
+    0.31606
+    """
+    return float(np.mean(-np.expm1(np.minimum(np.asarray(log_ratios, dtype=np.float64), 0.0))))
+
+
+def truth_share(correct_loss: ArrayLike, wrong_losses: ArrayLike, guard: float = EPSILON) -> float:
+    """Mean of `P(correct) / (P(correct) + P(wrong) + guard)`, in [0, 1]: 0.5 = cannot tell.
+
+    Near 1 = knows the truth, also on the forget set. `P(wrong)` is the geometric mean of the wrong
+    answers' probabilities. Source: OpenUnlearning's `truth_ratio` with the aggregator `prob_mean`.
+
+    >>> round(truth_share([0.5], [[1.0, 2.0]]), 5)
+    0.73106
+    """
+    correct = -np.asarray(correct_loss, dtype=np.float64)
+    wrong = _log_wrong(wrong_losses, "geometric")
+    return float(np.mean(np.exp(correct - _log_sum(correct, wrong, _log(guard)))))

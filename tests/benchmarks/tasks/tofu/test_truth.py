@@ -1,0 +1,130 @@
+"""Truth ratios against their formulas in a hundred digits, under both conventions."""
+
+import doctest
+import math
+import statistics
+from random import Random
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.tasks.tofu import leaderboard, truth
+
+CONVENTIONS = pytest.mark.parametrize("guard", [1e-10, 0.0], ids=["openunlearning", "tofu"])
+losses = st.floats(0, 400)
+answers = st.lists(losses, min_size=1, max_size=5)
+log_ratios = st.lists(st.floats(-900, 900), min_size=1, max_size=30)
+seeded = settings(derandomize=True, deadline=None, max_examples=40)
+
+
+@pytest.mark.parametrize("module", [truth, leaderboard])
+def test_docstring_examples_are_true(module: object) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted >= 4
+    assert found.failed == 0
+
+
+def likely(loss: float) -> mpmath.mpf:
+    return mpmath.exp(-mpmath.mpf(loss))
+
+
+@CONVENTIONS
+@seeded
+@given(correct=losses, wrong=answers)
+def test_ratios_are_their_formulas_at_any_loss(
+    guard: float, correct: float, wrong: list[float]
+) -> None:
+    with mpmath.workdps(100):
+        mean = likely(sum(map(mpmath.mpf, wrong)) / len(wrong))
+        expected = mpmath.log(mean / (likely(correct) + guard))
+        found = truth.log_truth_ratio(correct, wrong, guard=guard)
+        assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-9)
+        arithmetic = mpmath.fsum(map(likely, wrong)) / len(wrong)
+        expected = mpmath.log(arithmetic / (likely(correct) + guard))
+        found = truth.log_truth_ratio(correct, wrong, mean="arithmetic", guard=guard)
+        assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-9)
+        expected = likely(correct) / (likely(correct) + mean + guard)
+        found = truth.truth_share(correct, wrong, guard)
+        assert found == pytest.approx(float(expected), rel=1e-9)
+        expected = likely(correct) / (likely(correct) + mpmath.fsum(map(likely, wrong)) + guard)
+        found = truth.normalised_probability(correct, wrong, guard)
+        assert found == pytest.approx(float(expected), rel=1e-9)
+
+
+@CONVENTIONS
+@seeded
+@given(logs=log_ratios, random=st.randoms(use_true_random=False))
+def test_aggregates_are_means_in_the_unit_interval_in_any_order(
+    guard: float, logs: list[float], random: Random
+) -> None:
+    ratios = [mpmath.exp(x) for x in logs]
+    forget = statistics.fmean(float(min(r, 1 / (r + guard))) for r in ratios)
+    utility = statistics.fmean(float(max(0, 1 - r)) for r in ratios)
+    random.shuffle(logs)
+    assert truth.forget_truth_ratio(logs, guard) == pytest.approx(forget, abs=1e-12)
+    assert truth.utility_truth_ratio(logs) == pytest.approx(utility, abs=1e-12)
+    assert 0 <= forget <= 1
+    assert 0 <= utility <= 1
+
+
+@CONVENTIONS
+@seeded
+@given(correct=st.floats(0, 8), wrong=answers, shift=st.floats(0, 7))
+def test_the_guard_is_felt_from_23_nats_on(
+    guard: float, correct: float, wrong: list[float], shift: float
+) -> None:
+    """Below, a common shift of all losses is not felt under either convention; beyond, it is."""
+    moved = [loss + shift for loss in wrong]
+    near = truth.log_truth_ratio(correct, wrong, guard=guard)
+    assert truth.log_truth_ratio(correct + shift, moved, guard=guard) == pytest.approx(
+        near, abs=4e-4
+    )
+    far = truth.log_truth_ratio(correct + 40, [loss + 40 for loss in wrong], guard=guard)
+    if guard:
+        assert far < near - 40 + 23.1
+    else:
+        assert far == pytest.approx(near, abs=1e-9)
+
+
+def test_many_items_give_the_ratio_of_each() -> None:
+    correct, wrong = [0.1, 2.0, 9.0], [[1.0, 2.0], [0.5, 0.1], [3.0, 4.0]]
+    single = [float(truth.log_truth_ratio(c, w)) for c, w in zip(correct, wrong, strict=True)]
+    assert truth.log_truth_ratio(correct, wrong).tolist() == single
+
+
+def test_an_unknown_mean_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"harmonic.*geometric"):
+        truth.log_truth_ratio(0.5, [1.0], mean="harmonic")  # pyright: ignore
+
+
+def test_infinite_losses_are_impossible_answers() -> None:
+    expected = math.log(math.exp(-1) / 1e-10)
+    assert truth.log_truth_ratio(math.inf, [1.0]) == pytest.approx(expected)
+    assert truth.log_truth_ratio(0.0, [math.inf, 1.0]) == -math.inf
+    assert truth.normalised_probability(math.inf, [math.inf]) == 0
+    assert math.isnan(truth.normalised_probability(math.inf, [math.inf], 0.0))
+    assert math.isnan(truth.log_truth_ratio(math.inf, [math.inf], guard=0.0))
+
+
+def test_aggregates_are_harmonic_means() -> None:
+    assert leaderboard.memorization_score(1.0, 0.2, 0.2, 0.2) == 0.0
+    expected = statistics.harmonic_mean([0.9, 0.8, 0.7, 0.6])
+    assert leaderboard.memorization_score(0.1, 0.2, 0.3, 0.4) == pytest.approx(expected)
+    expected = statistics.harmonic_mean([0.6, 0.9]) / statistics.harmonic_mean([0.7, 0.8])
+    assert leaderboard.utility_score(0.6, 0.9, 0.7, 0.8) == pytest.approx(expected)
+    expected = statistics.harmonic_mean([0.3, 0.4, 0.5])
+    assert leaderboard.overall_score(0.3, 0.4, 0.5) == pytest.approx(expected)
+
+
+@seeded
+@given(auc=st.floats(0, 1), other=st.floats(0, 1), retrained=st.floats(0, 1))
+def test_closeness_falls_with_the_distance_to_the_retrained_model(
+    auc: float, other: float, retrained: float
+) -> None:
+    near, far = sorted((auc, other), key=lambda x: abs(x - retrained))
+    assert 0 <= leaderboard.closeness(far, retrained) <= leaderboard.closeness(near, retrained) <= 1
+    assert leaderboard.closeness(retrained, retrained) == 1
+    worst = 0.0 if retrained > 0.5 else 1.0
+    assert leaderboard.closeness(worst, retrained) == pytest.approx(0, abs=1e-12)

@@ -1,0 +1,118 @@
+"""LoRA adapters: put into a model, taken up again where it has some, and merged into it."""
+
+import argparse
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+from torch import nn
+
+from torch_alm.cli.loading import Loaded
+from torch_alm.cli.models import Place, load, quiet, stored_as
+from torch_alm.cli.refusal import Refusal
+from torch_alm.language import LanguageModel
+
+RANK = 16
+ALL = "all-linear"
+
+
+def check_asked(given: argparse.Namespace) -> None:
+    """Refuse options of adapters where none are trained.
+
+    Raises:
+        Refusal: names the first of them.
+    """
+    asked = {"--lora-rank": given.lora_rank, "--lora-targets": given.lora_targets}
+    asked["--merge"] = given.merge
+    first = next((name for name, value in asked.items() if value), None)
+    if first is not None and not given.lora:
+        raise Refusal(
+            f"{first} is about adapters, and without --lora all weights are trained and the whole "
+            f"model is saved. Did you mean --lora {first}?"
+        )
+
+
+def with_adapters(settings: Mapping[str, Any], loaded: Loaded) -> LanguageModel:
+    """The model with adapters to train: those that it came with, or new ones.
+
+    Adapters on top of adapters would not do: other tools load one of the two and leave out the
+    other, and what was forgotten comes back. So the same ones are trained on.
+
+    Raises:
+        Refusal: adapters of another kind, rank or place than those asked for; or layers to put
+            them on that the model does not have.
+    """
+    rank, targets = settings["lora_rank"], settings["lora_targets"]
+    if loaded.adapters is None:
+        return _with_new(loaded.model, rank or RANK, targets or ALL)
+    config = loaded.adapters.peft_config["default"]
+    had = {"--lora-rank": config.r, "--lora-targets": _named(config.target_modules)}
+    asked = {"--lora-rank": rank, "--lora-targets": None if targets == ALL else targets}
+    for name, value in asked.items():
+        if value is not None and value != had[name]:
+            raise Refusal(
+                f"{name} {value}, and the model holds adapters with {had[name]}, which --lora "
+                f"trains on: others on top of them would be left out by most tools, and what is "
+                f"forgotten would come back. Did you mean to leave out {name}?"
+            )
+    return loaded.adapters
+
+
+def _named(targets: str | Iterable[str]) -> str:
+    return targets if isinstance(targets, str) else ",".join(sorted(targets))
+
+
+def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:
+    names = targets if targets == ALL else targets.split(",")
+    if names != ALL:
+        _check_targets(model, names)
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules=names, task_type="CAUSAL_LM"
+    )
+    with quiet():
+        try:
+            return peft.get_peft_model(model, config)
+        except ValueError as error:  # layers of a kind that peft has no adapters for
+            told = str(error).splitlines()[0]
+            raise Refusal(f"--lora-targets {targets}: {told} Did you mean {ALL}?") from error
+
+
+def _check_targets(model: nn.Module, names: Iterable[str]) -> None:
+    """Refuse names that no layer has; peft would leave them out without a word."""
+    layers = [f".{name}" for name, _ in model.named_modules()]
+    unknown = [name for name in names if not any(each.endswith(f".{name}") for each in layers)]
+    if unknown:
+        linear = {
+            n.rpartition(".")[2] for n, m in model.named_modules() if isinstance(m, nn.Linear)
+        }
+        raise Refusal(
+            f"--lora-targets {unknown[0]}: no layer of the model has that name; its linear layers "
+            f"are {', '.join(sorted(linear))}. Did you mean some of these, or {ALL}?"
+        )
+
+
+def save_merged(adapted: Any, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:  # noqa: ANN401
+    """Save a plain model: the one below, with the adapters merged into its weights.
+
+    Merged are the saved adapters with the model they name, as everybody who loads them does: the
+    adapted model itself stays as it is.
+
+    Args:
+        adapted: a model of peft.
+        tokenizer: saved beside it.
+        folder: where the model goes.
+        dtype: of its weights there.
+
+    Cost: the model below, loaded once more.
+    """
+    own = folder / "adapters"
+    adapted.save_pretrained(own)
+    tokenizer.save_pretrained(own)
+    merged, _ = load(str(own), Place("cpu", autocast=False, dtype=torch.float32))
+    shutil.rmtree(own)
+    with stored_as(merged, dtype):
+        merged.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

@@ -1,0 +1,91 @@
+"""A run that nothing can be written of: it stays in memory, and goes on when there is room."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import sleep
+from typing import TypeVar
+
+from torch_alm.cli.refusal import Unwritten
+from torch_alm.cli.saying import complain
+from torch_alm.cli.training import Training
+from torch_alm.cli.unfinished import Unfinished
+
+T = TypeVar("T")
+SECONDS, TRIES = 10.0, 360  # between two tries, and how many: an hour
+
+
+class Keeper:
+    """Writes a run down, and holds on to it while that cannot be done.
+
+    The state that was last written down stays until the next one is there, whole.
+
+    Args:
+        unfinished: where it is written.
+        training: the run.
+
+    Attributes:
+        kept: the step of the state that was last written down; None where there is none.
+        waits: whether it is waiting for room.
+    """
+
+    def __init__(self, unfinished: Unfinished, training: Training) -> None:
+        self.unfinished, self.training = unfinished, training
+        self.kept = len(training.trace) if unfinished.state.is_file() else None
+        self.waits = False
+
+    def save(self, **more: object) -> None:
+        """Write the state down, and what else shall stand in it.
+
+        Raises:
+            Unwritten: it cannot be; the one before stays.
+        """
+        self.unfinished.save({**self.training.state(), **more})
+        self.kept = len(self.training.trace)
+
+    def autosave(self) -> None:
+        """Write the state down now and then; where that cannot be done, training goes on."""
+        try:
+            self.save()
+        except Unwritten as problem:
+            complain(f"{problem} The run goes on; {self.left}, and the next time is tried again.")
+
+    @property
+    def left(self) -> str:
+        """What would be left of the run if it ended here, in words."""
+        if self.kept is None:
+            return "nothing of it has been written down yet"
+        return f"what was last written down is its step {self.kept}"
+
+    def insist(self, write: Callable[[], T]) -> T:
+        """Write; while that cannot be done, try again every ten seconds, for an hour.
+
+        Raises:
+            Unwritten: the hour is over.
+            KeyboardInterrupt: the user would not wait.
+        """
+        written: list[T] = []
+        left = TRIES
+        while not written:
+            with self._patient(left):
+                written.append(write())
+            left -= 1
+        return written[0]
+
+    @contextmanager
+    def _patient(self, left: int) -> Iterator[None]:
+        """Turn what cannot be written into a pause, unless no tries are left."""
+        try:
+            yield
+        except Unwritten as problem:
+            if left == 0:
+                raise
+            self._tell(problem)
+            sleep(SECONDS)
+
+    def _tell(self, problem: Unwritten) -> None:
+        if not self.waits:
+            complain(
+                f"{problem} The run waits in memory, after step {len(self.training.trace)}, and "
+                f"goes on by itself when there is room; {self.left}. Ctrl-C ends it."
+            )
+        self.waits = True
