@@ -95,6 +95,17 @@ def test_a_call_waits_once_and_step_and_answers_never() -> None:
         assert waits.count == 1
 
 
+@pytest.mark.parametrize("sense", [">=", "<=", "=="])
+def test_a_violation_of_rounding_is_not_called_one(sense: Any) -> None:
+    """The multiplier follows it all the same."""
+    beyond = -1.0 if sense == "<=" else 1.0
+    for size, status in ((1e-7, "satisfied"), (1e-5, "violated")):
+        c = ALMConstraint(None, alpha=50.0, mu=1.0, sense=sense)
+        c.observe(50.0 - beyond * 50.0 * size)
+        assert c.step() == pytest.approx(50.0 * size, rel=1e-6)
+        assert c.metrics()["status"] == status
+
+
 def test_every_status_in_a_life() -> None:
     c = constraint(rules=[Cap(5.0)], tolerance=0.1)
     assert c.metrics()["status"] == "unmeasured"

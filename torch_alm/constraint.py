@@ -6,7 +6,7 @@ Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algor
 import math
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
-from typing import Any, SupportsIndex, final
+from typing import Any, Literal, SupportsIndex, final
 
 import torch
 from torch import Tensor
@@ -15,12 +15,11 @@ from torch.optim import Optimizer
 from torch_alm._constraint import checks, numbers, status
 from torch_alm._constraint.base import ConstraintBase
 from torch_alm._constraint.checks import Index
-from torch_alm._constraint.hooks import Attachment, Waiting
-from torch_alm._constraint.numbers import Numeric
+from torch_alm._constraint.hooks import Attachment, Calls, Waiting
+from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Observation, mean
 from torch_alm._constraint.penalty import Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
-from torch_alm._constraint.state import unwinds
 from torch_alm._guards import eager, is_first_pass, is_running, remember
 
 
@@ -45,7 +44,9 @@ class ALMConstraint(ConstraintBase):
         measure: a function of whatever you call the constraint with, returning F; `None` if you
             only `observe`.
         alpha: the threshold, in the units of the measure; a tensor for a vector measure.
-        mu: step size of the multiplier and weight of the penalty, at least 0.
+        mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
+            finds it from the optimizer's response. That takes `attach` and `constraint(...)` in the
+            loss (or a `DualOptimizer`), one number, and no `every`, `filter` or `rules`.
         sense: which side of alpha is satisfied.
         multiplier: lambda at the start, at least 0 unless `==`; a tensor for a vector measure.
         every: the multiplier takes the weight's value on every `every`-th step only; between them
@@ -61,6 +62,7 @@ class ALMConstraint(ConstraintBase):
 
     Raises:
         ValueError: if a setting makes no sense; it is named, with what it may be.
+        TypeError: with `mu="auto"` and sharded parameters, when they are met.
 
     Attributes:
         alpha: the threshold on the host. All settings may be assigned later, and take numbers of
@@ -72,7 +74,9 @@ class ALMConstraint(ConstraintBase):
 
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
-    call and step it equally often, and all of them have the same multiplier).
+    call and step it equally often, and all of them have the same multiplier). With `mu="auto"` also
+    a backward pass through the measure, two or three copies of the gradients it has and four
+    synchronisations in each of the first 60 steps and every 20th later one.
 
     Source: SAUL, section 4.1; Hestenes 1969, Powell 1969, Rockafellar 1973.
 
@@ -90,7 +94,7 @@ class ALMConstraint(ConstraintBase):
         self,
         measure: Callable[..., Tensor] | None,
         alpha: Numeric,
-        mu: Numeric,
+        mu: Numeric | Literal["auto"],
         *,
         sense: Sense = ">=",
         multiplier: Numeric = 0.0,
@@ -102,7 +106,6 @@ class ALMConstraint(ConstraintBase):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in checks.LIMITS}
         self.measure, self._waiting = measure, Waiting()
-        self._home = get_ident()  # the thread whose passes count
         super().__init__(given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -123,11 +126,13 @@ class ALMConstraint(ConstraintBase):
             )
         value = self._shaped(self.measure(*args, **kwargs))
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
-        penalty = self._tangent(value, now)
+        penalty, weight = self._tangent(value, now)
         self._observe(now, value)
-        if numbers.is_finite(now.value):
-            return penalty
-        return torch.zeros((), device=value.device, requires_grad=True)
+        if not numbers.is_finite(now.value):
+            return torch.zeros((), device=value.device, requires_grad=True)
+        if isinstance(weight, float) and self._wants_gradient:
+            self._probe.watch(penalty, value if self.sense == "<=" else -value, weight)
+        return penalty
 
     def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu), summed; observe nothing.
@@ -145,7 +150,8 @@ class ALMConstraint(ConstraintBase):
         """
         value, row = self._placed(value, index)
         if self.filter is not None:
-            return self._tangent(value, Observation(numbers.host(value), 1.0, row, value.dtype))
+            now = Observation(numbers.host(value), 1.0, row, value.dtype)
+            return self._tangent(value, now)[0]
         return self._penalty.of_entries(row).of(value)
 
     @property
@@ -154,12 +160,15 @@ class ALMConstraint(ConstraintBase):
         return Penalty(state.multiplier, self.alpha, state.rate(self), self.sense)
 
     @eager
-    def _tangent(self, value: Tensor, now: Observation) -> Tensor:
-        """Give the penalty the gradient of the weight that all steps and ranks together say."""
+    def _tangent(self, value: Tensor, now: Observation) -> tuple[Tensor, Number]:
+        """Give the penalty the gradient of the weight that all steps and ranks together say.
+
+        And that weight.
+        """
         before = [] if self.filter is None else list(self._observed)
         weight = self._state.preview(mean([*before, now], self._shape, self), self)
-        at_rows = self._penalty.of_entries(now.row)
-        return at_rows.tangent(value, weight=numbers.pick(weight, now.row), now=now)
+        at_rows, here = self._penalty.of_entries(now.row), numbers.pick(weight, now.row)
+        return at_rows.tangent(value, weight=here, now=now), here
 
     def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
         """Take in a value: several per step are averaged by weight. No gradient is needed.
@@ -235,7 +244,8 @@ class ALMConstraint(ConstraintBase):
         none of it was finite, or lambda + mu c would not be, the multiplier stays, as the weight.
 
         Raises:
-            RuntimeError: if nothing was observed since the last step.
+            RuntimeError: if nothing was observed since the last step; with `mu="auto"`, if only
+                values were.
             FloatingPointError: with `nonfinite="raise"`, for a measurement that is not finite, or
                 an update that would not be; with "skip" there is a warning.
 
@@ -248,7 +258,7 @@ class ALMConstraint(ConstraintBase):
         except BaseException as error:
             undo()
             if not isinstance(error, KeyboardInterrupt):
-                self._observed.drop()  # or the next step would fail as well
+                self.discard()  # or the next step would fail as well
             raise
         return self.weight
 
@@ -256,38 +266,20 @@ class ALMConstraint(ConstraintBase):
         self._home = get_ident()
         self._waiting.end()
         state, found = self._state, self._observed.mean(self._shape, self)
-        self._observed.drop()
+        response = self._probe.found
+        if self._wants_gradient and numbers.any_of(found.seen) and not self._probe.has_seen:
+            checks.refuse_values()
+        self.discard()
         if self.nonfinite == "raise":
             status.refuse(found, state, self)
         if found.bad:
             state.history.skipped += found.bad
             status.warn_not_finite(found.bad, state.history.skipped)
-        events = state.step(found, self)
+        events = state.step(found, self, response)
         if events.limiting is not None:
             status.warn_limited(events.limiting, state.violation)
         if events.overflowed:
             status.warn_overflowed(state, found.c)
-
-    def check_unwind(self, total_steps: SupportsIndex) -> bool:
-        """Tell whether the gate could still close in a run of this length; warn if it could not.
-
-        The multiplier has to give back what it took up. The steps that are left are gone through
-        as if each were met by |c|, c the latest violation, with the cadence, filter and rules there
-        are. An equality has no gate to close.
-
-        Args:
-            total_steps: the length of the run, from its first step.
-
-        Warns:
-            UserWarning: with the numbers, if it could not.
-
-        Cost: that of the steps that are left, on the host; ask once, after the first step.
-        """
-        total = numbers.whole(total_steps)
-        if unwinds(self._state, self, total):
-            return True
-        status.warn_wound_up(self._state, total)
-        return False
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
@@ -313,7 +305,8 @@ class ALMConstraint(ConstraintBase):
         Cost: two hooks on one parameter; with a GradScaler over a fused optimizer, one
         synchronisation per step.
         """
-        return Attachment(optimizer, self._observed, self._waiting, self.step, self._idle)
+        calls = Calls(self._probe.follow, self._prepare, self.step, self._idle, self.discard)
+        return Attachment(optimizer, self._observed, self._waiting, calls)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return the state in plain numbers.
@@ -330,8 +323,9 @@ class ALMConstraint(ConstraintBase):
         - "satisfied": met, and still pushed;
         - "capped": not met, and a stored multiplier is at the limit of a rule;
         - "suspected_infeasible": not met, and the pressure has grown for at least 256 steps (32
-          updates) while the violation has not: out of reach, or the steps are too small;
-        - "violated": not met.
+          updates) while the violation has not: mu too small to tell, out of reach, or the steps are
+          too small. With `mu="auto"` lambda waits meanwhile;
+        - "violated": not met. A violation within a millionth of alpha is none here: it is rounding.
 
         Args:
             gradient: that of the Lagrangian: what `.grad` holds after `(objective +

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm import _guards as guards
+from torch_alm._constraint.between import Begun, needs_gradient
 from torch_alm._guards import Call, eager, held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.blend import Blend
@@ -61,7 +62,8 @@ class DualOptimizer(Sides):
             weight 1, always on.
         scale: `"gradient"` multiplies the forget gradient by lambda+ before its optimizer, as the
             paper does; under Adam, which ignores constant factors, lambda+ is then almost only a
-            gate. `"step"` multiplies the finished step, so that pressure is proportional.
+            gate. `"step"` multiplies the finished step, so that pressure is proportional; with
+            `mu="auto"` by no more than brings c to 0.
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
         probe_every: while the gate is closed and lambda is 0, run and measure the forget objective
@@ -192,9 +194,7 @@ class DualOptimizer(Sides):
 
     def _remember(self) -> tuple[Callable[[], None], list[Register | None]]:
         """Find the way back to what constraint, gate and register are now; and that register."""
-        theirs = guards.remember(
-            *(part for part in (self.constraint, self._gate) if part is not None)
-        )
+        theirs = guards.remember(*filter(None, (self.constraint, self._gate)))
         kept, sign = [self._forget_register], self._forget_sign
 
         def undo() -> None:
@@ -210,11 +210,10 @@ class DualOptimizer(Sides):
         """Take the forget side's gradient and loss; the constraint observes its value."""
         # A forward without a backward must do no harm, as it does to shards that stay gathered.
         may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
-        decides = self._gate.is_decided and self.constraint is not None and may_skip
+        decides = self._gate.is_decided and may_skip and not needs_gradient(self.constraint)
         wanted = partial(self._decide, weight) if decides else None
-        g_f, seen = self._side(
-            self.forget, params, register, objective, weight, pair=True, wanted=wanted
-        )
+        given = (params, register, objective, weight)
+        g_f, seen = self._side(self.forget, *given, pair=True, wanted=wanted)
         self._keep_sign(seen)
         if self.constraint is not None and not decides:
             self.constraint.observe(seen.value, weight=weight)
@@ -315,7 +314,9 @@ class DualOptimizer(Sides):
         has_run, self._forget_register = self._forget_register is not None, None
         self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
         if has_run:
-            weight = self._gate.commit(self.constraint)
+            begun = Begun(self.retain, self.forget, register, self._forget_sign)
+            aim = begun.foretell(self.constraint, self.scale)
+            weight = aim(self._gate.commit(self.constraint))
         else:
             self._warn_no_backward()
         inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)

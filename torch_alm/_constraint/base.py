@@ -1,33 +1,42 @@
 """The base of a constraint: settings, a state, and the shape of both; no measuring."""
 
 from collections.abc import Mapping
-from typing import Any
+from threading import get_ident
+from typing import Any, Literal, SupportsIndex
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from torch_alm._constraint import checks, numbers
+from torch_alm._constraint import checks, numbers, status
 from torch_alm._constraint.checks import Index
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Observations
+from torch_alm._constraint.probe import Probe
 from torch_alm._constraint.settings import Settings
-from torch_alm._constraint.state import State
+from torch_alm._constraint.state import State, unwinds
+from torch_alm._guards import is_first_pass
 
 
 class ConstraintBase(Settings):
     """Settings that may be assigned at any time, and a state that is saved and loaded."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._state, self._observed = State(), Observations()
+        self._state, self._observed, self._probe = State(), Observations(), Probe()
         self._shape = torch.Size()
+        self._home = get_ident()  # the thread whose passes count
         self._settle(given)
 
     def _settle(self, given: Mapping[str, Any]) -> None:
         new, state = checks.converted(given, checks.LIMITS), self._state
-        together = {**vars(self), "mu": state.mu, "multiplier": state.multiplier, **new}
+        mu = state.mu if state.auto is None else "auto"
+        together = {**vars(self), "mu": mu, "multiplier": state.multiplier, **new}
         checks.check("ALMConstraint", together, checks.LIMITS, checks.ORDER)
         size = checks.joint(self._shape, new, is_open=self._is_open_to_shapes)
-        state.mu = new.pop("mu", state.mu)
+        if together["mu"] == "auto":
+            checks.check_auto(together, size)
+        if "mu" in new:
+            state.follow(new.pop("mu"))
         if "multiplier" in new:
             state.put(new.pop("multiplier"))
         vars(self).update(new)
@@ -37,11 +46,14 @@ class ConstraintBase(Settings):
 
     @property
     def mu(self) -> float:
-        """The step size there is: as given, unless a rule has raised it. It may be assigned."""
+        """The step size there is: as given, unless a rule has raised it. It may be assigned.
+
+        With `"auto"` the one found so far: 0 before the first gradient of the constraint.
+        """
         return self._state.mu
 
     @mu.setter
-    def mu(self, value: Numeric) -> None:
+    def mu(self, value: Numeric | Literal["auto"]) -> None:
         self._settle({"mu": value})
 
     @property
@@ -91,7 +103,7 @@ class ConstraintBase(Settings):
         self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
         self._state.remember_for(self)
-        self._observed.drop()
+        self.discard()
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what `load_state_dict` would raise, and load nothing."""
@@ -118,6 +130,8 @@ class ConstraintBase(Settings):
 
     def _take_shape(self, size: torch.Size) -> None:
         """Keep one multiplier per entry."""
+        if self._state.auto is not None:
+            checks.check_auto(vars(self), size)
         self._shape = size
         self._state.expand(size)
         if isinstance(self.alpha, Tensor):
@@ -130,6 +144,47 @@ class ConstraintBase(Settings):
             keep: how many of the first measurements (see `observed`) stay.
         """
         self._observed.drop(keep)
+        if not keep:
+            self._probe.begin()
+
+    @property
+    def _wants_gradient(self) -> bool:
+        """Whether mu is to be found, in this step and pass, from the violation's own gradient."""
+        auto = self._state.auto
+        return auto is not None and auto.wants_gradient and not is_first_pass(self._home)
+
+    def _prepare(self, optimizer: Optimizer) -> None:
+        if self._wants_gradient:
+            self._probe.read(optimizer)
+
+    def _coming_violation(self) -> float:
+        """Return this step's c, of one number and before it is stepped."""
+        return float(self._observed.mean(self._shape, self).c)
+
+    def _coming_weight(self) -> float:
+        """Return this step's weight, of one number and before it is stepped."""
+        return float(self._state.preview(self._observed.mean(self._shape, self), self))
+
+    def check_unwind(self, total_steps: SupportsIndex) -> bool:
+        """Tell whether the gate could still close in a run of this length; warn if it could not.
+
+        The multiplier has to give back what it took up. The steps that are left are gone through
+        as if each were met by |c|, c the latest violation, with the cadence, filter and rules there
+        are. An equality has no gate to close.
+
+        Args:
+            total_steps: the length of the run, from its first step.
+
+        Warns:
+            UserWarning: with the numbers, if it could not.
+
+        Cost: that of the steps that are left, on the host; ask once, after the first step.
+        """
+        total = numbers.whole(total_steps)
+        if unwinds(self._state, self, total):
+            return True
+        status.warn_wound_up(self._state, total)
+        return False
 
     def _check_observed(self, verb: str) -> None:
         if not self._observed:

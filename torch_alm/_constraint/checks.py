@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -59,12 +59,17 @@ def count(name: str, least: int) -> Limit:
     )
 
 
+def _mu(given: Given) -> bool:
+    mu = given["mu"]
+    return mu == "auto" if isinstance(mu, str) else isinstance(mu, float) and 0 <= mu < math.inf
+
+
 def _same(value: object) -> object:
     return value
 
 
-def _not_negative(name: str, words: str = "at least 0") -> Limit:
-    return number(name, lambda value: 0 <= value < math.inf, words)
+def _not_negative(name: str) -> Limit:
+    return number(name, lambda value: 0 <= value < math.inf, "at least 0")
 
 
 def _multiplier(given: Given) -> bool:
@@ -86,7 +91,11 @@ LIMITS: dict[str, Limit] = {
     "alpha": Limit(
         numbers.host, lambda given: numbers.is_number(given["alpha"]), "a finite threshold"
     ),
-    "mu": _not_negative("mu", "at least 0 (0 fixes the multiplier)"),
+    "mu": Limit(
+        lambda mu: mu if isinstance(mu, str) else numbers.single(mu),
+        _mu,
+        'at least 0 (0 fixes the multiplier), or "auto"',
+    ),
     "sense": Limit(_same, lambda given: given["sense"] in (">=", "<=", "=="), '">=", "<=" or "=="'),
     "multiplier": Limit(numbers.host, _multiplier, 'finite, and at least 0 for ">=" and "<="'),
     "every": count("every", 1),
@@ -106,6 +115,33 @@ LIMITS: dict[str, Limit] = {
         _same, lambda given: given["nonfinite"] in ("skip", "raise"), '"skip" or "raise"'
     ),
 }
+
+
+def check_auto(given: Given, size: torch.Size) -> None:
+    """Raise `ValueError` for what cannot be next to a mu that is found."""
+    if size != ():
+        raise ValueError(
+            f"ALMConstraint: mu='auto' found multipliers of shape {tuple(size)}; it finds one mu "
+            "for one number, and would have taken one entry's for all. Did you mean a "
+            "`ConstraintGroup` with a constraint for each entry, or a number for mu?"
+        )
+    taken = [n for n, off in (("every", 1), ("filter", None), ("rules", ())) if given[n] != off]
+    if taken:
+        raise ValueError(
+            f"ALMConstraint: mu='auto' found {taken[0]}={given[taken[0]]!r}, and has a cadence, a "
+            "mean and a guard against wind-up of its own: they would act twice. Did you mean to "
+            f"leave `{taken[0]}` out, or a number for mu?"
+        )
+
+
+def refuse_values() -> NoReturn:
+    """Raise for a mu that nothing was ever found from."""
+    raise RuntimeError(
+        "ALMConstraint.step: mu='auto' needs the constraint's gradient and found values only; the "
+        "weight would have stayed at lambda. Did you mean to add `constraint(...)` to the loss, "
+        "with `constraint.attach(optimizer)` before the loop and the backward pass before "
+        "`optimizer.step()` (not in its closure), or a number for mu?"
+    )
 
 
 def joint(size: torch.Size, given: Given, *, is_open: bool) -> torch.Size:
@@ -193,6 +229,13 @@ def check_checkpoint(found: Given, mine: Given, size: torch.Size | None) -> None
         mine: a `state_dict` of the constraint that is to load it.
         size: the shape of its multipliers; `None` if that is still open.
     """
+    if "multiplier" in found and ("auto" in found) != ("auto" in mine):
+        has, needs = ("finds", "has been given one") if "auto" in found else ("was given", "finds")
+        raise ValueError(
+            f"{LOADING}: the checkpoint's constraint {has} its mu and this one {needs}; what is "
+            "remembered of it would be lost or missing. Did you mean the same mu as in the run "
+            "that was saved?"
+        )
     _check_names(found, mine, "")
     if found["sense"] != mine["sense"]:
         raise ValueError(

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,24 @@ from torch_alm._optim.gradients import local
 MOVES = 16  # times that theta was seen to have moved on, or steps without any measurement
 ENTRIES = 64  # of a parameter, to look at
 PILE = 512  # measurements where nothing can be watched
+
+
+class Calls(NamedTuple):
+    """What of a constraint is called, and when.
+
+    Attributes:
+        follow: with the optimizer that is attached to; returns more hooks.
+        prepare: with it before each of its steps.
+        step: after each that had something observed.
+        idle: with its name after each that had not.
+        drop: for a step that is skipped.
+    """
+
+    follow: Callable[[Optimizer], Iterable[RemovableHandle]]
+    prepare: Callable[[Optimizer], Any]
+    step: Callable[[], Any]
+    idle: Callable[[str], Any]
+    drop: Callable[[], Any]
 
 
 class Attachment:
@@ -42,11 +60,11 @@ class Attachment:
         optimizer: Optimizer,
         observed: Observations,
         waiting: "Waiting",
-        step: Callable[[], Any],
-        idle: Callable[[str], Any],
+        calls: Calls,
     ) -> None:
         """Call `step` after each step of the optimizer that had something observed, else `idle`."""
-        self._observed, self._waiting, self.step, self._idle = observed, waiting, step, idle
+        self._observed, self._waiting, self._calls = observed, waiting, calls
+        self.step = calls.step
         self._is_fresh = False
         self._optimizers = down_to_hooks(optimizer)
         for each in self._optimizers:
@@ -55,6 +73,7 @@ class Attachment:
         handles = [
             stepping.register_step_pre_hook(self._before_step),
             stepping.register_step_post_hook(self._after_step),
+            *calls.follow(stepping),
         ]
         leaves = [p for group in stepping.param_groups for p in group["params"] if p.is_leaf]
         trained = [p for p in leaves if p.requires_grad]
@@ -73,7 +92,7 @@ class Attachment:
 
     def step_was_skipped(self) -> None:
         """Drop what was observed: a wrapper has left this optimizer's step out."""
-        self._observed.drop()
+        self._calls.drop()
 
     def before_gradient(self, parameter: Tensor) -> None:
         """Note that a gradient is on its way."""
@@ -84,18 +103,19 @@ class Attachment:
         if not any(map(skips.is_promised, self._optimizers)):
             self._observed.gradient_arrived(afresh=self._is_fresh)
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._waiting.step_begins()
+        self._calls.prepare(optimizer)
 
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         if _was_skipped(optimizer):
-            self._observed.drop()
+            self._calls.drop()
             return
         self._observed.step_was_taken()
         if self._observed:
             self.step()
         else:
-            self._idle(type(optimizer).__name__)
+            self._calls.idle(type(optimizer).__name__)
 
 
 class Attachments:

@@ -166,11 +166,12 @@ def beyond(alpha: Number, sense: str, value: Number, dtype: torch.dtype | None) 
     return value - alpha if sense == "<=" else alpha - value
 
 
-def is_met(settings: Settings, c: Number) -> Mask:
-    """Tell whether the violation is at most the tolerance."""
-    return (abs(c) if settings.sense == "==" else c) <= settings.tolerance
+def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
+    """Tell whether the violation is at most the tolerance, or `more` than that."""
+    return (abs(c) if settings.sense == "==" else c) <= settings.tolerance + more
 
 
-def is_met_everywhere(settings: Settings, c: Number) -> bool:
+def is_met_everywhere(settings: Settings, c: Number, more: Number = 0.0) -> bool:
     """Tell whether it is so in every entry that was ever measured, and in one at least."""
-    return numbers.any_of(c == c) and not numbers.any_of((c == c) & (is_met(settings, c) == 0))
+    known = c == c
+    return numbers.any_of(known) and not numbers.any_of(known & (is_met(settings, c, more) == 0))

@@ -2,53 +2,20 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
-
-from torch import Size
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple
 
 from torch_alm._constraint import numbers
+from torch_alm._constraint.auto import EVERY, Auto, Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.penalty import project
 from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update, is_met
+from torch_alm._constraint.stateful import Stateful
 
 STEPS = 64  # violated steps before the first stretch: a run that short says nothing
 UPDATES = 8  # and multiplier updates
 SHARE = 0.9  # above this share of the last stretch's mean violation, a stretch made no progress
-
-
-class Stateful:
-    """An object all of whose attributes are its state.
-
-    Attributes:
-        PER_ENTRY: those that are one number per multiplier.
-    """
-
-    PER_ENTRY: ClassVar[tuple[str, ...]] = ()
-
-    def state(self) -> dict[str, Any]:
-        """Return everything remembered, sharing no memory."""
-        return {
-            name: value.state() if isinstance(value, Stateful) else numbers.kept(value)
-            for name, value in vars(self).items()
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state()`, sharing no memory with it."""
-        for name, value in vars(self).items():
-            if isinstance(value, Stateful):
-                value.load(state[name])
-            else:
-                setattr(self, name, numbers.kept(state[name]))
-
-    def expand(self, size: Size) -> None:
-        """Keep one number per entry."""
-        for name in self.PER_ENTRY:
-            setattr(self, name, numbers.expanded(getattr(self, name), size))
-        for value in vars(self).values():
-            if isinstance(value, Stateful):
-                value.expand(size)
 
 
 class History(Stateful):
@@ -154,7 +121,8 @@ class State(Stateful):
     """All that a constraint remembers: floats, or float64 tensors with one entry per multiplier.
 
     `multiplier` is lambda and `weight` lambda+ of the latest step; `value` and `violation`, which
-    is filtered, are the latest ones. `filter` and `rules` are their memories, by name.
+    is filtered, are the latest ones. `filter` and `rules` are their memories, by name. `auto` is
+    there where mu is found instead of given.
     """
 
     PER_ENTRY = ("multiplier", "weight", "value", "violation")
@@ -163,6 +131,7 @@ class State(Stateful):
         """Start with no step taken."""
         self.multiplier: Number = 0.0
         self.mu = 0.0
+        self.auto: Auto | None = None
         self.weight: Number = 0.0
         self.value: Number = math.nan
         self.violation: Number = math.nan
@@ -176,6 +145,13 @@ class State(Stateful):
         self.multiplier = multiplier
         if self.history.steps == 0:
             self.weight = multiplier
+
+    def follow(self, mu: float | Literal["auto"]) -> None:
+        """Go on with this mu, or with one that is found."""
+        if isinstance(mu, float):
+            self.mu, self.auto = mu, None
+        elif self.auto is None:
+            self.mu, self.auto = 0.0, Auto()
 
     def remember_for(self, settings: Settings) -> None:
         """Keep the memories of the filter and rules that there are now, and begin those missing."""
@@ -191,6 +167,12 @@ class State(Stateful):
     def rate(self, settings: Settings) -> float:
         """Return mu; 0 while some rule waits."""
         return 0.0 if self._is_waiting(settings) else self.mu
+
+    def _rate_at(self, c: Number, settings: Settings) -> float:
+        """Return mu for this violation, of which one that is found knows the usual size."""
+        if self.auto is None or not isinstance(c, float) or not math.isfinite(c):
+            return self.rate(settings)
+        return copy.copy(self.auto).see(c).mu
 
     def _is_waiting(self, settings: Settings) -> bool:
         return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
@@ -224,12 +206,18 @@ class State(Stateful):
 
     def _weight_of(self, c: Number, seen: Mask, settings: Settings) -> tuple[Number, Mask]:
         """Return [lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
-        weight = project(self.multiplier + self.rate(settings) * c, settings.sense)
+        weight = project(self.multiplier + self._rate_at(c, settings) * c, settings.sense)
         acts = numbers.only_finite(seen, weight)
         return numbers.choose(acts, weight, self.multiplier), acts
 
-    def step(self, found: Mean, settings: Settings) -> Events:
-        """Take one step: the weight, and on every `every`-th the multiplier."""
+    def step(self, found: Mean, settings: Settings, response: Response | None = None) -> Events:
+        """Take one step: the weight, and on every `every`-th the multiplier.
+
+        Args:
+            found: what was measured.
+            settings: those of the constraint.
+            response: of the optimizer, in a step that tells.
+        """
         is_waiting, before = self._is_waiting(settings), self.multiplier
         c, seen, self.filter = self._filtered(found, settings)
         self.weight, acts = self._weight_of(c, seen, settings)
@@ -238,16 +226,30 @@ class State(Stateful):
         met = is_met(settings, self.violation)
         self.history.step(self.violation, self.weight, seen, met, settings.sense)
         is_due = not is_waiting and self.history.steps % settings.every == 0
-        if is_due and numbers.any_of(acts):
+        if self.auto is not None:
+            self._find(self.auto, acts, response, settings)
+        elif is_due and numbers.any_of(acts):
             self._update(acts, settings)
         limiting = self.limiting(settings)
         is_pushing = self.mu > 0 and limiting is None
         excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
-        self.stall.watch(excess, settings.every)
+        self.stall.watch(excess, settings.every if self.auto is None else EVERY)
         overflowed = _differ(found.seen, acts)
         self.history.skipped += overflowed
         is_new = limiting is not None and not limiting.is_limiting(before)
         return Events(limiting if is_new else None, overflowed)
+
+    def _find(self, auto: Auto, seen: Mask, response: Response | None, settings: Settings) -> None:
+        """Let mu follow what was seen; lambda, too, unless more of it does not help."""
+        if not (numbers.any_of(seen) and isinstance(self.violation, float)):
+            return
+        auto.see(self.violation)
+        if response is not None:
+            auto.calibrate(response)
+        added = auto.advance()
+        self.mu = auto.mu
+        if not self.stall.is_stalled:
+            self.multiplier = project(self.multiplier + added, settings.sense)
 
     def _update(self, seen: Mask, settings: Settings) -> None:
         """Set lambda to lambda+, or to what the rules make of it; mu, too."""

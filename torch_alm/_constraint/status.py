@@ -17,6 +17,8 @@ from torch_alm._constraint.settings import Rule, Settings, is_met_everywhere
 from torch_alm._constraint.state import State
 from torch_alm._optim import gradients
 
+ROUNDING = 1e-6  # of alpha, that nobody calls a violation: float32 measures no finer
+
 # Worst first: a group is as well as its worst member.
 STATUSES = (
     "non_finite",
@@ -67,7 +69,7 @@ def status(state: State, settings: Settings) -> str:
         return "non_finite"
     if not state.is_measured:
         return "unmeasured"
-    if is_met_everywhere(settings, state.violation):
+    if is_met_everywhere(settings, state.violation, ROUNDING * abs(settings.alpha)):
         return "satisfied" if numbers.any_of(state.weight != 0) else "released"
     if state.limiting(settings) is not None:
         return "capped"

@@ -1,0 +1,296 @@
+"""mu="auto": what is found does not depend on how a step is put together, saved or skipped."""
+
+import copy
+import io
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.amp import GradScaler
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
+
+from torch_alm import SAM, ALMConstraint, ConstraintGroup
+
+WIDE = torch.float64
+MAKERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
+    "sgd": lambda p: SGD(p, lr=0.05),
+    "momentum": lambda p: SGD(p, lr=0.02, momentum=0.9),
+    "adam": lambda p: Adam(p, lr=0.02),
+    "rmsprop": lambda p: RMSprop(p, lr=0.003),
+    "adagrad": lambda p: Adagrad(p, lr=0.3),
+    "sam": lambda p: SAM(Adam(p, lr=0.02), rho=0.0),
+}
+
+
+class Loop:
+    """Least squares with a limit on (or a target for) the sum of squares of theta."""
+
+    def __init__(self, make: str = "adam", sense: Any = "<=", alpha: float = 0.5) -> None:
+        g = torch.Generator().manual_seed(3)
+        self.x = torch.randn(8, 5, generator=g, dtype=WIDE)
+        self.y = torch.randn(8, generator=g, dtype=WIDE) * 3
+        self.theta = torch.full((5,), 0.1, dtype=WIDE).requires_grad_()
+        self.optimizer = MAKERS[make]([self.theta])
+        self.constraint = ALMConstraint(self.size, alpha, "auto", sense=sense)
+        self.handle = self.constraint.attach(self.optimizer)
+
+    def size(self) -> Tensor:
+        return self.theta.square().sum()
+
+    def loss(self, rows: slice = slice(None)) -> Tensor:
+        return (self.x[rows] @ self.theta - self.y[rows]).square().mean() + self.constraint()
+
+    def run(self, steps: int) -> "Loop":
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            if isinstance(self.optimizer, SAM):
+                self.optimizer.backward(self.loss)
+            else:
+                self.loss().backward()
+            self.optimizer.step()
+        return self
+
+    def same(self, other: "Loop", **near: float) -> bool:
+        mine, theirs = self.constraint.state_dict(), other.constraint.state_dict()
+        near = near or {"rtol": 0.0, "atol": 0.0}
+        torch.testing.assert_close(self.theta, other.theta, **near)
+        torch.testing.assert_close(mine["auto"], theirs["auto"], **near)
+        return mine["multiplier"] == pytest.approx(theirs["multiplier"], rel=near["rtol"])
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_it_ends_at_the_optimum(make: str) -> None:
+    """That of ridge regression with the penalty that gives theta this size."""
+    loop, alpha = Loop(make), 0.5
+    low, high = 0.0, 1e4
+    for _ in range(200):
+        ridge = (low + high) / 2
+        eye = torch.eye(5, dtype=WIDE)
+        expected = torch.linalg.solve(loop.x.T @ loop.x / 8 + ridge * eye, loop.x.T @ loop.y / 8)
+        low, high = (ridge, high) if expected.square().sum() > alpha else (low, ridge)
+    loop.run(900)
+    assert abs(loop.size().item() - alpha) < 0.01 * alpha
+    assert (loop.theta - expected).norm() < 0.02 * expected.norm()
+
+
+@pytest.mark.parametrize(("sense", "alpha", "sign"), [(">=", 30.0, 1), ("==", 0.5, -1)])
+def test_it_is_met_from_the_side_it_is_broken_on(sense: str, alpha: float, sign: int) -> None:
+    loop = Loop("adam", sense, alpha).run(1200)  # the free solution lies between
+    assert loop.size().item() == pytest.approx(alpha, rel=0.02)
+    assert loop.constraint.multiplier * sign > 0
+
+
+@pytest.mark.parametrize("make", ["momentum", "adam", "sam"])
+@pytest.mark.parametrize("at", [0, 1, 33, 60, 79])
+def test_a_resumed_run_is_the_run_that_never_stopped(make: str, at: int) -> None:
+    whole, first = Loop(make).run(100), Loop(make).run(at)
+    saved = io.BytesIO()
+    torch.save(
+        [first.constraint.state_dict(), first.optimizer.state_dict(), first.theta.detach()], saved
+    )
+    saved.seek(0)
+    constraint, optimizer, theta = torch.load(saved, weights_only=True)
+    second = Loop(make)
+    second.theta.data.copy_(theta)
+    second.optimizer.load_state_dict(optimizer)
+    second.constraint.load_state_dict(constraint)
+    assert second.constraint.mu == first.constraint.mu
+    assert second.run(100 - at).same(whole)
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda c: pickle.loads(pickle.dumps(c))])
+def test_a_copy_goes_on_once_it_is_attached(clone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop().run(45)
+    monkeypatch.setattr(loop.constraint, "measure", None)
+    copied = clone(loop.constraint)
+    assert copied.state_dict()["auto"] == loop.constraint.state_dict()["auto"] and copied.mu > 0
+    loop.constraint.measure = copied.measure = loop.size
+    other = copy.deepcopy(loop.theta.detach())
+    optimizer_state = copy.deepcopy(loop.optimizer.state_dict())
+    loop.run(30)
+    second = Loop()
+    second.theta.data.copy_(other)
+    second.optimizer.load_state_dict(optimizer_state)
+    second.handle.remove()
+    second.constraint, copied.measure = copied, second.size
+    copied.attach(second.optimizer)
+    assert second.run(30).same(loop)
+
+
+@pytest.mark.parametrize("make", ["sgd", "adam"])
+@pytest.mark.parametrize("is_mean", [True, False])
+def test_micro_batches_are_one_step(make: str, is_mean: bool) -> None:
+    """Whoever adds up instead of averaging has a loss that much larger."""
+    whole, parts = Loop(make), Loop(make)
+    for _ in range(70):
+        whole.optimizer.zero_grad()
+        ((1 if is_mean else 4) * whole.loss()).backward()
+        whole.optimizer.step()
+        parts.optimizer.zero_grad()
+        for i in range(4):
+            ((0.25 if is_mean else 1.0) * parts.loss(slice(2 * i, 2 * i + 2))).backward()
+        parts.optimizer.step()
+    assert parts.same(whole, rtol=1e-9, atol=1e-9) and parts.constraint.multiplier > 0
+
+
+def test_micro_batches_with_different_values_add_up() -> None:
+    """G and rho of the mean, next to what is computed by hand."""
+    theta = torch.tensor([1.0, 2.0], dtype=WIDE, requires_grad=True)
+    u, v = torch.tensor([1.0, 0.5], dtype=WIDE), torch.tensor([-0.2, 1.0], dtype=WIDE)
+    optimizer = SGD([theta], lr=0.1)
+    constraint = ALMConstraint(lambda w: (w * theta).sum(), 1.0, "auto", sense="<=", multiplier=2.0)
+    constraint.attach(optimizer)
+    r = torch.tensor([0.3, -0.7], dtype=WIDE)
+    for w in (u, v):
+        (0.5 * ((r * theta).sum() + constraint(w))).backward()
+    optimizer.step()
+    found = constraint.state_dict()["auto"]
+    a = (u + v) / 2
+    assert found["gain"] == pytest.approx(0.1 * float(a @ a), rel=1e-12)
+    assert found["price"] == pytest.approx(float(r.norm() / a.norm()), rel=1e-9)
+
+
+@pytest.mark.parametrize("limit", [0.5, 100.0])
+def test_clipping_is_seen(limit: float) -> None:
+    """What is left of objective and penalty alike: mu is that of the shrunken gradient."""
+    loop = Loop("sgd")
+    loop.constraint.multiplier = 2.0
+    loop.loss().backward()
+    a = 2 * loop.theta.detach()
+    whole = loop.theta.grad.clone()
+    clip_grad_norm_([loop.theta], limit)
+    kept = min(limit / float(whole.norm()), 1.0)
+    loop.optimizer.step()
+    found = loop.constraint.state_dict()["auto"]
+    rest = kept * (whole - 2.0 * a)
+    assert found["price"] == pytest.approx(float(rest.norm() / a.norm()), rel=1e-5)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_loss_scale_changes_nothing_and_a_skipped_step_leaves_no_trace(fused: bool) -> None:
+    plain, scaled = Loop(), Loop()
+    for loop in (plain, scaled):
+        loop.handle.remove()
+        loop.optimizer = Adam([loop.theta], lr=0.02, fused=fused)
+        loop.constraint.attach(loop.optimizer)
+    scaler = GradScaler("cpu", init_scale=2.0**10)
+    for step in range(70):
+        broken = step in (0, 7, 40)
+        if not broken:
+            plain.run(1)
+        scaled.optimizer.zero_grad()
+        loss = scaled.loss() + (scaled.theta.sum() * math.inf if broken else 0.0)
+        scaler.scale(loss).backward()
+        scaler.step(scaled.optimizer)
+        scaler.update()
+    assert scaled.same(plain, rtol=1e-6, atol=1e-6) and plain.constraint.multiplier > 0
+    assert scaled.constraint.metrics()["steps"] == 67
+
+
+def test_sam_is_read_at_the_perturbed_point() -> None:
+    theta = torch.tensor([1.0], dtype=WIDE, requires_grad=True)
+    optimizer = SAM(SGD([theta], lr=0.1), rho=0.5)
+    constraint = ALMConstraint(lambda: theta.square().sum(), 0.1, "auto", sense="<=")
+    constraint.attach(optimizer)
+    optimizer.backward(lambda: 3 * theta.sum() + constraint())
+    optimizer.step()
+    found = constraint.state_dict()["auto"]
+    assert found["gain"] == pytest.approx(0.1 * (2 * 1.5) ** 2, rel=1e-12)
+    assert found["price"] == pytest.approx(3 / (2 * 1.5), rel=1e-12)
+
+
+def test_members_of_a_group_find_their_own_whatever_their_units() -> None:
+    theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
+    optimizer = SGD([theta], lr=0.1)
+    group = ConstraintGroup(
+        {
+            "far": ALMConstraint(lambda: 2.0**10 * theta[0], 2.0**10, "auto"),
+            "near": ALMConstraint(lambda: theta[1], 1.0, "auto"),
+        }
+    )
+    group.attach(optimizer)
+    for _ in range(300):
+        optimizer.zero_grad()
+        (theta.square().sum() + group()).backward()
+        optimizer.step()
+        assert theta[0] == theta[1]
+    assert theta[0] > 0.1
+    assert group["far"].multiplier == group["near"].multiplier / 2**10 > 0
+    assert group["far"].mu == group["near"].mu / 2**20
+
+
+def test_a_constraint_out_of_reach_does_not_run_to_infinity() -> None:
+    theta = torch.zeros(1, dtype=WIDE, requires_grad=True)
+    optimizer = SGD([theta], lr=0.1)
+    constraint = ALMConstraint(lambda: torch.sigmoid(theta).sum(), 20.0, "auto")
+    constraint.attach(optimizer)
+    seen = []
+    for _ in range(900):
+        optimizer.zero_grad()
+        (theta.square().sum() + constraint()).backward()
+        optimizer.step()
+        seen.append(constraint.multiplier)
+    assert constraint.metrics()["status"] == "suspected_infeasible"
+    assert seen[-1] == seen[700] > 0 and theta.isfinite().all()
+
+
+def test_values_alone_are_refused() -> None:
+    constraint = ALMConstraint(None, 1.0, "auto")
+    constraint.observe(0.0)
+    with pytest.raises(
+        RuntimeError, match=r"needs the constraint's gradient and found values only"
+    ):
+        constraint.step()
+    loop = Loop()
+    loop.constraint()  # not part of the loss
+    loop.theta.square().sum().backward()
+    with pytest.raises(RuntimeError, match=r"values only.*attach"):
+        loop.optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "given", [{"every": 2}, {"filter": "Mean"}, {"rules": "Cap"}, {"alpha": torch.ones(2)}]
+)
+def test_what_it_does_not_go_with_is_refused(given: dict[str, Any]) -> None:
+    from torch_alm import filters, rules
+
+    made = {"Mean": filters.Mean(4), "Cap": [rules.Cap(1.0)]}
+    settings = {"alpha": 1.0, **{k: made[v] if isinstance(v, str) else v for k, v in given.items()}}
+    with pytest.raises(ValueError, match=r"mu='auto' found .* Did you mean"):
+        ALMConstraint(None, mu="auto", **settings)
+    constraint = ALMConstraint(None, mu=0.5, **settings)
+    with pytest.raises(ValueError, match=r"mu='auto' found"):
+        constraint.mu = "auto"
+    assert constraint.mu == 0.5
+
+
+def test_a_first_vector_is_refused() -> None:
+    theta = torch.zeros(3, requires_grad=True)
+    constraint = ALMConstraint(lambda: theta, 1.0, "auto")
+    with pytest.raises(ValueError, match=r"shape \(3,\).*ConstraintGroup"):
+        constraint()
+
+
+def test_a_word_that_is_no_mu_is_named() -> None:
+    with pytest.raises(ValueError, match=r'mu is \'best\'; it must be at least 0 .*"auto"'):
+        ALMConstraint(None, 1.0, "best")  # type: ignore[arg-type]
+
+
+def test_a_mu_may_be_given_later_and_found_later() -> None:
+    loop = Loop().run(30)
+    found = loop.constraint.mu
+    loop.constraint.mu = 0.25
+    assert loop.run(1).constraint.mu == 0.25 != found
+    assert "auto" not in loop.constraint.state_dict()
+    with pytest.raises(
+        ValueError, match=r"constraint finds its mu and this one has been given one"
+    ):
+        loop.constraint.load_state_dict(Loop().constraint.state_dict())
+    loop.constraint.mu = "auto"
+    assert loop.constraint.mu == 0.0
+    assert loop.run(30).constraint.mu > 0

@@ -1,0 +1,93 @@
+"""mu="auto" between the two sides of a `DualOptimizer`."""
+
+import io
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch.optim import SGD, Adam
+
+from torch_alm import ALMConstraint, DualOptimizer, ReverseSAM
+
+WIDE = torch.float64
+Scale = Literal["gradient", "step"]
+
+
+class Pair:
+    """min |theta - 2|^2 subject to the sum of two entries being at least 8; lambda is 4."""
+
+    def __init__(self, make: Any = SGD, scale: Scale = "gradient", *, last: bool = False) -> None:
+        self.theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
+        self.constraint = ALMConstraint(None, 8.0, "auto")
+        self.last = last
+        self.optimizer = DualOptimizer(
+            make([self.theta], lr=0.05), make([self.theta], lr=0.05), self.constraint, scale=scale
+        )
+
+    def run(self, steps: int) -> "Pair":
+        for _ in range(steps):
+            self.optimizer.backward(
+                retain=lambda: (self.theta - 2).square().sum(),
+                forget=lambda: self.theta.sum(),
+                last=self.last,
+            )
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return self
+
+
+def test_two_plain_descents_are_one_with_a_penalty() -> None:
+    pair = Pair().run(150)
+    theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
+    optimizer = SGD([theta], lr=0.05)
+    constraint = ALMConstraint(lambda: theta.sum(), 8.0, "auto")
+    constraint.attach(optimizer)
+    for _ in range(150):
+        optimizer.zero_grad()
+        ((theta - 2).square().sum() + constraint()).backward()
+        optimizer.step()
+    torch.testing.assert_close(pair.theta, theta, rtol=1e-9, atol=1e-9)
+    mine, theirs = pair.constraint.state_dict(), constraint.state_dict()
+    torch.testing.assert_close(mine["auto"], theirs["auto"], rtol=1e-9, atol=1e-9)
+    assert constraint.multiplier > 0
+
+
+@pytest.mark.parametrize("scale", ["gradient", "step"])
+@pytest.mark.parametrize("make", [SGD, Adam])
+@pytest.mark.parametrize("last", [False, True])
+def test_the_constraint_is_met(make: Any, scale: Scale, last: bool) -> None:
+    pair = Pair(make, scale, last=last).run(900)
+    assert pair.theta.sum().item() == pytest.approx(8.0, rel=0.02)
+
+
+def test_a_finished_step_is_aimed_where_the_violation_ends() -> None:
+    """lambda is far too large: without aim theta would go that far beyond."""
+    pair = Pair(SGD, "step")
+    pair.constraint.multiplier = 1000.0
+    pair.run(1)
+    assert pair.theta.sum().item() == pytest.approx(8.0, rel=1e-12)
+    assert pair.constraint.weight == 1000.0
+
+
+def test_a_resumed_pair_is_the_one_that_never_stopped() -> None:
+    whole, first, second = (
+        Pair(Adam, "step").run(90),
+        Pair(Adam, "step").run(47),
+        Pair(Adam, "step"),
+    )
+    saved = io.BytesIO()
+    torch.save([first.optimizer.state_dict(), first.theta.detach()], saved)
+    saved.seek(0)
+    state, theta = torch.load(saved, weights_only=True)
+    second.optimizer.load_state_dict(state)
+    second.theta.data.copy_(theta)
+    assert torch.equal(second.run(43).theta, whole.theta)
+    assert second.constraint.state_dict()["auto"] == whole.constraint.state_dict()["auto"]
+
+
+def test_the_most_forgiving_point_is_no_obstacle() -> None:
+    pair = Pair()
+    base = SGD([pair.theta], lr=0.05)
+    pair.optimizer = DualOptimizer(base, ReverseSAM(SGD([pair.theta], lr=0.05)), pair.constraint)
+    found = pair.run(1000).theta.sum().item()
+    assert found == pytest.approx(8.0 + 0.05 * 2**0.5, rel=0.01)  # measured 0.05 away

@@ -1,0 +1,107 @@
+r"""The rule behind `mu="auto"`: a penalty in the units of the optimizer's first-order response.
+
+With the violation c, a = grad c, g the gradient that the optimizer is about to use, r = g - w a the
+rest of it (objective and other constraints), and the optimizer's preconditioner d:
+
+    G   = sum_i lr a_i^2 / d_i           c that one unit of weight takes off in a step  [c / weight]
+    rho = |r| / |a|                      the weight at which the penalty pulls like the rest
+    s   = sqrt(EMA_50 c^2)               the usual size of c
+    mu  = min(kappa / G, max(floor, eta rho / s)),  floor = min(kappa_0 / G, limit |g| / (|a| s))
+    w   = [lambda + mu c]_+              every step: the weight that acts (no projection for "==")
+    lambda <- [lambda + theta mu cbar]_+ every 20 steps, cbar = EMA_10 c
+    theta = clip(1 - 5 (cbar_before - cbar) / cbar, 0, 1), same sign only: none while c falls fast
+
+No constant has a unit. With F -> b F and f -> k f, mu becomes mu k / b^2 and w becomes w k / b: the
+same gradient w a in units of f, hence the same theta. Only an optimizer's eps knows units.
+"""
+
+import math
+from typing import NamedTuple
+
+from torch_alm._constraint.stateful import Stateful
+
+KAPPA, FLOOR, ETA, LIMIT, DAMPING = 0.3, 1e-3, 0.3, 10.0, 5.0
+EVERY, EARLY, MEMORY, SMOOTH = 20, 60, 0.98, 0.9
+TINY = 1e-150  # its square is a number, too
+
+
+class Response(NamedTuple):
+    """What one step says of the optimizer and the constraint.
+
+    Attributes:
+        gain: G.
+        norm: |a|.
+        rest: |r|.
+        total: |g|.
+    """
+
+    gain: float
+    norm: float
+    rest: float
+    total: float
+
+    @property
+    def price(self) -> float:
+        """rho."""
+        return self.rest / max(self.norm, TINY)
+
+
+class Auto(Stateful):
+    """What the rule remembers, next to lambda: seven numbers, and a count of steps."""
+
+    def __init__(self) -> None:
+        """Start with nothing known: mu is 0."""
+        self.gain = self.price = self.pull = self.norm = 0.0
+        self.square = self.mean = self.last = 0.0
+        self.count = 0
+
+    @property
+    def wants_gradient(self) -> bool:
+        """Whether a is needed in this step: early in each, later in every 20th."""
+        return self.count < EARLY or self.count % EVERY == 0
+
+    @property
+    def mu(self) -> float:
+        """The penalty; 0 until a gradient of the constraint has been seen."""
+        if self.gain == 0:
+            return 0.0
+        size = max(math.sqrt(self.square), TINY)
+        gain = max(self.gain, TINY)
+        limit = LIMIT * self.pull / max(self.norm * size, TINY) if self.pull > 0 else math.inf
+        return min(KAPPA / gain, max(min(FLOOR / gain, limit), ETA * self.price / size))
+
+    def see(self, c: float) -> "Auto":
+        """Take in the violation of this step, before anything else of it."""
+        memory, smooth = (MEMORY, SMOOTH) if self.count else (0.0, 0.0)
+        self.square = memory * self.square + (1 - memory) * c * c
+        self.mean = smooth * self.mean + (1 - smooth) * c
+        return self
+
+    def calibrate(self, found: Response) -> None:
+        """Take G and rho of this step: fast towards a smaller mu, by halves towards a larger one.
+
+        Where a vanishes it says nothing, and what was known stays.
+        """
+        gain, price = found.gain, found.price
+        if gain > 0 and found.norm > 0 and all(map(math.isfinite, found)):
+            if self.gain > 0:
+                gain = max(gain, 0.5 * (self.gain + gain))
+                price = min(price, 0.5 * (self.price + price))
+            self.gain, self.price, self.norm = gain, price, found.norm
+        if math.isfinite(found.total):
+            self.pull = max(found.total, 0.9 * self.pull)
+
+    def advance(self) -> float:
+        """Count a step that was taken; return what it adds to lambda."""
+        self.count += 1
+        if self.count % EVERY:
+            return 0.0
+        added = self._share() * self.mu * self.mean
+        self.last = self.mean
+        return added
+
+    def _share(self) -> float:
+        """theta, against wind-up: nothing is stored while c is on its way to 0 anyway."""
+        if not self.last * self.mean > 0:
+            return 1.0
+        return min(max(1 - DAMPING * (self.last - self.mean) / self.mean, 0.0), 1.0)

@@ -1,0 +1,68 @@
+"""mu="auto" between two optimizers over one theta: what their next steps will do to c."""
+
+# pyright: reportPrivateUsage=false
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch.optim import Optimizer
+
+from torch_alm._constraint.base import ConstraintBase
+from torch_alm._constraint.probe import refuse_shards
+from torch_alm._constraint.response import one_weight, sides
+from torch_alm._optim import gradients
+from torch_alm._optim.gradients import Register, parameters
+
+
+def needs_gradient(constraint: ConstraintBase | None) -> bool:
+    """Tell whether this step's forget gradient is needed, whatever its weight will be."""
+    return constraint is None or constraint._wants_gradient
+
+
+class Begun(NamedTuple):
+    """Two steps that are about to be taken.
+
+    Attributes:
+        retain: the retain side, whose gradients are in `.grad`.
+        forget: the forget side.
+        register: its gradients.
+        sign: +1 if it descends them, -1 if it climbs.
+    """
+
+    retain: Optimizer
+    forget: Optimizer
+    register: Register
+    sign: int
+
+    @torch.no_grad()
+    def foretell(self, constraint: ConstraintBase | None, scale: str) -> Callable[[float], float]:
+        """Tell a constraint that finds its mu what this step says; return how to aim a weight.
+
+        A finished forget step is multiplied by no more than brings c to 0 together with the retain
+        step: min(weight, [(c + <a, D_r>) / G]_+) with G = -<a, D_f>.
+
+        Raises:
+            TypeError: if the parameters are sharded.
+        """
+        if constraint is None or constraint._state.auto is None:
+            return float
+        params = parameters(self.retain)
+        refuse_shards(params)
+        both = list(zip(params, self.register, gradients.read(params), strict=True))
+        a = {p: self.sign * f for p, f, _ in both if f is not None}
+        r = {p: g for p, _, g in both if g is not None}
+        if not a:
+            return float
+        if scale == "gradient":
+            if constraint._wants_gradient:
+                weight = constraint._coming_weight()
+                constraint._probe.take(one_weight(self.forget, r, a, weight))
+            return float
+        steps = sides(self.retain, self.forget, r, a)
+        if constraint._wants_gradient:
+            constraint._probe.take(steps.response)
+        if constraint.sense == "==":
+            return float
+        return partial(steps.aimed, constraint._coming_violation())

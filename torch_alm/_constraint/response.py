@@ -1,0 +1,206 @@
+"""How theta answers to a gradient, read from whatever optimizer moves it, to first order."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_alm._constraint.auto import TINY, Response
+
+# Where optimizers keep the squares they divide by the root of, the one that acts first.
+SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
+
+
+class Step(NamedTuple):
+    """What moves one parameter.
+
+    Attributes:
+        rate: lr, over 1 - momentum for plain descent, whose steps add up to that much.
+        root: what the optimizer divides by, as it is now; None for lr times the gradient.
+        eps: what the optimizer adds to it.
+    """
+
+    rate: float
+    root: Tensor | None
+    eps: float
+
+
+class Pull(NamedTuple):
+    """One parameter in one step, in float64 where the device knows it.
+
+    Attributes:
+        a: the constraint's gradient.
+        g: the gradient that is stepped on.
+        rest: what of that is not the penalty's.
+        step: what moves the parameter.
+    """
+
+    a: Tensor
+    g: Tensor
+    rest: Tensor
+    step: Step
+
+    def norms(self) -> Tensor:
+        """Squares of |a|, |r| and |g|, of this parameter."""
+        return torch.stack([x.square().sum() for x in (self.a, self.rest, self.g)])
+
+    def gain(self, price: float) -> Tensor:
+        """One parameter's share of G.
+
+        An adaptive step divides by sqrt(v), which vanishes with the gradient where objective and
+        penalty cancel; what either of them would be alone, |r_i| and rho |a_i|, does not.
+        """
+        rate, root, eps = self.step
+        if root is None:
+            return rate * self.a.square().sum()
+        alone = torch.maximum(self.rest.abs(), price * self.a.abs())
+        return (rate * self.a.square() / (wide(root) + alone + eps + TINY)).sum()
+
+
+def response(pulls: Sequence[Pull]) -> Response:
+    """Sum up over parameters.
+
+    Cost: two device synchronisations.
+    """
+    a, rest, total = (float(x) ** 0.5 for x in _summed(pull.norms() for pull in pulls))
+    price = rest / max(a, TINY)
+    return Response(float(_summed(pull.gain(price) for pull in pulls)), a, rest, total)
+
+
+def pulls(
+    optimizer: Optimizer, a: Mapping[Tensor, Tensor], acting: Mapping[Tensor, Tensor], scale: float
+) -> list[Pull]:
+    """Read what the optimizer is about to do, of the parameters that have a gradient.
+
+    Args:
+        optimizer: whose step is about to be taken.
+        a: the constraint's gradient; nothing where it does not reach.
+        acting: what the penalty has left of it in `.grad`.
+        scale: a loss scale that is still in `.grad`.
+    """
+    found: list[Pull] = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            g = wide(p.grad) / scale
+            none = torch.zeros_like(g)
+            there = wide(a[p]) if p in a else none
+            rest = g - (wide(acting[p]) / scale if p in acting else none)
+            found.append(Pull(there, g, rest, _step(g, group, optimizer.state.get(p, {}))))
+    return found
+
+
+class Sides(NamedTuple):
+    """The steps of two optimizers over one theta, as far as their states foretell them.
+
+    Attributes:
+        gain: -<a, D_f>, what the forget step takes off c.
+        drift: <a, D_r>, what the retain step adds to it.
+        forget: |D_f|.
+        retain: |D_r|.
+    """
+
+    gain: float
+    drift: float
+    forget: float
+    retain: float
+
+    @property
+    def response(self) -> Response:
+        """G and rho where the weight multiplies the finished forget step."""
+        return Response(self.gain, self.forget, self.retain, self.retain)
+
+    def aimed(self, c: float, weight: float) -> float:
+        """Return the weight, or less where less brings c to 0 in this step."""
+        return min(weight, max((c + self.drift) / max(self.gain, TINY), 0.0))
+
+
+def sides(
+    retain: Optimizer, forget: Optimizer, r: Mapping[Tensor, Tensor], a: Mapping[Tensor, Tensor]
+) -> Sides:
+    """Foretell both steps, to first order and without their momentum's past.
+
+    Args:
+        retain: the retain side.
+        forget: the forget side.
+        r: the retain gradient.
+        a: grad c, which the forget side descends.
+
+    Cost: one device synchronisation.
+    """
+    here, there = _held(retain), _held(forget)
+    parts: list[Tensor] = []
+    for p in {**a, **r}:
+        slope = wide(a.get(p, torch.zeros_like(r.get(p, p))))
+        d_f = _down(slope, *there[p])
+        d_r = _down(wide(r[p]), *here[p]) if p in r else torch.zeros_like(d_f)
+        products = ((slope, d_f), (slope, d_r), (d_f, d_f), (d_r, d_r))
+        parts.append(torch.stack([(x * y).sum() for x, y in products]))
+    gain, drift, forgets, retains = (float(x) for x in _summed(parts))
+    return Sides(gain, -drift, forgets**0.5, retains**0.5)
+
+
+def one_weight(
+    forget: Optimizer, r: Mapping[Tensor, Tensor], a: Mapping[Tensor, Tensor], weight: float
+) -> Response:
+    """G and rho where the weight multiplies the forget side's gradient."""
+    there = _held(forget)
+    found: list[Pull] = []
+    for p, slope in a.items():
+        at = wide(slope)
+        rest = wide(r[p]) if p in r else torch.zeros_like(at)
+        found.append(Pull(at, rest + weight * at, rest, _step(weight * at, *there[p])))
+    return response(found)
+
+
+def _held(optimizer: Optimizer) -> dict[Tensor, tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Find each parameter's group and state."""
+    return {
+        p: (group, optimizer.state.get(p, {}))
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+
+
+def _down(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Tensor:
+    """Compute what the step of this gradient takes off the parameter."""
+    rate, root, eps = _step(g, group, state)
+    return rate * g if root is None else rate * g / (root + eps + TINY)
+
+
+def _step(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Step:
+    """An adaptive optimizer that has not stepped yet, or whose v is unknown, is taken for a sign.
+
+    Its first step is about lr in every entry.
+    """
+    rate, eps = float(group["lr"]), float(group.get("eps") or 0.0)
+    v = next((state[name] for name in SQUARES if name in state), None)
+    square = wide(v) if isinstance(v, Tensor) else None
+    if square is not None and square.shape == g.shape:
+        unbias = 1 - group["betas"][1] ** float(state["step"]) if _is_biased(group, state) else 1.0
+        return Step(rate, (square / unbias).sqrt(), eps)
+    if eps or "betas" in group:
+        return Step(rate, g.abs(), eps)
+    return Step(rate / (1 - group.get("momentum", 0.0)), None, 0.0)
+
+
+def _is_biased(group: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+    return "betas" in group and float(state.get("step", 0)) > 0
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Make a dense real copy in which the squares of small gradients do not underflow."""
+    tensor = tensor.detach()
+    dense = tensor.to_dense() if tensor.is_sparse else tensor
+    real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
+    return real.to(torch.float32 if real.device.type == "mps" else torch.float64)
+
+
+def _summed(parts: Iterable[Tensor]) -> Tensor:
+    """Add up over devices, on the host."""
+    found = list(parts)
+    home = found[0].device
+    return torch.stack([part.to(home) for part in found]).sum(0).cpu()
