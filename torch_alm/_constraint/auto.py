@@ -26,7 +26,7 @@ TINY = 1e-150  # its square is a number, too
 
 
 class Response(NamedTuple):
-    """What one step says of the optimizer and the constraint.
+    """The response of one step: what it says of the optimizer and the constraint.
 
     Attributes:
         gain: G.
@@ -47,7 +47,7 @@ class Response(NamedTuple):
 
 
 class Auto(Stateful):
-    """What the rule remembers, next to lambda: seven numbers, and a count of steps."""
+    """The rule's memory, next to lambda: seven numbers, and a count of steps."""
 
     def __init__(self) -> None:
         """Start with nothing known: mu is 0."""
@@ -57,7 +57,7 @@ class Auto(Stateful):
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether a is needed in this step: early in each, later in every 20th."""
+        """Tell whether a is needed in this step: early in each, later in every 20th."""
         return self.count < EARLY or self.count % EVERY == 0
 
     @property

@@ -149,7 +149,7 @@ class ConstraintBase(Settings):
 
     @property
     def _wants_gradient(self) -> bool:
-        """Whether mu is to be found, in this step and pass, from the violation's own gradient."""
+        """Tell whether mu is to be found, in this pass, from the violation's own gradient."""
         auto = self._state.auto
         return auto is not None and auto.wants_gradient and not is_first_pass(self._home)
 

@@ -27,7 +27,7 @@ PILE = 512  # measurements where nothing can be watched
 
 
 class Calls(NamedTuple):
-    """What of a constraint is called, and when.
+    """The functions of a constraint that hooks call.
 
     Attributes:
         follow: with the optimizer that is attached to; returns more hooks.

@@ -25,7 +25,7 @@ ENTRIES = 64  # of a parameter, that tell by how much `.grad` was multiplied
 
 
 class Probe:
-    """What is known of one step's gradients before it is taken.
+    """A step's gradients, as far as they are known before it is taken.
 
     Attributes:
         has_seen: whether any step's response was ever read.

@@ -1,4 +1,4 @@
-"""How theta answers to a gradient, read from whatever optimizer moves it, to first order."""
+"""The answer of theta to a gradient, read from whatever optimizer moves it, to first order."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
 
 
 class Step(NamedTuple):
-    """What moves one parameter.
+    """The optimizer's step for one parameter.
 
     Attributes:
         rate: lr, over 1 - momentum for plain descent, whose steps add up to that much.

@@ -1,4 +1,4 @@
-"""What is saved and loaded: an object all of whose attributes are its state."""
+"""Objects that are saved and loaded: all of their attributes are their state."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
