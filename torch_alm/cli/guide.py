@@ -18,7 +18,7 @@ Batches = Sequence[Batch]
 
 
 class Guide:
-    """Checks of a run between its steps: they set its rate, and end it.
+    """A series of checks between the steps of a run: they set its rate, and end it.
 
     Args:
         method: whose rate it is, and whose model is measured.
@@ -67,7 +67,7 @@ class Guide:
         return value, self._mean(self.method.retain_loss, self.retain)
 
     def told(self, steps: int, most: int) -> str:
-        """Why the run ended, in a sentence."""
+        """The reason why the run ended, in a sentence."""
         found = self.pacing
         seen = f"after {steps} of at most {most} steps, at a rate of {found.rate:.1g}"
         if self.ended == "met":

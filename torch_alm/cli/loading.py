@@ -41,7 +41,7 @@ class Loaded:
         return [row for _, row in self.sets.get(name, ())]
 
     def first(self, count: int) -> dict[str, Encoded]:
-        """What is measured: all rows to forget, and the first of the others."""
+        """The rows that are measured: all to forget, and the first of the others."""
         return {n: rows if n == "forget" else rows[:count] for n, rows in self.sets.items()}
 
 

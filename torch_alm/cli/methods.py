@@ -44,7 +44,7 @@ class Rates:
 
 
 class Step(NamedTuple):
-    """What one step saw: the retain loss, and the measured value on the forget batch."""
+    """The two numbers of a step: the retain loss, and the measured value on the forget batch."""
 
     retain: float
     forget: float
@@ -82,7 +82,7 @@ class Method(ABC):
 
     @abstractmethod
     def make_optimizer(self) -> Optimizer:
-        """What moves the weights."""
+        """Make the optimizer that moves the weights."""
 
     @abstractmethod
     def step(self, retain: Batch, forget: Batch) -> Step:

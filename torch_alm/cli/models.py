@@ -27,7 +27,7 @@ WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model computes, and in which precision.
+    """The device that a model computes on, and its precision.
 
     Attributes:
         device: `"cpu"`, `"cuda"` or `"mps"`.
@@ -41,7 +41,7 @@ class Place:
     dtype: torch.dtype
 
     def context(self) -> Callable[[], Any]:
-        """What makes the context of a training forward pass."""
+        """The function that makes the context of a training forward pass."""
         return partial(torch.autocast, self.device, torch.bfloat16, enabled=self.autocast)
 
 
@@ -102,7 +102,7 @@ def load(name: str, place: Place, *, merge: bool = True) -> tuple[LanguageModel,
 
 
 def stored_dtype(name: str) -> torch.dtype:
-    """What the weights of a model are stored in; float32 where its configuration does not say.
+    """The dtype that a model is stored in; float32 where its configuration does not say.
 
     For adapters it is that of the model they were trained on.
     """
@@ -235,7 +235,7 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 def positions_of(model: LanguageModel) -> int:
-    """How many tokens a model can tell the places of; a great many where it says nothing of it."""
+    """Number of tokens that a model can tell the places of; huge where it says nothing of it."""
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 

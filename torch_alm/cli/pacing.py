@@ -1,4 +1,4 @@
-"""How fast a run goes and when it ends: measured numbers in, a rate and a decision out."""
+"""The pace of a run, and its end: measured numbers in, a rate and a decision out."""
 
 import math
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ class Pacing:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the retain loss is within its limit; one that is NaN is not."""
+        """True if the retain loss is within its limit; one that is NaN is not."""
         return self.kept <= self.limit
 
     def failed(self) -> None:

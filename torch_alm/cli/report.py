@@ -21,7 +21,7 @@ Content: TypeAlias = Mapping[str, Any]
 
 
 class Result(NamedTuple):
-    """How a verb ended: its exit code, what its report says (if there is one), and a last line.
+    """The end of a verb: its exit code, what its report says (if there is one), and a last line.
 
     A dry run has a plan in place of a report.
     """
@@ -62,7 +62,7 @@ def publish(output: Output, content: Content) -> None:
 
 
 def run_of(begun: datetime, device: str) -> dict[str, Any]:
-    """When a run began, how long it took from there until now, and where it computed."""
+    """The date on which a run began, its duration until now, and its device."""
     seconds = (datetime.now(timezone.utc) - begun).total_seconds()
     return {
         "date": begun.isoformat(timespec="seconds"),
@@ -72,7 +72,7 @@ def run_of(begun: datetime, device: str) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What the numbers were computed with."""
+    """The versions of the software that computed the numbers."""
     return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
 
 
@@ -134,7 +134,7 @@ def worst(content: Content) -> list[dict[str, Any]]:
 
 
 def summary(content: Content) -> dict[str, Any]:
-    """What a script wants to know of a run, in numbers and without anybody's text."""
+    """A run as a script wants to know it: in numbers, and without anybody's text."""
     found: Content = content["verdict"] or {"outcome": "done", "code": 0, "worst": []}
     rows = [{key: row[key] for key in WORST} for row in found["worst"]]
     numbers = {model["name"]: model["numbers"] for model in content["models"]}
@@ -179,7 +179,7 @@ def cell(value: float | None, how: Shown) -> str:
 
 
 def lines(content: Content) -> list[Chart]:
-    """What was measured in each step."""
+    """A chart for each number that was measured in every step."""
     trace = content["trace"]
     if not trace:
         return []
@@ -260,7 +260,7 @@ def told(row: Content) -> str:
 
 
 def terminal(content: Content) -> str:
-    """What the page says first, in at most 80 columns."""
+    """The beginning of the page, in at most 80 columns."""
     found = table(content["models"])
     out: list[str] = []
     if found is not None:
