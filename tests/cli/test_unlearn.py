@@ -464,7 +464,7 @@ def test_a_run_says_what_it_is_about(command: Command, tmp_path: Path, capsys: A
         "MB) is kept: with a --steps above 1 the same command goes on from there. It may be "
         "deleted."
     )
-    bars = [line.split()[0] for line in re.split(r"[\r\n]+", found.err) if line]
+    bars = re.findall(r"^\w+", re.sub(r"[\r\n]+", "\n", found.err), re.MULTILINE)
     assert [name for name, _ in groupby(bars)] == ["before", "saul", "after"]
     assert "| 14/14 rows" in found.err
     assert command("unlearn", "--epochs", 1, output="b") in FINISHED
