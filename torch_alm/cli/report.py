@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import jinja2
@@ -71,9 +72,11 @@ def run_of(begun: datetime, device: str) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+@cache  # each is a file of metadata that is parsed as mail is
+def versions() -> Mapping[str, str]:
     """The versions of the software that computed the numbers."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    found = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    return MappingProxyType(found)
 
 
 def html(content: Content) -> str:
