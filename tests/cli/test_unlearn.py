@@ -27,8 +27,9 @@ from torch_alm.cli import unlearn as unlearn_module
 from torch_alm.cli.closing import content_of
 from torch_alm.cli.goal import Goal, goal_of
 from torch_alm.cli.methods import METHODS, Rates
-from torch_alm.cli.models import Place, load, place, quiet
+from torch_alm.cli.models import load, quiet
 from torch_alm.cli.options import parser
+from torch_alm.cli.places import Place, place
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.settings import settings_of
 from torch_alm.cli.training import Training, postfix

@@ -11,7 +11,8 @@ from peft import PeftModel
 from torch_alm.cli import files
 from torch_alm.cli.files import Entry
 from torch_alm.cli.measuring import Encoded
-from torch_alm.cli.models import Place, load, place, positions_of
+from torch_alm.cli.models import load, positions_of
+from torch_alm.cli.places import Place, place
 from torch_alm.cli.whole import check_answers
 from torch_alm.language import Format, LanguageModel, Row, Tokenizer
 
