@@ -2,7 +2,8 @@
 
 `pinned` is the file itself. `oldest-torch` and `newest-torch` exchange torch, and leave open what a
 release of torch pins. `oldest` has the lower bound of each library of the extras. `free` keeps
-torch alone, for a Python that some pinned version does not install on.
+torch alone, for a Python that some pinned version does not install on. `floor` is what
+`.ci/floor` installs.
 """
 
 import re
@@ -12,6 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MADE = "made by .ci/constraints.py"
 WITH_TORCH = {"sympy", "torch"}
+FSDP2 = "2.8"  # the oldest torch in which all tests pass, those of sharded parameters included
+FLOOR = ("accelerate==0.34.2", "transformers==4.45.1")  # beside the lower bound of torch
 LIBRARIES = (
     "bench",
     "hf",
@@ -30,7 +33,8 @@ def main(which: str) -> str:
     lines = {
         "free": free,
         "newest-torch": others,
-        "oldest-torch": [*others, f"torch=={bounds('dependencies')['torch']}"],
+        "oldest-torch": [*others, f"torch=={FSDP2}"],
+        "floor": [f"torch=={bounds('dependencies')['torch']}.*", *FLOOR],
         "oldest": [*free, *oldest()],
     }[which]
     return "\n".join([f"# {which}: {MADE}", *lines]) + "\n"

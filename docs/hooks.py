@@ -45,6 +45,9 @@ SOURCE = re.compile(r"^::source (\S+) (\S+)$", re.MULTILINE)
 SECTION = re.compile(r"^::section (\S+) (.+)$", re.MULTILINE)
 PRECISION = re.compile(r"^::precision (\S+)$", re.MULTILINE)
 FIGURE = re.compile(r"^::figure (\S+)$", re.MULTILINE)
+PICTURE = re.compile(
+    r"^<picture>.*?images/(\w+)-light\.svg.*?^</picture>$", re.MULTILINE | re.DOTALL
+)
 LINK = re.compile(r"\[([^][]+)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -133,7 +136,7 @@ def _precision(rho: float) -> str:
 def _as_page(source: str, page: str) -> str:
     """A text of the repository: links between files made links between pages.
 
-    What is no page of the site keeps its words and loses its link.
+    What is no page of the site keeps its words and loses its link; a picture becomes a drawing.
     """
     folder = PurePosixPath(source).parent
 
@@ -144,7 +147,8 @@ def _as_page(source: str, page: str) -> str:
             return words
         return f"[{words}]({relpath(found, PurePosixPath(page).parent)}{anchor})"
 
-    return LINK.sub(link, (ROOT / source).read_text())
+    text = PICTURE.sub(r"::figure \1", (ROOT / source).read_text())
+    return LINK.sub(link, text)
 
 
 def _page_of(path: str) -> str | None:

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, Adafactor, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from tests import third_party
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
+ADAFACTOR: Any = vars(torch.optim).get("Adafactor")  # since torch 2.5
 Make = Callable[[list[Any]], Optimizer]
 
 
@@ -39,19 +40,21 @@ def saul(params: list[Any], **options: Any) -> Optimizer:
 ROWS: dict[str, Make] = {
     "SGD": sgd,
     "AdamW": adamw,
-    "Adafactor": lambda params: Adafactor(params, lr=0.05),
+    "Adafactor": lambda params: ADAFACTOR(params, lr=0.05),
     "SAM(SGD)": lambda params: SAM(sgd(params), rho=0.05),
     "SAM(AdamW)": lambda params: SAM(adamw(params), rho=0.05),
-    "SAM(Adafactor)": lambda params: SAM(Adafactor(params, lr=0.05), rho=0.05),
+    "SAM(Adafactor)": lambda params: SAM(ADAFACTOR(params, lr=0.05), rho=0.05),
     "ReverseSAM(AdamW)": lambda params: ReverseSAM(adamw(params), rho=0.05),
     "Dual(AdamW, AdamW)": lambda params: DualOptimizer(adamw(params), adamw(params, 0.0)),
-    "Dual(SGD, Adafactor)": lambda params: DualOptimizer(sgd(params), Adafactor(params, lr=0.01)),
+    "Dual(SGD, Adafactor)": lambda params: DualOptimizer(sgd(params), ADAFACTOR(params, lr=0.01)),
     "SAUL": saul,
     "SAUL, scale=step": lambda params: saul(params, scale="step"),
     "SAM(pytorch_optimizer.Lion)": lambda params: SAM(third_party.LION(params), rho=0.05),
     "SAM(torchao.AdamW8bit)": lambda params: SAM(third_party.TORCHAO(params), rho=0.05),
     "SAM(bitsandbytes.AdamW8bit)": lambda params: SAM(third_party.BNB(params), rho=0.05),
 }
+if ADAFACTOR is None:
+    ROWS = {name: make for name, make in ROWS.items() if "Adafactor" not in name}
 PLAIN = [name for name in ROWS if "(" not in name and "SAUL" not in name]
 OURS = [name for name in ROWS if name not in PLAIN]
 DUAL = [name for name in OURS if "Dual" in name or "SAUL" in name]

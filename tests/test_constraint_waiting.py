@@ -4,12 +4,14 @@ import copy
 import pickle
 import warnings
 from collections.abc import Callable
+from threading import Thread
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, AdamW, Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks as hooks_of_all_optimizers
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer
 
@@ -66,8 +68,6 @@ def test_a_constraint_that_is_never_stepped_says_so_once(
     name: str, set_to_none: bool, parts: int
 ) -> None:
     loop = Loop(OPTIMIZERS[name])
-    if not set_to_none and name not in ("SGD", "AdamW, fused"):
-        pytest.skip("a wrapper's own gradients tell its micro-batches apart")
 
     def step() -> None:
         loop.accumulate(parts)
@@ -135,6 +135,50 @@ def test_numbers_that_pile_up_where_nothing_can_be_watched_say_so_late() -> None
     stepped.observe(0.0)
     stepped.step()
     assert said(lambda: stepped.observe(0.0), 1000) == [], "it is stepped, however rarely"
+
+
+@pytest.mark.parametrize("number", [Tensor.item, Tensor.detach])
+def test_numbers_without_a_graph_say_so_as_soon_as_optimizers_step(number: Any) -> None:
+    loop = Loop()
+
+    def step(parts: int = 1) -> None:
+        for _ in range(parts):
+            value = loop.measure()
+            loop.constraint.observe(number(value))
+            value.backward()
+        loop.optimizer.step()
+
+    assert said(lambda: step(64), 1) == [], "micro-batches"
+    (sentence,) = said(step, WITHIN)
+    assert "constraint.step()" in sentence
+    assert said(step, WITHIN) == []
+
+
+def test_optimizers_of_another_thread_are_none_of_ours() -> None:
+    loop, other = Loop(), Loop()
+
+    def step() -> None:
+        loop.constraint.observe(0.0)
+        elsewhere = Thread(target=other.optimizer.step)
+        elsewhere.start()
+        elsewhere.join()
+
+    assert said(step, 2 * WITHIN) == []
+
+
+@pytest.mark.parametrize("ends", ["by a step", "by a warning", "with the constraint"])
+def test_torch_is_left_without_a_hook(ends: str) -> None:
+    before = len(hooks_of_all_optimizers)
+    loop = Loop()
+    loop.constraint.observe(0.0)
+    assert len(hooks_of_all_optimizers) == before + 1
+    if ends == "by a step":
+        loop.constraint.step()
+    elif ends == "by a warning":
+        said(lambda: loop.constraint.observe(0.0), 600)
+    else:
+        loop.constraint = None  # type: ignore[assignment]
+    assert len(hooks_of_all_optimizers) == before
 
 
 class TwoSteps(Optimizer):

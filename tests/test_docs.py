@@ -5,6 +5,7 @@ that follow its `print` calls as `#> ...` comments.
 """
 
 import re
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -30,6 +31,9 @@ def test_example_runs_and_prints_what_it_says(
     example: CodeExample, eval_example: EvalExample
 ) -> None:
     torch.manual_seed(0)
+    if "import lightning" in example.source:
+        pytest.importorskip("lightning", reason="lightning is no extra of ours")
+        warnings.simplefilter("ignore")  # its own: of workers, loggers and validation
     # A reader's ten lines need neither annotations nor docstrings.
     eval_example.set_config(ruff_ignore=["ANN", "D"], target_version="py310")
     eval_example.lint_ruff(example)

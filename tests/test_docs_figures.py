@@ -1,11 +1,15 @@
 """The drawings of the documentation show what they say, and are the same each time."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from docs.figures import certificate, perturbations, run, themes
+from docs.figures import certificate, perturbations, run, stopping, themes
 from docs.figures.drawings import DRAWINGS
 from torch_alm.measures import margin_surrogate
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize("name", ["perturbations", "certificate"])
@@ -47,6 +51,21 @@ def test_the_text_of_the_run_tells_its_steps() -> None:
     steps = run.recorded()["steps"]
     assert f"over {len(steps['weight'])} steps" in run.alt()
     assert f"open on {sum(w > 0 for w in steps['weight'])} steps" in run.alt()
+
+
+def test_a_constraint_stops_where_a_fixed_weight_runs_away() -> None:
+    free, held = (stopping.trained(constrained=constrained) for constrained in (False, True))
+    assert free.forget[-1] > 10 > 2 * stopping.ALPHA > held.forget[-1] > stopping.ALPHA
+    assert held.weight[0] > 0 == held.weight[-1] == held.multiplier[-1]
+    assert held.retain[-1] < 0.1 < free.retain[-1]
+
+
+def test_the_picture_of_readme_is_there_and_says_what_is_drawn() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert f'alt="{stopping.alt()}"' in readme
+    for theme in themes.COLOURS:
+        assert f"docs/images/stopping-{theme}.svg" in readme
+        assert (stopping.IMAGES / f"stopping-{theme}.svg").read_text().startswith("<?xml")
 
 
 def test_every_drawing_has_words() -> None:

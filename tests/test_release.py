@@ -97,6 +97,8 @@ def test_other_versions_differ_from_the_pinned_ones_in_what_they_say() -> None:
     assert pins("free") == {"torch": pinned["torch"]}
     assert pins("newest-torch") == without
     assert pins("oldest-torch") == without | {"torch": "2.8"}
+    bound = re.findall(r'^  "torch>=([\d.]+)"', read("pyproject.toml"), re.MULTILINE)
+    assert pins("floor")["torch"] == f"{bound[0]}.*"
 
 
 @needs_pinned

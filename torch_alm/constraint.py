@@ -207,12 +207,12 @@ class ALMConstraint(ConstraintBase):
         graph = value if isinstance(value, Tensor) else None
         if waiting.measured(graph, len(observed), is_in_pass=is_running(self._home)):
             status.warn_never_stepped(len(observed), waiting.owner, self.multiplier)
-            waiting.is_over = True
+            waiting.end()
 
     def _idle(self, owner: str) -> None:
         if self._waiting.step_was_blind():
             status.warn_never_measured(owner, self.multiplier)
-            self._waiting.is_over = True
+            self._waiting.end()
 
     def preview(self) -> float | Tensor:
         """Return the weight that `step()` would return now; nothing changes.
@@ -253,7 +253,8 @@ class ALMConstraint(ConstraintBase):
         return self.weight
 
     def _update(self) -> None:
-        self._home, self._waiting.is_over = get_ident(), True
+        self._home = get_ident()
+        self._waiting.end()
         state, found = self._state, self._observed.mean(self._shape, self)
         self._observed.drop()
         if self.nonfinite == "raise":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from docs.figures import certificate, cost, perturbations, run, themes
+from docs.figures import certificate, cost, perturbations, run, stopping, themes
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class Drawing:
 
 
 DRAWINGS = {
+    "stopping": Drawing(stopping.figure, stopping.alt),
     "perturbations": Drawing(perturbations.figure, perturbations.alt),
     "certificate": Drawing(certificate.figure, certificate.alt),
     "run": Drawing(run.figure, run.alt),

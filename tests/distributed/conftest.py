@@ -1,9 +1,9 @@
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import pytest
 
-from tests.distributed import task
 from tests.distributed.ranks import Ranks
 
 
@@ -15,6 +15,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 
 
 @pytest.fixture(scope="session")
-def plain_run(ranks: Ranks) -> Callable[[str, int], list[task.Outcome]]:
+def plain_run(ranks: Ranks) -> Callable[[str, int], list[Any]]:
     """Runs without special settings, each taken once."""
+    from tests.distributed import task  # which needs FSDP2, and the other fixture does not
+
     return cache(lambda engine, micro: ranks(task.train, engine, micro))

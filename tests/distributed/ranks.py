@@ -1,4 +1,4 @@
-"""Two processes with a gloo group between them, kept for all tests of the folder.
+"""Processes with a gloo group between them; two are kept for all tests of the folder.
 
 Each call gets a group of its own, so that one that broke does not reach the next.
 """
@@ -21,17 +21,23 @@ PATIENCE = 90.0  # seconds until a call that does not answer is given up
 class Ranks:
     """Processes that run one function at a time, each with its rank as the first argument."""
 
-    def __init__(self, folder: Path) -> None:
-        """Start the pair; its groups meet at files in the folder."""
-        self._folder, self._calls = folder, 0
+    def __init__(self, folder: Path, world: int = WORLD, method: str = "spawn") -> None:
+        """Start them; their groups meet at files in the folder.
+
+        With `method="forkserver"` many start at little more than the cost of one.
+        """
+        self._folder, self._calls, self._world = folder, 0, world
+        self._context: Any = mp.get_context(method)
+        if method == "forkserver":
+            self._context.set_forkserver_preload(["tests.distributed.task"])
         self._start()
 
     def _start(self) -> None:
-        context = mp.get_context("spawn")
         self._ends, self._processes = [], []
-        for rank in range(WORLD):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, there), daemon=True)
+        for rank in range(self._world):
+            here, there = self._context.Pipe()
+            arguments = (rank, self._world, there)
+            process = self._context.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             self._ends.append(here)
             self._processes.append(process)
@@ -40,8 +46,8 @@ class Ranks:
         """What each rank returns; an `AssertionError` with its traceback where one raised.
 
         A collective that waits longer than `timeout` seconds raises on the rank that waits. A rank
-        that dies returns `None`. After either a new pair is started: what one rank did not join
-        would keep the two from meeting again.
+        that dies returns `None`. After either, new ones are started: what one did not join would
+        keep them from meeting again.
         """
         self._calls += 1
         store = str(self._folder / f"group-{self._calls}")
@@ -70,7 +76,7 @@ class Ranks:
             end.close()
 
 
-def _serve(rank: int, end: Connection) -> None:
+def _serve(rank: int, world: int, end: Connection) -> None:
     torch.set_num_threads(1)
     while True:
         store, timeout, function, args = end.recv()
@@ -79,7 +85,7 @@ def _serve(rank: int, end: Connection) -> None:
                 "gloo",
                 init_method=f"file://{store}",
                 rank=rank,
-                world_size=WORLD,
+                world_size=world,
                 timeout=timedelta(seconds=timeout),
             )
             dist.barrier()  # or a rank could leave before the other has joined

@@ -1,13 +1,13 @@
 """A small unlearning task that runs alike in one process, under DDP and under FSDP2."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     CPUOffloadPolicy,
     FSDPModule,
@@ -56,17 +56,30 @@ def wrapped(engine: str) -> nn.Module:
     if engine.startswith("ddp"):
         return DistributedDataParallel(model(), gradient_as_bucket_view=engine == "ddp-view")
     if engine == "tp":
-        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
-        return parallelize_module(model(), init_device_mesh("cpu", (WORLD,)), plan)
-    policies: dict[str, Any] = {
-        "fsdp": {},
-        "fsdp-mixed": {"mp_policy": MixedPrecisionPolicy(torch.float32, torch.float64)},
-        "fsdp-offload": {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
+        return tensor_parallel(model(), init_device_mesh("cpu", (WORLD,)))
+    policies: dict[str, Callable[[], dict[str, Any]]] = {
+        "fsdp": dict,
+        "fsdp-mixed": lambda: {"mp_policy": MixedPrecisionPolicy(torch.float32, torch.float64)},
+        "fsdp-offload": lambda: {"offload_policy": CPUOffloadPolicy(pin_memory=False)},
+        "hsdp": lambda: {"mesh": grid("replicated", "sharded")},
+        "tp-fsdp": lambda: {"mesh": grid("data", "tensor")["data"]},
     }
-    sharded = model()
+    sharded, policy = model(), policies[engine]()
+    if engine == "tp-fsdp":
+        tensor_parallel(sharded, grid("data", "tensor")["tensor"])
     for module in (sharded[0], sharded[2], sharded):  # the root, too, has weights of its own
-        fully_shard(module, **policies[engine])
+        fully_shard(module, **policy)
     return sharded
+
+
+def grid(*names: str) -> DeviceMesh:
+    """Four ranks in two rows."""
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+
+
+def tensor_parallel(net: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    return parallelize_module(net, mesh, plan)
 
 
 def reshard(module: nn.Module) -> None:
@@ -83,8 +96,8 @@ def batch(step: int, micro: int, rows: slice = slice(None)) -> Batch:
     return inputs[0][rows], labels[0][rows], inputs[1][rows], labels[1][rows]
 
 
-def rows_of(rank: int) -> slice:
-    share = ROWS // WORLD
+def rows_of(rank: int, world: int = WORLD) -> slice:
+    share = ROWS // world
     return slice(rank * share, (rank + 1) * share)
 
 
@@ -120,7 +133,7 @@ def steps(
     net: nn.Module,
     optimizer: DualOptimizer,
     rows: slice,
-    span: range,
+    span: Iterable[int],
     micro: int = 1,
     sync: Callable[[int], AbstractContextManager] = lambda _: nullcontext(),
     last: bool = False,

@@ -17,6 +17,8 @@ from benchmarks.engine.runner import begin, run, unlearn
 from benchmarks.methods import Settings
 from benchmarks.methods.rmu import TopicBatch
 from benchmarks.report.results import read_lines
+from benchmarks.studies.accelerator import ranks as study_ranks
+from benchmarks.studies.accelerator.checks import Place
 from tests.benchmarks.methods.test_methods_rmu import SETTINGS, Wide
 from tests.benchmarks.toy import Batch, batch, flat
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
@@ -113,3 +115,18 @@ def test_torchrun_runs_the_script_as_it_is(tmp_path: Path) -> None:
     lines = (tmp_path / "results" / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["method"] for line in lines] == ["original", "retrained", "saul"]
     assert done.stdout.count("results.jsonl") == 1, "one report"
+
+
+def of_the_study(rank: int) -> list[Any]:
+    """What the study of accelerators trains on each of two cards, here over gloo."""
+    share, place = slice(4 * rank, 4 * rank + 4), Place(torch.device("cpu"))
+    return [study_ranks.trained(place, engine, share) for engine in study_ranks.ENGINES.values()]
+
+
+def test_the_study_of_accelerators_compares_ranks_with_one_process(ranks: Ranks) -> None:
+    answers = ranks(of_the_study)
+    assert {*study_ranks.compared(answers)} == {*study_ranks.ENGINES}
+    theta, _ = answers[1][0]
+    theta[0][0, 0] += 1e-9
+    with pytest.raises(AssertionError, match="DDP: rank against rank"):
+        study_ranks.compared(answers)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
@@ -68,7 +69,7 @@ def run(
     if load is not None:
         whole_task.load(load)
     constraint = optimizer.constraint
-    rows = slice(None) if rank is None else task.rows_of(rank)
+    rows = slice(None) if rank is None else task.rows_of(rank, dist.get_world_size())
     trainer = task.steps(net, optimizer, rows, range(*span))
     if alpha is not None:
         trainer = closed_steps(net, optimizer, rows, range(*span), alpha)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 import yaml
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -25,13 +26,15 @@ from transformers import (
 from tests.integrations import toy
 from torch_alm.filters import Mean
 from torch_alm.integrations.openunlearning.__main__ import CONFIGS, completed, main
+from torch_alm.integrations.openunlearning._controlled import controlled
 from torch_alm.integrations.openunlearning._trainers import trainers
 from torch_alm.integrations.transformers import StopOnStatus
 from torch_alm.measures import token_nll
 from torch_alm.rules import Leak
 
 CHECKOUT = os.environ.get("OPEN_UNLEARNING", "")
-DATA = Path(__file__).parents[3] / "shared" / "data" / "tofu"
+HERE = Path(__file__).parents[3] / "shared" / "data" / "tofu"
+DATA = Path(os.environ.get("TOFU_DATA", HERE))
 real = pytest.mark.skipif(
     not CHECKOUT or not DATA.is_dir(),
     reason="OPEN_UNLEARNING does not point to a checkout of OpenUnlearning, or no TOFU files",
@@ -92,12 +95,32 @@ class Theirs(Trainer):
         super().__init__(*args, **kwargs)
 
 
-BASE = "from transformers import Trainer\nclass UnlearnTrainer(Trainer): pass"
+REGISTER = """
+from trainer.unlearn.base import GradAscent, GradDiff
+from transformers import Trainer
+TRAINER_REGISTRY = {}
+def _register_trainer(kind): TRAINER_REGISTRY[kind.__name__] = kind
+for kind in (Trainer, GradAscent, GradDiff): _register_trainer(kind)
+"""
+BASE = """
+from transformers import Trainer
+class UnlearnTrainer(Trainer): pass
+class GradAscent(UnlearnTrainer): pass
+class GradDiff(UnlearnTrainer):
+    def __init__(self, gamma=1.0, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.gamma = gamma
+    def compute_loss(self, model, inputs, return_outputs=False):
+        forget, retain = (model(**inputs[side]).loss for side in ("forget", "retain"))
+        return retain - self.gamma * forget
+"""
 TRAIN = """
 import json, os, sys
-from trainer import known
+from trainer import TRAINER_REGISTRY
 from trainer.unlearn.base import UnlearnTrainer
-made = {name: issubclass(kind, UnlearnTrainer) for name, kind in known.items()}
+made = {name: issubclass(kind, UnlearnTrainer) for name, kind in TRAINER_REGISTRY.items()}
+names = TRAINER_REGISTRY["GradDiff"].__init__.__code__.co_varnames
+made["takes a constraint"] = "constraint" in names
 with open("seen.json", "w") as file:
     json.dump([__name__, os.getcwd(), sys.argv, sys.path[0], made], file)
 """
@@ -105,8 +128,7 @@ with open("seen.json", "w") as file:
 
 def checkout(folder: Path) -> Path:
     """As much of OpenUnlearning as the launcher touches; its script writes what it finds."""
-    register = "known = {}\ndef _register_trainer(kind): known[kind.__name__] = kind"
-    files = {"trainer/__init__.py": register, "trainer/unlearn/__init__.py": ""}
+    files = {"trainer/__init__.py": REGISTER, "trainer/unlearn/__init__.py": ""}
     files |= {"trainer/unlearn/base.py": BASE, "train.py": TRAIN}
     for name, text in files.items():
         path = folder / "src" / name
@@ -138,7 +160,10 @@ def test_their_script_runs_as_it_would_on_its_own_and_knows_our_trainers(
     assert arguments[0] == str(theirs / "src" / "train.py")
     assert first == str(theirs / "src"), "as Python would, so that no other `trainer` is found"
     assert {*arguments[1:]} >= {"a=1", "trainer=SAUL"}
-    assert made == {"SAUL": True, "ALM": True}
+    assert made == {
+        **dict.fromkeys(("GradAscent", "GradDiff", "SAUL", "ALM", "takes a constraint"), True),
+        "Trainer": False,
+    }
 
 
 def test_a_package_that_the_checkout_needs_is_named_with_the_checkout(at_home: Path) -> None:
@@ -195,8 +220,55 @@ def test_what_a_configuration_leaves_out_is_as_its_file_says(name: str, tmp_path
 
 
 def test_a_measure_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no measure 'nll'\. Did you mean one of answer_nll, "):
+    with pytest.raises(ValueError, match=r"'nll' is no measure of a model and a batch\. Did you"):
         toy.trainer(trainers(Theirs)[0], tmp_path, alpha=1.0, measure="nll")
+
+
+class GradDiff(Theirs):
+    """As OpenUnlearning writes it: of transformers 4.45, with a weight for the forget loss."""
+
+    def __init__(self, *args: Any, gamma: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gamma = gamma
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+        forget, retain = (model(**inputs[side]).loss for side in ("forget", "retain"))
+        return retain - self.gamma * forget
+
+
+def of_their_own(folder: Path, **given: Any) -> Any:
+    rows = {"train_dataset": toy.pairs(12), "args": {"remove_unused_columns": False}}
+    trainer = toy.trainer(controlled(GradDiff), folder, tokenizer=toy.Tokens(), **rows, **given)
+    trainer.train()
+    return trainer
+
+
+def test_their_own_trainer_with_a_weight_that_stays_is_itself(tmp_path: Path) -> None:
+    still = {"alpha": 2.6, "mu": 0.0, "multiplier": 0.5}
+    both = [of_their_own(tmp_path, **given) for given in ({"constraint": still}, {"gamma": 0.5})]
+    found, expected = (toy.values(one.model) for one in both)
+    assert all(torch.equal(found[name], p) for name, p in expected.items())
+    assert both[0].constraint.metrics()["steps"] == both[0].state.global_step == 12
+    assert both[1].constraint is None
+
+
+def test_their_own_trainer_stops_pushing_where_the_constraint_is_met(tmp_path: Path) -> None:
+    trainer = of_their_own(tmp_path, constraint={"alpha": 2.55, "mu": 1.0})
+    lines = [line for line in trainer.state.log_history if "constraint/weight" in line]
+    assert {line["constraint/gate"] for line in lines} == {0.0, 1.0}
+    multiplier = 0.0
+    for line in lines:
+        multiplier = max(multiplier + 2.55 - line["constraint/value"], 0.0)
+        assert line["constraint/weight"] == pytest.approx(multiplier, abs=1e-12)
+
+
+def test_a_method_without_a_weight_and_a_constraint_without_a_threshold_are_refused(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ValueError, match="Theirs: its loss has no weight `gamma` for the forget"):
+        toy.trainer(controlled(Theirs), tmp_path, constraint={"alpha": 1.0})
+    with pytest.raises(ValueError, match=r"GradDiff: the constraint has no alpha, .*constraint\."):
+        toy.trainer(controlled(GradDiff), tmp_path, constraint={"mu": 1.0})
 
 
 def small_model(folder: Path) -> str:
@@ -250,10 +322,46 @@ def from_files(side: str, file: str) -> list[str]:
     return [f"{args}.path=json", f"{args}.name={file}", f"+{args}.data_files={DATA}/{file}.json"]
 
 
-@real
-@pytest.mark.parametrize("name", ["SAUL", "ALM"])
-def test_an_unmodified_checkout_unlearns_tofu(name: str, tmp_path: Path) -> None:
-    model, output = small_model(tmp_path / "model"), tmp_path / "out"
+SMALL = (  # what a model of a few thousand weights on a CPU asks for, and their paper does not
+    "~eval.tofu",
+    "trainer.args.warmup_epochs=null",
+    "trainer.args.bf16=false",
+    "trainer.args.bf16_full_eval=false",
+    "trainer.args.optim=adamw_torch",
+    "trainer.args.report_to=none",
+    "trainer.args.logging_steps=1",
+    "trainer.args.per_device_train_batch_size=8",
+    "trainer.args.gradient_accumulation_steps=1",
+    "trainer.args.learning_rate=1e-3",
+    "trainer.args.num_train_epochs=8",
+    "trainer.args.do_eval=false",
+    "trainer.args.eval_strategy=no",
+    "trainer.args.eval_on_start=false",
+    "+trainer.args.use_cpu=true",
+    *(["~trainer.args.logging_dir"] if transformers.__version__ >= "5" else []),  # it is gone
+)
+AS_ARGUMENTS = ("trainer.method_args.alpha=6.35", "trainer.method_args.mu=2.0")
+AS_CONSTRAINT = (
+    "+trainer.method_args.constraint.alpha=6.35",
+    "+trainer.method_args.constraint.mu=2.0",
+)
+RMU = (
+    "trainer.method_args.module_regex=model.layers.0",
+    "trainer.method_args.trainable_params_regex=[model.layers.0.mlp.down_proj.weight]",
+)
+METHODS = {
+    "SAUL": AS_ARGUMENTS,
+    "ALM": AS_ARGUMENTS,
+    "GradDiff": AS_CONSTRAINT,
+    "NPO": AS_CONSTRAINT,
+    "SimNPO": AS_CONSTRAINT,
+    "PDU": (*AS_CONSTRAINT, "trainer.method_args.retain_loss_eps=0.3"),
+    "RMU": (*AS_CONSTRAINT, *RMU),
+}
+
+
+def unlearned(name: str, model: str, output: Path, *overrides: str) -> dict[str, Any]:
+    """What the training script of the checkout leaves as `trainer_state.json`."""
     done = launched(
         CHECKOUT,
         "experiment=unlearn/tofu/default",
@@ -265,34 +373,41 @@ def test_an_unmodified_checkout_unlearns_tofu(name: str, tmp_path: Path) -> None
         "++model.model_args.torch_dtype=float32",
         *from_files("forget", "forget01"),
         *from_files("retain", "retain99"),
-        "~eval.tofu",
+        *SMALL,
         f"paths.output_dir={output}",
-        "trainer.method_args.alpha=6.35",
-        "trainer.method_args.mu=2.0",
-        "trainer.args.warmup_epochs=null",
-        "~trainer.args.logging_dir",  # transformers 5 has no such argument any more
-        "trainer.args.bf16=false",
-        "trainer.args.bf16_full_eval=false",
-        "trainer.args.optim=adamw_torch",
-        "trainer.args.report_to=none",
-        "trainer.args.logging_steps=1",
-        "trainer.args.per_device_train_batch_size=8",
-        "trainer.args.gradient_accumulation_steps=1",
-        "trainer.args.learning_rate=1e-3",
-        "trainer.args.num_train_epochs=8",
-        "trainer.args.do_eval=false",
-        "trainer.args.eval_strategy=no",
-        "trainer.args.eval_on_start=false",
-        "+trainer.args.use_cpu=true",
-        folder=stand_ins(tmp_path),
+        *overrides,
+        folder=stand_ins(output.parent / "stand-ins"),
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    state = json.loads((output / "trainer_state.json").read_text())
+    return json.loads((output / "trainer_state.json").read_text())
+
+
+@real
+@pytest.mark.parametrize("name", METHODS)
+def test_an_unmodified_checkout_unlearns_tofu(name: str, tmp_path: Path) -> None:
+    model, output = small_model(tmp_path / "model"), tmp_path / "out"
+    state = unlearned(name, model, output, *METHODS[name])
     logs = [line for line in state["log_history"] if "constraint/value" in line]
     assert len(logs) == 40  # 40 rows, 8 a step, 8 epochs
-    print([round(line["constraint/value"], 2) for line in logs])
-    assert logs[0]["constraint/value"] < 6.3 and logs[-1]["constraint/value"] > 6.35
-    assert {line["constraint/gate"] for line in logs} == {0.0, 1.0}
+    values = [line["constraint/value"] for line in logs]
+    assert values[0] < 6.3
+    for line in logs:
+        assert line["constraint/gate"] == (line["constraint/weight"] > 0)
+    if name in ("SAUL", "ALM", "GradDiff"):  # a forget loss without an end: the gate has to close
+        assert values[-1] > 6.35
+        assert {line["constraint/gate"] for line in logs} == {0.0, 1.0}
     trained = LlamaForCausalLM.from_pretrained(output).state_dict()
     before = LlamaForCausalLM.from_pretrained(model).state_dict()
-    assert all(not torch.equal(trained[n], p) for n, p in before.items() if "proj" in n)
+    assert any(not torch.equal(trained[n], p) for n, p in before.items() if "proj" in n)
+
+
+@real
+def test_their_method_with_a_weight_that_stays_is_their_method(tmp_path: Path) -> None:
+    model = small_model(tmp_path / "model")
+    still = ("+trainer.method_args.constraint.alpha=6.35", "+trainer.method_args.constraint.mu=0.0")
+    given = (*still, "+trainer.method_args.constraint.multiplier=0.5")
+    both = []
+    for name, overrides in (("ours", given), ("theirs", ("trainer.method_args.gamma=0.5",))):
+        unlearned("GradDiff", model, tmp_path / name, *overrides)
+        both.append(LlamaForCausalLM.from_pretrained(tmp_path / name).state_dict())
+    assert all(torch.equal(both[1][name], p) for name, p in both[0].items())

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tests.integrations import toy
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import encode, encode_messages
+from torch_alm.measures import token_nll
 
 CHATML = (
     "{% for m in messages %}<|{{ m.role }}|> {{ m.content }} <|end|> {% endfor %}"
@@ -120,3 +122,52 @@ def test_batches_are_padded_on_the_right_and_the_mask_follows_the_lengths() -> N
     }
     single = PairedCollator(tokens)(rows)
     assert all(torch.equal(single[name], t) for name, t in found["forget"].items())
+
+
+def test_no_column_is_lost_and_what_cannot_be_stacked_is_named() -> None:
+    row = {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "asked": [5]}
+    rows = [
+        {**row, "token_type_ids": [1, 1, 2], "weight": 0.5, "attention_mask": [1, 0, 1]},
+        {"input_ids": [8, 9], "labels": [8, 9], "token_type_ids": [3, 4], "weight": 2.0}
+        | {"attention_mask": [1, 1]},
+    ]
+    found = PairedCollator(toy.Tokens())(rows)
+    assert found["token_type_ids"].tolist() == [[1, 1, 2], [3, 4, 0]]
+    assert found["weight"].tolist() == [0.5, 2.0]
+    assert found["attention_mask"].tolist() == [[1, 0, 1], [1, 1, 0]]
+    assert "asked" not in found, "it is for generation"
+    others = ({"text": "abc"}, {"span": [1, 2]}, {"index": None})
+    for other in others:
+        (name,) = other
+        with pytest.raises(ValueError, match=f"the column '{name}' is not one number, nor one per"):
+            PairedCollator(toy.Tokens())([{**row, **other}])
+    with pytest.raises(ValueError, match="the column 'weight' is not one number"):
+        PairedCollator(toy.Tokens())([{**row, "weight": 0.5}, row])
+
+
+def llama() -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 1.0}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=toy.VOCABULARY, **sizes, **heads)).double()
+
+
+@pytest.mark.skipif(
+    transformers.__version__ < "4.56", reason="it finds packed sequences in flash attention alone"
+)
+def test_packed_rows_measure_what_their_sequences_do_on_their_own() -> None:
+    """The first label of a packed sequence is masked, as whoever packs them has to."""
+    model, collate = llama(), PairedCollator(toy.Tokens())
+    rows = [{**row, "labels": [-100, *row["input_ids"][1:]]} for row in toy.rows(5, 3)]
+    packed = []
+    for some in (rows[:3], rows[3:]):
+        joined = {key: [x for row in some for x in row[key]] for key in ("input_ids", "labels")}
+        positions = [i for row in some for i in range(len(row["input_ids"]))]
+        packed.append({**joined, "position_ids": positions})
+    with torch.no_grad():
+        found = token_nll(model, collate(packed), reduction="token")
+        expected = token_nll(model, collate(rows), reduction="token")
+        wrong = [{k: v for k, v in row.items() if k != "position_ids"} for row in packed]
+        mixed = token_nll(model, collate(wrong), reduction="token")
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert abs(mixed - expected) > 1e-2, "sequences that see each other"

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from torch_alm.integrations.transformers import (
     StopOnMetric,
     StopOnStatus,
 )
-from torch_alm.measures import token_nll
+from torch_alm.measures import answer_nll, npo, token_nll
 
 # transformers 4 says so by a warning, on file systems that keep whole seconds
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
@@ -79,17 +78,13 @@ def test_two_ranks_resume_bit_exactly(ranks: Ranks, tmp_path: Path) -> None:
         assert all(torch.equal(found.theta[name], p) for name, p in expected.theta.items())
 
 
-def test_a_multiplier_that_would_run_code_is_not_loaded(tmp_path: Path) -> None:
-    trainer, _ = trained(ALMTrainer, tmp_path, max_steps=5)
-    torch.save({"multiplier": toy.Tokens}, tmp_path / "checkpoint-5" / "constraint.pt")
-    with pytest.raises(pickle.UnpicklingError):
-        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-5"))
-
-
 def test_a_checkpoint_without_a_multiplier_is_refused(tmp_path: Path) -> None:
     trained(ALMTrainer, tmp_path)
-    (tmp_path / "checkpoint-5" / "constraint.pt").unlink()
-    with pytest.raises(ValueError, match=r"has no constraint\.pt, and the multiplier would start"):
+    path = tmp_path / "checkpoint-5" / "trainer_state.json"
+    state = json.loads(path.read_text())
+    del state["stateful_callbacks"]["torch_alm.constraint"]
+    path.write_text(json.dumps(state))
+    with pytest.raises(ValueError, match=r"no 'torch_alm\.constraint', and the multiplier would"):
         trained(ALMTrainer, tmp_path, str(tmp_path / "checkpoint-5"))
 
 
@@ -284,6 +279,77 @@ def test_an_evaluation_has_the_measure_of_the_forget_set(tmp_path: Path) -> None
         batches = [toy.rows(10, 1)[i : i + 8] for i in (0, 8)]
         own = sum(len(b) * model(**collate(b)).loss for b in batches) / 10
     assert predicted == pytest.approx(own.item(), rel=1e-6) != alone["forget_loss"]
+
+
+def per_token(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    """A loss of one's own, which is nothing without the number of its tokens."""
+    rows = outputs.logits[:, :-1].flatten(0, 1)
+    summed = nn.functional.cross_entropy(rows, labels[:, 1:].flatten(), reduction="sum")
+    return summed / num_items_in_batch
+
+
+@pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
+def test_a_loss_of_ones_own_is_told_the_tokens_of_its_batch(kind: Any, tmp_path: Path) -> None:
+    """The toy's rows have a first token without a label: both counts agree."""
+    evaluated = {"eval_strategy": "steps", "eval_steps": 4, "max_steps": 8}
+    runs = []
+    for own in (None, per_token):
+        given = {**KINDS[kind](), "compute_loss_func": own, "eval_dataset": toy.rows(8, 3)}
+        trainer = toy.trainer(kind, tmp_path, toy.toy(), args=evaluated, **given)
+        trainer.train()
+        runs.append(trainer)
+    found, expected = (toy.values(one.model) for one in reversed(runs))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    told = [[x["eval_loss"] for x in one.state.log_history if "eval_loss" in x] for one in runs]
+    assert len(told[0]) == 2 and told[1] == pytest.approx(told[0], rel=1e-6)
+
+
+def test_pairs_are_evaluated_as_all_rows_of_both_sides(tmp_path: Path) -> None:
+    pairs, found = toy.pairs(6), []
+    for eval_dataset in (pairs, {"forget": pairs.forget, "retain": pairs.retain}):
+        given = {"constraint": toy.constraint(), "eval_dataset": eval_dataset}
+        trainer = toy.trainer(SAULTrainer, tmp_path, **given)
+        each = [trainer.evaluate(), trainer.evaluate(eval_dataset)]
+        found += [{k: v for k, v in one.items() if k.endswith("_loss")} for one in each]
+    assert found[0].keys() == {"eval_forget_loss", "eval_retain_loss"}
+    assert all(one == found[0] for one in found)
+
+
+GROUPED = (
+    {"train_sampling_strategy": "group_by_length"}
+    if transformers.__version__ >= "5"
+    else {"group_by_length": True}
+)
+
+
+def test_pairs_are_grouped_by_the_length_of_what_is_forgotten(tmp_path: Path) -> None:
+    spread = []
+    for grouped in (GROUPED, {}):
+        args = {**grouped, "num_train_epochs": 1}
+        given = {"constraint": toy.constraint(), "train_dataset": toy.pairs(40)}
+        trainer = toy.trainer(toy.recording(SAULTrainer), tmp_path, args=args, **given)
+        trainer.train()
+        batches = [micro["forget"] for step in trainer.steps for micro in step]
+        lengths = [batch["attention_mask"].sum(1) for batch in batches]
+        assert sum(len(each) for each in lengths) == 40
+        spread.append(sum(int(each.max() - each.min()) for each in lengths))
+    assert 2 * spread[0] < spread[1]
+
+
+def three(model: nn.Module, batch: Any, reference: Any) -> torch.Tensor:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("measure", [npo, answer_nll, three, lambda: torch.ones(())])
+@pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
+def test_a_measure_that_needs_more_than_a_model_and_a_batch_is_refused_at_once(
+    kind: Any, measure: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=r"with \(model, batch\), which fails at the first step"):
+        toy.trainer(kind, tmp_path, constraint=ALMConstraint(measure, alpha=1.0, mu=1.0))
+    full = functools.partial(three, reference=None)
+    for fitting in (full, lambda *args: torch.ones(()), lambda a, b=0: torch.ones(())):
+        toy.trainer(kind, tmp_path, constraint=ALMConstraint(fitting, alpha=1.0, mu=1.0))
 
 
 @pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
 from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor
 from transformers import Trainer
@@ -102,6 +103,26 @@ def test_it_is_the_algorithm_with_schedule_clipping_and_accumulation(
     assert_is([found], HANDS[kind])
     assert_gate_opens_and_closes(found)
     assert_pairs_are_those_of_their_epochs(merged([found]), epochs=8)
+
+
+@pytest.mark.parametrize("kind", HANDS)
+def test_steps_of_whole_epochs_are_the_algorithm_whoever_counts_them(
+    kind: Any, tmp_path: Path
+) -> None:
+    """What transformers 4.45 is held to; it takes an epoch's last, shorter step for a whole one."""
+    args, rows = {"gradient_accumulation_steps": 3, "num_train_epochs": 8}, toy.pairs(12)
+    found = run(kind, str(tmp_path), args, train_dataset=rows)
+    assert {len(step) for step in found.steps} == {3}
+    assert_is([found], HANDS[kind])
+    assert_gate_opens_and_closes(found)
+
+
+@pytest.mark.skipif(
+    transformers.__version__ >= "4.46", reason="the Trainer counts the micro-batches itself"
+)
+def test_an_epoch_whose_steps_are_not_whole_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"5 micro-batches, 2 per step, .* Did you mean to drop"):
+        run(SAULTrainer, str(tmp_path), {})
 
 
 def in_a_group(rank: int, kind: Any, folder: str, args: dict[str, Any]) -> Run:

@@ -1,17 +1,20 @@
 """Hooks on an optimizer: one update per step that it really takes, and a word if none ever comes.
 
 Micro-batches pile up measurements at one theta, however many; what tells a forgotten step from
-those is that theta moves on between them. It is looked for until the first step only.
+those is that theta moves on, or some optimizer steps, between them. It is looked for until the
+first step only.
 """
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.hooks import RemovableHandle
 
 from torch_alm import _skips as skips
@@ -20,7 +23,7 @@ from torch_alm._optim.gradients import local
 
 MOVES = 16  # times that theta was seen to have moved on, or steps without any measurement
 ENTRIES = 64  # of a parameter, to look at
-PILE = 512  # measurements where theta cannot be watched
+PILE = 512  # measurements where nothing can be watched
 
 
 class Attachment:
@@ -177,7 +180,11 @@ def _was_skipped(optimizer: Optimizer) -> bool:
 
 
 class Waiting:
-    """Watches one parameter: that of the attached optimizer, or one that a measurement led to."""
+    """Watches a parameter, that of the attached optimizer or one that a measurement led to.
+
+    And the steps of all optimizers in this thread, which may be of SAM, or of a measurement without
+    a graph.
+    """
 
     def __init__(self) -> None:
         """Start with nothing to watch."""
@@ -187,6 +194,7 @@ class Waiting:
         self._moves = 0
         self._idle = 0
         self._is_stepping = False
+        self._steps: Steps | None = None
         self.is_over = False
 
     def __reduce__(self) -> tuple[type, tuple[()], dict[str, Any]]:
@@ -198,6 +206,11 @@ class Waiting:
         if self.is_over:
             return
         self._leaf, self._seen, self.owner = weakref.ref(leaf), glimpse(leaf), owner
+
+    def end(self) -> None:
+        """Watch no longer: it is stepped, or it has been said."""
+        if not self.is_over:
+            self.is_over, self._steps = True, None
 
     def step_begins(self) -> None:
         """Note that the attached optimizer does step: its closures may measure at will."""
@@ -221,15 +234,39 @@ class Waiting:
             return False
         if self._leaf is None and value is not None and (leaf := leaf_of(value)) is not None:
             self.follow(leaf)
+        self._steps = self._steps or Steps()
+        has_moved = self._steps.came()
         leaf = None if self._leaf is None else self._leaf()
         if leaf is not None and (not is_in_pass or leaf.grad is None):
-            self._moves += self._has_moved(leaf)
+            has_moved |= self._has_moved(leaf)
+        self._moves += has_moved
         return self._moves >= MOVES or count >= PILE
 
     def _has_moved(self, leaf: Tensor) -> bool:
         """Compare with the last look; not every write in place raises the version."""
         before, self._seen = self._seen, glimpse(leaf)
         return before[0] != self._seen[0] or not torch.equal(before[1], self._seen[1])
+
+
+class Steps:
+    """Hears of optimizers' steps in the thread that made it, as long as it lives."""
+
+    def __init__(self) -> None:
+        """Start to listen."""
+        here, heard = get_ident(), list[None]()
+
+        def hear(*_: object) -> None:
+            if get_ident() == here:
+                heard.append(None)
+
+        self._heard = heard
+        weakref.finalize(self, register_optimizer_step_post_hook(hear).remove)
+
+    def came(self) -> bool:
+        """Tell whether there was one since the last time."""
+        found = bool(self._heard)
+        self._heard.clear()
+        return found
 
 
 def glimpse(leaf: Tensor) -> tuple[int, Tensor]:

@@ -70,5 +70,7 @@ class Penalty(NamedTuple):
 
 
 def _like(number: Number, c: Tensor) -> Tensor:
-    """Convert to the type and the device of c."""
-    return torch.as_tensor(number, dtype=c.dtype, device=c.device)
+    """Convert to the type and the device of c, which need not wait for a number of the host's."""
+    if isinstance(number, Tensor):
+        return number.to(c.device, c.dtype, non_blocking=True)
+    return c.new_full((), number)

@@ -82,7 +82,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Recognise a DTensor without the half second that importing the class costs."""
-    module = sys.modules.get("torch.distributed.tensor")
+    module = sys.modules.get(shards.MODULE)
     return module is not None and isinstance(tensor, module.DTensor)
 
 
@@ -149,9 +149,11 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
         parts.append(part)
     if not parts:
         return torch.zeros(())
-    home = parts[0].device
+    away = (p.device for p in parts if p.device.type not in HOST)  # for which nobody has to wait
+    home = next(away, parts[0].device)
     widest = max((p.dtype for p in parts), key=lambda dtype: torch.finfo(dtype).bits)
-    return torch.linalg.vector_norm(torch.stack([p.to(home, widest) for p in parts]))
+    parts = [p.to(home, widest, non_blocking=True) for p in parts]
+    return torch.linalg.vector_norm(torch.stack(parts))
 
 
 def _joint_norm(alike: Sequence[Tensor], least: torch.dtype) -> Tensor:

@@ -7,6 +7,7 @@ and never wait for the host.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from operator import attrgetter
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -151,27 +152,30 @@ class Excursion:
             directions = self._merged(directions, here)
         weighed = [p.abs() * _wide(g) if self.adaptive else g for p, g in directions.items()]
         norm = gradients.norm(weighed)
-        on_host = all(theta.device.type in gradients.HOST for theta in here)
-        factors = self._factors(norm, on_host=on_host)
-        intents = [Intent(p, g, factors[radii[p]]) for p, g in directions.items() if factors]
+        factors = self._factors(norm, {theta.device for theta in here})
+        places = {p: (radii[p], gradients.local(p).device) for p in directions}
+        intents = [Intent(p, g, factors[places[p]]) for p, g in directions.items() if factors]
         pieces = self._there(intents, Noise(norm) if self.rounding == "stochastic" else None)
         moves = ((piece.owner, piece.theta, piece.saved, piece.step) for piece in pieces)
         how_far = realised(moves) if self.diagnose else None
         return Perturbation(how_far, norm, sum(p.numel() for p in directions))
 
-    def _factors(self, norm: Tensor, *, on_host: bool) -> dict[float, float | Tensor]:
-        """rho / (||g|| + eps) by radius; nothing where ||g|| is 0 or not finite.
+    def _factors(
+        self, norm: Tensor, devices: set[torch.device]
+    ) -> dict[tuple[float, torch.device], float | Tensor]:
+        """rho / (||g|| + eps) by radius and device; nothing where ||g|| is 0 or not finite.
 
         On a device 0 stands for nothing and is chosen there: the host would have to wait for it.
         """
-        radii = {*self.radii.values()}
-        if not on_host:
+        pairs = list(product({*self.radii.values()}, devices))
+        if not all(device.type in gradients.HOST for device in devices):
             usable = norm.isfinite() & (norm != 0)
             inverse = torch.where(usable, 1 / (norm + self.eps), 0.0)
-            return {r: r * inverse for r in radii}
+            there = {device: inverse.to(device) for device in devices}
+            return {(r, device): r * there[device] for r, device in pairs}
         length = norm.item()
         is_usable = length != 0 and math.isfinite(length)
-        return {r: r / (length + self.eps) for r in radii} if is_usable else {}
+        return {(r, d): r / (length + self.eps) for r, d in pairs} if is_usable else {}
 
     def _merged(self, directions: dict[Tensor, Tensor], here: list[Tensor]) -> dict[Tensor, Tensor]:
         """Give one direction per memory: parameters that are the same memory move as one."""
@@ -207,13 +211,16 @@ class Excursion:
         return [Piece(t, saved, g, scale, self.adaptive, p) for t, saved, g in blocks]
 
     def _buffer(self, p: Tensor, theta: Tensor) -> Tensor:
-        """Find memory for a copy of theta; on a CPU it is kept for the next time."""
-        buffer = self._buffers.get(p)
+        """Find memory for a copy of theta; on a CPU it is kept for the next time.
+
+        What was kept for a theta that has moved since, or has another dtype, is let go.
+        """
+        buffer = self._buffers.pop(p, None)
         fits = buffer is not None and KIND(buffer) == KIND(theta)
         if buffer is None or not fits or buffer.is_contiguous() != theta.is_contiguous():
             buffer = torch.empty_like(theta)
-            if theta.device.type in gradients.HOST:
-                self._buffers[p] = buffer
+        if theta.device.type in gradients.HOST:
+            self._buffers[p] = buffer
         return buffer
 
     @eager

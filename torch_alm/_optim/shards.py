@@ -2,14 +2,24 @@
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
+# Where the class lies: before 2.5 in a private place, and with no engine that was tested here.
+IS_PUBLIC = torch.__version__ >= "2.5"  # compared as versions are
+MODULE = "torch.distributed.tensor" if IS_PUBLIC else "torch.distributed._tensor"
+
 
 def reduced(part: Tensor, like: "DTensor", reduce: str = "sum") -> Tensor:
     """Complete a sum over the local shards of tensors distributed as `like`, over all ranks."""
+    if not IS_PUBLIC:
+        raise NotImplementedError(
+            f"torch_alm found a sharded parameter under torch {torch.__version__}; sharding is "
+            "tested from torch 2.8 on. Did you mean a newer torch, or DDP?"
+        )
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     mesh = like.device_mesh

@@ -7,8 +7,8 @@ counted on tensors without data (for which transformers has to be 5 or later): n
 nothing is timed. *wall*: seconds of a step of a small Llama on this CPU, every method once per
 round, medians of the ratio to the Dual AdamW step beside it. *compile*: the same with
 `torch.compile`, against the same without. *run*: whole runs on the embedded world of TOFU's
-benchmark. *perturb*: perturbing and restoring, in multiples of one `copy_`. *gpu*: where there is
-one, a random Llama of a billion weights under bfloat16 autocast.
+benchmark. *perturb*: perturbing and restoring, in multiples of one `copy_`. What a GPU takes is a
+study of its own, `benchmarks.studies.accelerator`.
 
 Sections that are run replace theirs in `cost.json`; `cost.md` is written from it.
 """
@@ -18,10 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +41,6 @@ from benchmarks.studies.cost.steps import (
     Training,
     llama,
     timed,
-    trace,
 )
 from benchmarks.studies.machine import machine
 from torch_alm import perturbed
@@ -177,53 +173,6 @@ def pointers(weights: overhead.Weights) -> Callable[[], None]:
     return run
 
 
-def gpu(quick: bool, traces: Path | None) -> Rows:
-    """Tokens per second, peak memory and waits for the device of a billion random weights."""
-    if not torch.cuda.is_available():
-        return []
-    rows: Rows = []
-    for method in METHODS:
-        with torch.device("cuda"):
-            model = llama(TINY if quick else SHAPES["1B"])
-            ids = torch.randint(0, model.config.vocab_size, (4, 512))
-        training = Training(model, method, ids)
-        training.step()
-        torch.cuda.reset_peak_memory_stats()
-        with synchronised_timer() as passed:
-            for _ in range(2 * method.probe_every):
-                training.step()
-        count = 2 * method.probe_every
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            torch.cuda.set_sync_debug_mode("warn")
-            training.step()
-            torch.cuda.set_sync_debug_mode("default")
-        rows.append(
-            {
-                "method": method.name,
-                "tokens per second": count * ids.numel() / passed[0],
-                "peak bytes": torch.cuda.max_memory_allocated(),
-                "waits": sum("synchron" in str(w.message) for w in caught),
-                "seconds": passed[0] / count,
-            }
-        )
-        rows[-1]["ratio"] = rows[-1]["seconds"] / rows[0]["seconds"]
-        if traces is not None:
-            trace(training, traces)
-        del training, model
-        torch.cuda.empty_cache()
-    return rows
-
-
-@contextmanager
-def synchronised_timer() -> Iterator[list[float]]:
-    torch.cuda.synchronize()
-    began, passed = time.perf_counter(), [0.0]
-    yield passed
-    torch.cuda.synchronize()
-    passed[0] = time.perf_counter() - began
-
-
 # Written
 
 
@@ -233,7 +182,6 @@ SECTIONS: dict[str, Callable[[argparse.Namespace], Rows]] = {
     "compile": lambda options: compiled(options.quick),
     "run": lambda options: whole_runs(options.quick),
     "perturb": lambda options: perturb(options.quick),
-    "gpu": lambda options: gpu(options.quick, options.traces),
 }
 TITLES = {
     "flops": "Operations and peak memory of a step, counted (4 x 512 tokens, float32)",
@@ -241,14 +189,12 @@ TITLES = {
     "compile": "Time of a step with `torch.compile`, relative to the same step without",
     "run": "Training seconds of a whole run on the embedded world (20 epochs, medians of 3 seeds)",
     "perturb": "Perturb and restore, in multiples of `copy_`",
-    "gpu": "A billion random weights on a GPU (4 x 512 tokens, bfloat16 autocast)",
 }
 
 
 COLUMNS = (
     *("model", "dtype", "method", "way", "flops", "gate open", "milliseconds", "seconds"),
-    *("tokens per second", "waits", "compiled again"),
-    *("ratio", "quartiles", "target", "memory ratio", "extra copies"),
+    *("compiled again", "ratio", "quartiles", "target", "memory ratio", "extra copies"),
 )
 
 
@@ -265,8 +211,6 @@ def markdown(content: dict[str, Any]) -> str:
 
 def table(rows: Rows) -> str:
     """One Markdown table; `target` is met or not in a word."""
-    if not rows:
-        return "No such device here."
     names = [name for name in COLUMNS if name in rows[0]]
     return tables.markdown(names, ([cell(name, row) for name in names] for row in rows), "---")
 
@@ -289,7 +233,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sections", nargs="+", default=[*SECTIONS], choices=[*SECTIONS])
     parser.add_argument("--models", nargs="+", default=[*SHAPES], choices=[*SHAPES])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
-    parser.add_argument("--traces", type=Path, help="folder for profiles of steps on the GPU")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=RECORDED)
     return parser.parse_args(arguments)

@@ -14,7 +14,8 @@ checkout, where the run takes place.
 
 - `alpha`, required: the level that the forget measure has to reach.
 - `mu`: see `ALMConstraint`.
-- `measure`: a name in `torch_alm.measures`; the mean negative log-likelihood by default.
+- `measure`: a name in `torch_alm.measures` that needs a model and a batch alone; the mean negative
+  log-likelihood by default.
 - `constraint`: further arguments of `ALMConstraint`, filters and rules by name, such as
   `{filter: {Mean: {window: 8, deadband: 1.0}}, rules: [{Leak: {share: 0.5}}]}`.
 - `stop_when_released`: end the run after so many released steps in a row; 0 never does. A
@@ -23,6 +24,12 @@ checkout, where the run takes place.
 and of SAUL also `rho`, `forget_rho`, `scale` and the others of `SAULTrainer`. OpenUnlearning loads
 models in bfloat16, which swallows a perturbation: pass
 `++model.model_args.torch_dtype=float32`.
+
+Its own trainers take a constraint, too, under their own names: with
+
+    trainer=NPO +trainer.method_args.constraint.alpha=4.0
+
+(and `constraint.mu`, `constraint.measure`, ...) lambda+ is the weight `gamma` of their forget loss.
 
 Needs what OpenUnlearning needs, deepspeed and lm-eval included: it imports both.
 """

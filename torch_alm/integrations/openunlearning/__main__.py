@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from torch_alm.integrations.openunlearning._controlled import controlled
 from torch_alm.integrations.openunlearning._trainers import trainers
 
 CONFIGS = "pkg://torch_alm.integrations.openunlearning.configs"
@@ -22,7 +23,9 @@ def main(arguments: list[str]) -> None:
     os.chdir(script.parent.parent)
     sys.path.insert(0, str(script.parent))
     package = _import("trainer", checkout)
-    for kind in trainers(import_module("trainer.unlearn.base").UnlearnTrainer):
+    base = import_module("trainer.unlearn.base").UnlearnTrainer
+    theirs = [kind for kind in package.TRAINER_REGISTRY.values() if issubclass(kind, base)]
+    for kind in [*trainers(base), *map(controlled, theirs)]:
         package._register_trainer(kind)
     sys.argv = [str(script), *completed(overrides)]
     # Importing the script and calling its `main` does not do: Hydra would look for the

@@ -1,6 +1,7 @@
 """Our trainers as OpenUnlearning makes them: from numbers and words of a configuration."""
 
 from collections.abc import Mapping, Sequence
+from inspect import Parameter, signature
 from typing import Any, cast
 
 from transformers import Trainer
@@ -31,15 +32,16 @@ class FromConfig(Trainer):
         callbacks: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
-        if measure not in measures.__all__:
-            raise ValueError(
-                f"{type(self).__name__}: there is no measure {measure!r}. Did you mean one of "
-                f"{', '.join(measures.__all__)}?"
-            )
-        control = ALMConstraint(getattr(measures, measure), alpha, mu, **options(constraint or {}))
+        settings: dict[str, Any] = {
+            "alpha": alpha,
+            "mu": mu,
+            "measure": measure,
+            **(constraint or {}),
+        }
+        control = from_settings(type(self).__name__, settings)
         stops = [StopOnStatus(control, times=stop_when_released)] if stop_when_released else []
         given = {"constraint": control, "callbacks": [*callbacks, *stops], **kwargs}
-        super().__init__(*args, **cast(Any, given), processing_class=tokenizer)
+        super().__init__(*args, **cast(Any, given), **named(tokenizer))
         self.tokenizer = tokenizer  # its evaluations read it; transformers 5 has dropped it
 
 
@@ -64,3 +66,36 @@ def _named(module: Any, given: Mapping[str, Mapping[str, Any]]) -> list[Any]:
                 f"{', '.join(module.__all__)}?"
             )
     return [getattr(module, name)(**arguments) for name, arguments in given.items()]
+
+
+def from_settings(owner: str, settings: Mapping[str, Any]) -> ALMConstraint:
+    """The constraint that a configuration describes; `alpha` is required.
+
+    Raises:
+        ValueError: without `alpha`, or for a measure that is none of a model and a batch.
+    """
+    given: dict[str, Any] = {"measure": "token_nll", "mu": 1e-3, **settings}
+    known = [name for name in measures.__all__ if is_of_a_batch(getattr(measures, name))]
+    if given["measure"] not in known:
+        raise ValueError(
+            f"{owner}: {given['measure']!r} is no measure of a model and a batch. Did you mean one "
+            f"of {', '.join(known)}?"
+        )
+    if "alpha" not in given:
+        raise ValueError(
+            f"{owner}: the constraint has no alpha, so nothing says how much is to be forgotten. "
+            "Did you mean `+trainer.method_args.constraint.alpha=4.0`?"
+        )
+    return ALMConstraint(getattr(measures, given.pop("measure")), **options(given))
+
+
+def is_of_a_batch(measure: Any) -> bool:
+    """Whether a model and a batch are all that it needs."""
+    parameters = signature(measure).parameters.values()
+    return [p.name for p in parameters if p.default is Parameter.empty] == ["model", "batch"]
+
+
+def named(tokenizer: Any) -> dict[str, Any]:
+    """The tokenizer as an argument of the Trainer, which calls it otherwise since 4.46."""
+    known = signature(Trainer).parameters
+    return {"processing_class" if "processing_class" in known else "tokenizer": tokenizer}

@@ -1,13 +1,16 @@
-"""The Trainer of transformers with a constraint: `ALMTrainer`, `SAMTrainer`, `SAULTrainer`.
+"""The Trainer of transformers with a constraint: three Trainers, and callbacks for any other.
 
-Each is a Trainer, and a mixin for any other: `class Mine(SAULTrainer, YourTrainer): ...` keeps the
-loss of `YourTrainer` as the retain loss. A training batch is `{"forget": batch, "retain": batch}`,
-which `PairedDataset` and `PairedCollator` make of the rows of `torch_alm.language`.
+`ALMTrainer`, `SAMTrainer` and `SAULTrainer` are Trainers, and mixins for any other: `class
+Mine(SAULTrainer, YourTrainer): ...` keeps the loss of `YourTrainer` as the retain loss. A training
+batch is `{"forget": batch, "retain": batch}`, which `PairedDataset` and `PairedCollator` make of
+the rows of `torch_alm.language`. A Trainer with both losses in one `compute_loss` keeps it and
+takes a `ConstraintCallback`.
 
 Needs transformers and accelerate: `pip install torch-alm[hf]`.
 """
 
 from torch_alm.integrations.transformers._alm import ALMTrainer
+from torch_alm.integrations.transformers._callback import ConstraintCallback
 from torch_alm.integrations.transformers._pairs import PairedCollator, PairedDataset
 from torch_alm.integrations.transformers._sam import SAMTrainer
 from torch_alm.integrations.transformers._saul import SAULTrainer
@@ -15,6 +18,7 @@ from torch_alm.integrations.transformers._stop import StopOnMetric, StopOnStatus
 
 __all__ = [
     "ALMTrainer",
+    "ConstraintCallback",
     "PairedCollator",
     "PairedDataset",
     "SAMTrainer",

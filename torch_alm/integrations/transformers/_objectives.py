@@ -26,6 +26,20 @@ class ObjectiveTrainer(Trainer):
         # Which releases of the Trainer heed accelerate's `sync_each_batch` differs. Without
         # reduction the perturbation would be each rank's own (DDP), or there is none (FSDP2).
         self.accelerator.no_sync = _in_sync
+        self._parts = self.args.gradient_accumulation_steps
+
+    def get_train_dataloader(self) -> Any:
+        """As the Trainer; refuses an uneven epoch where nobody counts the micro-batches."""
+        loader: Any = super().get_train_dataloader()
+        counts = "get_batch_samples" in dir(Trainer)  # since 4.46
+        if not counts and len(loader) % self.args.gradient_accumulation_steps:
+            raise ValueError(
+                f"{type(self).__name__}: an epoch has {len(loader)} micro-batches, "
+                f"{self.args.gradient_accumulation_steps} per step, and transformers before 4.46 "
+                "would take the last, shorter step for a whole one. Did you mean to drop rows, "
+                "another batch size, or a newer transformers?"
+            )
+        return loader
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """As the Trainer, counting the micro-batches of the step; an epoch's last has fewer."""

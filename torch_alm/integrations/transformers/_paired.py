@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from transformers import Trainer, TrainerCallback, TrainerState, TrainingArgumen
 
 from torch_alm._constraint import settings
 from torch_alm.constraint import ALMConstraint
+from torch_alm.integrations.transformers._best import NONE_MET, disqualify
+from torch_alm.integrations.transformers._callback import LoggingCallback
 from torch_alm.integrations.transformers._pairs import PairedDataset
 
 SIDES = ("forget", "retain")
@@ -23,20 +26,30 @@ class PairedTrainer(Trainer):
         constraint: over the forget side; its `measure` is called with `(model, batch)`.
     """
 
+    _reporting: type[LoggingCallback] = LoggingCallback
+
     def __init__(self, *args: Any, constraint: ALMConstraint, **kwargs: Any) -> None:
         self.constraint = constraint
         self._evaluated = ""
         self._retain_losses: list[Tensor] = []
+        if type(self).forget_objective is PairedTrainer.forget_objective:
+            require_of_a_batch(self, constraint.measure)
         super().__init__(*args, **kwargs)
         # A pair has no `labels` that a Trainer could count: every loss is the mean of its batch.
         self.model_accepts_loss_kwargs = False
         self.loss_is_scaled_for_ga = False  # so that micro-batches are averaged, since 5
         self.add_callback(_Epochs(self))
+        self._reporting(constraint).add_to(self)
 
     def retain_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-        """What is lowered: the loss of the Trainer behind this one."""
-        loss: Any = super().compute_loss(model, dict(batch))
-        return loss
+        """The loss of the Trainer behind this one, which is lowered."""
+        return self._own_loss(model, batch)
+
+    def _own_loss(self, model: nn.Module, batch: Mapping[str, Any], **kwargs: Any) -> Any:
+        """As a mean over the batch, also where a function of one's own divides by its tokens."""
+        if getattr(self, "compute_loss_func", None) is not None and "labels" in batch:  # since 4.46
+            kwargs["num_items_in_batch"] = (batch["labels"] != -100).sum()
+        return super().compute_loss(model, dict(batch), **kwargs)
 
     def forget_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Any:
         """What the constraint is about: its measure, of the forget batch."""
@@ -62,7 +75,7 @@ class PairedTrainer(Trainer):
         if is_pair(inputs):
             loss = self.retain_objective(model, inputs["retain"])
             return (loss, {}) if return_outputs else loss
-        loss, outputs = super().compute_loss(model, dict(inputs), return_outputs=True)
+        loss, outputs = self._own_loss(model, inputs, return_outputs=True)
         if self._evaluated == "forget":
             loss = value_of(self.forget_objective(model, inputs))
         return (loss, outputs) if return_outputs else loss
@@ -74,7 +87,13 @@ class PairedTrainer(Trainer):
         metric_key_prefix: str = "eval",
         **kwargs: Any,
     ) -> dict[str, float]:
-        """As the Trainer; `eval_forget_loss` is the constraint's measure of the forget set."""
+        """As the Trainer; `eval_forget_loss` is the constraint's measure of the forget set.
+
+        Of a `PairedDataset` all rows of both sides are evaluated.
+        """
+        given = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(given, PairedDataset):
+            eval_dataset = given.sides
         outer, self._evaluated = self._evaluated, metric_key_prefix.removeprefix("eval_")
         try:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix, **kwargs)
@@ -91,34 +110,37 @@ class PairedTrainer(Trainer):
         """As the Trainer; warns if no checkpoint met the constraint and the best was wanted."""
         outcome = super().train(*args, **kwargs)
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
-            warnings.warn(
-                f"{type(self).__name__}: no evaluation met the constraint, so there is no best "
-                "checkpoint, and the model has the weights of the last step. Is alpha out of "
-                "reach, or the run too short?",
-                stacklevel=2,
-            )
+            warnings.warn(f"{type(self).__name__}: {NONE_MET}", stacklevel=2)
         return outcome
 
     def _control_logs(self) -> dict[str, float]:
-        """Numbers for TensorBoard and the like; a mean over the steps since the last ones."""
-        found = self.constraint.metrics()
-        logs = {f"constraint/{n}": found[n] for n in ("value", "violation", "multiplier", "weight")}
-        logs["constraint/gate"] = float(found["weight"] != 0)
-        if self._retain_losses:
-            mean: Any = self.accelerator.reduce(torch.stack(self._retain_losses).mean(), "mean")
-            logs["retain_loss"] = mean.item()
-            self._retain_losses.clear()
-        return logs
+        """A mean over the steps since the last log; the callback adds those of the constraint."""
+        if not self._retain_losses:
+            return {}
+        mean: Any = self.accelerator.reduce(torch.stack(self._retain_losses).mean(), "mean")
+        self._retain_losses.clear()
+        return {"retain_loss": mean.item()}
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Whether this evaluation is the best so far of those that meet the constraint."""
-        return self._is_met(metrics) and super()._determine_best_metric(metrics, trial)
+    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """As the Trainer; an evaluation that does not meet the constraint is never the best."""
+        metrics = super()._evaluate(*args, **kwargs)
+        return metrics if self._is_met(metrics) else disqualify(metrics, self.args)
 
     def _is_met(self, metrics: Mapping[str, float]) -> bool:
         """By the measure of the forget set, where one was evaluated; else by the last step's."""
         value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
         c = settings.signed(self.constraint, value)
         return not math.isnan(value) and bool(settings.is_met(self.constraint, c))
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """As the Trainer; the length of a pair (`group_by_length`) is that of its forget row."""
+        given = self.train_dataset if train_dataset is None else train_dataset
+        outer = self.train_dataset
+        self.train_dataset = given.forget if isinstance(given, PairedDataset) else given
+        try:
+            return super()._get_train_sampler()
+        finally:
+            self.train_dataset = outer
 
     def _set_signature_columns_if_needed(self) -> None:
         """Keep `remove_unused_columns=True` from removing both sides of a pair."""
@@ -164,6 +186,25 @@ def require_pair(owner: object, inputs: Mapping[str, Any]) -> None:
             f"{type(owner).__name__}: a training batch has the entries {sorted(inputs)}; without "
             'a "forget" and a "retain" batch nothing would be forgotten. Did you mean '
             "`train_dataset=PairedDataset(...)` and `data_collator=PairedCollator(tokenizer)`?"
+        )
+
+
+def require_of_a_batch(owner: object, measure: Any) -> None:
+    """Raise for a measure that cannot be called with `(model, batch)`."""
+    if measure is None:
+        return
+    names = [*signature(measure).parameters]
+    try:
+        signature(measure).bind(None, None)
+    except TypeError:
+        fits = False
+    else:
+        fits = names[0] != "logits"
+    if not fits:
+        raise ValueError(
+            f"{type(owner).__name__}: the constraint's measure takes {names} and would be called "
+            "with (model, batch), which fails at the first step. Did you mean a function that "
+            "fills in the rest, or to override `forget_objective`?"
         )
 
 

@@ -1,12 +1,15 @@
 """Forget and retain in one data set: every forget row with a retain row drawn for it."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from torch_alm.language import Row, Tokenizer, collate, pad_id
+from torch_alm.language._encoding import ASKED
 
 Pair = dict[str, Row]
 
@@ -48,8 +51,13 @@ class PairedDataset(Dataset[Pair]):
         """Draw other retain rows from now on, those of this epoch."""
         self.epoch = epoch
 
+    @property
+    def sides(self) -> dict[str, Sequence[Row]]:
+        """All rows of each side, as an evaluation takes them."""
+        return {"forget": self.forget, "retain": self.retain}
+
     def __len__(self) -> int:
-        """How many rows are to be forgotten."""
+        """Number of rows to be forgotten."""
         return len(self.forget)
 
     def __getitem__(self, index: int) -> Pair:
@@ -65,12 +73,16 @@ class PairedCollator:
     """Pads pairs into `{"forget": batch, "retain": batch}`, and single rows into one batch.
 
     Batches are padded on the right: `input_ids`, `attention_mask`, `labels` (-100), each (B, T).
+    Other columns pass: one number per token is padded (with 0), a number is stacked. Rows with
+    `position_ids` may be packed: several sequences in one row, whose positions begin again at 0.
+    Models of transformers find those only without an attention mask and without a cache, so such a
+    batch has no `attention_mask` but `use_cache=False`, and its padding is a sequence of its own.
 
     Args:
         tokenizer: for its pad token, or EOS where it has none.
 
     Raises:
-        ValueError: for a tokenizer without EOS.
+        ValueError: for a tokenizer without EOS; for a column that cannot be stacked, by its name.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -79,6 +91,46 @@ class PairedCollator:
     def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
         """The batch."""
         if "input_ids" in rows[0]:
-            return collate(rows, self.pad_id)
-        sides = ("forget", "retain")
-        return {side: collate([row[side] for row in rows], self.pad_id) for side in sides}
+            return self._batch(rows)
+        return {side: self._batch([row[side] for row in rows]) for side in ("forget", "retain")}
+
+    def _batch(self, rows: Sequence[Any]) -> dict[str, Any]:
+        batch: dict[str, Any] = {**collate(rows, self.pad_id)}
+        for name in {name: None for row in rows for name in row}:
+            if name in ("input_ids", "labels", ASKED):
+                continue
+            batch[name] = stacked(name, rows, batch["input_ids"].shape[1])
+        if "position_ids" in batch:
+            del batch["attention_mask"]
+            batch["use_cache"] = False
+        return batch
+
+
+def stacked(name: str, rows: Sequence[Any], longest: int) -> Tensor:
+    """One column: (B,) of numbers, or (B, T) of numbers per token.
+
+    Raises:
+        ValueError: for anything else, such as a text or a column that some rows lack.
+    """
+    values = [row.get(name) for row in rows]
+    if all(isinstance(value, bool | int | float) for value in values):
+        return torch.tensor(values)
+    lengths = [len(row["input_ids"]) for row in rows]
+    pairs = list(zip(values, lengths, strict=True))
+    if not all(is_per_token(value, length) for value, length in pairs):
+        raise ValueError(
+            f"PairedCollator: the column {name!r} is not one number, nor one per token, in every "
+            "row, so that it has no place in a batch. Did you mean to remove it from the rows?"
+        )
+    after = range if name == "position_ids" else zeros  # a sequence of its own
+    return torch.tensor([[*value, *after(longest - length)] for value, length in pairs])
+
+
+def is_per_token(value: Any, length: int) -> bool:
+    """Whether it is a list of numbers, or a tensor, as long as the row."""
+    return isinstance(value, Sized) and not isinstance(value, str) and len(value) == length
+
+
+def zeros(count: int) -> list[int]:
+    """So many."""
+    return [0] * count

@@ -58,7 +58,8 @@ class SAMTrainer(ObjectiveTrainer):
         share = 1.0 if self._is_normalised(num_items_in_batch) else 1.0 / self._parts
 
         def objective() -> Tensor:
-            given = {"num_items_in_batch": num_items_in_batch}
+            items = num_items_in_batch
+            given = {} if items is None else {"num_items_in_batch": items}  # unknown before 4.46
             return self._within(self.compute_loss, model, dict(inputs), **given)
 
         return self._optimizer.backward(objective, weight=share) * share
@@ -66,5 +67,6 @@ class SAMTrainer(ObjectiveTrainer):
     def _is_normalised(self, num_items_in_batch: Any) -> bool:
         """Whether the loss is divided by the items of all the step's micro-batches already."""
         told = getattr(self, "loss_is_scaled_for_ga", None)  # since transformers 5
-        by_model = self.model_accepts_loss_kwargs and num_items_in_batch is not None
-        return (by_model or self.compute_loss_func is not None) if told is None else told
+        by_model = num_items_in_batch is not None and self.model_accepts_loss_kwargs
+        by_function = getattr(self, "compute_loss_func", None) is not None  # since 4.46
+        return (by_model or by_function) if told is None else told

@@ -9,23 +9,17 @@ from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
 
 
-class _Counting(TrainerCallback):
-    """Counts in a row; the count is kept in `trainer_state.json` and survives a resume."""
-
-    times: int
-
-    def _count(self, state: TrainerState, control: TrainerControl, *, happened: bool) -> None:
-        counts = cast(dict[str, Any], state.stateful_callbacks)
-        name = self._name()
-        counts[name] = counts.get(name, 0) + 1 if happened else 0
-        if counts[name] >= self.times:
-            control.should_training_stop = True
-
-    def _name(self) -> str:
-        return f"torch_alm.{type(self).__name__}"
+def stop_in_a_row(
+    state: TrainerState, control: TrainerControl, name: str, *, times: int, happened: bool
+) -> None:
+    """Count in a row, in `trainer_state.json`, so that the count survives a resume; then stop."""
+    counts = cast(dict[str, Any], state.stateful_callbacks)
+    counts[name] = counts.get(name, 0) + 1 if happened else 0
+    if counts[name] >= times:
+        control.should_training_stop = True
 
 
-class StopOnStatus(_Counting):
+class StopOnStatus(TrainerCallback):
     """Ends the training once a constraint has a status: by default, once it is released.
 
     Released means met, with a multiplier of 0: nothing pushes any more, and a longer run would only
@@ -55,11 +49,12 @@ class StopOnStatus(_Counting):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """After the multiplier's update."""
-        found = self.constraint.metrics()["status"]
-        self._count(state, control, happened=found == self.status)
+        happened = self.constraint.metrics()["status"] == self.status
+        name = "torch_alm.StopOnStatus"
+        stop_in_a_row(state, control, name, times=self.times, happened=happened)
 
 
-class StopOnMetric(_Counting):
+class StopOnMetric(TrainerCallback):
     """Ends the training once a logged number has left its bounds, such as an evaluation's.
 
     Args:
@@ -90,9 +85,6 @@ class StopOnMetric(_Counting):
             )
         self.metric, self.above, self.below, self.times = metric, above, below, times
 
-    def _name(self) -> str:
-        return f"{super()._name()} {self.metric}"
-
     def on_log(
         self,
         args: TrainingArguments,
@@ -107,4 +99,5 @@ class StopOnMetric(_Counting):
             return
         too_large = self.above is not None and found > self.above
         too_small = self.below is not None and found < self.below
-        self._count(state, control, happened=too_large or too_small)
+        name, happened = f"torch_alm.StopOnMetric {self.metric}", too_large or too_small
+        stop_in_a_row(state, control, name, times=self.times, happened=happened)

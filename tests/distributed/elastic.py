@@ -1,0 +1,77 @@
+"""A run under torchrun's agent whose rank 1 dies once, in the middle of a step.
+
+    python -m tests.distributed.elastic FOLDER DIES_AT
+
+The agent starts both ranks again, and they go on from the newest whole checkpoint. Workers are
+forked from a server that has imported torch and does nothing else, which saves them the time.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from tests.distributed import task
+from tests.distributed.test_checkpoint import Saved
+
+
+def newest(folder: Path) -> int:
+    """The step of the newest checkpoint that was written to its end; 0 without one."""
+    whole = (path for path in folder.iterdir() if (path / ".metadata").exists())
+    return max((int(path.name) for path in whole), default=0)
+
+
+def train(folder: str, dies_at: int) -> dict[str, Any]:
+    """What torchrun would start: it knows rank and restarts from its environment alone."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, restarts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    net = task.wrapped("fsdp")
+    optimizer = task.dual(list(net.parameters()))
+    saved, start = Saved(net, optimizer), newest(Path(folder))
+    if start:
+        saved.load(f"{folder}/{start}")
+
+    def dies(loss: torch.Tensor) -> None:
+        loss.backward()
+        steps = optimizer.constraint.metrics()["steps"]
+        if (rank, restarts, steps) == (1, 0, dies_at):
+            os._exit(1)
+
+    optimizer.backward_fn = dies
+    for step in task.steps(net, optimizer, task.rows_of(rank), range(start, task.STEPS)):
+        if (step + 1) % 2 == 0 and step + 1 < task.STEPS:
+            saved.save(f"{folder}/{step + 1}")
+    found = {
+        "theta": [task.whole(p).tolist() for p in net.parameters()],
+        "multiplier": optimizer.constraint.multiplier,
+        "start": start,
+        "restarts": restarts,
+    }
+    dist.destroy_process_group()
+    return found
+
+
+if __name__ == "__main__":
+    # Else both attempts meet in one store, where the second may find an address of the first.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    multiprocessing.set_forkserver_preload(["tests.distributed.test_checkpoint"])
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        run_id="elastic",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=1,
+        monitor_interval=0.1,
+        start_method="forkserver",
+    )
+    answers = elastic_launch(config, train)(sys.argv[1], int(sys.argv[2]))
+    print(json.dumps([answers[rank] for rank in (0, 1)]))

@@ -1,0 +1,288 @@
+"""A Trainer that nobody wrote for us, tuples for batches, with one callback more."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+
+from tests import oracle
+from tests.integrations import by_hand, toy
+from tests.table import assert_same
+from torch_alm import ALMConstraint
+from torch_alm.group import ConstraintGroup
+from torch_alm.integrations.transformers import ConstraintCallback
+
+pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
+
+ALPHA, MU = 2.6, 1.0
+Batch = tuple[Tensor, Tensor]
+
+
+def collate(rows: list[Any]) -> tuple[Batch, Batch]:
+    """Nothing has a name, as in the code of TOFU and what was made of it."""
+    sides = []
+    for side in ("forget", "retain"):
+        found = [
+            [row[side][name] + [fill] * (6 - len(row[side][name])) for row in rows]
+            for name, fill in (("input_ids", toy.PAD), ("labels", -100))
+        ]
+        sides.append(tuple(torch.tensor(each) for each in found))
+    return sides[0], sides[1]
+
+
+class Theirs(Trainer):
+    """Both losses in one `compute_loss`, as published; `constraint` is what a user adds."""
+
+    constraint: ALMConstraint | None = None
+    weigh = False
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, **_: Any
+    ) -> Any:
+        (ids_f, labels_f), (ids_r, labels_r) = inputs
+        outputs = model(ids_f, labels=labels_f)
+        loss = model(ids_r, labels=labels_r).loss
+        if self.constraint is None:
+            loss = loss - outputs.loss
+        elif self.weigh:
+            self.constraint.observe(outputs.loss)
+            loss = loss - self.constraint.preview() * outputs.loss
+        else:
+            loss = loss + self.constraint(outputs.loss)
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(self, model: nn.Module, inputs: Any, *_: Any, **__: Any) -> Any:
+        with torch.no_grad():
+            return self.compute_loss(model, inputs).detach(), None, None
+
+
+def constraint(**settings: Any) -> ALMConstraint:
+    return ALMConstraint(lambda loss: loss, **{"alpha": ALPHA, "mu": MU, **settings})
+
+
+def trainer(folder: Path, controlled: ALMConstraint | None = None, **given: Any) -> Any:
+    callbacks, keeping = given.pop("callbacks", []), Keeping()
+    if controlled is not None:
+        callbacks = [ConstraintCallback(controlled), keeping, *callbacks]
+    given.setdefault("train_dataset", toy.pairs(12))  # whole steps: before 4.46 nobody counts them
+    given["args"] = {"remove_unused_columns": False, **given.get("args", {})}
+    # A Trainer of transformers 5 leaves the share of a micro-batch to whoever writes the loss.
+    made = toy.trainer(
+        toy.recording(Theirs),
+        folder,
+        toy.toy(given.pop("dropout", 0.0)),
+        data_collator=collate,
+        callbacks=callbacks,
+        **given,
+    )
+    made.model_accepts_loss_kwargs = False
+    made.constraint = controlled
+    keeping.trainer = made
+    return made
+
+
+def run(folder: Path, controlled: ALMConstraint, resume: str | None = None, **given: Any) -> Any:
+    made = trainer(folder, controlled, **given)
+    made.train(resume_from_checkpoint=resume)
+    return made
+
+
+def loss_of(model: nn.Module, batch: Batch) -> Tensor:
+    return by_hand.by_token(model, {"input_ids": batch[0], "labels": batch[1]})
+
+
+def by_hand_weights(model: nn.Module, steps: list[Any], rates: list[float], *, weigh: bool) -> Any:
+    """Retain minus lambda+ times forget, by hand; returns lambda+ per step.
+
+    In the loss a micro-batch has the weight of its own value, as a weight that of all so far.
+    """
+    theta, s, multiplier, weights = list(model.parameters()), oracle.AdamW(0.0, 0.0), 0.0, []
+    for step, s.lr in zip(steps, rates, strict=True):
+        seen: list[float] = []
+        parts = []
+        for forget, retain in step:
+            named = [
+                dict(zip(("input_ids", "labels"), one, strict=True)) for one in (forget, retain)
+            ]
+            g_f, value = oracle.gradient(lambda b=named[0]: by_hand.by_token(model, b), theta)
+            g_r, _ = oracle.gradient(lambda b=named[1]: by_hand.by_token(model, b), theta)
+            seen.append(value)
+            weight = max(multiplier + MU * (ALPHA - (mean(seen) if weigh else value)), 0.0)
+            pairs = zip(g_r, g_f, strict=True)
+            parts.append(([x if y is None else x - weight * y for x, y in pairs], 0.0))
+        multiplier = max(multiplier + MU * (ALPHA - mean(seen)), 0.0)
+        s.step(theta, oracle.mean(parts)[0])
+        weights.append(multiplier)
+    return weights
+
+
+@pytest.mark.parametrize("weigh", [False, True], ids=["in the loss", "as a weight"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_loss_of_a_foreign_trainer_is_the_algorithm(
+    parts: int, weigh: bool, tmp_path: Path
+) -> None:
+    args = {"gradient_accumulation_steps": parts, "num_train_epochs": 6}
+    found = trainer(tmp_path, constraint(), args=args)
+    found.weigh = weigh
+    found.train()
+    steps, model = found.steps[:-1], toy.toy()
+    assert len(steps) == found.state.global_step == found.constraint.metrics()["steps"]
+    rates = [0.05 * (1 - step / len(steps)) for step in range(len(steps))]
+    weights = by_hand_weights(model, steps, rates, weigh=weigh)
+    torch.testing.assert_close(toy.values(found.model), toy.values(model), rtol=0, atol=1e-12)
+    lines = [line for line in found.state.log_history if "loss" in line]
+    seen = [line["constraint/weight"] for line in lines]
+    torch.testing.assert_close(seen, weights, rtol=0, atol=1e-12)
+    assert [line["constraint/gate"] for line in lines] == [float(w > 0) for w in weights]
+    assert 0.0 in weights and max(weights) > 0, "the gate must open and close"
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+class Keeping(TrainerCallback):
+    """Keeps the state of the constraint as it is when training begins, and at every save."""
+
+    def __init__(self) -> None:
+        self.trainer: Any = None
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.trainer.started = self.trainer.constraint.state_dict()
+
+    def on_save(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
+        path = Path(args.output_dir) / f"checkpoint-{state.global_step}" / "expected.pt"
+        torch.save(self.trainer.constraint.state_dict(), path)
+
+
+SAVING = {"save_strategy": "steps", "save_steps": 6, "save_total_limit": 9}
+
+
+def vector() -> ALMConstraint:
+    """Its state has tensors, entries that are infinite, and one multiplier that is pushed."""
+    share = torch.tensor([1.0, 0.5, 2.0], dtype=torch.float64)
+    return ALMConstraint(
+        lambda loss: share * loss, alpha=torch.tensor([2.6, 0.1, torch.pi]), mu=0.3
+    )
+
+
+@pytest.mark.parametrize("only_model", [False, True])
+def test_the_state_of_the_constraint_is_in_the_checkpoint_to_the_last_bit(
+    only_model: bool, tmp_path: Path
+) -> None:
+    args = {**SAVING, "save_only_model": only_model}
+    resume = str(tmp_path / "checkpoint-6")
+    through = run(tmp_path, vector(), args=args, dropout=0.3)
+    assert through.state.global_step == 12
+    saved = torch.load(tmp_path / "checkpoint-6" / "expected.pt", weights_only=True)
+    resumed = trainer(tmp_path, vector(), args=args, dropout=0.3)
+    resumed.constraint.observe(torch.full((3,), 9.0))  # before training: no step follows from it
+    resumed.train(resume_from_checkpoint=resume)
+    assert_same(resumed.started, saved)
+    if not only_model:  # with it the Trainer starts its own optimizer anew
+        assert_same(resumed.constraint.state_dict(), through.constraint.state_dict())
+
+
+def test_a_checkpoint_without_the_state_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path, args=SAVING).train()
+    with pytest.raises(ValueError, match=r"^ConstraintCallback: .* no 'torch_alm.constraint', and"):
+        run(tmp_path, constraint(), str(tmp_path / "checkpoint-6"))
+
+
+def test_a_loss_that_never_measures_is_told_at_the_first_step(tmp_path: Path) -> None:
+    made = trainer(tmp_path, callbacks=[ConstraintCallback(constraint())])
+    with pytest.raises(RuntimeError, match="found no measurement since the last step"):
+        made.train()
+
+
+def test_the_training_ends_once_released_for_so_many_steps(tmp_path: Path) -> None:
+    args = {"num_train_epochs": 7}
+    lines = run(tmp_path, constraint(), args=args).state.log_history
+    free = [line["constraint/weight"] == 0 for line in lines if "loss" in line]
+    first = next(i for i in range(len(free)) if all(free[i : i + 3]))
+    made = trainer(tmp_path, args=args)
+    made.constraint = constraint()
+    made.add_callback(ConstraintCallback(made.constraint, stop_after=3))
+    made.train()
+    assert made.state.global_step == first + 3 < len(free)
+
+
+def test_an_evaluation_leaves_no_measurement_to_the_next_step(tmp_path: Path) -> None:
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1}
+    plain = run(tmp_path, constraint())
+    other = run(tmp_path, constraint(), args=evaluated, eval_dataset=toy.pairs(7))
+    assert sum("eval_loss" in line for line in other.state.log_history) == 12
+    found, expected = toy.values(other.model), toy.values(plain.model)
+    assert all(torch.equal(found[name], p) for name, p in expected.items())
+    assert_same(other.constraint.state_dict(), plain.constraint.state_dict())
+
+
+@pytest.mark.parametrize("greater", [False, True])
+def test_only_a_step_that_met_the_constraint_is_the_best(greater: bool, tmp_path: Path) -> None:
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss"}
+    args = {**best, "greater_is_better": greater, "eval_strategy": "steps", "eval_steps": 1}
+    args |= {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 3}
+    given = {"eval_dataset": toy.pairs(7)}
+    early = {"sense": "<=", "alpha": 2.57, "mu": 0.0}  # the last step is not
+    made = run(tmp_path, constraint(**({} if greater else early)), args=args, **given)
+    lines = made.state.log_history
+    met = [line["constraint/violation"] <= 0 for line in lines if "constraint/violation" in line]
+    sign = -1 if greater else 1
+    losses = [sign * line["eval_loss"] for line in lines if "eval_loss" in line]
+    assert len(met) == len(losses) and {*met} == {True, False}
+    loss, step = min((loss, i) for i, loss in enumerate(losses, 1) if met[i - 1])
+    assert loss > min(losses), "a step that does not meet it has the best loss"
+    assert made.state.best_model_checkpoint == str(tmp_path / f"checkpoint-{step}")
+    assert made.evaluate()["eval_loss"] == pytest.approx(sign * loss, abs=0.5), "as it is"
+
+
+def test_nothing_is_the_best_if_no_step_met_the_constraint(tmp_path: Path) -> None:
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "max_steps": 2}
+    args = {**best, "eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps"}
+    made = trainer(
+        tmp_path, constraint(alpha=99.0), args={**args, "save_steps": 1}, eval_dataset=toy.pairs(7)
+    )
+    with pytest.warns(UserWarning, match="ConstraintCallback: no evaluation met the constraint"):
+        made.train()
+    assert made.state.best_model_checkpoint is None
+
+
+def test_a_step_that_a_scaler_skips_is_none_of_the_constraint(tmp_path: Path) -> None:
+    skipping = AcceleratedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]))
+    state, control = TrainerState(), TrainerControl()
+    controlled = constraint()
+    callback, args = ConstraintCallback(controlled), toy.arguments(tmp_path)
+    for skipping._is_overflow, value in ((True, 9.0), (False, 1.0)):
+        controlled.observe(value)
+        callback.on_optimizer_step(args, state, control, optimizer=skipping)
+    assert controlled.metrics()["steps"] == 1
+    assert controlled.multiplier == pytest.approx(MU * (ALPHA - 1.0))
+
+
+def test_two_constraints_and_a_group_have_entries_of_their_own(tmp_path: Path) -> None:
+    low, high = constraint(alpha=1.0), constraint(alpha=9.0)
+    group = ConstraintGroup({"low": low, "high": high})
+    other = constraint(alpha=5.0)
+
+    class Both(Theirs):
+        def compute_loss(self, model: nn.Module, inputs: Any, *_: Any, **__: Any) -> Any:
+            loss = model(inputs[0][0], labels=inputs[0][1]).loss
+            return loss + group(loss) + other(loss)
+
+    args = {"max_steps": 2, "remove_unused_columns": False}
+    made = toy.trainer(Both, tmp_path, data_collator=collate, args=args)
+    for each, name in ((group, "both"), (other, "other")):
+        ConstraintCallback(each, name=name).add_to(made)
+    logs = toy.Logs()
+    made.callback_handler.callbacks.insert(2, logs)  # where TensorBoard would be
+    made.train()
+    line = logs.seen[0]
+    assert line["both/low/gate"] == 0.0 and line["both/high/gate"] == line["other/gate"] == 1.0
+    first = line["both/high/value"]
+    assert line["both/high/weight"] == pytest.approx(MU * (9.0 - first))
+    assert line["other/multiplier"] == pytest.approx(MU * (5.0 - first))
+    assert {"torch_alm.both", "torch_alm.other"} <= made.state.stateful_callbacks.keys()

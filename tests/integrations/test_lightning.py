@@ -1,0 +1,161 @@
+"""Lightning's own loop, manual and automatic, against Algorithm 1 by hand."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests import oracle
+from tests.table import assert_same
+from torch_alm import SAM, ALMConstraint, ReverseSAM
+
+lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")
+ours = pytest.importorskip("torch_alm.integrations.lightning")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),  # of Lightning: workers, loggers, devices
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+ALPHA, MU, RHO, LR, ROWS = 1.5, 1.0, 0.05, 0.05, 12
+
+
+def rows() -> TensorDataset:
+    generator = torch.Generator().manual_seed(1)
+    columns = (torch.randn(ROWS, 4, dtype=torch.float64, generator=generator) for _ in "fr")
+    return TensorDataset(*columns)
+
+
+def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+    return (model(x) - x.sum(1, keepdim=True)).square().mean()
+
+
+class Module(lightning.LightningModule):
+    """Manual with two sides, or automatic with the constraint in the loss."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.0), nn.Linear(5, 1)).double()
+        self.kind = kind
+        self.automatic_optimization = kind == "loss"
+        self.constraint = ALMConstraint(loss_of, alpha=ALPHA, mu=MU)
+        self.weights: list[Any] = []
+
+    def configure_optimizers(self) -> Any:
+        sides = [AdamW(self.parameters(), lr=LR, weight_decay=0.0) for _ in "rf"]
+        if self.kind == "saul":
+            given = SAM(sides[0], RHO), ReverseSAM(sides[1], RHO), self.constraint
+            return ours.ManualDualOptimizer(*given)
+        return ours.ManualSAM(sides[0], RHO) if self.kind == "sam" else sides[0]
+
+    def on_fit_start(self) -> None:
+        if self.kind != "loss":
+            self.optimizers().optimizer.backward_fn = self.manual_backward
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        forget, retain = batch
+        if self.kind == "loss":
+            return loss_of(self.net, retain) + self.constraint(self.net, forget)
+        optimizer = self.optimizers()
+        if self.kind == "saul":
+            optimizer.optimizer.backward(
+                retain=lambda: loss_of(self.net, retain), forget=lambda: loss_of(self.net, forget)
+            )
+        else:
+            optimizer.optimizer.backward(lambda: loss_of(self.net, retain))
+        optimizer.step()
+        optimizer.zero_grad()
+        self.weights.append(self.constraint.weight)
+        return None
+
+    def validation_step(self, batch: Any, _: int) -> None:
+        if self.kind == "loss":  # what the callback has to forget
+            self.constraint(self.net, 3 * batch[0])
+
+
+def fit(kind: str, folder: Path, epochs: int = 3, **given: Any) -> tuple[Any, Any]:
+    module, path = Module(kind), given.pop("ckpt_path", None)
+    callbacks = [ours.ConstraintCallback(module.constraint)] if kind == "loss" else []
+    saving = lightning.callbacks.ModelCheckpoint(folder, save_top_k=-1, filename="{epoch}")
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
+    trainer = lightning.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        devices=1,
+        callbacks=[*callbacks, saving],
+        **quiet,
+        **given,
+    )
+    batches = DataLoader(rows(), batch_size=3)
+    trainer.fit(module, batches, DataLoader(rows(), batch_size=6), ckpt_path=path)
+    return module, trainer
+
+
+def by_hand(kind: str, parts: int = 1) -> tuple[list[Tensor], list[float]]:
+    net = Module(kind).net
+    theta = list(net.parameters())
+    s_r, s_f, multiplier, weights = oracle.AdamW(LR), oracle.AdamW(LR), 0.0, []
+    batches = [b for _ in range(3) for b in DataLoader(rows(), batch_size=3)]
+    for step in zip(*[iter(batches)] * parts, strict=True):
+        g_r, values = [], []
+        for forget, retain in step:
+            f, r = (lambda x=x: loss_of(net, x) for x in (forget, retain))
+            if kind == "loss":
+                (g, _), (g_f, value) = oracle.gradient(r, theta), oracle.gradient(f, theta)
+                weight = max(multiplier + MU * (ALPHA - value), 0.0)
+                g_r.append(([a - weight * b for a, b in zip(g, g_f, strict=True)], 0.0))
+                values.append(value)
+                continue
+            g_r.append(oracle.grad_sam(r, theta, RHO, +1.0))
+            if kind == "saul":
+                g_f, value = oracle.grad_sam(f, theta, RHO, -1.0)
+                values.append(value)
+        if values:
+            multiplier = max(multiplier + MU * (ALPHA - sum(values) / len(values)), 0.0)
+            weights.append(multiplier)
+        if kind == "saul" and multiplier > 0:
+            s_f.step(theta, [-multiplier * g for g in g_f])
+        s_r.step(theta, oracle.mean(g_r)[0])
+    return theta, weights
+
+
+@pytest.mark.parametrize("kind", ["saul", "sam", "loss"])
+def test_the_loop_is_the_algorithm_and_its_steps_count(kind: str, tmp_path: Path) -> None:
+    module, trainer = fit(kind, tmp_path)
+    theta, weights = by_hand(kind)
+    assert trainer.global_step == 3 * ROWS // 3
+    for found, expected in zip(module.net.parameters(), theta, strict=True):
+        torch.testing.assert_close(found.detach(), expected.detach(), rtol=0, atol=1e-12)
+    if kind == "saul":
+        torch.testing.assert_close(module.weights, weights, rtol=0, atol=1e-12)
+        assert 0.0 in weights and max(weights) > 0, "the gate must open and close"
+    if kind == "loss":
+        assert module.constraint.metrics()["steps"] == trainer.global_step
+        assert module.constraint.multiplier == pytest.approx(weights[-1], abs=1e-12)
+        assert trainer.callback_metrics["constraint/multiplier"] == pytest.approx(weights[-1])
+
+
+def test_accumulated_batches_are_one_step_of_the_constraint(tmp_path: Path) -> None:
+    """A validation in the middle of a step leaves its micro-batches alone."""
+    given = {"accumulate_grad_batches": 2, "val_check_interval": 1}
+    module, trainer = fit("loss", tmp_path, **given)
+    theta, weights = by_hand("loss", parts=2)
+    assert module.constraint.metrics()["steps"] == trainer.global_step == len(weights) == 6
+    assert module.constraint.multiplier == pytest.approx(weights[-1], abs=1e-12)
+    for found, expected in zip(module.net.parameters(), theta, strict=True):
+        torch.testing.assert_close(found.detach(), expected.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["saul", "sam", "loss"])
+def test_a_resumed_run_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
+    through, _ = fit(kind, tmp_path)
+    resumed, trainer = fit(kind, tmp_path, ckpt_path=str(tmp_path / "epoch=1.ckpt"))
+    assert trainer.global_step == 3 * ROWS // 3
+    found, expected = resumed.net.state_dict(), through.net.state_dict()
+    assert all(torch.equal(found[name], p) for name, p in expected.items())
+    assert_same(resumed.constraint.state_dict(), through.constraint.state_dict())

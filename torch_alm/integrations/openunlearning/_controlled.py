@@ -1,0 +1,70 @@
+"""OpenUnlearning's own trainers, as they are, with a constraint."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Trainer
+
+from torch_alm.integrations.openunlearning._trainers import from_settings, named
+from torch_alm.integrations.transformers import ConstraintCallback
+
+
+def controlled(kind: type[Trainer]) -> type[Trainer]:
+    """A trainer of OpenUnlearning, under its own name, that takes a `constraint`."""
+    return type(kind.__name__, (Controlled, kind), {})
+
+
+class Controlled(Trainer):
+    """One of OpenUnlearning's own: with a constraint, lambda+ is the weight of its forget loss.
+
+    Its loss is `gamma` times a forget loss plus `alpha` times a retain loss. Each micro-batch the
+    measure of the forget batch is observed, without a gradient, and `gamma` is the weight that all
+    of this step so far give. Without a constraint it is the trainer behind it, which then also runs
+    with a transformers newer than OpenUnlearning's own.
+
+    Cost: one forward pass more.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        constraint: Mapping[str, Any] | None = None,
+        tokenizer: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs, **named(tokenizer))
+        self.tokenizer = tokenizer  # as in `FromConfig`
+        self.model_accepts_loss_kwargs = False  # each loss is the mean of its micro-batch,
+        self.loss_is_scaled_for_ga = False  # which transformers 5 has to be told as well
+        self.constraint = None
+        if constraint is not None:
+            require_weight(self)
+            self.constraint = from_settings(type(self).__name__, constraint)
+            ConstraintCallback(self.constraint).add_to(self)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Theirs, with the weight of the moment."""
+        if self.constraint is not None and self.constraint.measure is not None and model.training:
+            with torch.no_grad():
+                self.constraint.observe(self.constraint.measure(model, inputs["forget"]))
+            self.gamma = self.constraint.preview()
+            if "preferences" in vars(self):  # PDU looks at a copy
+                vars(self)["preferences"][0] = self.gamma
+        return super().compute_loss(model, inputs, return_outputs)
+
+
+def require_weight(trainer: Trainer) -> None:
+    """Raise for a method without a weight to act through."""
+    if "gamma" not in vars(trainer):
+        raise ValueError(
+            f"{type(trainer).__name__}: its loss has no weight `gamma` for the forget side, so a "
+            "constraint could not act. Did you mean trainer=ALM, or GradDiff?"
+        )

@@ -1,0 +1,30 @@
+"""The best checkpoint is one that meets the constraint."""
+
+import math
+from collections.abc import Mapping
+
+from transformers import TrainerState, TrainingArguments
+
+NONE_MET = (
+    "no evaluation met the constraint, so there is no best checkpoint, and the model has the "
+    "weights of the last step. Is alpha out of reach, or the run too short?"
+)
+
+
+def disqualify(metrics: Mapping[str, float], args: TrainingArguments) -> dict[str, float]:
+    """These metrics with the one that chooses the best checkpoint infinitely bad."""
+    name = args.metric_for_best_model
+    if name is None:
+        return dict(metrics)
+    name = name if name.startswith("eval_") else f"eval_{name}"
+    worst = -math.inf if args.greater_is_better else math.inf
+    return {**metrics, **({name: worst} if name in metrics else {})}
+
+
+def forget_disqualified(state: TrainerState) -> None:
+    """Unmake a best checkpoint whose metric is infinitely bad.
+
+    Before 4.47 the Trainer takes the first evaluation for the best, whatever it comes to.
+    """
+    if state.best_metric is not None and math.isinf(state.best_metric):
+        state.best_metric = state.best_model_checkpoint = None

@@ -1,0 +1,203 @@
+"""ConstraintCallback: a constraint in the loss of any Trainer, without a class of its own."""
+
+import warnings
+from typing import Any
+
+import torch
+from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportMissingTypeStubs]
+from torch import Tensor
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from torch_alm.constraint import ALMConstraint
+from torch_alm.group import ConstraintGroup
+from torch_alm.integrations.transformers._best import NONE_MET, disqualify, forget_disqualified
+from torch_alm.integrations.transformers._stop import stop_in_a_row
+
+LOGGED = ("value", "violation", "multiplier", "weight")
+MET = ("released", "satisfied")
+
+
+class LoggingCallback(TrainerCallback):
+    """Adds what a constraint does to the logs of a training loss."""
+
+    def __init__(
+        self, constraint: ALMConstraint | ConstraintGroup, name: str = "constraint"
+    ) -> None:
+        self.constraint, self.name = constraint, name
+
+    def add_to(self, trainer: Trainer) -> None:
+        """Make it the first of a Trainer's callbacks: the others then see what it logs."""
+        trainer.callback_handler.callbacks.insert(0, self)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """Numbers for TensorBoard and the like, and for `trainer_state.json`."""
+        if logs is None or "loss" not in logs:
+            return
+        added: dict[str, float] = {}
+        for key, value in self.constraint.metrics().items():  # in a group, "member/value"
+            before, last = key[: key.rfind("/") + 1], key.rpartition("/")[2]
+            if last in LOGGED:
+                added[f"{self.name}/{key}"] = value
+            if last == "weight":
+                added[f"{self.name}/{before}gate"] = float(value != 0)
+        logs.update(added)
+        state.log_history[-1].update(added)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """See `forget_disqualified`."""
+        forget_disqualified(state)
+
+
+class SteppingCallback(LoggingCallback):
+    """Steps a constraint with the optimizer, and keeps its state in `trainer_state.json`."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        """Restore what a resumed run had; by then the Trainer has read its state."""
+        self.constraint.discard()
+        saved = state.stateful_callbacks.get(self._key)  # type: ignore[union-attr]
+        if saved is not None:
+            self.constraint.load_state_dict(from_json(saved))
+        elif state.global_step:
+            raise ValueError(
+                f"{type(self).__name__}: the state of this checkpoint has no {self._key!r}, and "
+                "the multiplier would start again. Was it saved by another trainer, or without "
+                "this callback?"
+            )
+
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        optimizer: Any = None,
+        **_: Any,
+    ) -> None:
+        """Update the multiplier, before the schedule, logs, stops and checkpoints of this step."""
+        if isinstance(optimizer, AcceleratedOptimizer) and optimizer.step_was_skipped:
+            self.constraint.discard()
+        else:
+            self.constraint.step()
+        # Now rather than on saving: other callbacks may ask for a checkpoint at any time.
+        state.stateful_callbacks[self._key] = to_json(  # type: ignore[index]
+            self.constraint.state_dict()
+        )
+
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        """Forget what an evaluation has measured: no step of the optimizer follows from it."""
+        self.constraint.discard()
+
+    @property
+    def _key(self) -> str:
+        return f"torch_alm.{self.name}"
+
+
+class ConstraintCallback(SteppingCallback):
+    """A constraint that acts in somebody else's `compute_loss`, for any Trainer of transformers.
+
+    The loss calls it, `loss + constraint(model, batch)`, or observes and scales with its weight,
+    `constraint.observe(value); weight = constraint.preview()`. The rest is here: one update of the
+    multiplier per optimizer step, from all its micro-batches and ranks, none for a step that a
+    GradScaler skips; logs as in `ALMTrainer`; the state saved and restored with the Trainer's own,
+    in `trainer_state.json` (also with `save_only_model=True`); what an evaluation measures is
+    forgotten.
+
+    Where a best checkpoint is asked for (`metric_for_best_model`), only steps that met the
+    constraint may have it: the metric of any other evaluation is handed on as infinitely bad.
+
+    A loss that counts all micro-batches itself (one that divides by `num_items_in_batch`) is not
+    divided by their number, nor is a penalty in it: divide that by
+    `args.gradient_accumulation_steps`.
+
+    Args:
+        constraint: the one that the loss calls.
+        name: of the entries in logs and state; every constraint of a Trainer needs its own.
+        stop_after: end the training once it is released for so many steps in a row; 0 never does.
+
+    Raises:
+        ValueError: in `train`, for a checkpoint without its state.
+        RuntimeError: in `train`, if a step measured nothing.
+
+    Example:
+        >>> from torch_alm import ALMConstraint
+        >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1)
+        >>> callback = ConstraintCallback(constraint, stop_after=5)  # Trainer(callbacks=[callback])
+
+    The Trainer reports to TensorBoard and the like before it calls the callbacks it was given; to
+    have the constraint's entries there as well, hand it over by `callback.add_to(trainer)`.
+    """
+
+    def __init__(
+        self,
+        constraint: ALMConstraint | ConstraintGroup,
+        *,
+        name: str = "constraint",
+        stop_after: int = 0,
+    ) -> None:
+        super().__init__(constraint, name)
+        self.stop_after = stop_after
+        self._is_training = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, *rest: Any, **kwargs: Any
+    ) -> None:
+        """See `SteppingCallback`."""
+        self._is_training = True
+        super().on_train_begin(args, state, *rest, **kwargs)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Stop, if that was asked for."""
+        if self.stop_after:
+            released = self.constraint.metrics()["status"] == "released"
+            name = f"{self._key} released"
+            stop_in_a_row(state, control, name, times=self.stop_after, happened=released)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **_: Any,
+    ) -> None:
+        """Keep a step that did not meet the constraint from becoming the best."""
+        if metrics and self._is_training and self.constraint.metrics()["status"] not in MET:
+            metrics.update(disqualify(metrics, args))
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        """Warn if no checkpoint met the constraint and the best was wanted."""
+        self._is_training = False
+        if args.load_best_model_at_end and state.best_model_checkpoint is None:
+            warnings.warn(f"{type(self).__name__}: {NONE_MET}", stacklevel=2)
+
+
+def to_json(state: Any) -> Any:
+    """A state of plain containers in what JSON has; a tensor with its type."""
+    if isinstance(state, Tensor):
+        return {"tensor": state.tolist(), "dtype": str(state.dtype).removeprefix("torch.")}
+    if isinstance(state, dict):
+        return {key: to_json(value) for key, value in state.items()}
+    return [to_json(value) for value in state] if isinstance(state, list | tuple) else state
+
+
+def from_json(state: Any) -> Any:
+    """The state that `to_json` was given."""
+    if isinstance(state, list):
+        return [from_json(value) for value in state]
+    if not isinstance(state, dict):
+        return state
+    if state.keys() == {"tensor", "dtype"}:
+        return torch.tensor(state["tensor"], dtype=getattr(torch, state["dtype"]))
+    return {key: from_json(value) for key, value in state.items()}
