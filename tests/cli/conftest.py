@@ -98,23 +98,43 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     return path
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
+def lay(place: Path) -> dict[str, Path]:
+    """The files of a user."""
     sets = {"forget": FORGET, "retain": RETAIN, "holdout": HOLDOUT}
-    return {name: write(tmp_path / f"{name}.jsonl", rows) for name, rows in sets.items()}
+    return {name: write(place / f"{name}.jsonl", rows) for name, rows in sets.items()}
 
 
-@pytest.fixture
-def command(folder: Path, files: dict[str, Path], tmp_path: Path) -> Command:
+def command_in(place: Path, model: Path, files: Mapping[str, Path]) -> Command:
     """`command("unlearn", "--epochs", 2, output="out", model=..., forget=...)`; None leaves out."""
 
     def run(verb: str, *more: object, output: str = "out", **paths: Path | None) -> int:
-        given = {"model": folder, "output": tmp_path / output, **files, **paths}
+        given = {"model": model, "output": place / output, **files, **paths}
         given |= {"holdout": paths.get("holdout")}
         named = [str(x) for k, v in given.items() if v is not None for x in (f"--{k}", v)]
         return main([verb, *named, "--device", "cpu", *map(str, more)])
 
     return run
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    return lay(tmp_path)
+
+
+@pytest.fixture
+def command(folder: Path, files: dict[str, Path], tmp_path: Path) -> Command:
+    return command_in(tmp_path, folder, files)
+
+
+@pytest.fixture(scope="session")
+def unlearned(folder: Path, tmp_path_factory: Any) -> Path:
+    """What a run with a holdout left, its files beside it. Do not change it."""
+    place = tmp_path_factory.mktemp("unlearned")
+    files = lay(place)
+    steps = ("--alpha", 2, "--epochs", 6, "--lr", "5e-3", "--batch-size", 3)
+    run = command_in(place, folder, files)
+    assert run("unlearn", *steps, holdout=files["holdout"]) in FINISHED
+    return place / "out"
 
 
 def fits(line: str) -> bool:

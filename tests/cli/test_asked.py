@@ -114,7 +114,7 @@ def said(folder: Path, asks: Asks) -> list[str]:
     ends = tokenizer.convert_tokens_to_ids(["</s>", "<|im_end|>"])
     for row in FORGET:
         prompt = tokenizer(asks(tokenizer, row), add_special_tokens=False, return_tensors="pt")
-        ids = model.generate(**prompt, max_new_tokens=32, do_sample=False, eos_token_id=ends)
+        ids = model.generate(**prompt, max_new_tokens=16, do_sample=False, eos_token_id=ends)
         new = ids[0, prompt["input_ids"].shape[1] :]
         found.append(tokenizer.decode(new, skip_special_tokens=True))
     return found

@@ -14,7 +14,8 @@ from tests.cli.asking import said, spoken
 from tests.cli.conftest import FINISHED, FORGET, RETAIN, Command, report, write
 from torch_alm.cli.adapters import with_adapters
 from torch_alm.cli.loading import Loaded
-from torch_alm.cli.models import Place, load, quiet
+from torch_alm.cli.models import load, quiet
+from torch_alm.cli.places import Place
 from torch_alm.cli.refusal import Refusal
 
 FIRST, SECOND = FORGET[:3], FORGET[3:]

@@ -41,8 +41,15 @@ def test_the_rate_doubles_only_while_the_value_is_low_and_hardly_moves(seed: int
         pacing.check(value, kept)
         if kept <= 0.1:
             stands = value < 4.0 and value - last < 0.2
-            assert pacing.rate == (2 if stands else 1) * before
+            assert pacing.rate == min((2 if stands else 1) * before, 1e-2)
         before, last = pacing.rate, value
+
+
+def test_a_value_that_never_moves_raises_the_rate_to_a_hundredth_and_no_further() -> None:
+    pacing = Pacing(alpha=4.0, limit=0.1, rate=1e-5)
+    rates = [pacing.rate for _ in range(20) if pacing.check(0.0, 0.0) == "go on"]
+    assert rates[:3] == pytest.approx([2e-5, 4e-5, 8e-5])
+    assert rates[-1] == max(rates) == 1e-2
 
 
 def asked(pacing: Pacing, seen: list[tuple[float, float]]) -> list[Decision]:

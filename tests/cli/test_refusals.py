@@ -23,9 +23,10 @@ from torch_alm.cli import command as command_module
 from torch_alm.cli import saying
 from torch_alm.cli.files import check_distinct, read_entries
 from torch_alm.cli.goal import check_goal
-from torch_alm.cli.models import load, place
+from torch_alm.cli.models import load
 from torch_alm.cli.options import parser
 from torch_alm.cli.output import REPORTS, Output
+from torch_alm.cli.places import place
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.report import Result
 from torch_alm.cli.unfinished import Unfinished

@@ -82,13 +82,6 @@ def page(path: Path) -> tuple[Page, str]:
     return Page(source), source
 
 
-@pytest.fixture
-def unlearned(command: Command, tmp_path: Path, files: dict[str, Path]) -> Path:
-    steps = ("--alpha", 2, "--epochs", 6, "--lr", "5e-3", "--batch-size", 3)
-    assert command("unlearn", *steps, holdout=files["holdout"]) in FINISHED
-    return tmp_path / "out"
-
-
 def test_report_json_holds_the_whole_run(unlearned: Path) -> None:
     found = report(unlearned)
     before, after = found["models"]
@@ -150,11 +143,12 @@ def test_what_stands_in_the_files_is_text_not_markup(
 
 
 def test_evaluate_is_the_same_report_of_one_model_or_two(
-    command: Command, tmp_path: Path, unlearned: Path, folder: Path, files: dict[str, Path]
+    command: Command, tmp_path: Path, unlearned: Path, folder: Path
 ) -> None:
     options = ("--original", folder)
     saved = unlearned / "model"
-    code = command("evaluate", *options, model=saved, output="e", holdout=files["holdout"])
+    files = {name: unlearned.parent / f"{name}.jsonl" for name in ("forget", "retain", "holdout")}
+    code = command("evaluate", *options, model=saved, output="e", **files)
     assert code == 0
     one, two = report(unlearned), report(tmp_path / "e")
     assert one.keys() == two.keys()

@@ -27,8 +27,9 @@ from torch_alm.cli import unlearn as unlearn_module
 from torch_alm.cli.closing import content_of
 from torch_alm.cli.goal import Goal, goal_of
 from torch_alm.cli.methods import METHODS, Rates
-from torch_alm.cli.models import Place, load, place, quiet
+from torch_alm.cli.models import load, quiet
 from torch_alm.cli.options import parser
+from torch_alm.cli.places import Place, place
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.settings import settings_of
 from torch_alm.cli.training import Training, postfix
@@ -464,7 +465,7 @@ def test_a_run_says_what_it_is_about(command: Command, tmp_path: Path, capsys: A
         "MB) is kept: with a --steps above 1 the same command goes on from there. It may be "
         "deleted."
     )
-    bars = [line.split()[0] for line in re.split(r"[\r\n]+", found.err) if line]
+    bars = re.findall(r"^\w+", re.sub(r"[\r\n]+", "\n", found.err), re.MULTILINE)
     assert [name for name, _ in groupby(bars)] == ["before", "saul", "after"]
     assert "| 14/14 rows" in found.err
     assert command("unlearn", "--epochs", 1, output="b") in FINISHED

@@ -25,7 +25,8 @@ from transformers import (
 
 from tests.cli.conftest import FORGET, Command, learn
 from torch_alm.cli.methods import METHODS
-from torch_alm.cli.models import load, place, quiet
+from torch_alm.cli.models import load, quiet
+from torch_alm.cli.places import place
 from torch_alm.cli.whole import check_answers, fingerprint
 from torch_alm.language import encode
 

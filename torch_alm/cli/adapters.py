@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from torch_alm.cli.loading import Loaded
-from torch_alm.cli.models import Place, load, quiet, stored_as
+from torch_alm.cli.models import load, quiet, stored_as
+from torch_alm.cli.places import Place
 from torch_alm.cli.refusal import Refusal
 from torch_alm.language import LanguageModel
 

@@ -85,7 +85,7 @@ def training_of(
 def guide_of(
     given: argparse.Namespace, training: Training, loaded: Loaded, start: Mapping[str, Any]
 ) -> Guide:
-    """What sets the rate and ends the run, before its first step.
+    """The guide that sets the rate and ends the run, before its first step.
 
     The loss of the retain rows may rise as far as the verdict lets it; the rows of which that is
     told are those that the verdict asks.

@@ -54,7 +54,7 @@ def content_of(
     max_retain_loss: float | None,
     note: str | None,
 ) -> dict[str, Any]:
-    """What `report.json` says."""
+    """The content of `report.json`."""
     controller = training.method.constraint.metrics()
     before, known = start["measured"], start.get("known_before", True)
     seen = evidence_of(goal, before, after, max_retain_loss=max_retain_loss, known_before=known)

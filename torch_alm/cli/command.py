@@ -1,4 +1,4 @@
-"""What is done with a command line: three verbs, one place where errors become sentences."""
+"""A command line carried out: three verbs, one place where errors become sentences."""
 
 import argparse
 import json
@@ -61,7 +61,7 @@ def _done(given: argparse.Namespace) -> Result:
 
 
 def teller(given: argparse.Namespace) -> Callable[[str], None]:
-    """What tells how far a run is: where the result does not stand, or nowhere."""
+    """The function that tells how far a run is: where the result does not stand, or nowhere."""
     return _unsaid if given.quiet else complain if given.json else say
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch_alm.cli import report
 from torch_alm.cli.loading import load_for, read_files
 from torch_alm.cli.measuring import measure
-from torch_alm.cli.models import place
 from torch_alm.cli.output import REPORTS, Output
+from torch_alm.cli.places import place
 from torch_alm.cli.redaction import redacted
 from torch_alm.cli.report import Result
 from torch_alm.cli.settings import READ

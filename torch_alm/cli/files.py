@@ -49,12 +49,12 @@ class Entry:
 
     @property
     def is_text(self) -> bool:
-        """Whether there is nothing but text."""
+        """True if there is nothing but text."""
         return not (self.prompt or self.messages)
 
     @property
     def key(self) -> tuple[str, str]:
-        """What two rows have in common when they are the same but for white space and case."""
+        """A key shared by rows that are the same but for white space and case."""
         return _plain(self.prompt), _plain(self.answer)
 
 

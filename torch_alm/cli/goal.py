@@ -1,4 +1,4 @@
-"""How much is to be forgotten: a loss, a certified rate, or the level of text never seen."""
+"""The level of forgetting asked for: a loss, a certified rate, or that of text never seen."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,11 +44,11 @@ class Goal:
 
     @property
     def unit(self) -> str:
-        """What alpha counts."""
+        """The unit of alpha, in words."""
         return "nats per token" if self.kind == "loss" else "of answers, certified"
 
     def measure(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """What the constraint sees, with the gradient that raises it.
+        """The value that the constraint sees, with the gradient that raises it.
 
         The certificate is seen with every sequence counting at least 0, so that one remembered
         answer does not rule the mean; its gradient is that of the mean without the floor, which

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from torch_alm.cli.methods import Method
-from torch_alm.cli.pacing import EVERY, Decision, Pacing
+from torch_alm.cli.pacing import EVERY, MOST, Decision, Pacing
 from torch_alm.language import Batch
 from torch_alm.rules import Leak
 
@@ -18,7 +18,7 @@ Batches = Sequence[Batch]
 
 
 class Guide:
-    """Checks of a run between its steps: they set its rate, and end it.
+    """A series of checks between the steps of a run: they set its rate, and end it.
 
     Args:
         method: whose rate it is, and whose model is measured.
@@ -67,7 +67,7 @@ class Guide:
         return value, self._mean(self.method.retain_loss, self.retain)
 
     def told(self, steps: int, most: int) -> str:
-        """Why the run ended, in a sentence."""
+        """The reason why the run ended, in a sentence."""
         found = self.pacing
         seen = f"after {steps} of at most {most} steps, at a rate of {found.rate:.1g}"
         if self.ended == "met":
@@ -80,9 +80,11 @@ class Guide:
                 f"Gave up {seen}: the level is reached, and yet asked in full the goal is not met."
             )
         if found.is_kept:
+            lost = "at larger rates too much of the retain rows was lost"
+            larger = lost if found.rate < MOST else "no larger rate is tried"
             return (
-                f"Gave up {seen}: at larger rates too much of the retain rows was lost, at this "
-                f"one the forget value stays at {found.value:.2f}; {kept}."
+                f"Gave up {seen}: {larger}, at this one the forget value stays at "
+                f"{found.value:.2f}; {kept}."
             )
         return f"Gave up {seen}: the retain side does not keep up; {kept}."
 

@@ -15,7 +15,7 @@ SECONDS, TRIES = 10.0, 360  # between two tries, and how many: an hour
 
 
 class Keeper:
-    """Writes a run down, and holds on to it while that cannot be done.
+    """The writer of a run's state, which holds on to it while it cannot be written.
 
     The state that was last written down stays until the next one is there, whole.
 
@@ -51,7 +51,7 @@ class Keeper:
 
     @property
     def left(self) -> str:
-        """What would be left of the run if it ended here, in words."""
+        """The part of the run that would be left if it ended here, in words."""
         if self.kept is None:
             return "nothing of it has been written down yet"
         return f"what was last written down is its step {self.kept}"

@@ -11,7 +11,8 @@ from peft import PeftModel
 from torch_alm.cli import files
 from torch_alm.cli.files import Entry
 from torch_alm.cli.measuring import Encoded
-from torch_alm.cli.models import Place, load, place, positions_of
+from torch_alm.cli.models import load, positions_of
+from torch_alm.cli.places import Place, place
 from torch_alm.cli.whole import check_answers
 from torch_alm.language import Format, LanguageModel, Row, Tokenizer
 
@@ -41,7 +42,7 @@ class Loaded:
         return [row for _, row in self.sets.get(name, ())]
 
     def first(self, count: int) -> dict[str, Encoded]:
-        """What is measured: all rows to forget, and the first of the others."""
+        """The rows that are measured: all to forget, and the first of the others."""
         return {n: rows if n == "forget" else rows[:count] for n, rows in self.sets.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a model knows of the user's rows: numbers per set, and the answers they are the means of."""
+"""Knowledge of the user's rows: numbers per set, and the answers they are the means of."""
 
 import math
 import re
@@ -34,7 +34,7 @@ TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model sha
 
 
 class Shown(NamedTuple):
-    """How a number is shown: what it says, its digits, and whether in percent."""
+    """The form in which a number is shown: its name, its digits, and whether in percent."""
 
     told: str
     digits: int
@@ -138,7 +138,7 @@ def _limit(asked: Sequence[Row], batch: Sequence[int], positions: int) -> int:
 
 
 def _written(row: Row) -> int:
-    """How many tokens the model writes to say the answer."""
+    """Number of tokens that the model writes to say the answer."""
     return len(row["input_ids"]) - len(prompt_ids(row))
 
 
@@ -183,7 +183,7 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
 
 
 def said(tokenizer: Tokenizer, asked: Row, reading: Reading) -> dict[str, Any]:
-    """How much of an answer the model says: the share of its words, all of it, or nearly all.
+    """The part of an answer that the model says: share of its words, all of it, or nearly all.
 
     An answer is said word for word wherever it stands in what the model says: going on after its
     end, or stopping by another token, is no forgetting.

@@ -44,7 +44,7 @@ class Rates:
 
 
 class Step(NamedTuple):
-    """What one step saw: the retain loss, and the measured value on the forget batch."""
+    """The two numbers of a step: the retain loss, and the measured value on the forget batch."""
 
     retain: float
     forget: float
@@ -82,7 +82,7 @@ class Method(ABC):
 
     @abstractmethod
     def make_optimizer(self) -> Optimizer:
-        """What moves the weights."""
+        """Make the optimizer that moves the weights."""
 
     @abstractmethod
     def step(self, retain: Batch, forget: Batch) -> Step:
@@ -167,7 +167,12 @@ class SAUL(Dual):
 
 
 class GradDiff(Method):
-    """Gradient difference with the controller: retain loss, minus lambda+ times the measure."""
+    """Gradient difference with the controller: retain loss, minus lambda+ times the measure.
+
+    The sum is divided by 1 + lambda+. Adam's step does not depend on the scale of its gradients,
+    but its mean of their squares lasts a thousand steps: one stretch with lambda+ at 20 and the
+    retain side would hardly move until it has faded.
+    """
 
     def make_optimizer(self) -> Optimizer:
         """One state for the sum."""
@@ -184,9 +189,9 @@ class GradDiff(Method):
         self.constraint.observe(value.detach())
         weight = float(self.constraint.step())
         if weight > 0:
-            (weight * loss).backward()
+            (weight / (1 + weight) * loss).backward()
         kept = self.retain_loss(retain)
-        kept.backward()
+        (kept / (1 + weight)).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
         return Step(float(kept.detach()), float(value.detach()))

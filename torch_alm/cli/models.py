@@ -1,11 +1,10 @@
-"""Loading a model and its tokenizer, where to put them, and which of the weights may move."""
+"""Loading a model and its tokenizer, and which of the weights may move."""
 
 import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from logging import CRITICAL, getLogger
 from pathlib import Path
@@ -18,60 +17,12 @@ from torch import Tensor, nn
 from transformers.utils import find_adapter_config_file, logging
 
 from torch_alm.cli.hub import check_model
+from torch_alm.cli.places import Place
 from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.whole import check_finite, check_loaded, check_vocabulary
 from torch_alm.language import LanguageModel, Tokenizer, check_eos
 
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a model computes, and in which precision.
-
-    Attributes:
-        device: `"cpu"`, `"cuda"` or `"mps"`.
-        autocast: whether forward passes of training run under bfloat16 autocast.
-        dtype: of the weights. float32, because bfloat16 swallows small steps and perturbations;
-            under LoRA on a GPU, where they are frozen, the base weights are bfloat16.
-    """
-
-    device: str
-    autocast: bool
-    dtype: torch.dtype
-
-    def context(self) -> Callable[[], Any]:
-        """What makes the context of a training forward pass."""
-        return partial(torch.autocast, self.device, torch.bfloat16, enabled=self.autocast)
-
-
-def place(device: str, precision: str, *, lora: bool) -> Place:
-    """The place for what was asked, `"auto"` being the GPU and bfloat16 where there is one."""
-    found = _best_device() if device == "auto" else device
-    if found == "cuda" and not torch.cuda.is_available():
-        raise Refusal("--device cuda, and torch finds no GPU here. Did you mean --device cpu?")
-    if found == "mps" and not torch.backends.mps.is_available():
-        raise Refusal(
-            "--device mps, and torch finds no Metal GPU here (of a Mac). Did you mean --device cpu?"
-        )
-    on_gpu = found == "cuda" and torch.cuda.is_bf16_supported()
-    autocast = on_gpu if precision == "auto" else precision == "bf16"
-    narrow = lora and autocast and on_gpu
-    return Place(found, autocast, torch.bfloat16 if narrow else torch.float32)
-
-
-def described(device: str) -> str:
-    """A device as a report names it."""
-    if device == "cuda":
-        return f"cuda, {torch.cuda.get_device_name()}"
-    threads = torch.get_num_threads()
-    return f"cpu, {threads} thread{'s' * (threads > 1)}" if device == "cpu" else device
-
-
-def _best_device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def load(name: str, place: Place, *, merge: bool = True) -> tuple[LanguageModel, Tokenizer]:
@@ -102,7 +53,7 @@ def load(name: str, place: Place, *, merge: bool = True) -> tuple[LanguageModel,
 
 
 def stored_dtype(name: str) -> torch.dtype:
-    """What the weights of a model are stored in; float32 where its configuration does not say.
+    """The dtype that a model is stored in; float32 where its configuration does not say.
 
     For adapters it is that of the model they were trained on.
     """
@@ -235,7 +186,7 @@ def trainable(model: nn.Module) -> dict[str, Tensor]:
 
 
 def positions_of(model: LanguageModel) -> int:
-    """How many tokens a model can tell the places of; a great many where it says nothing of it."""
+    """Number of tokens that a model can tell the places of; huge where it says nothing of it."""
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 

@@ -1,4 +1,4 @@
-"""What the command can be asked for."""
+"""The options of the command."""
 
 import argparse
 from pathlib import Path
@@ -31,7 +31,7 @@ class _Form(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, max_help_position=26, width=WIDTH)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        """What an option is, and its default, if it has one that is a value."""
+        """The help of an option, with its default if that is a value."""
         is_value = not isinstance(action.default, bool | None) and action.nargs != 0
         return f"{action.help} (default: %(default)s)" if is_value else action.help
 

@@ -45,7 +45,7 @@ class Output:
         self.check_own()
 
     def _is_taken(self) -> bool:
-        """Whether there is a file; folders within folders hold nothing that could be lost."""
+        """True if there is a file; folders within folders hold nothing that could be lost."""
         if not self.folder.is_dir():
             return self.folder.exists()
         return any(path.is_symlink() or not path.is_dir() for path in self.folder.rglob("*"))

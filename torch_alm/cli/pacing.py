@@ -1,4 +1,4 @@
-"""How fast a run goes and when it ends: measured numbers in, a rate and a decision out."""
+"""The pace of a run, and its end: measured numbers in, a rate and a decision out."""
 
 import math
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ Decision: TypeAlias = Literal["go on", "ask", "give up"]
 
 EVERY = 10  # steps between two checks
 FACTOR = 2.0  # by which the rate rises and falls
+MOST = 1e-2  # rate: beyond it AdamW breaks what it shall keep, and a vanishing gradient stays one
 PROGRESS = 0.05  # of the level: less between two checks is none
 HELD = 2  # checks in a row that have to pass before the model is asked
 PATIENCE = 25  # checks without a smaller gap, and the run is given up
@@ -20,12 +21,11 @@ class Pacing:
     """The rule of a run whose rate nobody gave.
 
     At every check: a retain loss above its limit, unless it falls, halves the rate; a level that is
-    reached keeps it;
-    a forget value that rose by less than a twentieth of the level doubles it. Once the level is
-    reached and the retain loss within its limit at two checks in a row, the model is to be asked,
-    and after each time that it fails, at twice as many. The gap is what is missing of the level, as
-    a share of it, plus what the retain loss has too much, in nats; 25 checks without a smaller one,
-    or a number that is not finite, and the run is given up.
+    reached keeps it; a forget value that rose by less than a twentieth of the level doubles it, to
+    0.01 at most. Once the level is reached and the retain loss within its limit at two checks in a
+    row, the model is to be asked, and after each time that it fails, at twice as many. The gap is
+    what is missing of the level, as a share of it, plus what the retain loss has too much, in nats;
+    25 checks without a smaller one, or a number that is not finite, and the run is given up.
 
     Args:
         alpha: the level that the forget value shall reach.
@@ -69,7 +69,7 @@ class Pacing:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the retain loss is within its limit; one that is NaN is not."""
+        """True if the retain loss is within its limit; one that is NaN is not."""
         return self.kept <= self.limit
 
     def failed(self) -> None:
@@ -86,7 +86,7 @@ class Pacing:
 
     def _change(self, factor: float) -> None:
         if not self.fixed:
-            self.rate *= factor
+            self.rate = min(self.rate * factor, MOST)
 
     def _is_stalled(self) -> bool:
         if not math.isfinite(self.value + self.kept):

@@ -1,4 +1,4 @@
-"""What the command says instead of a traceback."""
+"""Errors that the command tells in a sentence, without a traceback."""
 
 
 class Refusal(Exception):

@@ -6,22 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from importlib.metadata import version
-from typing import Any, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import jinja2
 
 from torch_alm.cli import charts, dots, returning
 from torch_alm.cli.charts import Chart
-from torch_alm.cli.measuring import MEMBERSHIP, ROWS, Shown
-from torch_alm.cli.models import described
+from torch_alm.cli.measuring import ROWS
 from torch_alm.cli.output import REPORTS, Output
+from torch_alm.cli.places import described
+from torch_alm.cli.tables import ATTACKED, Content, attack_table, cell, table
 from torch_alm.cli.writing import write_json, write_text
-
-Content: TypeAlias = Mapping[str, Any]
 
 
 class Result(NamedTuple):
-    """How a verb ended: its exit code, what its report says (if there is one), and a last line.
+    """The end of a verb: its exit code, what its report says (if there is one), and a last line.
 
     A dry run has a plan in place of a report.
     """
@@ -34,7 +34,6 @@ class Result(NamedTuple):
 
 ANSWERS = 20  # shown per set; report.json has them all
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
-SETS = {"forget": "Forget", "retain": "Retain", "holdout": "Never seen"}
 WORST = ("where", "rouge", "verbatim", "loss")
 TONES = {
     "met": "met",
@@ -44,13 +43,6 @@ TONES = {
     "not compared": "costly",
     "comes back": "missed",
     "not attacked": "costly",
-}
-# One model has room for more of them than two side by side
-ATTACKED = {
-    "rouge": "words",
-    "exact_match": "word for word",
-    "loss": "loss",
-    "extraction_strength": "once begun",
 }
 
 
@@ -62,7 +54,7 @@ def publish(output: Output, content: Content) -> None:
 
 
 def run_of(begun: datetime, device: str) -> dict[str, Any]:
-    """When a run began, how long it took from there until now, and where it computed."""
+    """The date on which a run began, its duration until now, and its device."""
     seconds = (datetime.now(timezone.utc) - begun).total_seconds()
     return {
         "date": begun.isoformat(timespec="seconds"),
@@ -71,9 +63,11 @@ def run_of(begun: datetime, device: str) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
-    """What the numbers were computed with."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+@cache  # each is a file of metadata that is parsed as mail is
+def versions() -> Mapping[str, str]:
+    """The versions of the software that computed the numbers."""
+    found = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    return MappingProxyType(found)
 
 
 def html(content: Content) -> str:
@@ -134,7 +128,7 @@ def worst(content: Content) -> list[dict[str, Any]]:
 
 
 def summary(content: Content) -> dict[str, Any]:
-    """What a script wants to know of a run, in numbers and without anybody's text."""
+    """A run as a script wants to know it: in numbers, and without anybody's text."""
     found: Content = content["verdict"] or {"outcome": "done", "code": 0, "worst": []}
     rows = [{key: row[key] for key in WORST} for row in found["worst"]]
     numbers = {model["name"]: model["numbers"] for model in content["models"]}
@@ -147,39 +141,8 @@ def _in_numbers(row: Content) -> dict[str, Any]:
     return {key: row[key] for key in ("name", "attacker", "before", "after")}
 
 
-def table(models: Sequence[Content]) -> dict[str, Any] | None:
-    """Numbers per set, a column per model."""
-    if not models:
-        return None
-    parts = [
-        {
-            "name": f"{title} ({models[-1]['numbers'][name]['rows']:.0f} rows)",
-            "rows": [
-                {
-                    "name": how.told,
-                    "cells": [cell(m["numbers"][name].get(key), how) for m in models],
-                }
-                for key, how in ROWS.items()
-                if key in models[-1]["numbers"][name]
-            ],
-        }
-        for name, title in SETS.items()
-        if name in models[-1]["numbers"]
-    ]
-    auc = [cell(m["membership_auc"], MEMBERSHIP) for m in models]
-    parts.append({"name": "Membership", "rows": [{"name": MEMBERSHIP.told, "cells": auc}]})
-    return {"columns": [m["name"] for m in models], "parts": parts}
-
-
-def cell(value: float | None, how: Shown) -> str:
-    """A number as a table shows it."""
-    if value is None:
-        return "–"
-    return f"{100 * value:.{how.digits}f} %" if how.percent else f"{value:.{how.digits}f}"
-
-
 def lines(content: Content) -> list[Chart]:
-    """What was measured in each step."""
+    """A chart for each number that was measured in every step."""
     trace = content["trace"]
     if not trace:
         return []
@@ -229,38 +192,8 @@ def _placed(rows: Iterable[Content]) -> dict[tuple[str, int], Content]:
     return found
 
 
-def attack_table(attacks: Sequence[Content], measures: Iterable[str]) -> dict[str, Any]:
-    """Every attack with what was there before and after it, models side by side."""
-    names = [each["name"] for each in attacks] if len(attacks) > 1 else [""]
-    measures = [*measures]
-    columns = [f"{ATTACKED[key]}, {name}".rstrip(", ") for key in measures for name in names]
-    found = [{row["name"]: row for row in each["rows"]} for each in attacks]
-    rows = [
-        {
-            "name": told(row),
-            "cells": [_way(f.get(row["name"]), key) for key in measures for f in found],
-        }
-        for row in attacks[0]["rows"]
-    ]
-    return {"columns": columns, "rows": rows}
-
-
-def _way(row: Content | None, key: str) -> str:
-    """From before to after."""
-    sides = () if row is None else (row["before"], row["after"])
-    return " → ".join(cell(side[key], ROWS[key]) for side in sides) or "–"
-
-
-def told(row: Content) -> str:
-    """An attack and the attacker's numbers in a few words."""
-    given = row["attacker"]
-    known = {"examples": "on {:.0f} rows", "share": "{:.0%} given"}
-    words = [form.format(given[key]) for key, form in known.items() if key in given]
-    return f"{row['name']} {' '.join(words)}".strip()
-
-
 def terminal(content: Content) -> str:
-    """What the page says first, in at most 80 columns."""
+    """The beginning of the page, in at most 80 columns."""
     found = table(content["models"])
     out: list[str] = []
     if found is not None:

@@ -80,13 +80,13 @@ class Training:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no step left, or the guide has ended the run."""
+        """True if there is no step left, or the guide has ended the run."""
         ended = self.guide is not None and self.guide.ended is not None
         return ended or len(self.trace) >= self.steps
 
     @property
     def ended(self) -> str | None:
-        """Why the run is over, in a sentence."""
+        """The reason why the run is over, in a sentence."""
         return None if self.guide is None else self.guide.told(len(self.trace), self.steps)
 
     def reopen(self) -> None:

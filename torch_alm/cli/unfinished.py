@@ -23,7 +23,7 @@ class Unfinished:
 
     @property
     def folder(self) -> Path:
-        """Where the state lies."""
+        """The folder of the state."""
         return self.output / "unfinished"
 
     @property
@@ -37,7 +37,7 @@ class Unfinished:
         return self.folder / "state.pt"
 
     def claim(self, settings: Mapping[str, Any], *, force: bool) -> dict[str, Any] | None:
-        """What an unfinished run of the same settings has written, or None; changes nothing.
+        """The record of an unfinished run with the same settings, or None; changes nothing.
 
         Args:
             settings: of the run; before the model is loaded, without its `weights`.
@@ -60,7 +60,7 @@ class Unfinished:
             )
 
     def check_same(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What the unfinished run has written, if it has these settings.
+        """The record of the unfinished run, if it has these settings.
 
         Raises:
             Refusal: it has others; names three of them.

@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ready:
-    """What a run needs before anything is measured."""
+    """All that a run needs before anything is measured."""
 
     found: Files
     settings: dict[str, Any]
@@ -108,7 +108,7 @@ def prepared(given: argparse.Namespace) -> Ready:
 
 
 def planned(given: argparse.Namespace, ready: Ready) -> Result:
-    """What the run would do and take, for a dry run."""
+    """The plan of a run: what it would do and take, for a dry run."""
     loaded = ready.loaded
     goal = goal_of(
         given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer

@@ -23,7 +23,7 @@ UNKNOWN = (
 
 
 class Kept(NamedTuple):
-    """What a model knows of the retain rows: loss, share of their words, share word for word."""
+    """Knowledge of the retain rows: loss, share of their words, share word for word."""
 
     loss: float
     words: float
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen when the saved model was asked.
+    """All that was seen when the saved model was asked.
 
     Attributes:
         goal: what was asked for.
@@ -62,7 +62,7 @@ class Evidence:
 
     @property
     def allowed(self) -> int:
-        """How many answers may still be said."""
+        """Number of answers that may still be said."""
         return self.rows // SAID_SHARE
 
 
@@ -150,7 +150,7 @@ def reasons(seen: Evidence) -> tuple[Reason, ...]:
 
 
 def is_costly(seen: Evidence) -> bool:
-    """Whether more of the retain rows was lost than the limit."""
+    """True if more of the retain rows was lost than the limit."""
     before, after = seen.before, seen.after
     if seen.max_retain_loss is not None:
         return not after.loss <= seen.max_retain_loss + ROUNDING

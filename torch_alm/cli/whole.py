@@ -1,4 +1,4 @@
-"""Is the model all there? Weights that were never saved are random, and forget everything."""
+"""Refusal of a model that is not whole: weights never saved are random, and forget everything."""
 
 import hashlib
 from collections.abc import Iterable, Mapping

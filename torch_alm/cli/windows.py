@@ -42,7 +42,7 @@ def windows(row: Row, max_length: int) -> list[Row]:
 
 
 def _spans(given: int, whole: int, max_length: int) -> Iterator[tuple[int, int]]:
-    """Where the labels of each row begin and end: even shares of half a row at most."""
+    """Begin and end of the labels of each row: even shares of half a row at most."""
     room, half = max_length - given, max_length // 2
     count = max(2, -(-(whole - given) // half))
     if (whole - given) / count > room:  # the prompt leaves less than a share

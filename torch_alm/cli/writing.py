@@ -43,13 +43,13 @@ def write_text(path: Path, text: str, ready: Ready = _nothing) -> None:
 
 
 def write_json(path: Path, content: object, ready: Ready = _nothing) -> None:
-    """As `write_text`; numbers that are not finite become null."""
+    """Write JSON as `write_text` does; numbers that are not finite become null."""
     text = json.dumps(finite(content), indent=2, ensure_ascii=False) + "\n"
     write_text(path, text, ready)
 
 
 def write_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """As `write_text`, with `torch.save`."""
+    """Write tensors as `write_text` does, with `torch.save`."""
     with _draft(path, _nothing) as draft, draft.open("wb") as file:
         torch.save(content, file)
 
@@ -105,7 +105,7 @@ def _flush(path: Path) -> None:
 
 @contextmanager
 def _no_leftovers(draft: Path, path: Path) -> Iterator[None]:
-    """Whatever goes wrong, the draft goes; a place that takes nothing becomes a sentence."""
+    """Remove the draft, whatever goes wrong; a place that takes nothing becomes a sentence."""
     for left in path.parent.glob(f".{path.name}.partial-*"):  # by a run that was killed
         _remove(left)
     try:
@@ -127,7 +127,7 @@ def _remove(path: Path) -> None:
 
 
 def why_unwritten(error: BaseException) -> str | None:
-    """Why nothing could be written, for a sentence that goes on with the path; None otherwise.
+    """The reason why nothing could be written, for a sentence that goes on with the path, or None.
 
     safetensors and torch.save wrap the system's word for it.
     """

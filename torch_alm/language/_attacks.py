@@ -1,4 +1,4 @@
-"""What may bring a forgotten answer back: relearning, rounding, and the beginning of the answer.
+"""Attacks that may bring an answer back: relearning, rounding, and the answer's beginning.
 
 Each is a context or a pure function: the weights return bit for bit. Asking in other words needs
 no function of its own: encode the other question with the same answer.
@@ -19,7 +19,7 @@ from torch_alm.measures import token_nll
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Whatever happens to the model's parameters inside, they return bit for bit.
+    """Return the model's parameters bit for bit, whatever happens to them inside.
 
     Cost: one copy of the parameters, on the CPU.
     """
@@ -164,7 +164,7 @@ def _learn(
 
 
 def with_prefix(row: Row, share: float) -> Row | None:
-    """The same row with the first part of its answer given away: `None` if nothing is left to say.
+    """A copy of the row with the answer's first part given away; `None` if nothing is left to say.
 
     Args:
         row: an encoded prompt and answer.

@@ -145,7 +145,7 @@ def encode_text(tokenizer: Tokenizer, text: str, max_length: int = 512) -> list[
 
 
 def collate(rows: Sequence[Row], pad_id: int) -> Batch:
-    """Stacks rows, padded on the right: input_ids, attention_mask, labels, each (rows, longest).
+    """Stack rows, padded on the right: input_ids, attention_mask, labels, each (rows, longest).
 
     The mask comes from the lengths: where the pad token is EOS, the EOS of an answer still counts.
     """
@@ -181,7 +181,11 @@ def pad_id(tokenizer: Tokenizer) -> int:
 
 
 def check_eos(tokenizer: Tokenizer) -> None:
-    """Raises ValueError for a tokenizer without EOS."""
+    """Refuse a tokenizer without EOS.
+
+    Raises:
+        ValueError: it has none; answers would never end.
+    """
     if tokenizer.eos_token_id is None:
         raise ValueError(
             f"{type(tokenizer).__name__} {tokenizer.name_or_path!r} has no EOS token: "

@@ -69,7 +69,7 @@ def continuations(
     max_new_tokens: int = 200,
     batch_size: int = 128,
 ) -> list[list[int]]:
-    """What `generate` decodes: the new token ids of each prompt, without the one that ends them.
+    """The new token ids that `generate` decodes for each prompt, without the one that ends them.
 
     Cost, arguments and errors are those of `generate`.
     """

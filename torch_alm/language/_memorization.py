@@ -126,7 +126,7 @@ def _minus_smallest(values: Tensor, k: float, *, at_least: bool) -> float:
 def membership_auc(
     forget_scores: Iterable[float], holdout_scores: Iterable[float], *, convention: Convention
 ) -> float:
-    """How well a score such as `min_k_score` tells forget texts from unseen ones, in [0, 1].
+    """AUC of telling forget texts from unseen ones by a score such as `min_k_score`, in [0, 1].
 
     `"muse"`: the probability that a holdout text scores *below* a forget text (ties one half);
     near 0 for a model that memorised the forget set. `"openunlearning"`: 1 minus that; near 1

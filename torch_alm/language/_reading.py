@@ -1,4 +1,4 @@
-"""What one model knows of a set of answers: teacher-forced values and greedy answers, per row."""
+"""Knowledge of a set of answers, per row: teacher-forced values and greedy answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is
 
 @dataclass(frozen=True)
 class Reading:
-    """What a model makes of one prompt and its answer.
+    """The values of one prompt and its answer under a model.
 
     Attributes:
         loss: mean negative log-likelihood of the labelled tokens, in nats.

@@ -30,7 +30,7 @@ class Record(NamedTuple):
         )
 
     def optional_text(self, key: str) -> str | None:
-        """As `text`, but `None` where the key is absent or null."""
+        """The text under `key`, or `None` where the key is absent or null."""
         return None if self.fields.get(key) is None else self.text(key)
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ class Record(NamedTuple):
 
 
 def read_records(path: Path) -> list[Record]:
-    """Reads JSON lines, or one JSON list of objects.
+    """Read JSON lines, or one JSON list of objects.
 
     Raises:
         ValueError: no text (`read_text`), broken JSON, JSON too deep or with numbers too long for

@@ -24,7 +24,7 @@ ROWS_PER_BATCH = 32  # more rows leave the caches of a CPU and gain little on a 
 
 
 class AnswerScores(NamedTuple):
-    """What one teacher-forced pass says about one answer of n tokens (end of sequence included)."""
+    """Scores of one answer of n tokens (end of sequence included), from a teacher-forced pass."""
 
     log_probabilities: list[float]  # of the n labelled tokens, in nats
     matches: list[bool]  # whether the most likely token is the right one
@@ -40,7 +40,7 @@ class AnswerScores(NamedTuple):
 
     @property
     def exact_match(self) -> bool:
-        """Whether greedy decoding reproduces the answer and ends; ties and NaN do not count."""
+        """True if greedy decoding reproduces the answer and ends; ties and NaN do not count."""
         return all(margin > 0 for margin in self.margins)
 
 
@@ -119,7 +119,7 @@ def _in_batches(
     pad_id: int,
     kernel: Callable[[Tensor, Tensor], Iterable[T]],
 ) -> list[T]:
-    """Applies `kernel(logits, labels)` to batches of similar lengths; results in order."""
+    """Apply `kernel(logits, labels)` to batches of similar lengths; results in order."""
     results: dict[int, T] = {}
     was_training = model.training
     model.eval()

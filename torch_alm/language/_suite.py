@@ -36,7 +36,7 @@ class Attacked:
 
 @dataclass(frozen=True)
 class Attacks:
-    """What the attacker has and does.
+    """The means of the attacker.
 
     Attributes:
         relearn_rows: examples to relearn on, the first of the forget and of the retain set.

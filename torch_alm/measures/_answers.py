@@ -1,4 +1,4 @@
-"""What every measure shares: running the model, finding the answer tokens, averaging over them.
+"""Common ground of the measures: run the model, find the answer tokens, average over them.
 
 Row t of the logits predicts the label of position t + 1. Instead of cutting the logits, the mask
 is shifted: `mask[b, t]` says that `logits[b, t]` predicts a labelled token. Only those rows are

@@ -1,4 +1,4 @@
-"""Measures of the whole predicted distribution: distance to a reference, and flatness."""
+"""Functionals of the whole predicted distribution: distance to a reference, and flatness."""
 
 import torch
 from torch import Tensor
