@@ -25,7 +25,7 @@ OPTIMIZERS = {
     "dual": 10,
     "sam": 3,
 }
-FUNCTIONS, MODULES = 104, 19
+FUNCTIONS, MODULES = 104, 18
 
 
 def visited() -> dict[str, set[str]]:
