@@ -3,6 +3,7 @@
 Source: SAUL, section 4.1; Rockafellar 1973.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -73,4 +74,6 @@ def _like(number: Number, c: Tensor) -> Tensor:
     """Convert to the type and the device of c, which need not wait for a number of the host's."""
     if isinstance(number, Tensor):
         return number.to(c.device, c.dtype, non_blocking=True)
+    if abs(number) > torch.finfo(c.dtype).max:  # which `new_full` refuses
+        number = math.copysign(math.inf, number)
     return c.new_full((), number)
