@@ -1,4 +1,4 @@
-"""What a release holds: `contents.py FOLDER` checks the wheel and the sdist that lie in it."""
+"""Check the contents of a release: `contents.py FOLDER` reads the wheel and the sdist in it."""
 
 import email
 import sys

@@ -1,4 +1,4 @@
-"""What has to be true of the built site: links lead somewhere, nothing is fetched from elsewhere.
+"""Checks of the built site: links lead somewhere, nothing is fetched from elsewhere.
 
 Pictures say in words what they show, and each exists for a light page and for a dark one.
 """
@@ -58,7 +58,7 @@ def read(path: Path) -> Page:
 
 
 def faults(site: Path, path: Path, page: Page, pages: dict[Path, Page]) -> list[str]:
-    """What is wrong with one page."""
+    """List what is wrong with one page."""
     here = path.relative_to(site).as_posix()
     inside = [url for url in [*page.links, *page.fetched] if not is_elsewhere(url)]
     lost = [url for url in inside if not leads_somewhere(url, path, site, pages)]
@@ -76,13 +76,13 @@ def faults(site: Path, path: Path, page: Page, pages: dict[Path, Page]) -> list[
 
 
 def is_elsewhere(url: str) -> bool:
-    """Whether a URL leaves the site."""
+    """Tell whether a URL leaves the site."""
     parts = urlsplit(url)
     return bool(parts.netloc) or parts.scheme not in ("", "file")
 
 
 def leads_somewhere(url: str, path: Path, site: Path, pages: dict[Path, Page]) -> bool:
-    """Whether the file is there, and the anchor in it."""
+    """Tell whether the file is there, and the anchor in it."""
     parts = urlsplit(url)
     name = unquote(parts.path)
     start = site if name.startswith("/") else path.parent

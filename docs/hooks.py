@@ -1,4 +1,4 @@
-"""What the site needs beyond its pages: shared texts, sources, figures, the API, formulas.
+"""Hooks of the site: shared texts, sources, figures, the API, formulas.
 
 README, CONTRIBUTING, CHANGELOG and the README of the benchmarks exist once, where they lie in the
 repository, and become pages here. What was measured lies under `benchmarks/results/` and appears
@@ -110,7 +110,7 @@ def _source(file: str, name: str) -> str:
 
 
 def _section(file: str, heading: str) -> str:
-    """What stands below the heading that begins so, in a Markdown file of the repository."""
+    """Read what stands below the heading that begins so, in a Markdown file of the repository."""
     parts = re.split(r"^## ", (ROOT / file).read_text(), flags=re.MULTILINE)
     found = next(part for part in parts if part.startswith(heading))
     return found.split("\n", 1)[1].strip()
@@ -123,7 +123,7 @@ def _figure(name: str) -> str:
 
 
 def _precision(rho: float) -> str:
-    """What each way of holding the weights keeps of a perturbation of this length."""
+    """Tabulate what each way of holding the weights keeps of a perturbation of this length."""
     rows = json.loads((RESULTS / "precision.json").read_text())["rows"]
     lines = ["| Weights | delta | computed |", "| --- | ---: | ---: |"]
     for row in rows:
@@ -152,7 +152,7 @@ def _as_page(source: str, page: str) -> str:
 
 
 def _page_of(path: str) -> str | None:
-    """Where a file of the repository is found in the site."""
+    """Find the page of a file of the repository."""
     known = {origin: page for page, origin in PAGES.items()}
     shown = path.startswith(("docs/", "benchmarks/results/")) and path.endswith((".md", ".png"))
     if path in known or not shown or not (ROOT / path).is_file():

@@ -60,7 +60,7 @@ def names(room: str) -> list[str]:
 
 
 def path(name: str, room: str) -> str:
-    """Where the page of a name lies in the site."""
+    """Find the page of a name."""
     folder = "api" if room == "index" else f"api/{room}"
     return f"{folder}/{name.rpartition('.')[2]}.md"
 
@@ -98,7 +98,7 @@ def summary(name: str) -> str:
 
 
 def definition(name: str) -> griffe.Object:
-    """Where a public name is defined."""
+    """Find the definition of a public name."""
     found = _package()[name.removeprefix("torch_alm.")]
     return found.final_target if isinstance(found, griffe.Alias) else found
 

@@ -152,7 +152,7 @@ def test_micro_batches_with_different_values_add_up() -> None:
     found = constraint.state_dict()["auto"]
     a = (u + v) / 2
     assert found["gain"] == pytest.approx(0.1 * float(a @ a), rel=1e-12)
-    assert found["price"] == pytest.approx(float(r.norm() / a.norm()), rel=1e-9)
+    assert found["balance"] == pytest.approx(float(r.norm() / a.norm()), rel=1e-9)
 
 
 @pytest.mark.parametrize("limit", [0.5, 100.0])
@@ -168,7 +168,7 @@ def test_clipping_is_seen(limit: float) -> None:
     loop.optimizer.step()
     found = loop.constraint.state_dict()["auto"]
     rest = kept * (whole - 2.0 * a)
-    assert found["price"] == pytest.approx(float(rest.norm() / a.norm()), rel=1e-5)
+    assert found["balance"] == pytest.approx(float(rest.norm() / a.norm()), rel=1e-5)
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -201,7 +201,7 @@ def test_sam_is_read_at_the_perturbed_point() -> None:
     optimizer.step()
     found = constraint.state_dict()["auto"]
     assert found["gain"] == pytest.approx(0.1 * (2 * 1.5) ** 2, rel=1e-12)
-    assert found["price"] == pytest.approx(3 / (2 * 1.5), rel=1e-12)
+    assert found["balance"] == pytest.approx(3 / (2 * 1.5), rel=1e-12)
 
 
 def test_members_of_a_group_find_their_own_whatever_their_units() -> None:

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(p for folder in ("torch_alm", "benchmarks") for p in (ROOT / folder).rglob("*.py"))
+SOURCES = sorted(
+    p
+    for folder in (".ci", "benchmarks", "docs", "torch_alm")
+    for p in (ROOT / folder).rglob("*.py")
+)
 
 # Questions, pronouns, and verbs in the third person: neither an instruction nor a name.
 OPENING = re.compile(

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.engine.counters import Memory
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
 from torch_alm._optim import gradients
 
@@ -126,37 +126,6 @@ def test_at_most_two_numbers_per_step_are_read_and_none_to_perturb(opens: bool) 
     assert waits.count <= 1 + opens
 
 
-class Alive(TorchDispatchMode):
-    """The most memory in tensors made inside that were alive together, in bytes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict | None = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for t in out if isinstance(out, (tuple, list)) else [out]:
-            if isinstance(t, Tensor) and not func.is_view:
-                self._watch(t.untyped_storage())
-        return out
-
-    def _watch(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key in self._known:
-            return
-        self._known.add(key)
-        self.now += size
-        self.peak = max(self.peak, self.now)
-        weakref.finalize(storage, self._gone, key, size)
-
-    def _gone(self, key: int, size: int) -> None:
-        self._known.discard(key)
-        self.now -= size
-
-
 def peak_of_a_step(sam: bool) -> float:
     """The most memory a step takes beside weights and moments, in copies of the parameters."""
     net = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(8)))
@@ -171,7 +140,7 @@ def peak_of_a_step(sam: bool) -> float:
         optimizer.zero_grad()
 
     step()
-    with Alive() as alive:
+    with Memory() as alive:
         known = {p.untyped_storage()._cdata for p in theta}
         known |= {
             t.untyped_storage()._cdata

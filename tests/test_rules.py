@@ -8,23 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.following import constraint, follow
 from torch_alm import ALMConstraint
 from torch_alm.filters import EMA, Mean
 from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, WarmUp
-
-
-def constraint(**given: Any) -> ALMConstraint:
-    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
-
-
-def follow(c: ALMConstraint, values: list[Any]) -> list[Any]:
-    """The multipliers after one step per value."""
-    found = []
-    for value in values:
-        c.observe(value)
-        c.step()
-        found.append(c.multiplier)
-    return found
 
 
 def test_unwinding_takes_the_area_that_winding_up_did() -> None:

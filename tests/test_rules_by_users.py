@@ -7,23 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from torch_alm import ALMConstraint
+from tests.following import constraint, follow
 from torch_alm.filters import Filter, Mean, Reading
 from torch_alm.rules import Cap, Hold, Leak, Rule, Update
-
-
-def constraint(**given: Any) -> ALMConstraint:
-    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
-
-
-def follow(c: ALMConstraint, values: list[Any]) -> list[Any]:
-    """The multipliers after one step per value."""
-    found = []
-    for value in values:
-        c.observe(value)
-        c.step()
-        found.append(c.multiplier)
-    return found
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ TAUS = {0.05: "-", 0.1: "--", 0.3: "-.", 1.0: ":"}
 
 
 def alt() -> str:
-    """What the drawing shows."""
+    """Describe the drawing."""
     return (
         "Over the margin of a token from -1 to 1: the error, which is 1 up to margin 0 and 0 "
         f"beyond, and below it the bound for tau of {', '.join(map(str, TAUS))}. The smaller tau, "

@@ -1,4 +1,4 @@
-"""What a step costs beside one of Dual AdamW, as `benchmarks/studies/cost` found it."""
+"""Costs of a step beside one of Dual AdamW, as `benchmarks/studies/cost` found them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ratios(part: str) -> dict[str, float]:
 
 
 def alt() -> str:
-    """What the drawing shows."""
+    """Describe the drawing."""
     counted, timed = ratios("flops"), ratios("wall")
     bars = [f"{name} {counted[name]:.2f} and {timed[name]:.2f}" for name in counted]
     return "Operations and time of a step, relative to Dual AdamW: " + "; ".join(bars) + "."

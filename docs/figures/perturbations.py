@@ -1,4 +1,4 @@
-"""Where SAUL takes its two gradients: theta, theta + delta_r, theta + delta_f.
+"""The points of SAUL's two gradients: theta, theta + delta_r, theta + delta_f.
 
 Two bowls over two weights. Points, gradients and perturbations are those the library computes.
 """
@@ -47,7 +47,7 @@ def nearby(loss: Loss, sign: int) -> tuple[Tensor, Tensor]:
 
 
 def alt() -> str:
-    """What the drawing shows."""
+    """Describe the drawing."""
     return (
         "Contours of the retain loss around a minimum on the left and of the forget loss around "
         "a minimum on the right. Between them theta, in a circle of radius rho. theta + delta_r "

@@ -23,7 +23,7 @@ def open_steps(weights: list[float]) -> list[int]:
 
 
 def alt() -> str:
-    """What the drawing shows, in numbers."""
+    """Describe the drawing in numbers."""
     run = recorded()
     steps = run["steps"]
     opened = open_steps(steps["weight"])

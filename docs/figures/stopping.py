@@ -76,7 +76,7 @@ def trained(*, constrained: bool) -> Run:
 
 
 def alt() -> str:
-    """What the drawing shows, in numbers."""
+    """Describe the drawing in numbers."""
     free, held = (trained(constrained=constrained) for constrained in (False, True))
     last = open_steps(held.weight)[-1]
     return (

@@ -41,7 +41,7 @@ class Response(NamedTuple):
     total: float
 
     @property
-    def price(self) -> float:
+    def balance(self) -> float:
         """rho."""
         return self.rest / max(self.norm, TINY)
 
@@ -51,7 +51,7 @@ class Auto(Stateful):
 
     def __init__(self) -> None:
         """Start with nothing known: mu is 0."""
-        self.gain = self.price = self.pull = self.norm = 0.0
+        self.gain = self.balance = self.pull = self.norm = 0.0
         self.square = self.mean = self.last = 0.0
         self.count = 0
 
@@ -68,7 +68,7 @@ class Auto(Stateful):
         size = max(math.sqrt(self.square), TINY)
         gain = max(self.gain, TINY)
         limit = LIMIT * self.pull / max(self.norm * size, TINY) if self.pull > 0 else math.inf
-        return min(KAPPA / gain, max(min(FLOOR / gain, limit), ETA * self.price / size))
+        return min(KAPPA / gain, max(min(FLOOR / gain, limit), ETA * self.balance / size))
 
     def see(self, c: float) -> "Auto":
         """Take in the violation of this step, before anything else of it."""
@@ -82,12 +82,12 @@ class Auto(Stateful):
 
         Where a vanishes it says nothing, and what was known stays.
         """
-        gain, price = found.gain, found.price
+        gain, balance = found.gain, found.balance
         if gain > 0 and found.norm > 0 and all(map(math.isfinite, found)):
             if self.gain > 0:
                 gain = max(gain, 0.5 * (self.gain + gain))
-                price = min(price, 0.5 * (self.price + price))
-            self.gain, self.price, self.norm = gain, price, found.norm
+                balance = min(balance, 0.5 * (self.balance + balance))
+            self.gain, self.balance, self.norm = gain, balance, found.norm
         if math.isfinite(found.total):
             self.pull = max(found.total, 0.9 * self.pull)
 

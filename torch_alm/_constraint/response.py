@@ -46,7 +46,7 @@ class Pull(NamedTuple):
         """Squares of |a|, |r| and |g|, of this parameter."""
         return torch.stack([x.square().sum() for x in (self.a, self.rest, self.g)])
 
-    def gain(self, price: float) -> Tensor:
+    def gain(self, balance: float) -> Tensor:
         """One parameter's share of G.
 
         An adaptive step divides by sqrt(v), which vanishes with the gradient where objective and
@@ -55,7 +55,7 @@ class Pull(NamedTuple):
         rate, root, eps = self.step
         if root is None:
             return rate * self.a.square().sum()
-        alone = torch.maximum(self.rest.abs(), price * self.a.abs())
+        alone = torch.maximum(self.rest.abs(), balance * self.a.abs())
         return (rate * self.a.square() / (wide(root) + alone + eps + TINY)).sum()
 
 
@@ -65,8 +65,8 @@ def response(pulls: Sequence[Pull]) -> Response:
     Cost: two device synchronisations.
     """
     a, rest, total = (float(x) ** 0.5 for x in _summed(pull.norms() for pull in pulls))
-    price = rest / max(a, TINY)
-    return Response(float(_summed(pull.gain(price) for pull in pulls)), a, rest, total)
+    balance = rest / max(a, TINY)
+    return Response(float(_summed(pull.gain(balance) for pull in pulls)), a, rest, total)
 
 
 def pulls(

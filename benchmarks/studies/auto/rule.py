@@ -80,7 +80,7 @@ class Sums(NamedTuple):
         return Sums(*(x + y for x, y in zip(self, other, strict=True)))
 
     @property
-    def price(self) -> Tensor:
+    def balance(self) -> Tensor:
         """rho."""
         return (self.rest / self.a.clamp(min=TINY)).sqrt()
 
@@ -93,7 +93,7 @@ def sums(a: Tensor, grad: Tensor, weight: Tensor | float) -> Sums:
 
 
 def response(
-    a: Tensor, grad: Tensor, weight: Tensor | float, step: Step, price: Tensor | float
+    a: Tensor, grad: Tensor, weight: Tensor | float, step: Step, balance: Tensor | float
 ) -> Tensor:
     """One parameter's share of G.
 
@@ -103,7 +103,7 @@ def response(
     a, grad = a.to(WIDE), grad.to(WIDE)
     if step.root is None:
         return step.rate * a.square().sum(-1)
-    alone = torch.maximum((grad - weight * a).abs(), price * a.abs())
+    alone = torch.maximum((grad - weight * a).abs(), balance * a.abs())
     return (step.rate * a.square() / (step.root.to(WIDE) + alone + step.eps)).sum(-1)
 
 
@@ -120,7 +120,7 @@ class AutoRate:
 
     KAPPA, FLOOR, ETA, LIMIT, DAMPING = 0.3, 1e-3, 0.3, 10.0, 5.0
     EVERY, EARLY, MEMORY, SMOOTH = 20, 60, 0.98, 0.9
-    NUMBERS = ("multiplier", "gain", "price", "pull", "norm", "square", "mean", "last")
+    NUMBERS = ("multiplier", "gain", "balance", "pull", "norm", "square", "mean", "last")
 
     def __init__(self, equality: Tensor | bool = False, shape: torch.Size | None = None) -> None:
         self.equality = torch.as_tensor(equality)
@@ -141,7 +141,7 @@ class AutoRate:
         gain, size = self.gain.clamp(min=TINY), self.square.sqrt().clamp(min=TINY)
         limit = self.LIMIT * self.pull / (self.norm * size).clamp(min=TINY)
         floor = torch.minimum(self.FLOOR / gain, torch.where(self.pull > 0, limit, torch.inf))
-        wanted = torch.maximum(floor, self.ETA * self.price / size)
+        wanted = torch.maximum(floor, self.ETA * self.balance / size)
         return torch.where(self.gain > 0, torch.minimum(self.KAPPA / gain, wanted), 0.0)
 
     def see(self, c: Tensor) -> Tensor:
@@ -160,9 +160,9 @@ class AutoRate:
         """
         known, seen = self.gain > 0, (gain > 0) & (found.a > 0) & gain.isfinite()
         larger = torch.maximum(gain, 0.5 * (self.gain + gain))
-        smaller = torch.minimum(found.price, 0.5 * (self.price + found.price))
+        smaller = torch.minimum(found.balance, 0.5 * (self.balance + found.balance))
         self.gain = torch.where(seen, torch.where(known, larger, gain), self.gain)
-        self.price = torch.where(seen, torch.where(known, smaller, found.price), self.price)
+        self.balance = torch.where(seen, torch.where(known, smaller, found.balance), self.balance)
         self.norm = torch.where(seen, found.a.sqrt(), self.norm)
         self.pull = torch.maximum(found.total.sqrt(), 0.9 * self.pull)
 

@@ -59,8 +59,10 @@ class Auto:
         for each, acting, (gradient, step) in cells:
             root = None if step.root is None else step.root[:, None]
             norms.append(sums(each, gradient[:, None], acting))
-            price = norms[-1].price[..., None]
-            gains.append(response(each, gradient[:, None], acting, step._replace(root=root), price))
+            balance = norms[-1].balance[..., None]
+            gains.append(
+                response(each, gradient[:, None], acting, step._replace(root=root), balance)
+            )
         found = Sums(*(torch.cat(part) for part in zip(*norms, strict=True)))
         self.rule.calibrate(found, torch.cat(gains))
 

@@ -16,9 +16,10 @@ from benchmarks.studies.auto.fit import L1, Ball, Physics
 from benchmarks.studies.auto.optimum import optimum
 from benchmarks.studies.auto.policies import MaximumEntropy, Rate
 from benchmarks.studies.auto.problem import Problem, seeded
-from benchmarks.studies.auto.rule import AutoRate, response, steps, sums
+from benchmarks.studies.auto.rule import AutoRate, sums
 from benchmarks.studies.auto.settings import SETTINGS
 from benchmarks.studies.auto.ways import Auto, Fixed
+from tests.benchmarks.studies.plain_loop import path
 
 
 def thetas(problem: Problem, cell: Cell, ways: list[Any], length: int = 130) -> Tensor:
@@ -32,33 +33,11 @@ def thetas(problem: Problem, cell: Cell, ways: list[Any], length: int = 130) -> 
     return fleet.theta().detach()
 
 
-def alone(problem: Problem, setting: str, length: int = 130) -> Tensor:
-    """The rule in a plain loop on one copy, with `torch.optim` and without the engine."""
-    theta = problem.start.clone().requires_grad_()
-    optimizer = SETTINGS[setting].optimizer(theta, problem.rate, 1.0)
-    equal = torch.tensor([sense == "==" for sense in problem.sense])
-    rule, generator = AutoRate(equal, equal.shape), seeded(0)
-    for _ in range(length):
-        data = problem.draw(generator)
-        c = problem.violation(problem.measure(theta, data))
-        weight = rule.see(c.detach())
-        a = torch.stack([torch.autograd.grad(x, theta, retain_graph=True)[0] for x in c])
-        optimizer.zero_grad()
-        (problem.objective(theta, data) + (weight * c).sum()).backward()
-        if rule.wants_gradient:
-            grad, ((_, step),) = theta.grad[None], steps(optimizer)
-            found = sums(a, grad, weight[:, None])
-            rule.calibrate(found, response(a, grad, weight[:, None], step, found.price[:, None]))
-        optimizer.step()
-        rule.advance()
-    return theta.detach()
-
-
 @pytest.mark.parametrize("setting", ["momentum", "adam", "rmsprop"])
 @pytest.mark.parametrize("kind", [Portfolio, NeymanPearson])
 def test_a_copy_goes_where_it_would_go_alone(kind: type[Problem], setting: str) -> None:
     found = thetas(kind(), Cell(setting), [Auto(), Fixed([0.5]), Auto()])
-    expected = alone(kind(), setting)
+    expected = path(kind(), setting)[-1]
     torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(found[2], expected, rtol=1e-9, atol=1e-9)
     assert not torch.allclose(found[1], expected, rtol=1e-3)

@@ -10,33 +10,11 @@ from benchmarks.studies.auto.choose import Portfolio
 from benchmarks.studies.auto.classify import Recall
 from benchmarks.studies.auto.policies import MaximumEntropy
 from benchmarks.studies.auto.problem import Problem, seeded
-from benchmarks.studies.auto.rule import AutoRate, response, steps, sums
 from benchmarks.studies.auto.settings import SETTINGS
+from tests.benchmarks.studies.plain_loop import path
 from torch_alm import ALMConstraint, ConstraintGroup
 
 LENGTH = 130
-
-
-def by_the_study(problem: Problem, setting: str) -> list[Tensor]:
-    theta = problem.start.clone().requires_grad_()
-    optimizer = SETTINGS[setting].optimizer(theta, problem.rate, 1.0)
-    equal = torch.tensor([sense == "==" for sense in problem.sense])
-    rule, generator, seen = AutoRate(equal, equal.shape), seeded(0), []
-    for _ in range(LENGTH):
-        data = problem.draw(generator)
-        c = problem.violation(problem.measure(theta, data))
-        weight = rule.see(c.detach())
-        a = torch.stack([torch.autograd.grad(x, theta, retain_graph=True)[0] for x in c])
-        optimizer.zero_grad()
-        (problem.objective(theta, data) + (weight * c).sum()).backward()
-        if rule.wants_gradient:
-            grad, ((_, step),) = theta.grad[None], steps(optimizer)
-            found = sums(a, grad, weight[:, None])
-            rule.calibrate(found, response(a, grad, weight[:, None], step, found.price[:, None]))
-        optimizer.step()
-        rule.advance()
-        seen.append(theta.detach().clone())
-    return seen
 
 
 def by_the_library(problem: Problem, setting: str) -> list[Tensor]:
@@ -64,6 +42,6 @@ def by_the_library(problem: Problem, setting: str) -> list[Tensor]:
 @pytest.mark.parametrize("kind", [MaximumEntropy, Recall, Portfolio])
 def test_both_take_theta_the_same_way(kind: Any, setting: str) -> None:
     problem = kind()
-    found, expected = by_the_library(problem, setting), by_the_study(problem, setting)
+    found, expected = by_the_library(problem, setting), path(problem, setting, LENGTH)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
     assert not torch.allclose(found[-1], problem.start)
