@@ -44,7 +44,7 @@ def imported_by(source: Path) -> set[str]:
 SOURCES = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
-    if not {"cli", "integrations"} & {*path.relative_to(PACKAGE).parts}
+    if not {"cli", "integrations", "unlearning"} & {*path.relative_to(PACKAGE).parts}
 ]
 
 

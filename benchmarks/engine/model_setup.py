@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from benchmarks.methods.rmu import steered_layer
+from torch_alm.unlearning.adapters import with_new
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -78,10 +79,7 @@ def set_up(model: Any, how: ModelSetup) -> Any:
         ImportError: Adapters, and peft is not installed.
     """
     if how.lora:
-        from peft import LoraConfig, get_peft_model
-
-        config = LoraConfig(r=how.lora, lora_alpha=2 * how.lora, target_modules="all-linear")
-        model = get_peft_model(model, config)
+        model = with_new(model, how.lora)
     else:
         select(model, how.parameters)
     for parameter in model.parameters():

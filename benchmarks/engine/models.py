@@ -6,19 +6,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
-
 from benchmarks.engine.scratch import Lesson, Recipe, train_from_scratch
-from torch_alm.language import check_eos
+from torch_alm.unlearning.models import load_model, quiet
 
 CACHE_VERSION = 1  # to be raised when a change of the training code makes cached models wrong
 
@@ -36,26 +30,7 @@ def trained(
     if not folder.is_dir():
         label = lesson.name if progress else None
         _save(folder, *train_from_scratch(lesson, recipe, seed, label))
-    with _quiet():
-        return load_pretrained(folder)
-
-
-def load_pretrained(
-    name_or_path: str | Path, dtype: torch.dtype = torch.float32
-) -> tuple[Any, Any]:
-    """A causal language model and its tokenizer, from a local folder or the hub.
-
-    Args:
-        name_or_path: What `from_pretrained` takes.
-        dtype: Of the weights. fp32, because bf16 weights swallow a SAM perturbation.
-
-    Raises:
-        ValueError: Model or tokenizer cannot be loaded, or the tokenizer has no EOS token.
-    """
-    tokenizer = _from_pretrained(AutoTokenizer, name_or_path, "tokenizer")
-    check_eos(tokenizer)
-    model = _from_pretrained(AutoModelForCausalLM, name_or_path, "causal language model")
-    return model.to(dtype).eval(), tokenizer
+    return load_model(folder)
 
 
 def default_cache() -> Path:
@@ -63,18 +38,6 @@ def default_cache() -> Path:
     if chosen := os.environ.get("TORCH_ALM_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
-
-
-def _from_pretrained(loader: Any, name_or_path: str | Path, kind: str) -> Any:
-    try:
-        return loader.from_pretrained(name_or_path)
-    except (ImportError, OSError, ValueError, KeyError) as error:  # a package to convert with, too
-        is_folder = Path(name_or_path).is_dir()
-        place = "in the folder" if is_folder else "on the hub (and no such folder) under"
-        raise ValueError(
-            f"load_pretrained: no {kind} {place} {str(name_or_path)!r}: {error}\n"
-            "Were model and tokenizer both saved there with save_pretrained?"
-        ) from error
 
 
 def _key(lesson: Lesson, recipe: Recipe, seed: int) -> str:
@@ -88,7 +51,7 @@ def _save(folder: Path, model: Any, tokenizer: Any) -> None:
     partial = folder.with_name(f"partial-{folder.name}-{uuid4().hex}")
     partial.mkdir(parents=True)
     try:
-        with _quiet():
+        with quiet():
             model.save_pretrained(partial)
             tokenizer.save_pretrained(partial)
         os.replace(partial, folder)
@@ -97,15 +60,3 @@ def _save(folder: Path, model: Any, tokenizer: Any) -> None:
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No bars of transformers for what takes a moment; they would break ours."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from benchmarks.methods.joint import JointMethod
-from benchmarks.methods.method import Batch
 from benchmarks.methods.registry import register
-from torch_alm.measures import token_nll
 
 
 @register("grad_diff", "GradDiff", position=11)
@@ -16,7 +12,3 @@ class GradDiff(JointMethod):
 
     With both weights 1 and AdamW this is Single AdamW's joint step.
     """
-
-    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        value = token_nll(self.model, forget)
-        return -value, value

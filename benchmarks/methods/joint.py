@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -26,10 +25,6 @@ class JointMethod(Method):
     ) -> None:
         super().__init__(model, settings, constraint)
         self.optimizer = self.make_optimizer()
-
-    @abstractmethod
-    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        """The loss U to descend, and the forgetting measure F the controller looks at."""
 
     def step(self, retain: Batch, forget: Batch) -> None:
         """Weigh the forget direction, add the retain direction, move once."""

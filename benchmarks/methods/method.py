@@ -14,7 +14,8 @@ from benchmarks.methods import gradients
 from benchmarks.methods.forgetting import check_attainable, measure
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
-from torch_alm.measures import token_nll
+from torch_alm.measures import token_nll, token_nll_of_logits
+from torch_alm.unlearning.methods import ascent
 
 Batch = Mapping[str, Tensor]
 
@@ -70,6 +71,10 @@ class Method(ABC):
     @abstractmethod
     def step(self, retain: Batch, forget: Batch) -> None:
         """Move the weights once, given a batch of each kind."""
+
+    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
+        """The loss U to descend, here -F, and the forgetting measure F that is kept."""
+        return ascent(token_nll_of_logits, *forward(self.model, forget))
 
     def retain_loss(self, retain: Batch) -> Tensor:
         """Take what is to stay low: the token-mean cross-entropy."""

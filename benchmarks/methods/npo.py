@@ -11,7 +11,8 @@ from benchmarks.methods.registry import register
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
 from torch_alm import ALMConstraint
-from torch_alm.measures import npo_of_logits, sequence_nll, token_nll_of_logits
+from torch_alm.measures import sequence_nll, token_nll_of_logits
+from torch_alm.unlearning.methods import npo
 
 
 class NPOMethod(JointMethod):
@@ -26,9 +27,8 @@ class NPOMethod(JointMethod):
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             reference_nll = sequence_nll(self.reference, forget, reduction="none")
-        logits, labels = forward(self.model, forget)
-        loss = npo_of_logits(logits, labels, reference_nll, beta=self.settings.beta)
-        return loss, token_nll_of_logits(logits, labels)
+        seen = forward(self.model, forget)
+        return npo(token_nll_of_logits, *seen, reference_nll, self.settings.beta)
 
 
 @register("npo", "NPO", position=12)

@@ -18,7 +18,7 @@ from benchmarks.methods.blur import BLUR
 from benchmarks.methods.dual_adamw import DualAdamW
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, Method
-from benchmarks.methods.registry import register
+from benchmarks.methods.registry import METHODS, register
 from benchmarks.methods.relearning_resilient import RelearningResilient
 from benchmarks.methods.retain_only import RetainOnly
 from benchmarks.methods.saul import SAUL, WithoutALM, WithoutALMAndSAM, WithoutSAM
@@ -145,44 +145,24 @@ class RMU(OnRMU, JointMethod):
     """One AdamW on U + retain_weight * R (Li et al. 2024). Cost: two backward passes."""
 
 
-@register("dual_adamw", "Dual AdamW", position=21, losses="rmu")
-class DualAdamWOnRMU(OnRMU, DualAdamW):
-    """Dual AdamW on RMU's losses."""
+STEERED = (
+    DualAdamW,
+    SharpMinMax,
+    RelearningResilient,  # `worst_npo` reads the worst U nearby
+    BLUR,  # d = g_u + w (g_r - its part along g_u), with w the retain weight
+    SAUL,
+    WithoutALM,
+    WithoutSAM,
+    WithoutALMAndSAM,
+)
+"""Methods that take RMU's losses as they take cross-entropies, under the same keys."""
 
-
-@register("sharp_min_max", "Sharp Min-Max", position=30, losses="rmu")
-class SharpMinMaxOnRMU(OnRMU, SharpMinMax):
-    """Sharp Min-Max on RMU's losses."""
-
-
-@register("relearning_resilient", "Relearning-resilient", position=31, losses="rmu")
-class RelearningResilientOnRMU(OnRMU, RelearningResilient):
-    """Relearning-resilient with U in NPO's place; `worst_npo` reads the worst U nearby."""
-
-
-@register("blur", "BLUR", position=40, losses="rmu")
-class BLUROnRMU(OnRMU, BLUR):
-    """d = g_u + w (g_r - its part along g_u), with w the retain weight."""
-
-
-@register("saul", "SAUL", position=50, losses="rmu")
-class SAULOnRMU(OnRMU, SAUL):
-    """min w R, worst case within rho_retain, subject to U <= tau within rho_forget."""
-
-
-@register("saul_no_alm", "SAUL w/o ALM", position=51, losses="rmu")
-class WithoutALMOnRMU(OnRMU, WithoutALM):
-    """The forget step is always on."""
-
-
-@register("saul_no_sam", "SAUL w/o SAM", position=52, losses="rmu")
-class WithoutSAMOnRMU(OnRMU, WithoutSAM):
-    """The forget side is plain."""
-
-
-@register("saul_no_alm_no_sam", "SAUL w/o ALM + SAM", position=53, losses="rmu")
-class WithoutALMAndSAMOnRMU(OnRMU, WithoutALMAndSAM):
-    """A plain forget step, always on."""
+for _key, _entry in METHODS.items():
+    if _entry.method in STEERED:
+        _steered = type(
+            f"{_entry.method.__name__}OnRMU", (OnRMU, _entry.method), {"__module__": __name__}
+        )
+        register(_key, _entry.label, position=_entry.position, losses="rmu")(_steered)
 
 
 class RetainOnlyOnRMU(OnRMU, RetainOnly):

@@ -11,7 +11,6 @@ from benchmarks.methods.method import Batch, Method, weighted_step
 from benchmarks.methods.registry import register
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint, perturbed
-from torch_alm.measures import token_nll
 
 
 @register("sharp_min_max", "Sharp Min-Max", position=30)
@@ -36,11 +35,6 @@ class SharpMinMax(Method):
         super().__init__(model, settings, constraint)
         self.retain_side = self.make_optimizer()
         self.forget_side = self.make_optimizer(lr=settings.forget_lr, weight_decay=0.0)
-
-    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        """The loss U to descend, and the forgetting measure F."""
-        value = token_nll(self.model, forget)
-        return -value, value
 
     def step(self, retain: Batch, forget: Batch) -> None:
         """One step of each side, in the order of the settings."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch
 from benchmarks.methods.registry import register
-from torch_alm.measures import token_nll
 
 
 @register("single_adamw", "Single AdamW", position=20)
@@ -17,11 +14,6 @@ class SingleAdamW(JointMethod):
     `steps="joint"` takes one step on the sum. `steps="alternating"` takes a forget step and then a
     retain step, its gradient at the new weights, through the same moments.
     """
-
-    def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        """U = -L_f."""
-        value = token_nll(self.model, forget)
-        return -value, value
 
     def step(self, retain: Batch, forget: Batch) -> None:
         """One joint step, or two through the same state."""

@@ -10,7 +10,7 @@ from benchmarks.report import control, figures
 from benchmarks.report.examples import RIGHT, WRONG, examples
 from benchmarks.report.latex import latex_table
 from benchmarks.report.layout import Layout
-from benchmarks.report.results import ResultsFolder, Row, read_lines, replace
+from benchmarks.report.results import ResultsFolder, Row, read_lines
 from benchmarks.report.tables import (
     REFERENCE_LABELS,
     Column,
@@ -21,6 +21,7 @@ from benchmarks.report.tables import (
     text_table,
     without_deviations,
 )
+from torch_alm.unlearning.files import write_text
 
 
 def publish(folders: Sequence[Path], layout: Layout) -> None:
@@ -36,8 +37,8 @@ def publish(folders: Sequence[Path], layout: Layout) -> None:
         settings = json.loads(folder.settings.read_text())
         rows = [layout.derive(row) for row in with_judgements(folder)]
         splits[str(settings["split"])] = rows
-        replace(path / "report.md", markdown(folder, rows, settings, layout))
-        replace(path / "tables.tex", latex(rows, layout))
+        write_text(path / "report.md", markdown(folder, rows, settings, layout))
+        write_text(path / "tables.tex", latex(rows, layout))
         draw(folder, rows, layout)
         numbers = shown(layout.numbers, rows)
         print(f"\n{text_table(without_deviations(lines(rows, numbers)), numbers)}")

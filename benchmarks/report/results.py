@@ -8,11 +8,13 @@ and its run is repeated.
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch_alm.language import read_records
+from torch_alm.unlearning.files import finite, write_text
 
 Row = dict[str, Any]
 
@@ -111,19 +113,7 @@ def read_lines(path: Path) -> list[Row]:
     Raises:
         ValueError: A line that is not JSON, named by file and number.
     """
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8") as file:
-        return [_parsed(path, number, line) for number, line in enumerate(file, 1)]
-
-
-def _parsed(path: Path, number: int, line: str) -> Row:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{path}, line {number} is not JSON ({error.msg}). Was the file edited?"
-        ) from error
+    return [record.fields for record in read_records(path)] if path.exists() else []
 
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
@@ -135,20 +125,12 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
 
 def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a JSON-lines file whole, or leave the old one as it was."""
-    replace(path, "".join(_line(row) + "\n" for row in rows))
+    write_text(path, "".join(_line(row) + "\n" for row in rows))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole, or leave the old one as it was."""
-    replace(path, json.dumps(_finite(content), indent=2, sort_keys=True) + "\n")
-
-
-def replace(path: Path, text: str) -> None:
-    """Write under a temporary name, then take the name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    write_text(path, json.dumps(finite(content), indent=2, sort_keys=True) + "\n")
 
 
 def drop_cut_line(path: Path) -> None:
@@ -162,16 +144,7 @@ def drop_cut_line(path: Path) -> None:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    return json.dumps(_finite(row), ensure_ascii=False, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: a number that came out so is stored as null."""
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(finite(row), ensure_ascii=False, allow_nan=False)
 
 
 def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any], at: str = "") -> Iterable[str]:
@@ -183,7 +156,7 @@ def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any], at: str = "
         old, new = earlier[key], now[key]
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             yield from _differences(old, new, f"{at}{key}.")
-        elif _finite(old) != _finite(new):
+        elif finite(old) != finite(new):
             yield f"{at}{key} was {old!r} and is now {new!r}"
 
 

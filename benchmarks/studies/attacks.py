@@ -25,12 +25,12 @@ from benchmarks.engine.options import Options, add_arguments, checked
 from benchmarks.engine.runner import Plan, begin, hidden, unfinished, unlearn
 from benchmarks.report import tables
 from benchmarks.report.results import Row
-from benchmarks.report.results import replace as write
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.layout import LAYOUT
 from benchmarks.tasks.tofu.metrics import rouge_l_recall
 from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
 from torch_alm.language import Attacked, Attacks, Reading, answer_ids, attack, decode, read_answers
+from torch_alm.unlearning.files import write_text
 
 METHODS = "saul,saul_no_sam,dual_adamw+alm"
 COLUMNS = {
@@ -177,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run(plan, benchmark, attacker)
     shown = f"python -m benchmarks.studies.attacks{_told(given, options)}"
     text = markdown(plan.folder.rows(), shown, attacker)
-    write(plan.folder.path / "attacks.md", text)
+    write_text(plan.folder.path / "attacks.md", text)
     print(f"\n{text}\n{plan.folder.path}: results.jsonl, settings.json, attacks.md.")
     return 0
 

@@ -19,7 +19,8 @@ from benchmarks.engine.memory import GB, SPARE, counted, described
 from benchmarks.engine.model_setup import ModelSetup
 from benchmarks.methods import Settings
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, replace, write_json
+from benchmarks.report.results import RECORDED, write_json
+from torch_alm.unlearning.files import write_text
 
 RMU = ModelSetup("rmu", dtype="bfloat16", checkpointing=True)
 LORA = ModelSetup(lora=16, dtype="bfloat16", checkpointing=True)
@@ -90,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     path = options.output / "memory.json"
     earlier = recorded(path)
     write_json(path, {"model": "7 billion weights, the shape of Mistral", "lines": earlier | lines})
-    replace(options.output / "memory.md", markdown(list((earlier | lines).values())))
+    write_text(options.output / "memory.md", markdown(list((earlier | lines).values())))
     return 0
 
 

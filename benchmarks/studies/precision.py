@@ -28,9 +28,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
-from benchmarks.engine.models import load_pretrained
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, replace, write_json
+from benchmarks.report.results import RECORDED, write_json
 from benchmarks.studies.machine import machine
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.models import load_or_train
@@ -38,6 +37,8 @@ from benchmarks.tasks.tofu.world import build_world
 from torch_alm import perturbed
 from torch_alm.language import collate, pad_id
 from torch_alm.measures import token_nll
+from torch_alm.unlearning.files import write_text
+from torch_alm.unlearning.models import load_model
 
 Named = dict[str, nn.Parameter]
 Chosen = Callable[[str], bool]
@@ -245,12 +246,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, and write what was measured."""
     options = parse(arguments)
     data = build_world(quick=options.quick)
-    load = (
-        load_pretrained(options.model)
+    loaded = (
+        load_model(options.model)
         if options.model
         else load_or_train(data, cache_dir=options.cache, progress=False)
     )
-    model, tokenizer = load
+    model, tokenizer = loaded
     batch = collate(encode_all(tokenizer, data.forget)[:8], pad_id(tokenizer))
     weights = sum(p.numel() for p in model.parameters())
     rows: list[dict[str, Any]] = []
@@ -265,7 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     content = {"what": what, "machine": machine(), "rows": rows}
     write_json(options.output / "precision.json", content)
-    replace(options.output / "precision.md", markdown(content))
+    write_text(options.output / "precision.md", markdown(content))
     return 0
 
 

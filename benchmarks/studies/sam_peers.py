@@ -32,9 +32,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, replace
+from benchmarks.report.results import RECORDED
 from benchmarks.studies.code_lines import code_lines
 from torch_alm import SAM
+from torch_alm.unlearning.files import write_text
 
 RHO, LR = 0.5, 0.05
 STEPS = 5
@@ -252,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.davda54:
         libraries["davda54/sam"] = Davda54(given.davda54)
     text = report(libraries)
-    replace(given.output / "sam_peers.md", text)
+    write_text(given.output / "sam_peers.md", text)
     print(text)
     return 0
 

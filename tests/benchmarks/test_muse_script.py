@@ -10,13 +10,13 @@ import datasets
 import pytest
 
 from benchmarks import methods, muse
-from benchmarks.engine.models import load_pretrained
 from benchmarks.methods import Settings
 from benchmarks.report.results import ResultsFolder
 from benchmarks.tasks.muse.layout import NUMBERS
 from benchmarks.tasks.muse.passages import build_passages
 from tests.benchmarks.tasks.muse.test_data import tables, write_muse
 from torch_alm.language import collate
+from torch_alm.unlearning.models import load_model
 
 SCRIPT = Path(muse.__file__)
 QUICK = ("--quick", "--no-control", "--alpha", "3")
@@ -112,7 +112,7 @@ def test_another_method_only_adds_to_the_folder_and_without_a_gate_goes_on(
 @pytest.mark.parametrize("key", methods.names())
 def test_every_method_takes_a_step_on_raw_text(key: str, finished: Path, cache: Path) -> None:
     assert finished.exists()
-    model, tokenizer = load_pretrained(next(cache.glob("passages-quick-*-original-*")))
+    model, tokenizer = load_model(next(cache.glob("passages-quick-*-original-*")))
     before = [p.clone() for p in model.parameters()]
     data = build_passages(quick=True)
     rows = {

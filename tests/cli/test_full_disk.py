@@ -20,8 +20,8 @@ from torch_alm.cli import building, closing, keeping
 from torch_alm.cli import unlearn as unlearn_module
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS
-from torch_alm.cli.refusal import Unwritten
-from torch_alm.cli.writing import write_folder, write_text
+from torch_alm.unlearning.files import write_folder, write_text
+from torch_alm.unlearning.refusal import Unwritten
 
 # A state after every step; two of them
 RUN = ("--method", "dual", "--lr", "1e-3", "--steps", 2, "--batch-size", 6, "--save-every", 1e-9)

@@ -9,8 +9,8 @@ from huggingface_hub.errors import OfflineModeIsEnabled, RepositoryNotFoundError
 
 from tests.cli.conftest import Command
 from torch_alm.cli.files import read_entries
-from torch_alm.cli.hub import check_model
-from torch_alm.cli.refusal import Refusal
+from torch_alm.unlearning.hub import check_model
+from torch_alm.unlearning.refusal import Refusal
 
 Patch = pytest.MonkeyPatch
 
@@ -26,7 +26,7 @@ def asked(monkeypatch: Patch, tmp_path: Path) -> list[str]:
         if name != "a/model":
             raise RepositoryNotFoundError("404", response=MagicMock())
 
-    monkeypatch.setattr("torch_alm.cli.hub.HfApi.repo_info", repo_info)
+    monkeypatch.setattr("torch_alm.unlearning.hub.HfApi.repo_info", repo_info)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return names
@@ -34,7 +34,7 @@ def asked(monkeypatch: Patch, tmp_path: Path) -> list[str]:
 
 def test_the_hub_is_asked_once_for_a_name_that_may_be_one(asked: list[str]) -> None:
     check_model("a/model")
-    with pytest.raises(Refusal, match=r"--model a/nother is no folder, and the hub has no model"):
+    with pytest.raises(Refusal, match=r"the model a/nother is no folder, and the hub has no model"):
         check_model("a/nother")
     with pytest.raises(Refusal, match=r"^a/set:train is no file, and the hub has no dataset of"):
         read_entries(Path("a/set:train"), "forget")
@@ -57,11 +57,11 @@ def test_without_a_network_it_is_a_sentence(
     def fails(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("torch_alm.cli.hub.HfApi.repo_info", fails)
+    monkeypatch.setattr("torch_alm.unlearning.hub.HfApi.repo_info", fails)
     assert command("evaluate", model=Path("a/model")) == 2
     told = " ".join(capsys.readouterr().err.split())
     first = str(error).splitlines()[0].rstrip(".")
-    assert told.startswith("torch-alm: --model a/model is no folder, is not in the hub's cache, ")
+    assert told.startswith("torch-alm: the model a/model is no folder, is not in the hub's cache, ")
     assert f"({first})" in told and told.endswith("?")
 
 

@@ -14,9 +14,9 @@ from tests.cli.asking import said, spoken
 from tests.cli.conftest import FINISHED, FORGET, RETAIN, Command, report, write
 from torch_alm.cli.adapters import with_adapters
 from torch_alm.cli.loading import Loaded
-from torch_alm.cli.models import load, quiet
 from torch_alm.cli.places import Place
-from torch_alm.cli.refusal import Refusal
+from torch_alm.unlearning.models import load_model, quiet
+from torch_alm.unlearning.refusal import Refusal
 
 FIRST, SECOND = FORGET[:3], FORGET[3:]
 STEPS = ("--lora", "--lr", "2e-2", "--method", "dual", "--batch-size", 3, "--alpha", 3)
@@ -129,8 +129,8 @@ def test_other_adapters_than_those_there_are_cannot_be_trained_on(
     for name in ("lora", "ia3"):
         tokenizer.save_pretrained(tmp_path / name)
     with pytest.raises(Refusal, match="of the kind IA3, which --lora cannot train on"):
-        load(str(tmp_path / "ia3"), HERE, merge=False)
-    model, _ = load(str(tmp_path / "lora"), HERE, merge=False)
+        load_model(tmp_path / "ia3", merge=False)
+    model, _ = load_model(tmp_path / "lora", merge=False)
     for rank, targets, name in ((4, None, "--lora-rank 4"), (None, "k_proj", "--lora-targets k_p")):
         with pytest.raises(Refusal, match=name):
             trained(model, tokenizer, rank, targets)

@@ -14,7 +14,7 @@ from tests.cli.conftest import FINISHED, Command, report
 from tests.cli.test_unlearn import StopAfter
 from torch_alm.cli.methods import METHODS
 from torch_alm.cli.output import BLOCK, BLOCKS, MANIFEST, Output, digest
-from torch_alm.cli.refusal import Refusal
+from torch_alm.unlearning.refusal import Refusal
 
 ONE = ("--method", "dual", "--epochs", 1)
 

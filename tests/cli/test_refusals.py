@@ -23,20 +23,19 @@ from torch_alm.cli import command as command_module
 from torch_alm.cli import saying
 from torch_alm.cli.files import check_distinct, read_entries
 from torch_alm.cli.goal import check_goal
-from torch_alm.cli.models import load
 from torch_alm.cli.options import parser
 from torch_alm.cli.output import REPORTS, Output
-from torch_alm.cli.places import place
-from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.report import Result
 from torch_alm.cli.unfinished import Unfinished
-from torch_alm.cli.writing import (
+from torch_alm.unlearning.files import (
     why_unwritten,
     write_folder,
     write_json,
     write_tensors,
     write_text,
 )
+from torch_alm.unlearning.models import load_model
+from torch_alm.unlearning.refusal import Refusal
 
 
 def chat(*roles: str, said: str = "a") -> str:
@@ -175,31 +174,29 @@ def fails_saying(told: Exception) -> Callable[..., None]:
 def test_a_folder_with_a_model_and_a_tokenizer_of_any_kind_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, tokenizer: str
 ) -> None:
-    where = place("cpu", "fp32", lora=False)
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fails_saying(KeyError()))
     for name in (model, tokenizer):
         with pytest.raises(Refusal, match=r"has no (config.json and no adapter_|tokenizer beside)"):
-            load(str(tmp_path), where)
+            load_model(tmp_path)
         (tmp_path / name).touch()
     with pytest.raises(Refusal, match=r"cannot load a tokenizer from '.*' \(KeyError\)"):
-        load(str(tmp_path), where)
+        load_model(tmp_path)
 
 
 def test_what_is_no_path_may_be_a_model_of_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = place("cpu", "fp32", lora=False)
     told = OSError("not in the cache\nand more advice")
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", fails_saying(told))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a_file").touch()
     for name in ("./nowhere", str(tmp_path / "nowhere"), "a_file"):
         with pytest.raises(Refusal, match="is no folder"):
-            load(name, where)
+            load_model(name)
     asked: list[str] = []
-    monkeypatch.setattr("torch_alm.cli.models.check_model", asked.append)
+    monkeypatch.setattr("torch_alm.unlearning.models.check_model", asked.append)
     with pytest.raises(Refusal, match=r"from 'someone/a-model' \(not in the cache\)"):
-        load("someone/a-model", where)
+        load_model("someone/a-model")
     assert asked == ["someone/a-model"]
 
 

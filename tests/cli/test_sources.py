@@ -18,7 +18,7 @@ from tests.cli.conftest import FINISHED, FORGET, RETAIN, Command, write
 from torch_alm.cli.columns import NAMES
 from torch_alm.cli.files import Entry, read_entries
 from torch_alm.cli.options import parser
-from torch_alm.cli.refusal import Refusal
+from torch_alm.unlearning.refusal import Refusal
 
 ROWS = [
     {"question": "Who, if any ?", "answer": 'He said "no",\nthen "yes" .'},

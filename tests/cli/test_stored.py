@@ -11,10 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.cli.conftest import FINISHED, Command, report
 from torch_alm.cli import closing
-from torch_alm.cli.models import stored_as, stored_dtype
 from torch_alm.cli.output import Output
 from torch_alm.cli.places import place
-from torch_alm.cli.refusal import Refusal
+from torch_alm.unlearning.models import stored_as, stored_dtype
+from torch_alm.unlearning.refusal import Refusal
 
 WORDS = ("--epochs", 4, "--lr", "3e-3", "--rows", 4)
 

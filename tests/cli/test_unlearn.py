@@ -27,14 +27,14 @@ from torch_alm.cli import unlearn as unlearn_module
 from torch_alm.cli.closing import content_of
 from torch_alm.cli.goal import Goal, goal_of
 from torch_alm.cli.methods import METHODS, Rates
-from torch_alm.cli.models import load, quiet
 from torch_alm.cli.options import parser
-from torch_alm.cli.places import Place, place
-from torch_alm.cli.refusal import Refusal
+from torch_alm.cli.places import place
 from torch_alm.cli.settings import settings_of
 from torch_alm.cli.training import Training, postfix
 from torch_alm.cli.unfinished import Unfinished
 from torch_alm.language import encode, pairs, read_answers
+from torch_alm.unlearning.models import load_model, quiet
+from torch_alm.unlearning.refusal import Refusal
 
 FAST = ("--lr", "5e-3", "--rho", "1e-2", "--batch-size", 3)
 
@@ -560,7 +560,7 @@ def test_every_epoch_sees_each_forget_row_once_in_a_seeded_order(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_are_as_narrow_as_their_place(folder: Path, dtype: torch.dtype) -> None:
-    model, _ = load(str(folder), Place("cpu", autocast=False, dtype=dtype))
+    model, _ = load_model(folder, dtype=dtype)
     assert {p.dtype for p in model.parameters()} == {dtype}
 
 

@@ -25,10 +25,10 @@ from transformers import (
 
 from tests.cli.conftest import FORGET, Command, learn
 from torch_alm.cli.methods import METHODS
-from torch_alm.cli.models import load, quiet
 from torch_alm.cli.places import place
-from torch_alm.cli.whole import check_answers, fingerprint
 from torch_alm.language import encode
+from torch_alm.unlearning.models import load_model, quiet
+from torch_alm.unlearning.whole import check_answers, fingerprint
 
 HERE = place("cpu", "fp32", lora=False)
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
@@ -92,7 +92,7 @@ def test_weights_that_are_not_there_or_not_numbers_are_refused_by_name(
     for verb in ("unlearn", "evaluate"):
         assert command(verb, model=path) == 2
         sentence = " ".join(capsys.readouterr().err.split())
-        assert sentence.startswith(f"torch-alm: --model {path} has ")
+        assert sentence.startswith(f"torch-alm: the model {path} has ")
         assert sentence.endswith("?")
         assert told in sentence
         assert not (tmp_path / "out").exists()
@@ -139,9 +139,9 @@ def test_tied_weights_and_what_older_releases_saved_are_no_mistake(
         weights = load_file(path / "model.safetensors")
         save_file(weights | {old[name]: torch.ones(8)}, path / "model.safetensors",
                   metadata={"format": "pt"})  # fmt: skip
-        loaded, _ = load(str(path), HERE)
+        loaded, _ = load_model(path)
         check_answers(name, loaded, encode(tokenizer, **FORGET[0]))
-        assert fingerprint(loaded) == fingerprint(load(str(path), HERE)[0])
+        assert fingerprint(loaded) == fingerprint(load_model(path)[0])
 
 
 def adapted(folder: Path, base: str, path: Path, rows: list[dict[str, str]]) -> Path:
@@ -174,7 +174,7 @@ def test_adapters_are_read_with_their_base_wherever_it_lies(
     path = adapted(folder, named, tmp_path / "adapters", CHANGED)
     if kind == "from here":
         monkeypatch.chdir(tmp_path)
-    model, tokenizer = load(str(path), HERE)
+    model, tokenizer = load_model(path)
     assert type(model) is LlamaForCausalLM
     assert all(p.requires_grad for p in model.parameters()), "there is something to train"
     with quiet():
@@ -240,7 +240,7 @@ def test_a_run_that_breaks_the_model_saves_nothing_and_says_so(
 def test_a_fingerprint_changes_with_any_weight_and_with_the_configuration(
     folder: Path, model: LlamaForCausalLM
 ) -> None:
-    same, other = (load(str(folder), HERE)[0] for _ in range(2))
+    same, other = (load_model(folder)[0] for _ in range(2))
     assert fingerprint(same) == fingerprint(other)
     with torch.no_grad():
         last = [*other.parameters()][-1].flatten()

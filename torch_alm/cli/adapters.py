@@ -6,18 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import peft
 import torch
 from torch import nn
 
 from torch_alm.cli.loading import Loaded
-from torch_alm.cli.models import load, quiet, stored_as
-from torch_alm.cli.places import Place
-from torch_alm.cli.refusal import Refusal
 from torch_alm.language import LanguageModel
+from torch_alm.unlearning.adapters import ALL, with_new
+from torch_alm.unlearning.models import load_model, quiet, stored_as
+from torch_alm.unlearning.refusal import Refusal
 
 RANK = 16
-ALL = "all-linear"
 
 
 def check_asked(given: argparse.Namespace) -> None:
@@ -70,12 +68,9 @@ def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:
     names = targets if targets == ALL else targets.split(",")
     if names != ALL:
         _check_targets(model, names)
-    config = peft.LoraConfig(
-        r=rank, lora_alpha=2 * rank, target_modules=names, task_type="CAUSAL_LM"
-    )
     with quiet():
         try:
-            return peft.get_peft_model(model, config)
+            return with_new(model, rank, names)
         except ValueError as error:  # layers of a kind that peft has no adapters for
             told = str(error).splitlines()[0]
             raise Refusal(f"--lora-targets {targets}: {told} Did you mean {ALL}?") from error
@@ -112,7 +107,7 @@ def save_merged(adapted: Any, tokenizer: Any, folder: Path, dtype: torch.dtype) 
     own = folder / "adapters"
     adapted.save_pretrained(own)
     tokenizer.save_pretrained(own)
-    merged, _ = load(str(own), Place("cpu", autocast=False, dtype=torch.float32))
+    merged, _ = load_model(own)
     shutil.rmtree(own)
     with stored_as(merged, dtype):
         merged.save_pretrained(folder)

@@ -12,11 +12,11 @@ from torch_alm.cli.guide import Guide, spread
 from torch_alm.cli.loading import Loaded
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS, Rates
-from torch_alm.cli.models import quiet
-from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.training import Training
 from torch_alm.cli.verdict import COST_LOSS, evidence_of, judge
 from torch_alm.language import LanguageModel, pad_id
+from torch_alm.unlearning.models import quiet
+from torch_alm.unlearning.refusal import Refusal
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 LR, LORA_LR = 1e-5, 1e-4  # where a run begins whose rate was not given

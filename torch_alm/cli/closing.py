@@ -12,11 +12,11 @@ from torch_alm.cli.adapters import save_merged
 from torch_alm.cli.goal import Goal
 from torch_alm.cli.loading import Files, Loaded, load_for
 from torch_alm.cli.measuring import measure, worst
-from torch_alm.cli.models import quiet, stored_as, stored_dtype
 from torch_alm.cli.output import MODEL, Output
 from torch_alm.cli.training import Training
 from torch_alm.cli.verdict import evidence_of, judge
-from torch_alm.cli.writing import write_folder
+from torch_alm.unlearning.files import write_folder
+from torch_alm.unlearning.models import quiet, stored_as, stored_dtype
 
 
 def save_model(

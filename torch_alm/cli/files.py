@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from torch_alm.cli.columns import recognized, renamed
-from torch_alm.cli.refusal import Refusal
 from torch_alm.cli.sources import records_of
 from torch_alm.cli.windows import UNCUT, windows
 from torch_alm.language import (
@@ -20,6 +19,7 @@ from torch_alm.language import (
     encode_messages,
     encode_text,
 )
+from torch_alm.unlearning.refusal import Refusal
 
 KINDS = (
     '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]}, {"text"}, '

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from torch_alm import thresholds
-from torch_alm.cli.refusal import Refusal
 from torch_alm.language import LanguageModel, Row, Tokenizer, losses, pad_id
 from torch_alm.measures import (
     margin_certificate_of_logits,
     require_attainable,
     token_nll_of_logits,
 )
+from torch_alm.unlearning.refusal import Refusal
 
 DEFAULT_ALPHA = 4.0
 TAU = 0.1

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from time import sleep
 from typing import TypeVar
 
-from torch_alm.cli.refusal import Unwritten
 from torch_alm.cli.saying import complain
 from torch_alm.cli.training import Training
 from torch_alm.cli.unfinished import Unfinished
+from torch_alm.unlearning.refusal import Unwritten
 
 T = TypeVar("T")
 SECONDS, TRIES = 10.0, 360  # between two tries, and how many: an hour

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch_alm.cli.loading import Loaded
 from torch_alm.cli.measuring import answers_of, read
-from torch_alm.cli.refusal import Refusal
 from torch_alm.language import prompt_ids
+from torch_alm.unlearning.refusal import Refusal
 
 Answers = Sequence[Mapping[str, Any]]
 

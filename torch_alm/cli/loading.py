@@ -11,10 +11,10 @@ from peft import PeftModel
 from torch_alm.cli import files
 from torch_alm.cli.files import Entry
 from torch_alm.cli.measuring import Encoded
-from torch_alm.cli.models import load, positions_of
 from torch_alm.cli.places import Place, place
-from torch_alm.cli.whole import check_answers
 from torch_alm.language import Format, LanguageModel, Row, Tokenizer
+from torch_alm.unlearning.models import load_model, positions_of
+from torch_alm.unlearning.whole import check_answers
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool =
         lora: whether adapters will be trained: its own, if it has some, or new ones.
     """
     where = place(given.device, given.precision, lora=lora)
-    whole, tokenizer = load(name, where, merge=not lora)
+    whole, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
     adapters = whole if isinstance(whole, PeftModel) else None
     model = whole if adapters is None else adapters.get_base_model()
     entries = {"forget": found.forget, "retain": found.retain, "holdout": found.holdout}
@@ -86,5 +86,5 @@ def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool =
         for key, rows in entries.items()
         if rows
     }
-    check_answers(f"--model {name}", model, sets["forget"][0][1])
+    check_answers(f"the model {name}", model, sets["forget"][0][1])
     return Loaded(model, tokenizer, where, sets, adapters)

@@ -11,7 +11,6 @@ from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissin
 
 from torch_alm.cli.bars import bar
 from torch_alm.cli.files import Entry
-from torch_alm.cli.models import positions_of
 from torch_alm.language import (
     LanguageModel,
     Reading,
@@ -24,6 +23,7 @@ from torch_alm.language import (
     read_answers,
     with_prefix,
 )
+from torch_alm.unlearning.models import positions_of
 
 Encoded = Sequence[tuple[Entry, Row]]
 SPARE_TOKENS = 8  # so that an answer that goes on is seen to go on

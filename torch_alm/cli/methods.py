@@ -6,6 +6,7 @@ Which forget direction is taken is the method's; how hard, and when no more, is 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -14,16 +15,12 @@ from torch.optim import AdamW, Optimizer
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.cli.goal import Goal
-from torch_alm.cli.models import trainable
 from torch_alm.cli.parts import mean_in_parts
 from torch_alm.language import Batch, LanguageModel
-from torch_alm.measures import (
-    npo_of_logits,
-    sequence_nll,
-    simnpo_of_logits,
-    token_nll_of_logits,
-)
+from torch_alm.measures import sequence_nll, token_nll_of_logits
 from torch_alm.rules import Leak
+from torch_alm.unlearning.methods import ascent, npo, simnpo
+from torch_alm.unlearning.models import trainable
 
 
 @dataclass(frozen=True)
@@ -122,15 +119,12 @@ class Dual(Method):
 
     def make_optimizer(self) -> DualOptimizer:
         """Both sides at the same weights."""
-        return DualOptimizer(self.retain_side(), self.forget_side(), self.constraint)
+        adamw = partial(AdamW, self.params, lr=self.rates.lr, weight_decay=0.0)
+        return DualOptimizer(*self.sides(adamw(), adamw()), self.constraint)
 
-    def retain_side(self) -> Optimizer:
-        """The optimizer that lowers the retain loss."""
-        return AdamW(self.params, lr=self.rates.lr, weight_decay=0.0)
-
-    def forget_side(self) -> Optimizer:
-        """The optimizer that raises what is measured."""
-        return AdamW(self.params, lr=self.rates.lr, weight_decay=0.0)
+    def sides(self, retain: Optimizer, forget: Optimizer) -> tuple[Optimizer, Optimizer]:
+        """What lowers the retain loss, and what raises what is measured."""
+        return retain, forget
 
     def step(self, retain: Batch, forget: Batch) -> Step:
         """Algorithm 1, with whatever the two sides are."""
@@ -157,13 +151,10 @@ class Dual(Method):
 class SAUL(Dual):
     """Algorithm 1 of SAUL: both sides sharpness-aware. Four passes each way per step."""
 
-    def retain_side(self) -> Optimizer:
-        """The retain gradient is taken where the retain loss is worst nearby."""
-        return SAM(super().retain_side(), rho=self.rates.rho)
-
-    def forget_side(self) -> Optimizer:
-        """The forget gradient is taken where the answer is closest to coming back."""
-        return ReverseSAM(super().forget_side(), rho=self.rates.rho)
+    def sides(self, retain: Optimizer, forget: Optimizer) -> tuple[Optimizer, Optimizer]:
+        """Gradients from where, nearby, the retain loss is worst and the answer closest."""
+        rho = self.rates.rho
+        return SAM(retain, rho=rho), ReverseSAM(forget, rho=rho)
 
 
 class GradDiff(Method):
@@ -180,8 +171,7 @@ class GradDiff(Method):
 
     def pair(self, batch: Batch) -> Tensor:
         """(2,): what is descended on forget rows, and what the constraint sees."""
-        value = self.goal.measure(*self.logits(batch))
-        return torch.stack((-value, value))
+        return torch.stack(ascent(self.goal.measure, *self.logits(batch)))
 
     def step(self, retain: Batch, forget: Batch) -> Step:
         """The forget direction, weighed by lambda+; the retain direction; one step."""
@@ -220,9 +210,8 @@ class NPO(GradDiff):
 
     def pair(self, batch: Batch) -> Tensor:
         """NPO against the reference."""
-        logits, labels = self.logits(batch)
-        loss = npo_of_logits(logits, labels, batch["reference_nll"], beta=self.rates.beta)
-        return torch.stack((loss, self.goal.measure(logits, labels)))
+        reference, beta = batch["reference_nll"], self.rates.beta
+        return torch.stack(npo(self.goal.measure, *self.logits(batch), reference, beta))
 
 
 class SimNPO(GradDiff):
@@ -230,9 +219,7 @@ class SimNPO(GradDiff):
 
     def pair(self, batch: Batch) -> Tensor:
         """SimNPO, without a reference."""
-        logits, labels = self.logits(batch)
-        loss = simnpo_of_logits(logits, labels, beta=self.rates.beta)
-        return torch.stack((loss, self.goal.measure(logits, labels)))
+        return torch.stack(simnpo(self.goal.measure, *self.logits(batch), beta=self.rates.beta))
 
 
 METHODS: Mapping[str, type[Method]] = {

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_alm.cli.refusal import Refusal
-from torch_alm.cli.writing import write_json
+from torch_alm.unlearning.files import write_json
+from torch_alm.unlearning.refusal import Refusal
 
 REPORTS = ("report.html", "report.json")
 MODEL = "model"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torch_alm.cli.refusal import Refusal
+from torch_alm.unlearning.refusal import Refusal
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch_alm.cli.measuring import ROWS
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.places import described
 from torch_alm.cli.tables import ATTACKED, Content, attack_table, cell, table
-from torch_alm.cli.writing import write_json, write_text
+from torch_alm.unlearning.files import write_json, write_text
 
 
 class Result(NamedTuple):

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from torch_alm.cli.hub import check_known
-from torch_alm.cli.refusal import Refusal
 from torch_alm.language import Record, read_records, read_text, record_of
+from torch_alm.unlearning.hub import check_known
+from torch_alm.unlearning.refusal import Refusal, first_line
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet"}
@@ -62,18 +62,16 @@ def data_set(name: str) -> list[Record]:
             found = datasets.load_dataset(place, config, streaming=True)
         rows = _split(name, found, split)
         return [record_of(f"{name}, row {i}", dict(row)) for i, row in enumerate(rows, 1)]
-    except (Refusal, ValueError) as error:
+    except Exception as error:  # the library has no error of its own for the many reasons
         if isinstance(error, Refusal) or str(error).startswith(f"{name}, row"):
             raise
-        raise Refusal(_not_loaded(name, error)) from error
-    except Exception as error:  # the library has no error of its own for the many reasons
         raise Refusal(_not_loaded(name, error)) from error
 
 
 def _not_loaded(name: str, error: Exception) -> str:
-    first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    first = first_line(error).rstrip(".")
     return (
-        f"{name} is no file, and cannot be loaded as a data set ({first.rstrip('.')}). Is it the "
+        f"{name} is no file, and cannot be loaded as a data set ({first}). Is it the "
         "path of a file, a folder with a data set, or a name on the hub (NAME, NAME:SPLIT or "
         "NAME:CONFIG:SPLIT)?"
     )

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from torch_alm.cli.methods import Method
-from torch_alm.cli.models import trainable
-from torch_alm.cli.refusal import Refusal
+from torch_alm.unlearning.models import trainable
+from torch_alm.unlearning.refusal import Refusal
 
 
 def state_bytes(model: nn.Module, method: type[Method]) -> int:

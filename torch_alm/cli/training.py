@@ -14,8 +14,8 @@ from tqdm import tqdm
 from torch_alm.cli.bars import bar
 from torch_alm.cli.guide import Guide
 from torch_alm.cli.methods import Method, reference_nll
-from torch_alm.cli.models import trainable
 from torch_alm.language import Batch, Row, collate, pairs
+from torch_alm.unlearning.models import trainable
 
 
 class Stopped(Exception):

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from torch_alm.cli.refusal import Refusal
-from torch_alm.cli.writing import write_json, write_tensors
+from torch_alm.unlearning.files import write_json, write_tensors
+from torch_alm.unlearning.refusal import Refusal
 
 LENGTH = ("steps", "epochs")  # of which a run may be given more than it began with
 

@@ -16,19 +16,19 @@ from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Files, Loaded, load_for, read_files
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS
-from torch_alm.cli.models import stored_dtype
 from torch_alm.cli.output import MODEL, REPORTS, Output
 from torch_alm.cli.plan import plan_of
 from torch_alm.cli.plan import told as plan_told
 from torch_alm.cli.redaction import redacted
-from torch_alm.cli.refusal import Refusal, Unwritten
 from torch_alm.cli.report import Result
 from torch_alm.cli.settings import settings_of
 from torch_alm.cli.space import check_space, saved_bytes, state_bytes
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
-from torch_alm.cli.whole import check_answers, check_finite, fingerprint
 from torch_alm.language import LanguageModel
+from torch_alm.unlearning.models import stored_dtype
+from torch_alm.unlearning.refusal import Refusal, Unwritten
+from torch_alm.unlearning.whole import check_answers, check_finite, fingerprint
 
 Say = Callable[[str], None]
 

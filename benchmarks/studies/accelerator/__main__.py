@@ -23,12 +23,13 @@ from typing import Any
 
 import torch
 
-from benchmarks.report.results import RECORDED, replace, write_json
+from benchmarks.report.results import RECORDED, write_json
 from benchmarks.studies.accelerator.apart import lines_apart
 from benchmarks.studies.accelerator.checks import Line, Place
 from benchmarks.studies.accelerator.page import numbers, page
 from benchmarks.studies.accelerator.sections import SECTIONS, lines
 from benchmarks.studies.machine import machine
+from torch_alm.unlearning.files import write_text
 
 ABSENT = 2
 
@@ -88,7 +89,7 @@ def study(
             failed += line["status"] == "failed"
             print(f"{name:10} {line['status']:8} {line['name']}: {told(line)}", flush=True)
         write_json(path, content)
-        replace(output / "accelerator.md", page(content))
+        write_text(output / "accelerator.md", page(content))
     return failed
 
 

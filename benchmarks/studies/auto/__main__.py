@@ -14,10 +14,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.report.results import replace, write_json
+from benchmarks.report.results import write_json
 from benchmarks.studies.auto.compare import KINDS, Comparison
 from benchmarks.studies.auto.suite import SUITE
 from benchmarks.studies.auto.table import page
+from torch_alm.unlearning.files import write_text
 
 ALSO = tuple(KINDS)[1:]
 
@@ -40,7 +41,7 @@ def main() -> int:
             print(f"{kind}: {name}", flush=True)
             if options.output is not None:
                 write_json(options.output / "auto.json", {"rows": comparison.rows})
-                replace(options.output / "auto.md", page(comparison.rows))
+                write_text(options.output / "auto.md", page(comparison.rows))
     print(page(comparison.rows))
     return 0
 

@@ -51,6 +51,11 @@ def bounded(function: Function | None, low: list[float], high: list[float]) -> F
     return together
 
 
+def box(low: list[float], high: list[float], *functions: Callable[..., Tensor]) -> Function:
+    """Inequalities and bounds."""
+    return bounded(vector(*functions) if functions else None, low, high)
+
+
 INF = math.inf
 
 HS = [

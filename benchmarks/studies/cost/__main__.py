@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.engine.counters import Answers, Memory
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, replace, write_json
+from benchmarks.report.results import RECORDED, write_json
 from benchmarks.studies.cost import overhead
 from benchmarks.studies.cost.compiled import compiled
 from benchmarks.studies.cost.runs import whole_runs
@@ -44,6 +44,7 @@ from benchmarks.studies.cost.steps import (
 )
 from benchmarks.studies.machine import machine
 from torch_alm import perturbed
+from torch_alm.unlearning.files import write_text
 
 Rows = list[dict[str, Any]]
 
@@ -252,7 +253,7 @@ def main(arguments: list[str] | None = None) -> int:
             rows = sorted(kept + rows, key=lambda row: row["model"])
         content[section] = {"machine": machine(), "rows": rows}
         write_json(path, content)
-        replace(options.output / "cost.md", markdown(content))
+        write_text(options.output / "cost.md", markdown(content))
         print(table(content[section]["rows"]), flush=True)
     return 0
 

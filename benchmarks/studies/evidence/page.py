@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from benchmarks.report.results import RECORDED, replace
+from benchmarks.report.results import RECORDED
 from benchmarks.studies.evidence import tables
 from benchmarks.studies.evidence.figures import draw
 from benchmarks.studies.evidence.plan import PLAN
 from benchmarks.studies.evidence.tables import Recorded
+from torch_alm.unlearning.files import write_text
 
 PAGE = RECORDED / "README.md"
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -43,7 +44,7 @@ def write(recorded: Path) -> None:
         ValueError: The page asks for a table that is not known.
     """
     found = tables.read(recorded, [stage.name for stage in PLAN])
-    replace(PAGE, filled(PAGE.read_text(encoding="utf-8"), found))
+    write_text(PAGE, filled(PAGE.read_text(encoding="utf-8"), found))
     draw(found, recorded)
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.report.results import ResultsFolder, Row, replace
+from benchmarks.report.results import ResultsFolder, Row
 from benchmarks.report.tables import MISSING, markdown, statuses
 from benchmarks.studies.thresholds.figures import draw
 from benchmarks.studies.thresholds.variants import PARTS, REACHED
 from benchmarks.tasks.muse.metrics import privleak
+from torch_alm.unlearning.files import write_text
 
 Number = tuple[str, str, int]
 NUMBERS: tuple[Number, ...] = (
@@ -49,7 +50,7 @@ def publish(path: Path, part: str) -> None:
     """Write `report.md` and the figures of a folder."""
     folder = ResultsFolder(path)
     text = page(folder, part)
-    replace(path / "report.md", text)
+    write_text(path / "report.md", text)
     draw(folder.rows(), labels_of(folder, part), part, path)
     print(text)
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.engine.benchmark import Evaluation
 from benchmarks.engine.language import LanguageBenchmark
-from benchmarks.engine.models import load_pretrained, trained
+from benchmarks.engine.models import trained
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
 from benchmarks.tasks.muse import metrics
@@ -24,6 +24,7 @@ from benchmarks.tasks.muse.metrics import TextScores
 from benchmarks.tasks.muse.passages import build_passages
 from benchmarks.tasks.muse.presets import MUSE
 from torch_alm.language import Row, losses, pad_id
+from torch_alm.unlearning.models import load_model
 
 BLOCKS = {"passages": 256, "passages-quick": 128}
 """Tokens of a block in the embedded worlds, whose texts are short."""
@@ -107,9 +108,9 @@ class Muse(LanguageBenchmark):
 
     def load(self, key: str) -> tuple[Any, Any]:
         if self.given.model is not None:
-            return load_pretrained(self.given.model if key == "original" else self.given.retrained)
+            return load_model(self.given.model if key == "original" else self.given.retrained)
         if key == "retrained" and self.given.retrained is not None:
-            return load_pretrained(self.given.retrained)
+            return load_model(self.given.retrained)
         kind = self.data.name + ("-quick" if self.is_real and self.options.quick else "")
         course, missing = COURSES[kind], key == "retrained"
         lesson = muse_lesson(self.data, course, self.block, without_forget=missing)

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine.models import load_pretrained, trained
+from benchmarks.engine.models import trained
 from benchmarks.engine.scratch import Lesson, Recipe
 from benchmarks.engine.training import Schedule
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.data import TofuData
+from torch_alm.unlearning.models import load_model
 
 RECIPES = {
     "world": Recipe("word", 0, 2, 192, 4, Schedule(epochs=25, batch_size=16, lr=1.5e-3)),
@@ -57,10 +58,10 @@ def load_or_train(
         if without_forget:
             raise ValueError(
                 f"load_or_train: {str(model_name)!r} with without_forget=True would be the "
-                "original model once more. Did you mean load_pretrained with the name of a model "
+                "original model once more. Did you mean load_model with the name of a model "
                 "trained on the retain set?"
             )
-        return load_pretrained(model_name)
+        return load_model(model_name)
     recipe = recipe or RECIPES[data.name]
     lesson = questions_and_answers(data, recipe, convention, without_forget=without_forget)
     return trained(lesson, recipe, cache_dir, seed, progress=progress)

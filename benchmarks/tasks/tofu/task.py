@@ -12,7 +12,6 @@ from torch import nn
 
 from benchmarks.engine.benchmark import Evaluation
 from benchmarks.engine.language import LanguageBenchmark
-from benchmarks.engine.models import load_pretrained
 from benchmarks.engine.scratch import Recipe, Schedule
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
@@ -25,6 +24,7 @@ from benchmarks.tasks.tofu.presets import TOFU
 from benchmarks.tasks.tofu.summary import Reference, reference
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
+from torch_alm.unlearning.models import load_model
 
 QUICK_EVAL = 40
 """Questions of each set in a quick evaluation."""
@@ -145,7 +145,7 @@ class Tofu(LanguageBenchmark):
 
     def load(self, key: str) -> tuple[Any, Any]:
         if key == "retrained" and self.given.retrained is not None:
-            return load_pretrained(self.given.retrained)
+            return load_model(self.given.retrained)
         missing = key == "retrained"
         return load_or_train(
             self.data,

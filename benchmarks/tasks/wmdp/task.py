@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.engine.benchmark import Evaluation
 from benchmarks.engine.language import LanguageBenchmark
-from benchmarks.engine.models import load_pretrained, trained
+from benchmarks.engine.models import trained
 from benchmarks.engine.options import Options
 from benchmarks.engine.scratch import Lesson, Recipe
 from benchmarks.engine.training import Schedule
@@ -27,6 +27,7 @@ from benchmarks.tasks.wmdp.lore import Lore, build_lore
 from benchmarks.tasks.wmdp.presets import WMDP
 from benchmarks.tasks.wmdp.questions import LETTERS, PREAMBLE, Question
 from torch_alm.language import Row, pairs
+from torch_alm.unlearning.models import load_model
 
 FIRST_RUN = "rmu,rmu+alm,sharp_min_max,relearning_resilient,blur,dual_adamw,dual_adamw+alm,saul"
 QUICK_EVAL = 40
@@ -145,7 +146,7 @@ class Wmdp(LanguageBenchmark):
                 whole=(PREAMBLE,),
             )
             return trained(lesson, RECIPES[self.data.name], self.options.cache)
-        return load_pretrained(self.given.model)
+        return load_model(self.given.model)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         self.topics = [

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine import models
-from benchmarks.engine.models import default_cache, load_pretrained
+from benchmarks.engine.models import default_cache
 from benchmarks.engine.scratch import Recipe, build_tokenizer, small_llama
 from benchmarks.engine.training import Schedule, exact_match, train_to_memorisation
 from benchmarks.tasks.tofu.batches import encode_all
@@ -20,6 +20,7 @@ from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.models import RECIPES, load_or_train, texts
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import collate, pad_id
+from torch_alm.unlearning.models import load_model
 
 WORLD = build_world(quick=True)
 TINY = replace(RECIPES["world-quick"], layers=1, width=8, heads=2, schedule=Schedule(1, 32, 1e-3))
@@ -224,7 +225,7 @@ def test_two_processes_may_finish_the_same_model(
 
     monkeypatch.setattr(models, "train_from_scratch", slower)
     model, _ = load_tiny(tmp_path / "mine")
-    assert same_weights(model, load_pretrained(other)[0])
+    assert same_weights(model, load_model(other)[0])
     assert [p.name for p in (tmp_path / "mine").iterdir()] == [other.name]
 
 
@@ -246,8 +247,8 @@ def test_a_named_model_is_loaded(trained: Trained, tmp_path: Path) -> None:
 def test_half_precision_weights_are_widened(trained: Trained, tmp_path: Path) -> None:
     copy.deepcopy(trained.original).to(torch.bfloat16).save_pretrained(tmp_path)
     trained.tokenizer.save_pretrained(tmp_path)
-    assert next(load_pretrained(tmp_path)[0].parameters()).dtype == torch.float32
-    kept = load_pretrained(tmp_path, dtype=torch.bfloat16)[0]
+    assert next(load_model(tmp_path)[0].parameters()).dtype == torch.float32
+    kept = load_model(tmp_path, dtype=torch.bfloat16)[0]
     assert next(kept.parameters()).dtype == torch.bfloat16
 
 
@@ -269,8 +270,8 @@ def without_eos(folder: Path, trained: Trained) -> None:
 @pytest.mark.parametrize(
     ("lacking", "message"),
     [
-        (without_tokenizer, "no tokenizer in the folder"),
-        (without_model, "no causal language model in the folder"),
+        (without_tokenizer, "has no tokenizer beside it"),
+        (without_model, "has no config.json and no adapter_config.json"),
         (without_eos, "has no EOS token"),
     ],
 )
@@ -282,14 +283,14 @@ def test_an_unusable_folder_is_named(
 ) -> None:
     lacking(tmp_path, trained)
     with pytest.raises(ValueError, match=message) as error:
-        load_pretrained(tmp_path)
+        load_model(tmp_path)
     assert str(tmp_path) in str(error.value)
 
 
 def test_a_name_that_is_nowhere_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ValueError, match=r"no tokenizer on the hub .*'nobody/nothing'"):
-        load_pretrained("nobody/nothing")
+    with pytest.raises(ValueError, match=r"the model nobody/nothing is no folder, is not in "):
+        load_model("nobody/nothing")
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 
-from torch_alm.cli.refusal import Unwritten
+from torch_alm.unlearning.refusal import Unwritten
 
 T = TypeVar("T")
 Ready: TypeAlias = Callable[[Path, Path], object]

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_alm.cli.refusal import Refusal
 from torch_alm.language import LanguageModel, Row, Tokenizer
+from torch_alm.unlearning.refusal import Refusal
 
 # What transformers once saved with a model and computes today
 BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "position_ids")
@@ -19,7 +19,7 @@ def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
     """Refuse a checkpoint that does not fill the model, or holds what the model has no place for.
 
     Args:
-        name: what the model is called in a sentence, such as `"--model M"`.
+        name: what the model is called in a sentence, such as `"the model M"`.
         info: what `from_pretrained(..., output_loading_info=True)` returns; tied weights are not
             among the missing ones.
 

@@ -3,7 +3,7 @@
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
-from torch_alm.cli.refusal import Refusal
+from torch_alm.unlearning.refusal import Refusal, first_line
 
 SECONDS = 10.0
 CONFIGS = ("config.json", "adapter_config.json")
@@ -15,7 +15,7 @@ def check_model(name: str) -> None:
     Raises:
         Refusal: says which, and what came in between.
     """
-    check_known(f"--model {name} is no folder", name, "model")
+    check_known(f"the model {name} is no folder", name, "model")
 
 
 def check_known(told: str, name: str, kind: str) -> None:
@@ -44,8 +44,7 @@ def check_known(told: str, name: str, kind: str) -> None:
             "(hf auth login). Is the path, or the name, right?"
         ) from error
     except Exception as error:  # whatever may come between: no network, a proxy, offline mode
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise Refusal(
             f"{told}, is not in the hub's cache, and the hub cannot be asked "
-            f"({first.rstrip('.')}). Is the path right, or is there no network?"
+            f"({first_line(error).rstrip('.')}). Is the path right, or is there no network?"
         ) from error
