@@ -25,6 +25,7 @@ from benchmarks.engine.counters import Answers, Fake, Memory
 from benchmarks.engine.model_setup import ModelSetup, set_up
 from benchmarks.methods import Settings
 from benchmarks.methods.method import OPTIMIZERS
+from torch_alm.unlearning.models import trainable
 
 GB = 1e9
 SPARE = 0.95
@@ -59,7 +60,8 @@ def counted(
         # peft moves its adapters to where they are, which tensors without data refuse
         with mock.patch.object(nn.Module, "to", lambda module, *_, **__: module):
             model: Any = set_up(AutoModelForCausalLM.from_config(config), how)
-        weights, trained = (sum(p.nbytes for p in ps) for ps in (every(model), learnt(model)))
+        parts = model.parameters(), trainable(model).values()
+        weights, trained = (sum(p.nbytes for p in part) for part in parts)
         with mock.patch.dict(OPTIMIZERS, adamw8bit=Quantised):
             method = methods.build(key, model.train(), resident)
         memory.restart()
@@ -77,16 +79,6 @@ def _resident(settings: Settings) -> tuple[Settings, bool]:
     alpha = 1.0 if isinstance(settings.alpha, str) else settings.alpha
     changed = dataclasses.replace(settings, alpha=alpha, reference="resident")
     return changed, settings.reference == "offloaded"
-
-
-def every(model: nn.Module) -> list[nn.Parameter]:
-    """All parameters."""
-    return list(model.parameters())
-
-
-def learnt(model: nn.Module) -> list[nn.Parameter]:
-    """List the parameters that are trained."""
-    return [p for p in model.parameters() if p.requires_grad]
 
 
 class Quantised(Optimizer):

@@ -85,13 +85,15 @@ class Method(ABC):
     def step(self, retain: Batch, forget: Batch) -> Step:
         """Move the weights once."""
 
-    @abstractmethod
     def state(self) -> dict[str, Any]:
         """All that a resumed run needs besides the weights."""
+        parts = {"optimizer": self.optimizer, "constraint": self.constraint}
+        return {name: part.state_dict() for name, part in parts.items()}
 
-    @abstractmethod
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore `state()`."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.constraint.load_state_dict(state["constraint"])
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits and labels."""
@@ -123,7 +125,7 @@ class Dual(Method):
         return DualOptimizer(*self.sides(adamw(), adamw()), self.constraint)
 
     def sides(self, retain: Optimizer, forget: Optimizer) -> tuple[Optimizer, Optimizer]:
-        """What lowers the retain loss, and what raises what is measured."""
+        """The optimizers that lower the retain loss and raise what is measured."""
         return retain, forget
 
     def step(self, retain: Batch, forget: Batch) -> Step:
@@ -138,14 +140,6 @@ class Dual(Method):
         optimizer.step()
         optimizer.zero_grad()
         return Step(float(seen.retain), float(seen.forget))
-
-    def state(self) -> dict[str, Any]:
-        """Both sides and the constraint."""
-        return self.optimizer.state_dict()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore both sides and the constraint."""
-        self.optimizer.load_state_dict(dict(state))
 
 
 class SAUL(Dual):
@@ -185,18 +179,6 @@ class GradDiff(Method):
         self.optimizer.step()
         self.optimizer.zero_grad()
         return Step(float(kept.detach()), float(value.detach()))
-
-    def state(self) -> dict[str, Any]:
-        """The optimizer and the constraint."""
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "constraint": self.constraint.state_dict(),
-        }
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore the optimizer and the constraint."""
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.constraint.load_state_dict(state["constraint"])
 
 
 class NPO(GradDiff):

@@ -27,15 +27,7 @@ def ascent(measure: Measure, logits: Tensor, labels: Tensor) -> Pair:
 def npo(
     measure: Measure, logits: Tensor, labels: Tensor, reference_nll: Tensor, beta: float
 ) -> Pair:
-    """U = NPO (Zhang et al. 2024).
-
-    Args:
-        measure: F.
-        logits: `(rows, tokens, vocabulary)`.
-        labels: `(rows, tokens)`.
-        reference_nll: `(rows,)`, summed over tokens, of the model of before.
-        beta: inverse temperature.
-    """
+    """U = NPO against the summed NLL of each row under the model of before (Zhang et al. 2024)."""
     loss = npo_of_logits(logits, labels, reference_nll, beta=beta)
     return Pair(loss, measure(logits, labels))
 
@@ -43,14 +35,6 @@ def npo(
 def simnpo(
     measure: Measure, logits: Tensor, labels: Tensor, *, beta: float, margin: float = 0.0
 ) -> Pair:
-    """U = SimNPO (Fan et al. 2024), which needs no reference.
-
-    Args:
-        measure: F.
-        logits: `(rows, tokens, vocabulary)`.
-        labels: `(rows, tokens)`.
-        beta: inverse temperature.
-        margin: gamma; 0 in every released setting.
-    """
+    """U = SimNPO with its gamma as `margin` (Fan et al. 2024), which needs no reference."""
     loss = simnpo_of_logits(logits, labels, beta=beta, delta=margin)
     return Pair(loss, measure(logits, labels))

@@ -46,7 +46,7 @@ def test_numbers_json_does_not_have_become_null(tmp_path: Path) -> None:
 def test_a_broken_line_is_named(tmp_path: Path) -> None:
     folder = claimed(tmp_path)
     folder.results.write_text('{"method": "saul", "seed": 0}\n{oops}\n')
-    with pytest.raises(ValueError, match=r"results\.jsonl, line 2 is not JSON"):
+    with pytest.raises(ValueError, match=r"results\.jsonl, line 2 is not valid JSON"):
         folder.rows()
 
 
