@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
-from benchmarks.engine.scratch import Lesson, Recipe, train_from_scratch
+from benchmarks.engine.scratch import Lesson, Recipe, teach
 from torch_alm.language import check_eos
 
 CACHE_VERSION = 1  # to be raised when a change of the training code makes cached models wrong
@@ -35,7 +35,7 @@ def trained(
     folder = Path(cache_dir or default_cache()) / f"{lesson.name}-{_key(lesson, recipe, seed)}"
     if not folder.is_dir():
         label = lesson.name if progress else None
-        _save(folder, *train_from_scratch(lesson, recipe, seed, label))
+        _save(folder, *teach(lesson, recipe, seed, label))
     with _quiet():
         return load_pretrained(folder)
 
@@ -80,6 +80,9 @@ def _from_pretrained(loader: Any, name_or_path: str | Path, kind: str) -> Any:
 def _key(lesson: Lesson, recipe: Recipe, seed: int) -> str:
     """A hash of everything the weights depend on."""
     content = [CACHE_VERSION, asdict(recipe), seed, lesson.content, lesson.texts]
+    if lesson.base is not None:
+        weights = sorted(lesson.base.glob("*.safetensors"))
+        content += [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 

@@ -1,14 +1,21 @@
-"""Small Llamas made from scratch: a tokenizer from the data, random weights, and a recipe."""
+"""Small models that learn rows by heart, from random weights or from what they read before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from benchmarks.engine.training import Schedule, train_to_memorisation
 from torch_alm.language import Row, pad_id
@@ -47,6 +54,8 @@ class Lesson:
         content: What the rows are made from, as JSON: another content, another model.
         rows: The rows to learn, given the tokenizer.
         whole: Strings that are one token each, wherever they stand.
+        base: Folder of a pretrained model to teach; None for random weights and a tokenizer made
+            from `texts`.
     """
 
     name: str
@@ -54,23 +63,27 @@ class Lesson:
     content: Any
     rows: Callable[[Any], list[Row]]
     whole: tuple[str, ...] = ()
+    base: Path | None = None
 
 
-def train_from_scratch(
-    lesson: Lesson, recipe: Recipe, seed: int, label: str | None
-) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """A model that has memorised its lesson; `model.config.training` tells how well.
+def teach(lesson: Lesson, recipe: Recipe, seed: int, label: str | None) -> tuple[Any, Any]:
+    """Teach a model a lesson until it knows it by heart; `model.config.training` tells how well.
 
     Args:
         lesson: What to learn.
-        recipe: Tokenizer, model and training.
+        recipe: Tokenizer, model and training; with a base only the training.
         seed: Of weights and batch order.
         label: Of the progress bar; None for none.
     """
-    tokenizer = build_tokenizer(lesson.texts, recipe, lesson.whole)
-    rows = lesson.rows(tokenizer)
-    longest = max(len(row["input_ids"]) for row in rows)
-    model: Any = small_llama(tokenizer, recipe, seed, longest)
+    if lesson.base is None:
+        tokenizer = build_tokenizer(lesson.texts, recipe, lesson.whole)
+        rows = lesson.rows(tokenizer)
+        longest = max(len(row["input_ids"]) for row in rows)
+        model: Any = small_llama(tokenizer, recipe, seed, longest)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(lesson.base)
+        rows = lesson.rows(tokenizer)
+        model = AutoModelForCausalLM.from_pretrained(lesson.base).float()
     reached = train_to_memorisation(
         model.to("cuda" if torch.cuda.is_available() else "cpu"),
         rows,
@@ -79,7 +92,8 @@ def train_from_scratch(
         seed=seed,
         label=label,
     )
-    model.config.training = {**asdict(recipe), "seed": seed, "rows": len(rows), **reached}
+    made = asdict(recipe) if lesson.base is None else {"base": lesson.base.name}
+    model.config.training = {**made, "seed": seed, "rows": len(rows), **reached}
     return model, tokenizer
 
 
