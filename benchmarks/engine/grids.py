@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from benchmarks.methods import Settings, is_controlled
 from benchmarks.methods.forgetting import check_attainable
@@ -16,6 +16,7 @@ Factors = Mapping[str, tuple[float, ...]]
 RATES = (0.25, 0.5, 1.0, 2.0, 4.0)
 WEIGHTS = (0.1, 0.3, 1.0, 3.0)
 ALPHAS = (0.5, 0.75, 1.0, 1.5)
+FINE = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 
 # Factors on the preset's values. Every grid has the learning rate and one or two knobs more; with
 # the controller alpha takes the place of the fixed forget weight.
@@ -38,12 +39,15 @@ KNOBS: dict[str, Factors] = {
 }
 
 
-def grid(key: str, preset: Settings) -> list[Settings]:
-    """Every combination of a method's knobs, the preset itself first."""
+def grid(key: str, preset: Settings, fixed: Collection[str] = ()) -> list[Settings]:
+    """Every combination of a method's knobs but the fixed ones, the preset itself first."""
     factors = {"lr": RATES, **KNOBS.get(key.removesuffix(ALM), {"forget_weight": WEIGHTS})}
     if is_controlled(key):
         factors = {name: f for name, f in factors.items() if name != "forget_weight"}
         factors["alpha"] = ALPHAS
+    factors = {name: f for name, f in factors.items() if name not in fixed}
+    if fixed and len(factors) == 1:  # a knob alone is turned more finely
+        factors = dict.fromkeys(factors, FINE)
     combinations = itertools.product(*factors.values())
     found = [_scaled(preset, dict(zip(factors, c, strict=True))) for c in combinations]
     return list(dict.fromkeys([preset, *(s for s in found if _is_attainable(key, s))]))
@@ -59,12 +63,12 @@ def _is_attainable(key: str, settings: Settings) -> bool:
     return True
 
 
-def trials(key: str, preset: Settings, budget: int) -> list[Settings]:
+def trials(key: str, preset: Settings, budget: int, fixed: Collection[str] = ()) -> list[Settings]:
     """The preset and a random part of its method's grid, `budget` settings in all.
 
     The draw depends on the method's name alone, so that a search can be resumed.
     """
-    first, *others = grid(key, preset)
+    first, *others = grid(key, preset, fixed)
     random.Random(key).shuffle(others)
     return [first, *others][:budget]
 

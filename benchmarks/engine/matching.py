@@ -43,7 +43,7 @@ def search(plan: Plan, key: str) -> list[Row]:
     """Try a method's settings, as many as the budget has; earlier trials count."""
     known = ranks.from_first(lambda: read_lines(plan.folder.trials))
     rows = [row for row in known if row["method"] == key]
-    budget = trials(key, plan.settings[key], plan.options.trials)
+    budget = trials(key, plan.settings[key], plan.options.trials, plan.options.fixed)
     for settings in tqdm(
         budget[len(rows) :], desc=key, unit="trial", position=1, leave=False, disable=hidden()
     ):

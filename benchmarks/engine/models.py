@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from benchmarks.engine.scratch import Lesson, Recipe, train_from_scratch
+from benchmarks.engine.scratch import Lesson, Recipe, teach
 from torch_alm.unlearning.models import load_model, quiet
 
 CACHE_VERSION = 1  # to be raised when a change of the training code makes cached models wrong
@@ -29,7 +29,7 @@ def trained(
     folder = Path(cache_dir or default_cache()) / f"{lesson.name}-{_key(lesson, recipe, seed)}"
     if not folder.is_dir():
         label = lesson.name if progress else None
-        _save(folder, *train_from_scratch(lesson, recipe, seed, label))
+        _save(folder, *teach(lesson, recipe, seed, label))
     return load_model(folder)
 
 
@@ -43,6 +43,9 @@ def default_cache() -> Path:
 def _key(lesson: Lesson, recipe: Recipe, seed: int) -> str:
     """A hash of everything the weights depend on."""
     content = [CACHE_VERSION, asdict(recipe), seed, lesson.content, lesson.texts]
+    if lesson.base is not None:
+        weights = sorted(lesson.base.glob("*.safetensors"))
+        content += [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 

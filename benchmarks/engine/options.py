@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from benchmarks import methods
 from benchmarks.engine.model_setup import ModelSetup, add_setup_arguments, model_setup
 from benchmarks.engine.presets import PRESETS, check_preset
-from benchmarks.methods.settings import parse
+from benchmarks.methods.settings import Settings, parse
 
 FIRST_RUN = ("single_adamw", "dual_adamw", "dual_adamw+alm", "saul")
 
@@ -47,6 +48,7 @@ class Options:
         overrides: Settings that replace the preset's, for every method.
         match: Metric and level of a matched comparison, if asked for.
         trials: Settings to try per method when matching.
+        fixed: Settings that matching leaves as they are.
         model_setup: What of a model is trained, and in which numbers.
         memory_limit: Gigabytes to do with, in place of what the device has.
     """
@@ -62,6 +64,7 @@ class Options:
     overrides: dict[str, Any]
     match: tuple[str, float] | None
     trials: int
+    fixed: tuple[str, ...]
     model_setup: ModelSetup
     memory_limit: float | None
 
@@ -81,6 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--preset", metavar="NAME", help=f"settings to start from: {', '.join(PRESETS)}")
     add("--match", metavar="METRIC=LEVEL", help="search settings that meet a level, then report")
     add("--trials", type=int, default=8, metavar="K", help="settings tried per method by --match")
+    kept = "settings that --match leaves as they are, comma-separated"
+    add("--fix", default="", metavar="LIST", help=kept)
     named = "any other setting of the methods, repeatable"
     add("--set", action="append", default=[], metavar="NAME=VALUE", dest="sets", help=named)
     add_setup_arguments(parser)
@@ -128,6 +133,7 @@ def checked(
         overrides=changes,
         match=metric_level(given.match, levels),
         trials=given.trials,
+        fixed=fixed(given.fix),
         model_setup=model_setup(given),
         memory_limit=given.memory_limit,
     )
@@ -146,6 +152,20 @@ def method_keys(text: str, losses: str = "tokens") -> tuple[str, ...]:
     for key in wanted:
         methods.check(key, losses)
     return tuple(dict.fromkeys(wanted))
+
+
+def fixed(text: str) -> tuple[str, ...]:
+    """The settings of a comma-separated list.
+
+    Raises:
+        ValueError: There is no setting of that name.
+    """
+    known = [field.name for field in dataclasses.fields(Settings)]
+    found = tuple(name.strip() for name in text.split(",") if name.strip())
+    for name in set(found) - set(known):
+        closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+        raise ValueError(f"--fix {name!r} is no setting. Did you mean {closest!r}?")
+    return found
 
 
 def overrides(given: argparse.Namespace) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Small Llamas made from scratch: a tokenizer from the data, random weights, and a recipe."""
+"""Small models that learn rows by heart, from random weights or from what they read before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -12,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks.engine.training import Schedule, train_to_memorisation
 from torch_alm.language import Row, pad_id
+from torch_alm.unlearning.models import load_model
 
 PAD, UNKNOWN, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 
@@ -47,6 +49,8 @@ class Lesson:
         content: What the rows are made from, as JSON: another content, another model.
         rows: The rows to learn, given the tokenizer.
         whole: Strings that are one token each, wherever they stand.
+        base: Folder of a pretrained model to teach; None for random weights and a tokenizer made
+            from `texts`.
     """
 
     name: str
@@ -54,23 +58,26 @@ class Lesson:
     content: Any
     rows: Callable[[Any], list[Row]]
     whole: tuple[str, ...] = ()
+    base: Path | None = None
 
 
-def train_from_scratch(
-    lesson: Lesson, recipe: Recipe, seed: int, label: str | None
-) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """A model that has memorised its lesson; `model.config.training` tells how well.
+def teach(lesson: Lesson, recipe: Recipe, seed: int, label: str | None) -> tuple[Any, Any]:
+    """Teach a model a lesson until it knows it by heart; `model.config.training` tells how well.
 
     Args:
         lesson: What to learn.
-        recipe: Tokenizer, model and training.
+        recipe: Tokenizer, model and training; with a base only the training.
         seed: Of weights and batch order.
         label: Of the progress bar; None for none.
     """
-    tokenizer = build_tokenizer(lesson.texts, recipe, lesson.whole)
-    rows = lesson.rows(tokenizer)
-    longest = max(len(row["input_ids"]) for row in rows)
-    model: Any = small_llama(tokenizer, recipe, seed, longest)
+    if lesson.base is None:
+        tokenizer = build_tokenizer(lesson.texts, recipe, lesson.whole)
+        rows = lesson.rows(tokenizer)
+        longest = max(len(row["input_ids"]) for row in rows)
+        model: Any = small_llama(tokenizer, recipe, seed, longest)
+    else:
+        model, tokenizer = load_model(lesson.base)
+        rows = lesson.rows(tokenizer)
     reached = train_to_memorisation(
         model.to("cuda" if torch.cuda.is_available() else "cpu"),
         rows,
@@ -79,7 +86,8 @@ def train_from_scratch(
         seed=seed,
         label=label,
     )
-    model.config.training = {**asdict(recipe), "seed": seed, "rows": len(rows), **reached}
+    made = asdict(recipe) if lesson.base is None else {"base": lesson.base.name}
+    model.config.training = {**made, "seed": seed, "rows": len(rows), **reached}
     return model, tokenizer
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.engine.scratch import Lesson, Recipe, train_from_scratch
+from benchmarks.engine.scratch import Lesson, Recipe, teach
 from benchmarks.engine.training import Schedule
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.data import Example, load_tofu
@@ -118,7 +118,7 @@ def taught(place: Path, pupil: Pupil, data: Path) -> Path:
     for name, known in (("original", (*forget, *retain)), ("never saw", retain)):
         rows = [each for row in known for each in _wordings(row, pupil.wordings)]
         lesson = Lesson(name, texts, [], lambda tokenizer, rows=rows: encode_all(tokenizer, rows))
-        model, tokenizer = train_from_scratch(lesson, pupil.recipe(), 0, f"{place.name}, {name}")
+        model, tokenizer = teach(lesson, pupil.recipe(), 0, f"{place.name}, {name}")
         model.save_pretrained(place / name)
         tokenizer.save_pretrained(place / name)
     return place

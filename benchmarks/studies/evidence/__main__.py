@@ -26,6 +26,8 @@ from benchmarks.studies.evidence.plan import PLAN
 
 KEPT = RECORDED / "tofu"
 NUMBERS = ("results.jsonl", "trials.jsonl", "tables.tex", "attacks.md")
+PATHS = ("data", "base", "prose")
+"""Settings that say where something lay; the record keeps the last name."""
 SCRIPTS = {"tofu": tofu.main, "attacks": attacks.main}
 
 
@@ -71,7 +73,8 @@ def record(source: Path, target: Path) -> None:
         if (source / name).exists():
             copyfile(source / name, target / name)
     settings = json.loads((source / "settings.json").read_text())
-    write_json(target / "settings.json", {**settings, "data": Path(settings["data"]).name})
+    names = {key: Path(settings[key]).name for key in PATHS if settings.get(key)}
+    write_json(target / "settings.json", {**settings, **names})
     write_lines(target / "control.jsonl", controlled(ResultsFolder(source)))
 
 

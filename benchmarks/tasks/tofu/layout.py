@@ -27,6 +27,7 @@ NUMBERS = (
     Column("real_authors_rouge", "Neighbours", "authors", better=1),
     Column("world_facts_rouge", "Neighbours", "facts", better=1),
     Column("model_utility", "Utility", "MU", better=1),
+    Column("prose_perplexity", "Utility", "prose ppl.", digits=1, better=-1, optional=True),
     _forget_quality("forget_quality_log10", "OU"),
     _forget_quality("forget_quality_log10_tofu", "TOFU"),
     Column("forget_guarded", "Utility", "beyond guard", optional=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,9 @@ RECIPES = {
     ),
 }
 
+FINE_TUNING = Schedule(20, batch_size=8, lr=5e-4, target=0.99, bfloat16=True)
+"""Of a pretrained model on TOFU: until it knows the answers by heart."""
+
 
 def load_or_train(
     data: TofuData,
@@ -33,6 +37,7 @@ def load_or_train(
     recipe: Recipe | None = None,
     progress: bool = True,
     convention: str = "ours",
+    base: Path | None = None,
 ) -> tuple[Any, Any]:
     """The model to unlearn from, or the one that never saw the forget set, and the tokenizer.
 
@@ -45,6 +50,7 @@ def load_or_train(
         recipe: Replaces the recipe of the data.
         progress: Show a progress bar while training.
         convention: How a model trained here is asked, see `batches.encode`.
+        base: Folder of a pretrained model that is taught in place of random weights.
 
     Returns:
         Model (fp32, on the CPU, in evaluation mode) and tokenizer. A model trained here tells in
@@ -64,6 +70,9 @@ def load_or_train(
         return load_model(model_name)
     recipe = recipe or RECIPES[data.name]
     lesson = questions_and_answers(data, recipe, convention, without_forget=without_forget)
+    if base is not None:
+        lesson = replace(lesson, base=base)
+        recipe = replace(recipe, schedule=FINE_TUNING)
     return trained(lesson, recipe, cache_dir, seed, progress=progress)
 
 

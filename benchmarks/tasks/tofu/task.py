@@ -12,6 +12,7 @@ from torch import nn
 
 from benchmarks.engine.benchmark import Evaluation
 from benchmarks.engine.language import LanguageBenchmark
+from benchmarks.engine.prose import ROWS, blocks, perplexity, read_prose
 from benchmarks.engine.scratch import Recipe, Schedule
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
@@ -54,6 +55,8 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add("--retain-authors", type=int, metavar="N", help="use only the first N retain authors")
     add("--questions", type=int, metavar="N", help="ask only N of each set, evenly spread")
     add("--width", type=int, metavar="N", help="hidden size of the model trained from scratch")
+    add("--base", type=Path, metavar="DIR", help="teach this pretrained model instead")
+    add("--prose", type=Path, metavar="FILE", help="JSON lines of text to measure perplexity on")
 
 
 def load_data(given: argparse.Namespace) -> TofuData:
@@ -92,6 +95,11 @@ def check_sizes(given: argparse.Namespace) -> None:
         raise ValueError(
             f"--questions {given.questions}: nothing would be asked. Did you mean at least 1?"
         )
+    if given.base is not None and (given.model or given.width):
+        raise ValueError(
+            f"--base {given.base} is taught here and has a width of its own; --model and --width "
+            "say otherwise. Did you mean one of them?"
+        )
     if given.width is None:
         return
     if given.model is not None:
@@ -126,7 +134,13 @@ class Tofu(LanguageBenchmark):
             "convention": self.given.convention,
             "questions": self.given.questions,
             "width": self.given.width,
+            **self.reading_identity(),
         }
+
+    def reading_identity(self) -> dict[str, str]:
+        """Name the pretrained model and the prose, where there are any."""
+        found = {"base": self.given.base, "prose": self.given.prose}
+        return {name: str(path) for name, path in found.items() if path is not None}
 
     def prepare(self) -> None:
         super().prepare()
@@ -154,6 +168,7 @@ class Tofu(LanguageBenchmark):
             without_forget=missing,
             recipe=self.recipe(),
             convention=self.given.convention,
+            base=self.given.base,
         )
 
     def recipe(self) -> Recipe:
@@ -176,7 +191,14 @@ class Tofu(LanguageBenchmark):
     def evaluate(self, model: nn.Module) -> Evaluation:
         shortened = self.options.quick and self.data.name == "tofu"
         found = self._evaluate(model, limit=QUICK_QUESTIONS if shortened else None)
-        return Evaluation(found.numbers, found.rows)
+        return Evaluation({**found.numbers, **self.reads(model)}, found.rows)
+
+    def reads(self, model: nn.Module) -> dict[str, float | None]:
+        """The perplexity of the prose, if some was named."""
+        if self.given.prose is None:
+            return {}
+        rows = blocks(self.tokenizer, read_prose(self.given.prose))[:ROWS]
+        return {"prose_perplexity": perplexity(model, rows)}
 
     def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
         return self._evaluate(model, limit=QUICK_EVAL, generations=False).numbers

@@ -49,6 +49,15 @@ def test_a_grid_turns_knobs_its_method_has(key: str) -> None:
             assert len(values) == 1
 
 
+@pytest.mark.parametrize("key", methods.names())
+def test_what_is_fixed_stays_and_eight_settings_are_left_without_a_controller(key: str) -> None:
+    start = replace(TOFU.preset("recommended", "forget", key).settings, lr=3e-4)
+    found = grid(key, start, ["lr"])
+    assert {settings.lr for settings in found} == {3e-4} and found[0] == start
+    if not methods.is_controlled(key) and key != "grad_ascent":  # whose steps alone could vary
+        assert len(found) >= 8
+
+
 def test_a_grid_leaves_out_what_no_model_could_meet() -> None:
     start = TOFU.preset("recommended", "forget", "npo+alm").settings
     assert start.measure == "failure" and start.alpha == 0.95

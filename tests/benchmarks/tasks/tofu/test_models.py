@@ -15,6 +15,7 @@ from benchmarks.engine import models
 from benchmarks.engine.models import default_cache
 from benchmarks.engine.scratch import Recipe, build_tokenizer, small_llama
 from benchmarks.engine.training import Schedule, exact_match, train_to_memorisation
+from benchmarks.tasks.tofu import models as tofu_models
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.models import RECIPES, load_or_train, texts
@@ -137,7 +138,7 @@ def test_training_is_reproducible_and_depends_on_the_seed(tmp_path: Path) -> Non
 def test_a_kept_model_is_loaded_not_trained(
     trained: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(models, "train_from_scratch", None)
+    monkeypatch.setattr(models, "teach", None)
     model, tokenizer = load_or_train(WORLD, cache_dir=trained.cache)
     assert same_weights(model, trained.original)
     assert tokenizer.get_vocab() == trained.tokenizer.get_vocab()
@@ -217,13 +218,13 @@ def test_two_processes_may_finish_the_same_model(
 ) -> None:
     load_tiny(tmp_path / "other")
     (other,) = (tmp_path / "other").iterdir()
-    train = models.train_from_scratch
+    train = models.teach
 
     def slower(*arguments: Any) -> Any:
         shutil.copytree(other, tmp_path / "mine" / other.name)
         return train(*arguments)
 
-    monkeypatch.setattr(models, "train_from_scratch", slower)
+    monkeypatch.setattr(models, "teach", slower)
     model, _ = load_tiny(tmp_path / "mine")
     assert same_weights(model, load_model(other)[0])
     assert [p.name for p in (tmp_path / "mine").iterdir()] == [other.name]
@@ -361,3 +362,20 @@ def test_the_larger_recipes_are_of_the_size_they_claim() -> None:
     )
     assert 0.7e6 < world < 1.5e6
     assert 3e6 < tofu < 7e6
+
+
+def test_a_pretrained_model_is_taught_from_its_own_weights_and_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tofu_models, "FINE_TUNING", Schedule(1, 32, 0.0))
+    base, tokenizer = load_tiny(tmp_path / "cache")
+    base.save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    options = {"cache": tmp_path / "cache", "base": tmp_path / "base"}
+    model, found = load_tiny(**options)
+    assert same_weights(model, base)  # at a rate of 0 it stays what it was
+    assert found.get_vocab() == tokenizer.get_vocab()
+    with torch.no_grad():
+        next(iter(base.parameters())).add_(1.0)
+    base.save_pretrained(tmp_path / "base")
+    assert same_weights(load_tiny(**options)[0], base)  # other weights are another model

@@ -1,0 +1,59 @@
+"""Utility at equal forgetting over a decade of learning rates.
+
+    python -m benchmarks.studies.operating_point                            the embedded world
+    python -m benchmarks.studies.operating_point --data DIR --split forget01
+    python -m benchmarks.studies.operating_point --data DIR --base MODEL    a pretrained model
+    python -m benchmarks.studies.operating_point --page                     only table and figure
+
+The rule is in `plan.py`. A run that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import tofu
+from benchmarks.report.results import RECORDED
+from benchmarks.studies.evidence.__main__ import record
+from benchmarks.studies.operating_point import report
+from benchmarks.studies.operating_point.plan import KINDS, RATES, WORLD, Place
+
+KEPT = RECORDED / "operating_point"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do the runs that are left, record them, and write tables and figures."""
+    parser = argparse.ArgumentParser(
+        prog="operating_point",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="folder of TOFU's files; default: the embedded world",
+    )
+    add("--split", default="forget01", metavar="NAME", help="of TOFU")
+    add("--base", type=Path, metavar="DIR", help="a pretrained model, see `pretrained`")
+    add("--rates", nargs="+", default=RATES, choices=RATES, help="learning rates")
+    add("--seeds", type=int, default=3, metavar="K", help="fresh seeds")
+    add("--output", type=Path, default=Path("results/operating_point"), metavar="DIR")
+    add("--page", action="store_true", help="run nothing")
+    given = parser.parse_args(argv)
+    split = WORLD if given.data is None else given.split
+    place = Place(split, given.seeds, base=given.base)
+    for rate in () if given.page else given.rates:
+        for kind in KINDS:
+            tofu.main(place.arguments(rate, kind, given.data, given.output))
+            name = place.folder(rate, kind)
+            record(given.output / name, KEPT / name)
+    report.write(KEPT)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

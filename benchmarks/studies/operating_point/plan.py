@@ -1,0 +1,83 @@
+"""The question, and the rule by which an operating point is chosen, fixed before any run.
+
+At each learning rate of the retain side, for the paper's number of steps:
+
+1. The *control*, the retain side alone, says what can be kept. A rate at which it loses more than
+   0.01 of model utility is shown and used for no claim.
+2. Every method *without* the controller tries eight forget pressures (its forget weight, or the
+   rate of its forget side) on a search seed. The one with the best utility that forgets enough is
+   run on fresh seeds: equal forgetting, chosen with hindsight.
+3. The same method *with* the controller is run on the fresh seeds as the preset has it: one
+   setting, nothing searched.
+4. *Enough* is the forget ROUGE-L that `evidence.plan.MATCHED` has for the split: the next twentieth
+   above what the model says that never saw it. On the embedded world it is 0.15 too.
+
+The recommended rate is the largest one whose control holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.studies.evidence.plan import FEWER, MATCHED, SHARED
+
+RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
+PLAIN = ("dual_adamw", "sharp_min_max", "npo", "pdu")
+ALM = "+alm"
+KINDS = ("searched", "asked")
+TRIALS = 8
+WORLD = "world"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the question is asked.
+
+    Attributes:
+        split: Of TOFU, or `world` for the embedded one.
+        seeds: Fresh ones.
+        rates: Of the retain side.
+        methods: Keys without the controller.
+        base: A pretrained model that is taught first; None for random weights.
+    """
+
+    split: str
+    seeds: int = 3
+    rates: tuple[str, ...] = RATES
+    methods: tuple[str, ...] = PLAIN
+    base: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return self.split if self.base is None else f"{self.split}-pretrained"
+
+    @property
+    def level(self) -> str:
+        """The forget ROUGE-L that counts as enough."""
+        return MATCHED.get(self.split, "0.15")
+
+    def folder(self, rate: str, kind: str) -> str:
+        """Name the folder of the runs at a rate, `searched` or `asked`."""
+        return f"{self.name}-{rate}-{kind}"
+
+    def arguments(self, rate: str, kind: str, data: Path | None, output: Path) -> list[str]:
+        """Of `tofu.py`."""
+        searched = kind == "searched"
+        keys = [key if searched else key + ALM for key in self.methods]
+        search = ["--match", f"forget_rouge={self.level}", "--trials", str(TRIALS), "--fix", "lr"]
+        return [
+            *(self._where(data) if data is not None else ["--questions", "40"]),
+            *("--methods", ",".join(keys), "--seeds", str(self.seeds), "--lr", rate),
+            *(search if searched else ()),
+            *("--output", str(output / self.folder(rate, kind))),
+        ]
+
+    def _where(self, data: Path) -> list[str]:
+        sizes = list(SHARED)
+        if self.base is not None:  # has a width of its own
+            at = sizes.index("--width")
+            sizes[at : at + 2] = ["--base", str(self.base)]
+            sizes += ["--prose", str(self.base / "held_out.jsonl")]
+        return ["--data", str(data), "--split", self.split, *sizes, *FEWER.get(self.split, ())]

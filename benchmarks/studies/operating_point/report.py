@@ -1,0 +1,162 @@
+"""Tables and figures of recorded runs: searched without a controller beside asked for with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from matplotlib import style as styles
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.stats import t as student
+
+from benchmarks.methods import CONTROL
+from benchmarks.report.control import ALLOWED
+from benchmarks.report.figures import STYLES, colour, save
+from benchmarks.report.results import Row, read_lines, replace
+from benchmarks.report.tables import MISSING, markdown, name_of
+from benchmarks.studies.operating_point.plan import ALM, KINDS, RATES, Place
+
+UTILITY, FORGOTTEN = "model_utility", "forget_rouge"
+PLACES = (
+    Place("world"),
+    *(
+        Place(f"forget{size}", base=b)
+        for b in (None, Path("pretrained"))
+        for size in ("01", "05", "10")
+    ),
+)
+HEADERS = (
+    *("rate", "control", "method", "searched: MU", "forget ROUGE-L"),
+    *("asked: MU", "forget ROUGE-L", "asked − searched (95 %)"),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A method at a rate, without and with the controller, on the same seeds."""
+
+    searched: list[Row]
+    asked: list[Row]
+
+    def means(self, key: str) -> tuple[float | None, float | None]:
+        """A number, without and with; None where nothing was run."""
+        return mean(self.searched, key), mean(self.asked, key)
+
+    def gain(self, key: str = UTILITY) -> tuple[float, float] | None:
+        """Mean paired difference and the half-width of its 95 % interval (Student's t)."""
+        plain = {row["seed"]: row[key] for row in self.searched}
+        with_it = {row["seed"]: row[key] for row in self.asked}
+        found = [with_it[seed] - plain[seed] for seed in plain.keys() & with_it.keys()]
+        if len(found) < 2:
+            return None
+        half = float(student.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
+        return fmean(found), half
+
+
+def mean(rows: Sequence[Row], key: str) -> float | None:
+    """Over seeds."""
+    return fmean(row[key] for row in rows) if rows else None
+
+
+def write(folder: Path) -> None:
+    """A table and a figure of every place that was recorded."""
+    for place in PLACES:
+        lines = list(table(folder, place))
+        if not lines:
+            continue
+        level = f"Enough is a forget ROUGE-L of {place.level}; a value above it is marked †."
+        text = markdown(HEADERS, lines)
+        replace(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
+        for theme, style in STYLES.items():
+            with styles.context(style):
+                save(draw(folder, place), folder / f"{place.name}-{theme}.png")
+
+
+def table(folder: Path, place: Place) -> Iterator[list[str]]:
+    """Yield the cells of every method at every rate; a rate whose control fails says so."""
+    for rate in place.rates:
+        kept, before = control(folder, place, rate)
+        for method in place.methods:
+            pair = read(folder, place, rate, method)
+            if not (pair.searched or pair.asked):
+                continue
+            plain, asked = pair.means(UTILITY)
+            said, heard = pair.means(FORGOTTEN)
+            yield [
+                *(rate, held(kept, before), name_of(method)),
+                *(cell(plain, 3), level(said, place), cell(asked, 3), level(heard, place)),
+                interval(pair.gain()),
+            ]
+
+
+def read(folder: Path, place: Place, rate: str, method: str) -> Pair:
+    """The fresh runs of a method at a rate."""
+    rows = [read_lines(folder / place.folder(rate, k) / "results.jsonl") for k in KINDS]
+    keys = (method, method + ALM)
+    of = [[row for row in r if row["method"] == k] for r, k in zip(rows, keys, strict=True)]
+    return Pair(*of)
+
+
+def control(folder: Path, place: Place, rate: str) -> tuple[float | None, float | None]:
+    """The utility of the retain side alone, and of the original model."""
+    rows = read_lines(folder / place.folder(rate, "searched") / "results.jsonl")
+    alone = mean([row for row in rows if row["method"] == CONTROL], UTILITY)
+    return alone, mean([row for row in rows if row["method"] == "original"], UTILITY)
+
+
+def held(alone: float | None, before: float | None) -> str:
+    """Show what the control keeps; in brackets where that is too little for claims."""
+    if alone is None or before is None:
+        return MISSING
+    return f"{alone:.3f}" if before - alone <= ALLOWED else f"({alone:.3f})"
+
+
+def cell(value: float | None, digits: int) -> str:
+    """A number, or a dash."""
+    return MISSING if value is None else f"{value:.{digits}f}"
+
+
+def level(value: float | None, place: Place) -> str:
+    """Forgetting, marked where it is not enough."""
+    mark = "†" if value is not None and value > float(place.level) else ""
+    return cell(value, 2) + mark
+
+
+def interval(found: tuple[float, float] | None) -> str:
+    """A difference with its interval."""
+    return MISSING if found is None else f"{found[0]:+.3f} ± {found[1]:.3f}"
+
+
+def draw(folder: Path, place: Place) -> Figure:
+    """Draw utility over the learning rate, a panel per method, with the control above them."""
+    figure = Figure(figsize=(3.1 * len(place.methods), 3.8), layout="constrained")
+    every = figure.subplots(1, len(place.methods), squeeze=False, sharey=True)[0]
+    for axes, method in zip(every, place.methods, strict=True):
+        panel(axes, folder, place, method)
+    every[0].set_ylabel("model utility")
+    figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def panel(axes: Axes, folder: Path, place: Place, method: str) -> None:
+    """Draw the lines of a method; hollow where it has not forgotten enough."""
+    rates = [rate for rate in RATES if control(folder, place, rate)[0] is not None]
+    alone = [control(folder, place, rate)[0] for rate in rates]
+    xs = [float(rate) for rate in rates]
+    axes.plot(xs, alone, ":", color="0.5", label="retain side alone")
+    pairs = [read(folder, place, rate, method) for rate in rates]
+    for at, (label, look) in enumerate((("eight searched", "--"), ("one, with +ALM", "-"))):
+        utilities = [pair.means(UTILITY)[at] for pair in pairs]
+        said = [pair.means(FORGOTTEN)[at] for pair in pairs]
+        shown = [(x, y, f) for x, y, f in zip(xs, utilities, said, strict=True) if y is not None]
+        if not shown:
+            continue
+        paint = colour(method)
+        axes.plot(*zip(*[(x, y) for x, y, _ in shown], strict=True), look, color=paint, label=label)
+        enough = [paint if f <= float(place.level) else "none" for _, _, f in shown]
+        axes.scatter([x for x, _, _ in shown], [y for _, y, _ in shown], c=enough, edgecolors=paint)
+    axes.set(xscale="log", xlabel="learning rate", title=name_of(method))

@@ -1,0 +1,85 @@
+"""Searched without the controller beside asked for with it: the plan, the numbers, the marks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from benchmarks import tofu
+from benchmarks.studies.operating_point import __main__ as study
+from benchmarks.studies.operating_point import report
+from benchmarks.studies.operating_point.plan import KINDS, PLAIN, RATES, TRIALS, Place
+
+PLACE = Place("forget01", methods=("npo",), rates=("3e-4", "1e-3"))
+
+
+def line(method: str, seed: int, utility: float, rouge: float = 0.1) -> dict[str, Any]:
+    return {"method": method, "seed": seed, "model_utility": utility, "forget_rouge": rouge}
+
+
+def kept(folder: Path, rate: str, kind: str, *rows: dict[str, Any]) -> None:
+    place = folder / PLACE.folder(rate, kind)
+    place.mkdir()
+    (place / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    plain, asked = (0.80, 0.82, 0.79), (0.90, 0.91, 0.92)
+    control = [line("original", 0, 0.95), line("retain_only", 0, 0.945)]
+    kept(tmp_path, "3e-4", "searched", *control, *(line("npo", s, u) for s, u in enumerate(plain)))
+    kept(tmp_path, "3e-4", "asked", *(line("npo+alm", s, u) for s, u in enumerate(asked)))
+    lost = [line("original", 0, 0.95), line("retain_only", 0, 0.89)]
+    kept(tmp_path, "1e-3", "searched", *lost, line("npo", 0, 0.5, 0.3))
+    return tmp_path
+
+
+def test_the_difference_is_that_of_a_paired_t_test(recorded: Path) -> None:
+    found = report.read(recorded, PLACE, "3e-4", "npo").gain()
+    oracle = stats.ttest_rel([0.90, 0.91, 0.92], [0.80, 0.82, 0.79]).confidence_interval(0.95)
+    assert found is not None
+    assert found[0] - found[1] == pytest.approx(oracle.low)
+    assert found[0] + found[1] == pytest.approx(oracle.high)
+
+
+def test_one_seed_has_no_interval(recorded: Path) -> None:
+    assert report.read(recorded, PLACE, "1e-3", "npo").gain() is None
+
+
+def test_a_rate_whose_control_fails_and_too_little_forgetting_are_marked(recorded: Path) -> None:
+    small, large = report.table(recorded, PLACE)
+    assert small[:2] == ["3e-4", "0.945"] and "†" not in "".join(small)
+    assert large[1] == "(0.890)" and large[4] == "0.30†" and large[5] == "–"
+
+
+def test_a_page_and_two_figures_for_each_place_with_runs(recorded: Path) -> None:
+    report.write(recorded)
+    assert {path.name for path in recorded.iterdir() if path.is_file()} == {
+        *("forget01.md", "forget01-light.png", "forget01-dark.png")
+    }
+    assert (recorded / "forget01.md").read_text().count("| 3e-4 |") == 1
+
+
+def test_every_rate_is_searched_without_the_controller_and_asked_once_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(tofu, "main", called.append)
+    monkeypatch.setattr(study, "KEPT", tmp_path)
+    assert study.main(["--output", str(tmp_path)]) == 0
+    assert len(called) == len(RATES) * len(KINDS)
+    for searched, asked in zip(called[::2], called[1::2], strict=True):
+        assert searched[searched.index("--trials") + 1] == str(TRIALS)
+        assert searched[searched.index("--fix") + 1] == "lr" and "--match" not in asked
+        assert searched[searched.index("--methods") + 1] == ",".join(PLAIN)
+        assert asked[asked.index("--methods") + 1] == ",".join(f"{key}+alm" for key in PLAIN)
+        assert searched[searched.index("--lr") + 1] == asked[asked.index("--lr") + 1]
+
+
+def test_a_pretrained_model_brings_its_width_and_its_prose() -> None:
+    words = Place("forget05", base=Path("BASE")).arguments("1e-4", "asked", Path("DIR"), Path("O"))
+    assert "--width" not in words and words[words.index("--base") + 1] == "BASE"
+    assert words[words.index("--prose") + 1] == str(Path("BASE") / "held_out.jsonl")
+    assert words[words.index("--epochs") + 1] == "2"
