@@ -1,7 +1,6 @@
-"""The launcher; for real where `OPEN_UNLEARNING` points to a checkout and the TOFU files exist."""
+"""The launcher and the trainers that it registers, without a checkout."""
 
 import importlib.resources
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,18 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 import yaml
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    Trainer,
-    TrainerCallback,
-)
+from transformers import Trainer, TrainerCallback
 
 from tests.integrations import toy
+from tests.table import assert_same
 from torch_alm.filters import Mean
 from torch_alm.integrations.openunlearning.__main__ import CONFIGS, completed, main
 from torch_alm.integrations.openunlearning._controlled import controlled
@@ -31,14 +23,6 @@ from torch_alm.integrations.openunlearning._trainers import trainers
 from torch_alm.integrations.transformers import StopOnStatus
 from torch_alm.measures import token_nll
 from torch_alm.rules import Leak
-
-CHECKOUT = os.environ.get("OPEN_UNLEARNING", "")
-HERE = Path(__file__).parents[3] / "shared" / "data" / "tofu"
-DATA = Path(os.environ.get("TOFU_DATA", HERE))
-real = pytest.mark.skipif(
-    not CHECKOUT or not DATA.is_dir(),
-    reason="OPEN_UNLEARNING does not point to a checkout of OpenUnlearning, or no TOFU files",
-)
 
 
 def test_overrides_are_completed_and_nothing_given_is_lost() -> None:
@@ -219,9 +203,42 @@ def test_what_a_configuration_leaves_out_is_as_its_file_says(name: str, tmp_path
     assert made[0] == made[1] and "mu=0.001" in made[0]
 
 
-def test_a_measure_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"'nll' is no measure of a model and a batch\. Did you"):
-        toy.trainer(trainers(Theirs)[0], tmp_path, alpha=1.0, measure="nll")
+@pytest.mark.parametrize("measure", ["nll", "npo", "answer_nll"])
+def test_a_measure_that_is_none_of_a_model_and_a_batch_is_refused_at_once(
+    measure: str, tmp_path: Path
+) -> None:
+    refused = pytest.raises(
+        ValueError, match=f"'{measure}' is no measure of a model and a batch. Did you"
+    )
+    for kind in trainers(Theirs):
+        with refused:
+            toy.trainer(kind, tmp_path, alpha=1.0, measure=measure)
+    with refused:
+        given = {"alpha": 1.0, "measure": measure}
+        toy.trainer(controlled(GradDiff), tmp_path, constraint=given)
+
+
+@pytest.mark.parametrize("name", ["SAUL", "ALM", "GradDiff"])
+def test_the_checkpoint_of_the_arguments_is_where_a_run_goes_on(name: str, tmp_path: Path) -> None:
+    """Their script calls `train()`, whatever the arguments say."""
+    terms = {"alpha": 3.0, "mu": 1.0}
+    kinds = {kind.__name__: (kind, terms) for kind in trainers(Theirs)}
+    kinds["GradDiff"] = (controlled(GradDiff), {"constraint": terms})
+    kind, given = kinds[name]
+    runs = []
+    for resume in (None, str(tmp_path / "checkpoint-6")):
+        args = {"save_strategy": "steps", "save_steps": 6, "remove_unused_columns": False}
+        args["resume_from_checkpoint"] = resume
+        data = toy.pairs(12)
+        trainer = toy.trainer(kind, tmp_path, args=args, train_dataset=data, **given)
+        trainer.train()
+        runs.append(trainer)
+    through, resumed = runs
+    assert resumed.state.global_step == 12 and through.constraint.multiplier > 0
+    assert_same(resumed.constraint.state_dict(), through.constraint.state_dict())
+    found, expected = (toy.values(one.model) for one in (resumed, through))
+    assert all(torch.equal(found[key], p) for key, p in expected.items())
+    assert resumed.state.log_history[:-1] == through.state.log_history[:-1]
 
 
 class GradDiff(Theirs):
@@ -269,145 +286,3 @@ def test_a_method_without_a_weight_and_a_constraint_without_a_threshold_are_refu
         toy.trainer(controlled(Theirs), tmp_path, constraint={"alpha": 1.0})
     with pytest.raises(ValueError, match=r"GradDiff: the constraint has no alpha, .*constraint\."):
         toy.trainer(controlled(GradDiff), tmp_path, constraint={"mu": 1.0})
-
-
-def small_model(folder: Path) -> str:
-    """Words of the data as tokens, and a Llama with one layer."""
-    rows = [json.loads(line) for line in (DATA / "forget01.json").read_text().splitlines()]
-    words = {word: None for row in rows for text in row.values() for word in text.split()}
-    names = ["<pad>", "<eos>", "<unk>", *words]
-    bare = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, "<unk>"))
-    bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
-    PreTrainedTokenizerFast(tokenizer_object=bare, **special).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(names),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return str(folder)
-
-
-STUBS = {  # of what it imports and this run does not use
-    "deepspeed": {"__init__.py": "class DeepSpeedEngine: pass"},
-    "lm_eval": {
-        "__init__.py": "simple_evaluate = None",
-        "models/__init__.py": "",
-        "models/hf_vlms.py": "HFLM = None",
-        "tasks.py": "TaskManager = None",
-    },
-}
-
-
-def stand_ins(folder: Path) -> Path:
-    """For heavy packages that OpenUnlearning imports, where they are not installed."""
-    for name, files in STUBS.items():
-        if importlib.util.find_spec(name) is None:
-            for file, text in files.items():
-                path = folder / name / file
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-    return folder
-
-
-def from_files(side: str, file: str) -> list[str]:
-    args = f"data.{side}.TOFU_QA_{side}.args.hf_args"
-    return [f"{args}.path=json", f"{args}.name={file}", f"+{args}.data_files={DATA}/{file}.json"]
-
-
-SMALL = (  # what a model of a few thousand weights on a CPU asks for, and their paper does not
-    "~eval.tofu",
-    "trainer.args.warmup_epochs=null",
-    "trainer.args.bf16=false",
-    "trainer.args.bf16_full_eval=false",
-    "trainer.args.optim=adamw_torch",
-    "trainer.args.report_to=none",
-    "trainer.args.logging_steps=1",
-    "trainer.args.per_device_train_batch_size=8",
-    "trainer.args.gradient_accumulation_steps=1",
-    "trainer.args.learning_rate=1e-3",
-    "trainer.args.num_train_epochs=8",
-    "trainer.args.do_eval=false",
-    "trainer.args.eval_strategy=no",
-    "trainer.args.eval_on_start=false",
-    "+trainer.args.use_cpu=true",
-    *(["~trainer.args.logging_dir"] if transformers.__version__ >= "5" else []),  # it is gone
-)
-AS_ARGUMENTS = ("trainer.method_args.alpha=6.35", "trainer.method_args.mu=2.0")
-AS_CONSTRAINT = (
-    "+trainer.method_args.constraint.alpha=6.35",
-    "+trainer.method_args.constraint.mu=2.0",
-)
-RMU = (
-    "trainer.method_args.module_regex=model.layers.0",
-    "trainer.method_args.trainable_params_regex=[model.layers.0.mlp.down_proj.weight]",
-)
-METHODS = {
-    "SAUL": AS_ARGUMENTS,
-    "ALM": AS_ARGUMENTS,
-    "GradDiff": AS_CONSTRAINT,
-    "NPO": AS_CONSTRAINT,
-    "SimNPO": AS_CONSTRAINT,
-    "PDU": (*AS_CONSTRAINT, "trainer.method_args.retain_loss_eps=0.3"),
-    "RMU": (*AS_CONSTRAINT, *RMU),
-}
-
-
-def unlearned(name: str, model: str, output: Path, *overrides: str) -> dict[str, Any]:
-    """What the training script of the checkout leaves as `trainer_state.json`."""
-    done = launched(
-        CHECKOUT,
-        "experiment=unlearn/tofu/default",
-        f"trainer={name}",
-        "task_name=test",
-        "model=phi-1_5",
-        f"model.model_args.pretrained_model_name_or_path={model}",
-        f"model.tokenizer_args.pretrained_model_name_or_path={model}",
-        "++model.model_args.torch_dtype=float32",
-        *from_files("forget", "forget01"),
-        *from_files("retain", "retain99"),
-        *SMALL,
-        f"paths.output_dir={output}",
-        *overrides,
-        folder=stand_ins(output.parent / "stand-ins"),
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads((output / "trainer_state.json").read_text())
-
-
-@real
-@pytest.mark.parametrize("name", METHODS)
-def test_an_unmodified_checkout_unlearns_tofu(name: str, tmp_path: Path) -> None:
-    model, output = small_model(tmp_path / "model"), tmp_path / "out"
-    state = unlearned(name, model, output, *METHODS[name])
-    logs = [line for line in state["log_history"] if "constraint/value" in line]
-    assert len(logs) == 40  # 40 rows, 8 a step, 8 epochs
-    values = [line["constraint/value"] for line in logs]
-    assert values[0] < 6.3
-    for line in logs:
-        assert line["constraint/gate"] == (line["constraint/weight"] > 0)
-    if name in ("SAUL", "ALM", "GradDiff"):  # a forget loss without an end: the gate has to close
-        assert values[-1] > 6.35
-        assert {line["constraint/gate"] for line in logs} == {0.0, 1.0}
-    trained = LlamaForCausalLM.from_pretrained(output).state_dict()
-    before = LlamaForCausalLM.from_pretrained(model).state_dict()
-    assert any(not torch.equal(trained[n], p) for n, p in before.items() if "proj" in n)
-
-
-@real
-def test_their_method_with_a_weight_that_stays_is_their_method(tmp_path: Path) -> None:
-    model = small_model(tmp_path / "model")
-    still = ("+trainer.method_args.constraint.alpha=6.35", "+trainer.method_args.constraint.mu=0.0")
-    given = (*still, "+trainer.method_args.constraint.multiplier=0.5")
-    both = []
-    for name, overrides in (("ours", given), ("theirs", ("trainer.method_args.gamma=0.5",))):
-        unlearned("GradDiff", model, tmp_path / name, *overrides)
-        both.append(LlamaForCausalLM.from_pretrained(tmp_path / name).state_dict())
-    assert all(torch.equal(both[1][name], p) for name, p in both[0].items())

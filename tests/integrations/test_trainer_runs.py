@@ -78,6 +78,14 @@ def test_two_ranks_resume_bit_exactly(ranks: Ranks, tmp_path: Path) -> None:
         assert all(torch.equal(found.theta[name], p) for name, p in expected.theta.items())
 
 
+def test_a_checkpoint_of_the_model_alone_is_refused(tmp_path: Path) -> None:
+    trained(SAULTrainer, tmp_path, save_only_model=True)
+    with pytest.raises(
+        ValueError, match=r"of step 5 has no `optimizer\.pt`, .* start again\. Was it"
+    ):
+        trained(SAULTrainer, tmp_path, str(tmp_path / "checkpoint-5"))
+
+
 def test_a_checkpoint_without_a_multiplier_is_refused(tmp_path: Path) -> None:
     trained(ALMTrainer, tmp_path)
     path = tmp_path / "checkpoint-5" / "trainer_state.json"

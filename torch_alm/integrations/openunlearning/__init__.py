@@ -7,8 +7,8 @@ runs the checkout's `src/train.py` with two more trainers, `trainer=SAUL` (the d
 configuration is `unlearn.yaml` unless `--config-name` says otherwise. Paths are relative to the
 checkout, where the run takes place.
 
-    python -m torch_alm.integrations.openunlearning ~/open-unlearning \
-        experiment=unlearn/tofu/default task_name=saul trainer.method_args.alpha=4.0
+    python -m torch_alm.integrations.openunlearning ~/open-unlearning trainer=ALM \
+        experiment=unlearn/tofu/default task_name=alm trainer.method_args.alpha=4.0
 
 `trainer.method_args` of both trainers:
 
@@ -23,7 +23,10 @@ checkout, where the run takes place.
 
 and of SAUL also `rho`, `forget_rho`, `scale` and the others of `SAULTrainer`. OpenUnlearning loads
 models in bfloat16, which swallows a perturbation: pass
-`++model.model_args.torch_dtype=float32`.
+`++model.model_args.torch_dtype=float32 model.model_args.attn_implementation=sdpa`.
+
+`+trainer.args.resume_from_checkpoint=true`, or a path, goes on from a checkpoint, with any of its
+unlearning methods; its script alone ignores that.
 
 Its own trainers take a constraint, too, under their own names: with
 

@@ -17,7 +17,19 @@ def trainers(base: type[Trainer]) -> list[type[Trainer]]:
     return [type(name, (FromConfig, kind, base), {}) for name, kind in kinds.items()]
 
 
-class FromConfig(Trainer):
+class Resuming(Trainer):
+    """A mixin that goes on from `args.resume_from_checkpoint`.
+
+    OpenUnlearning's script takes that argument and does not pass it on.
+    """
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Train, from the checkpoint of that name; `True` is the newest one of the run."""
+        given = resume_from_checkpoint or self.args.resume_from_checkpoint
+        return super().train(given, *args, **kwargs)
+
+
+class FromConfig(Resuming):
     """A mixin that makes the constraint and hands the tokenizer over by its present name."""
 
     def __init__(

@@ -15,12 +15,17 @@ from torch_alm.constraint import ALMConstraint
 from torch_alm.integrations.transformers._best import NONE_MET, disqualify
 from torch_alm.integrations.transformers._callback import LoggingCallback
 from torch_alm.integrations.transformers._pairs import PairedDataset
+from torch_alm.integrations.transformers._sides import apart, join
 
 SIDES = ("forget", "retain")
 
 
 class PairedTrainer(Trainer):
     """A Trainer whose training batches are pairs and whose evaluations know the measure.
+
+    Each side of a `PairedDataset` goes through the Trainer behind as a data set of its own, so that
+    one that prepares its rows (TRL's) prepares both; without a `data_collator` its own makes a
+    batch of each side.
 
     Args:
         constraint: over the forget side; its `measure` is called with `(model, batch)`.
@@ -34,7 +39,8 @@ class PairedTrainer(Trainer):
         self._retain_losses: list[Tensor] = []
         if type(self).forget_objective is PairedTrainer.forget_objective:
             require_of_a_batch(self, constraint.measure)
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **apart(kwargs))
+        join(self, kwargs, collates=kwargs.get("data_collator") is not None or len(args) > 2)
         # A pair has no `labels` that a Trainer could count: every loss is the mean of its batch.
         self.model_accepts_loss_kwargs = False
         self.loss_is_scaled_for_ga = False  # so that micro-batches are averaged, since 5

@@ -4,12 +4,29 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from transformers import TrainerState, TrainingArguments
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
+from torch_alm.integrations.transformers._callback import LoggingCallback
 from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, innermost
 from torch_alm.integrations.transformers._paired import PairedTrainer, require_pair
 from torch_alm.sam import SAM, ReverseSAM
+
+
+class _Resumed(LoggingCallback):
+    """A callback that refuses to go on without the constraint's state."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        """By now the Trainer has read the optimizer of the checkpoint, if there was one."""
+        if state.global_step and not self.constraint.metrics()["steps"]:
+            raise ValueError(
+                f"SAULTrainer: the checkpoint of step {state.global_step} has no `optimizer.pt`, "
+                "where the constraint is, and the multiplier would start again. Was it saved with "
+                "`save_only_model=True`?"
+            )
 
 
 class SAULTrainer(ObjectiveTrainer, PairedTrainer):
@@ -45,7 +62,8 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         constraint: as given.
 
     Raises:
-        ValueError: under DeepSpeed or FSDP, with `fp16=True`; for a training batch that is no pair.
+        ValueError: under DeepSpeed or FSDP, with `fp16=True`; for a training batch that is no pair;
+            for a checkpoint without the optimizer.
         TypeError: for an optimizer of your own that is no `DualOptimizer`.
 
     Cost per step: 4 forward and 4 backward passes, 3 backward passes while the gate is closed; two
@@ -53,6 +71,8 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
 
     Source: SAUL, Algorithm 1.
     """
+
+    _reporting = _Resumed
 
     def __init__(
         self,
