@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -10,16 +11,32 @@ from torch import Tensor
 from tests.machine_oracle import Oracle, Register, added, clipped, is_finite, length
 
 
+def pause(probes: list[tuple[int, float]]) -> int:
+    """Steps to the next measurement: half of the way to the earliest violation, and 8 at most."""
+    moves = [(a - b, after - before) for (before, a), (after, b) in pairwise(probes)]
+    if not moves:
+        return 1
+    speed, error = moves[0][0] / moves[0][1], 0.0
+    for move, gap in moves[1:]:
+        error = error / 2 + abs(move - speed * gap) / 2
+        speed = max(move / gap, speed / 2 + move / gap / 2)
+    left = probes[-1][1] - error / 2
+    if left <= 0:
+        return 1
+    return 8 if speed <= 0 else min(max(math.floor(left / speed / 2), 1), 8)
+
+
 class DualOracle(Oracle):
     """Retain, forget, lambda and the gate."""
 
-    def __init__(self, theta: list[Tensor], *, scale: str, probe_every: int) -> None:
+    def __init__(self, theta: list[Tensor], *, scale: str, probe_every: int | str) -> None:
         super().__init__(theta)
         self.scale, self.probe_every = scale, probe_every
         self.register: Register | None = None
         self.sign = 0
         self.is_decided = False
         self.idle: int | None = None  # steps since a released constraint was measured
+        self.probes: list[tuple[int, float]] = []  # since it is released: when, and by how much met
         self.skipped = 0
 
     def is_pending(self) -> bool:
@@ -29,7 +46,8 @@ class DualOracle(Oracle):
         return self.register is not None
 
     def measures(self) -> bool:
-        return self.idle is None or self.idle + 1 >= self.probe_every
+        every = pause(self.probes) if self.probe_every == "auto" else self.probe_every
+        return self.idle is None or self.idle + 1 >= every
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
@@ -104,8 +122,13 @@ class DualOracle(Oracle):
         if self.controller is None:
             return 1.0
         self.said += self.controller.step()
-        weight = self.controller.weight
+        weight, c = self.controller.weight, self.controller.violation
+        since = None if self.idle is None or not self.probes else self.probes[-1][0]
+        now = 0 if since is None else since + self.idle + 1
         self.idle = 0 if weight == 0 == self.controller.multiplier else None
+        slack = -abs(c) if self.controller.sense == "==" else -c
+        is_known = self.idle == 0 and not self.controller.is_blind
+        self.probes = [*self.probes * (since is not None), (now, slack)] if is_known else []
         return weight
 
     @torch.no_grad()
@@ -127,5 +150,5 @@ class DualOracle(Oracle):
 
     def load(self, saved: "DualOracle") -> None:
         super().load(saved)
-        self.idle, self.skipped = saved.idle, saved.skipped
+        self.idle, self.skipped, self.probes = saved.idle, saved.skipped, [*saved.probes]
         self.register, self.is_decided = None, False

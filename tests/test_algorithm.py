@@ -78,6 +78,7 @@ def by_library(seed: int, micro: int, settings: dict) -> tuple[list[Tensor], lis
         forget=nearby(AdamW(theta, lr=3e-2, weight_decay=1e-3), rho=rho_f),
         constraint=constraint,
         scale=scale,
+        probe_every=1,
     )
     weights = []
     for i, step in enumerate(batches(seed, micro)):

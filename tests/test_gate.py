@@ -11,7 +11,7 @@ from torch.optim import SGD, AdamW
 
 from tests.distributed.task import assert_gate_opens_and_closes
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
-from torch_alm._optim.steps import Gate
+from torch_alm._optim.gate import Gate
 from torch_alm.filters import Mean
 
 STEPS = 40
@@ -25,7 +25,7 @@ class Run:
     """Training with the gate opening and closing, and what it took."""
 
     def __init__(
-        self, *, sides: str = "sam", last: bool = False, micro: int = 1, **kw: Any
+        self, *, sides: str = "sam", last: bool = False, micro: int = 1, probe_every: Any = 1
     ) -> None:
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
@@ -35,7 +35,7 @@ class Run:
             retain, forget = SAM(retain, rho=0.05), ReverseSAM(forget, rho=0.05)
         self.constraint = ALMConstraint(None, alpha=0.0, mu=0.5)
         self.optimizer = DualOptimizer(
-            retain, forget, self.constraint, backward=self.backward, **kw
+            retain, forget, self.constraint, backward=self.backward, probe_every=probe_every
         )
         self.last, self.micro = last, micro
         self.backwards = self.measured = 0
@@ -116,12 +116,9 @@ def test_a_released_constraint_is_measured_every_kth_step(every: int) -> None:
     assert_gate_opens_and_closes(run.weights)
 
 
-def test_probing_every_step_is_the_default() -> None:
-    assert_same(Run(probe_every=1).train(), Run().train())
-
-
-def test_all_micro_batches_of_a_step_are_measured_or_none() -> None:
-    run = Run(probe_every=4, micro=3)
+@pytest.mark.parametrize("every", [4, "auto"])
+def test_all_micro_batches_of_a_step_are_measured_or_none(every: Any) -> None:
+    run = Run(probe_every=every, micro=3)
     counts = []
     for i in range(STEPS):
         before = run.measured
@@ -130,17 +127,20 @@ def test_all_micro_batches_of_a_step_are_measured_or_none() -> None:
     assert {*counts} == {0, 6}
 
 
-def test_the_probing_rhythm_survives_a_checkpoint() -> None:
-    through, first = Run(probe_every=5).train(), Run(probe_every=5)
-    for i in range(17):
-        first.step(i)
-    assert first.optimizer._gate.idle, "in the middle of a pause"
-    second = Run(probe_every=5)
+@pytest.mark.parametrize("every", [5, "auto"])
+def test_the_probing_rhythm_survives_a_checkpoint(every: Any) -> None:
+    through, first = Run(probe_every=every).train(), Run(probe_every=every)
+    done = 0
+    while done < 17 or not first.optimizer._gate.idle:  # to the middle of a pause
+        first.step(done)
+        done += 1
+    second = Run(probe_every=every)
     second.net.load_state_dict(first.net.state_dict())
     second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
-    for i in range(17, STEPS):
+    for i in range(done, STEPS):
         second.step(i)
-    assert second.weights == through.weights[17:]
+    assert second.weights == through.weights[done:]
+    assert second.measured == through.measured - first.measured
     assert all(torch.equal(a, b) for a, b in zip(second.theta(), through.theta(), strict=True))
 
 

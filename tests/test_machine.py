@@ -43,7 +43,7 @@ class DualMachine(Common):
         terms=common.terms,
         sense=st.sampled_from((">=", ">=", "<=", "==", None)),
         scale=st.sampled_from(("gradient", "step")),
-        probe_every=st.sampled_from((1, 3, 3)),
+        probe_every=st.sampled_from((1, 3, 3, "auto", "auto")),
         schedules_sides=st.booleans(),
         exact=st.sampled_from((False, False, False, True)),
         resumes=st.booleans(),
@@ -56,7 +56,7 @@ class DualMachine(Common):
         terms: dict[str, Any],
         sense: str | None,
         scale: str,
-        probe_every: int,
+        probe_every: int | str,
         schedules_sides: bool,
         exact: bool,
         resumes: bool,
@@ -126,7 +126,11 @@ class DualMachine(Common):
         if isinstance(result, type):
             self.seen[f"backward: {result.__name__}"] += 1
         else:
-            self.seen["not measured"] += not self.oracle.measures()
+            is_spared = not self.oracle.measures()
+            self.seen["not measured"] += is_spared
+            self.seen["not measured, by forecast"] += (
+                is_spared and self.oracle.probe_every == "auto"
+            )
             self.seen["pair"] += is_pair
             if self.oracle.is_decided and self.oracle.controller and self.oracle.measures():
                 is_open = self.oracle.controller.preview() != 0
@@ -175,7 +179,7 @@ class DualMachine(Common):
             self.seen["gate open" if is_open else "gate closed"] += 1
             self.seen["gate open, bit for bit"] += is_open and self.exact
             is_held = not is_open and self.oracle.controller.multiplier != 0
-            self.seen["gate closed, not released"] += is_held and self.oracle.probe_every > 1
+            self.seen["gate closed, not released"] += is_held and self.oracle.probe_every != 1
 
     @precondition(Common.is_at_rest)
     @rule(
@@ -305,6 +309,7 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
         *(f"forget: {kind} survived" for kind in NOT_FINITE),
         *(f"backward: {kind}" for kind in ("Boom", "TypeError", "ValueError", "RuntimeError")),
         *("gate open", "gate open, bit for bit", "gate closed", "not measured", "pair"),
+        "not measured, by forecast",
         *("last pass taken", "last pass spared", "measurement", "forget gradient"),
         *("clipped", "refused", "without a backward"),
     )

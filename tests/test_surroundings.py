@@ -459,6 +459,7 @@ def test_an_adapter_is_unlearned_as_by_hand(adapted: Callable[[], nn.Module]) ->
         retain=SAM(torch.optim.AdamW(theta, lr=1e-2, weight_decay=1e-2), rho=0.1),
         forget=ReverseSAM(torch.optim.AdamW(theta, lr=1e-2, weight_decay=0.0), rho=0.05),
         constraint=ALMConstraint(None, alpha=3.5, mu=0.5),
+        probe_every=1,
     )
     saul = oracle.Saul(
         list(other.parameters()),

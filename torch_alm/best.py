@@ -27,7 +27,8 @@ class BestStep:
 
     It is told the metrics of either, after its `step()`. Those are of the weights that the value
     was measured at: to save these, step the constraint before the optimizer. Of steps that are
-    equally good the first stays; an objective that is not finite is never the best.
+    equally good the first stays; an objective that is not finite is never the best, nor is a step
+    that did not measure (see `DualOptimizer`), of which nobody knows whether it met.
 
     Attributes:
         best: the best step so far, a `Best`; `None` before the first.
@@ -49,6 +50,7 @@ class BestStep:
 
     def __init__(self) -> None:
         self.best: Best | None = None
+        self._told = 0  # measured steps of the constraint, the last time
 
     def update(self, objective: Numeric, metrics: Mapping[str, Any]) -> bool:
         """Take in a step; tell whether it is the best so far.
@@ -58,7 +60,8 @@ class BestStep:
             metrics: `metrics()` of the constraint or group, after its step.
         """
         new = Best(metrics["steps"], mean_of_numbers(single(objective)), dict(metrics))
-        is_met = metrics["status"] in ("satisfied", "released")
+        is_new, self._told = new.step != self._told, new.step
+        is_met = is_new and metrics["status"] in ("satisfied", "released")
         least = float("inf") if self.best is None else self.best.objective
         if not (is_met and -float("inf") < new.objective < least):
             return False
@@ -67,9 +70,10 @@ class BestStep:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run needs; loads with `weights_only=True`."""
-        return {"best": None if self.best is None else [*self.best]}
+        return {"best": None if self.best is None else [*self.best], "told": self._told}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore `state_dict()`."""
         best = state_dict["best"]
         self.best = None if best is None else Best(*best)
+        self._told = state_dict["told"]

@@ -17,11 +17,12 @@ from torch_alm._constraint.between import Begun, needs_gradient
 from torch_alm._guards import Call, eager, held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.blend import Blend
+from torch_alm._optim.gate import Gate, check_sense, scalar
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Evaluation, Objective, ObjectiveOptimizer, Run, placed
 from torch_alm._optim.settings import Setting
 from torch_alm._optim.sides import Sides
-from torch_alm._optim.steps import Gate, Taking, check_sense, count_as_called, scalar, step_of
+from torch_alm._optim.steps import Taking, count_as_called, step_of
 from torch_alm.constraint import ALMConstraint
 
 
@@ -67,8 +68,11 @@ class DualOptimizer(Sides):
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
         probe_every: while the gate is closed and lambda is 0, run and measure the forget objective
-            on every `probe_every`-th step only. The constraint's windows and cadences then count
-            measured steps.
+            on every `probe_every`-th step only. With `"auto"` the distance to alpha and how fast
+            the measure came nearer of late say when: half of the way to the earliest violation, and
+            8 steps on at most. A violation that comes faster than twice that is measured up to 7
+            steps late. With 1 every step measures, as in Algorithm 1. The constraint's windows and
+            cadences count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
             FSDP2 needs it, or goes on with stale weights: pass a function that calls `reshard()` on
             every `FSDPModule`. Without it nothing is skipped for sharded parameters.
@@ -122,7 +126,7 @@ class DualOptimizer(Sides):
         *,
         scale: Literal["gradient", "step"] = "gradient",
         backward: Backward | None = None,
-        probe_every: SupportsIndex = 1,
+        probe_every: SupportsIndex | Literal["auto"] = "auto",
         reshard: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(retain, forget, constraint, Gate(checks.cadence(probe_every)))

@@ -15,6 +15,7 @@ Entry = tuple[Change, str]
 ALM = "+alm"
 
 PRESETS = ("paper", "recommended")
+ALGORITHM: Change = {"probe_every": 1}  # Algorithm 1 measures in every step
 
 
 def check_preset(name: str) -> None:
@@ -100,7 +101,7 @@ class Presets:
         entries, shared = self.splits[split], self.shared_splits.get(split, {})
         plain = method.removesuffix(ALM)
         found = [self.methods.get(plain), entries.get(plain), entries.get(method)]
-        changes: dict[str, Any] = {**self.shared, **shared, **self.own.get(plain, {})}
+        changes: dict[str, Any] = {**ALGORITHM, **self.shared, **shared, **self.own.get(plain, {})}
         for change, _ in filter(None, found):
             changes |= change
         notes = dict.fromkeys(note for _, note in filter(None, found) if note)

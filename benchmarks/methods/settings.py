@@ -52,7 +52,7 @@ class Settings:
         window: Steps whose mean violation the controller looks at.
         deadband: Standard errors a positive mean violation has to exceed; needs a window.
         probe_every: Methods with two states: while the gate is closed and lambda is 0, measure the
-            forget batch on every `probe_every`-th step only.
+            forget batch on every `probe_every`-th step only; `auto` where a forecast says.
         release: Share of the multiplier given back per step while alpha is met; 0 for none.
         release_after: Steps in a row for which alpha has to be met first.
         rho_forget: Radius of the forget side's perturbation, Euclidean over all weights.
@@ -98,7 +98,7 @@ class Settings:
     every: int = 1
     window: int = 1
     deadband: float = 0.0
-    probe_every: int = 1
+    probe_every: int | Literal["auto"] = "auto"
     release: float = 0.0
     release_after: int = 1
     rho_forget: float = 1e-3
@@ -125,8 +125,10 @@ class Settings:
         Raises:
             ValueError: A count below 1, a rate or radius below 0, or a word not on the list.
         """
-        for name in ("epochs", "batch_size", "every", "window", "probe_every", "release_after"):
+        for name in ("epochs", "batch_size", "every", "window", "release_after"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
+        every = self.probe_every
+        self._require("probe_every", every == "auto" or every >= 1, "at least 1, or auto")
         for name in ("lr", "weight_decay", "mu", "multiplier", "rho_forget", "rho_retain"):
             self._require(name, getattr(self, name) >= 0, "0 or more")
         self._require("tau", self.tau > 0, "more than 0")
@@ -202,6 +204,8 @@ def parse(name: str, text: str) -> object:
         return None
     if name in ("alpha", "level"):
         return _level(name, text)
+    if name == "probe_every" and text != "auto":
+        default[name] = 1
     kind = float if default[name] is None else type(default[name])
     try:
         return kind(text)

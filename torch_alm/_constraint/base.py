@@ -1,5 +1,6 @@
 """The base of a constraint: settings, a state, and the shape of both; no measuring."""
 
+import math
 from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Literal, SupportsIndex
@@ -156,6 +157,17 @@ class ConstraintBase(Settings):
     def _prepare(self, optimizer: Optimizer) -> None:
         if self._wants_gradient:
             self._probe.read(optimizer)
+
+    @property
+    def _slack(self) -> float:
+        """How far one number is from being violated; `nan` if the latest step saw nothing finite.
+
+        At most 0 where it is violated, which an equality is on either side.
+        """
+        c = numbers.average(self._state.violation)
+        if self._state.history.is_blind:
+            return math.nan
+        return -abs(c) if self.sense == "==" else -c
 
     def _coming_violation(self) -> float:
         """Return this step's c, of one number and before it is stepped."""

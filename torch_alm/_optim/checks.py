@@ -73,8 +73,10 @@ def scale(value: Any, name: str) -> Literal["gradient", "step"]:  # noqa: ANN401
     return value
 
 
-def cadence(value: Any) -> int:  # noqa: ANN401
-    """Convert to a whole number of steps, at least 1, or raise a `ValueError`."""
+def cadence(value: Any) -> int | Literal["auto"]:  # noqa: ANN401
+    """Convert to a whole number of steps, at least 1, or "auto"; else raise a `ValueError`."""
+    if value == "auto":
+        return "auto"
     try:
         found = operator.index(value)
     except TypeError:  # 2.5, nan or a word
@@ -82,7 +84,7 @@ def cadence(value: Any) -> int:  # noqa: ANN401
     if found < 1:
         raise ValueError(
             f"DualOptimizer: probe_every is {value!r}; a released constraint would never be "
-            "measured again, or not on a whole step. Did you mean 1, every step?"
+            "measured again, or not on a whole step. Did you mean 1, every step, or \"auto\"?"
         )
     return found
 

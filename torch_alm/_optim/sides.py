@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -11,7 +11,7 @@ from torch_alm._guards import held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.gradients import Register, parameters
 from torch_alm._optim.objective import ObjectiveOptimizer, innermost
-from torch_alm._optim.steps import Gate, check_sense
+from torch_alm._optim.gate import Cadence, Gate, check_sense
 from torch_alm._optim.wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -51,12 +51,12 @@ class Sides(Wrapper):
             side.share_memory(sides[0])
 
     @property
-    def probe_every(self) -> int:
+    def probe_every(self) -> Cadence:
         """The cadence of a released constraint's measurements; it may be assigned."""
         return self._gate.probe_every
 
     @probe_every.setter
-    def probe_every(self, value: SupportsIndex) -> None:
+    def probe_every(self, value: SupportsIndex | Literal["auto"]) -> None:
         self._gate.probe_every = checks.cadence(value)
         if self._forget_register is None:
             self._gate.begin()

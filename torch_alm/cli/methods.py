@@ -139,7 +139,8 @@ class Dual(Method):
         )
         optimizer.step()
         optimizer.zero_grad()
-        return Step(float(seen.retain), float(seen.forget))
+        # Not `seen.forget`, which is `nan` in steps that do not measure.
+        return Step(float(seen.retain), self.constraint.metrics()["value"])
 
 
 class SAUL(Dual):

@@ -83,7 +83,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         scale: Literal["gradient", "step"] = "gradient",
         forget_learning_rate: float | None = None,
         forget_weight_decay: float = 0.0,
-        probe_every: int = 1,
+        probe_every: int | Literal["auto"] = "auto",
         sam: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:

@@ -1,0 +1,156 @@
+"""When a released constraint is measured: seldom while it is far from alpha, and in time."""
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm._optim.gate import Gate
+from torch_alm.filters import Mean
+
+LATEST = 7  # steps for which a violation can stay unseen
+LONG = 400
+
+
+def probed(violations: Sequence[float], probe_every: int | str = "auto") -> list[int]:
+    """Steps that measure, up to the first that sees a violation, while c goes this way."""
+    gate, constraint, found = Gate(probe_every), ALMConstraint(None, alpha=0.0, mu=1.0), []
+    for step, c in enumerate(violations):
+        if gate.measures:
+            found.append(step)
+            constraint.observe(-c)
+        if gate.commit(constraint) > 0:
+            break
+    return found
+
+
+def late(violations: Sequence[float]) -> int:
+    """Steps between the first violation and the first that is seen."""
+    return probed(violations)[-1] - next(i for i, c in enumerate(violations) if c > 0)
+
+
+def walk(seed: int) -> list[float]:
+    """A walk from far inside that drifts towards the constraint, at most 0.1 per step, and stays."""
+    draw = random.Random(seed)
+    drift, found = draw.uniform(0.005, 0.04), [-draw.uniform(0.2, 2.0)]
+    while found[-1] <= 0:
+        found.append(found[-1] + max(-0.1, min(0.1, draw.gauss(drift, 0.05))))
+    return [*found, *[found[-1]] * LATEST]
+
+
+def approach(seed: int) -> list[float]:
+    """An approach that grows faster, but never in 16 steps by more than a factor of 2."""
+    draw = random.Random(seed)
+    speed, found = draw.uniform(0.001, 0.02), [-draw.uniform(0.05, 0.5)]
+    while sum(c > 0 for c in found) <= LATEST:
+        found.append(found[-1] + speed)
+        speed *= draw.uniform(0.97, 2 ** (1 / 16))
+    return found
+
+
+def noisy(seed: int) -> list[float]:
+    """A measure that stays met on average, with the noise of minibatches on it."""
+    draw = random.Random(seed)
+    return [-1.0 + draw.gauss(0.0, 0.2) for _ in range(LONG)]
+
+
+def test_a_violation_never_stays_unseen_for_more_than_seven_steps() -> None:
+    found = [late(walk(seed)) for seed in range(60)]
+    assert all(0 <= steps <= LATEST for steps in found)
+    assert max(found) > 0, "some are seen late, or nothing was spared"
+
+
+def test_a_violation_is_seen_at_once_if_the_approach_does_not_more_than_double() -> None:
+    spared = 0
+    for seed in range(60):
+        violations = approach(seed)
+        assert late(violations) == 0
+        spared += len(probed(violations)) < 0.5 * len(violations)
+    assert spared > 15
+
+
+@pytest.mark.parametrize(("way", "share"), [(noisy, 0.4), (lambda _: [-1.0] * LONG, 0.13)])
+def test_a_constraint_far_from_alpha_is_measured_seldom(
+    way: Callable[[int], list[float]], share: float
+) -> None:
+    for seed in range(20):
+        assert len(probed(way(seed))) <= share * LONG
+
+
+def test_every_step_measures_until_two_values_are_known() -> None:
+    assert probed([-1.0] * 20) == [0, 1, 9, 17]
+
+
+def test_every_step_measures_close_to_alpha() -> None:
+    assert probed([-8.0, -4.0, -3.9, -3.0]) == [0, 1, 2, 3], "half of the way of 4 a step"
+    draw = random.Random(0)
+    violations = [min(draw.gauss(-0.5, 0.2), -0.01) for _ in range(LONG)]
+    measured = probed(violations)
+    near = [step for step in measured[3:-1] if violations[step] > -0.03]
+    assert near and all(step + 1 in measured for step in near), "within half of a usual miss"
+
+
+def test_the_gate_open_again_forgets_what_was_forecast() -> None:
+    gate, constraint = Gate("auto"), ALMConstraint(None, alpha=0.0, mu=1.0)
+    measured = []
+    for c in [-1.0] * 3 + [1.0] * 8 + [-3.0] + [-3.0] * 10:
+        measured.append(gate.measures)
+        if gate.measures:
+            constraint.observe(-c)
+        gate.commit(constraint)
+    assert measured[2:9] == [False] * 7
+    assert measured[9:13] == [True] * 4, "violated twice, released, and known twice"
+    assert not any(measured[13:20])
+
+
+def test_a_filter_is_forecast_as_the_gate_sees_it() -> None:
+    violations = [-1.0 + 0.9 * (-1) ** step for step in range(64)]
+    gate = Gate("auto")
+    constraint, count = ALMConstraint(None, alpha=0.0, mu=1.0, filter=Mean(2)), 0
+    for c in violations:
+        if gate.measures:
+            constraint.observe(-c)
+            count += 1
+        gate.commit(constraint)
+    assert count < 20
+
+
+def test_an_equality_is_met_on_neither_side() -> None:
+    gate = Gate("auto")
+    constraint = ALMConstraint(None, alpha=0.0, mu=0.0, sense="==")
+    for value in [3.0] * 10:
+        assert gate.measures
+        constraint.observe(value)
+        gate.commit(constraint)
+
+
+def test_a_measurement_that_is_not_finite_is_taken_again() -> None:
+    gate, constraint = Gate("auto"), ALMConstraint(None, alpha=0.0, mu=1.0)
+    for value in (2.0, float("nan"), 2.0, 2.0):
+        assert gate.measures
+        constraint.observe(value)
+        if value != value:
+            with pytest.warns(UserWarning, match="not finite"):
+                gate.commit(constraint)
+        else:
+            gate.commit(constraint)
+    assert not gate.measures
+
+
+def test_seldom_is_the_default_and_one_is_algorithm_1() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    counts = {}
+    for given in ({}, {"probe_every": "auto"}, {"probe_every": 1}):
+        constraint = ALMConstraint(None, alpha=-5.0, mu=1.0)
+        sides = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+        optimizer = DualOptimizer(*sides, constraint, **given)
+        for _ in range(20):
+            optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum())
+            optimizer.step()
+            optimizer.zero_grad()
+        counts[str(given)] = constraint.metrics()["steps"]
+    assert [*counts.values()] == [4, 4, 20]

@@ -1,0 +1,52 @@
+"""The next step at which a released constraint is worth measuring."""
+
+import math
+
+LATEST = 8  # steps between two measurements, at most
+
+
+class Forecast:
+    """The earliest step at which a released constraint may be violated, halved for safety.
+
+    Of a slack s = -c (positive where the constraint is met), measured `gap` steps after the last,
+
+        now = (s_last - s) / gap                   its approach to 0 per step, over this gap
+        error <- (error + |s_last - speed gap - s|) / 2
+        speed <- max(now, (speed + now) / 2)       at once towards faster, by halves towards slower
+        interval = (s - error / 2) / (2 speed),    rounded down, in [1, LATEST]
+
+    `error` is what minibatch noise leaves of a prediction. Every step measures until two
+    values are known, and where s is no more than half an error.
+
+    A constraint that approaches, over the interval, no faster per step than twice what it did over
+    the last gap, and did approach, is measured in the very step in which it is first violated. In
+    any case one that is violated is measured at most `LATEST - 1` steps later.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing: measure every step."""
+        self.slack = self.speed = math.nan
+        self.error = 0.0
+        self.interval = 1
+
+    def update(self, slack: float, gap: int | None) -> None:
+        """Take in the slack of a step that measured.
+
+        Args:
+            slack: `nan` where it is not known.
+            gap: steps since the last one; `None` for the first since the gate was open.
+        """
+        last, self.slack, self.interval = self.slack, slack, 1
+        if gap is None or not math.isfinite(last - slack):
+            self.speed = math.nan
+            return
+        now = (last - slack) / gap
+        if math.isnan(self.speed):
+            self.speed, self.error = now, 0.0
+        else:
+            self.error = (self.error + abs(last - self.speed * gap - slack)) / 2
+            self.speed = max(now, (self.speed + now) / 2)
+        left = slack - self.error / 2
+        if left > 0:
+            steps = left / (2 * self.speed) if self.speed > 0 else math.inf
+            self.interval = max(1, int(min(steps, LATEST)))

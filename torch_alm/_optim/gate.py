@@ -1,0 +1,96 @@
+"""The gate of the forget side: lambda+ of a step, and which steps measure at all."""
+
+# pyright: reportPrivateUsage=false
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_alm._optim.forecast import Forecast
+from torch_alm._optim.objective import ObjectiveOptimizer
+
+if TYPE_CHECKING:
+    from torch_alm.constraint import ALMConstraint
+
+Cadence: TypeAlias = int | Literal["auto"]
+
+
+class Gate:
+    """lambda+ of one step, decided once; and whether a released constraint is worth measuring.
+
+    Args:
+        probe_every: while the gate is closed and lambda is 0, the forget side is measured on every
+            `probe_every`-th step only, or when the forecast says.
+
+    Attributes:
+        idle: steps since the released constraint was measured; `None` while it is not released.
+        forecast: of the released constraint.
+        measures: whether this step measures, in all of its micro-batches.
+        is_decided: whether this step can take no further measurement.
+    """
+
+    def __init__(self, probe_every: Cadence) -> None:
+        """Start unreleased."""
+        self.probe_every: Cadence = probe_every
+        self.idle: int | None = None
+        self.forecast = Forecast()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a step, or begin it again."""
+        every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
+        self.measures = self.idle is None or self.idle + 1 >= every
+        self.is_decided = False
+
+    def commit(self, constraint: "ALMConstraint | None") -> float:
+        """Return the step's weight, and end the step."""
+        weight = 1.0 if constraint is None else 0.0
+        if not self.measures:
+            self.idle, weight = (self.idle or 0) + 1, 0.0
+        elif constraint is not None:
+            weight = scalar(constraint.step())
+            if weight == 0 and scalar(constraint.multiplier) == 0:
+                gap, self.idle = None if self.idle is None else self.idle + 1, 0
+                self.forecast.update(constraint._slack, gap)
+            else:
+                self.idle = None
+        self.begin()
+        return weight
+
+    def state(self) -> dict[str, Any]:
+        """Collect what a resumed run needs; nothing where every step measures."""
+        if self.probe_every == 1:
+            return {}
+        return {"idle": self.idle, **({} if self.probe_every != "auto" else vars(self.forecast))}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Restore `state()`; a checkpoint without it measures at once."""
+        self.idle = state.get("idle")
+        self.forecast = Forecast()
+        vars(self.forecast).update({n: state[n] for n in vars(self.forecast) if n in state})
+        self.begin()
+
+
+def scalar(weight: float | Tensor) -> float:
+    """Return the one multiplier, or raise a `ValueError`."""
+    if isinstance(weight, Tensor):
+        raise ValueError(
+            f"DualOptimizer.step: the constraint has {weight.numel()} multipliers and the forget "
+            "side one gradient, so no single weight is right. Did you mean a scalar measure, or "
+            "`constraint(...)` inside the retain objective of one optimizer?"
+        )
+    return weight
+
+
+def check_sense(constraint: "ALMConstraint | None", forget: Optimizer) -> None:
+    """Raise if the forget side looks where the constraint is easiest to meet."""
+    sense = ">=" if constraint is None else constraint.sense
+    fitting = {">=": -1, "<=": +1, "==": 0}[sense]
+    if isinstance(forget, ObjectiveOptimizer) and forget.sign != fitting:
+        side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
+        raise ValueError(
+            f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
+            f"{type(forget).__name__}, which would look where the constraint is easiest "
+            f"to meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
+        )
