@@ -4,10 +4,11 @@ README, CONTRIBUTING, CHANGELOG and the README of the benchmarks exist once, whe
 repository, and become pages here. What was measured lies under `benchmarks/results/` and appears
 below `results/` here; drawings are made by `docs/figures` while the site is built. In a page
 
-- `::source FILE NAME` becomes the code of that function,
+- `::source FILE NAME` becomes the code of that function, `::source FILE` that of the whole file,
 - `::section FILE HEADING` what stands below that heading of a Markdown file,
 - `::figure NAME` a drawing, for a light page and for a dark one,
 - `::precision RHO` a table of what each dtype holds,
+- `::gallery` a table of how the constrained examples end,
 - `::page NAME`, below `docs/api`, a page of that name (`reference.py`).
 
 A fence marked `math` becomes MathML, which browsers draw by themselves.
@@ -27,6 +28,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
+from benchmarks.studies.constrained import gallery
 from docs import checks, reference
 from docs.figures import themes
 from docs.figures.drawings import DRAWINGS
@@ -41,10 +43,11 @@ PAGES = {
     "changelog.md": "CHANGELOG.md",
 }
 
-SOURCE = re.compile(r"^::source (\S+) (\S+)$", re.MULTILINE)
+SOURCE = re.compile(r"^::source (\S+)(?: (\S+))?$", re.MULTILINE)
 SECTION = re.compile(r"^::section (\S+) (.+)$", re.MULTILINE)
 PRECISION = re.compile(r"^::precision (\S+)$", re.MULTILINE)
 FIGURE = re.compile(r"^::figure (\S+)$", re.MULTILINE)
+GALLERY = re.compile(r"^::gallery$", re.MULTILINE)
 PICTURE = re.compile(
     r"^<picture>.*?images/(\w+)-light\.svg.*?^</picture>$", re.MULTILINE | re.DOTALL
 )
@@ -90,6 +93,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     markdown = FIGURE.sub(lambda match: _figure(match.group(1)), markdown)
     markdown = SECTION.sub(lambda match: _section(*match.groups()), markdown)
     markdown = PRECISION.sub(lambda match: _precision(float(match.group(1))), markdown)
+    markdown = GALLERY.sub(lambda _: gallery.table(), markdown)
     return SOURCE.sub(lambda match: _source(*match.groups()), markdown)
 
 
@@ -99,14 +103,22 @@ def on_post_build(*, config: MkDocsConfig) -> None:
         raise PluginError("\n".join(found))
 
 
-def _source(file: str, name: str) -> str:
-    """The code of a function, `Class.method` included, as a block."""
+def _source(file: str, name: str | None) -> str:
+    """The code of a function, `Class.method` included, or of a file, as a block."""
+    text = code(file, name)
+    return "\n".join([f'```python title="{file}"', text, "```"])
+
+
+def code(file: str, name: str | None) -> str:
+    """Read a function from a file, or what follows the file's own docstring."""
     text = (ROOT / file).read_text()
-    node: ast.AST = ast.parse(text)
+    node: ast.Module = ast.parse(text)
+    lines = text.splitlines()
+    if name is None:
+        return "\n".join(lines[node.body[0].end_lineno :]).strip()
     for part in name.split("."):
         node = next(child for child in node.body if getattr(child, "name", "") == part)
-    lines = text.splitlines()[node.lineno - 1 : node.end_lineno]
-    return "\n".join([f'```python title="{file}"', dedent("\n".join(lines)), "```"])
+    return dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
 
 
 def _section(file: str, heading: str) -> str:

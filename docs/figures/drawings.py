@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from docs.figures import certificate, cost, perturbations, run, stopping, themes
+from docs.figures import certificate, constrained, cost, perturbations, run, stopping, themes
 
 
 @dataclass(frozen=True)
@@ -22,4 +23,10 @@ DRAWINGS = {
     "certificate": Drawing(certificate.figure, certificate.alt),
     "run": Drawing(run.figure, run.alt),
     "cost": Drawing(cost.figure, cost.alt),
+    **{
+        f"constrained-{name}": Drawing(
+            partial(constrained.figure, name), partial(constrained.alt, name)
+        )
+        for name in constrained.NAMES
+    },
 }

@@ -1,0 +1,1 @@
+"""A gallery: seven losses under a constraint, each with a known optimum."""
