@@ -300,7 +300,7 @@ def assert_seen(machine: type[Common], *names: str) -> None:
 
 
 def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(DualMachine, 110, steps=40, derandomize=True)
+    run(DualMachine, 70, steps=40, derandomize=True)
     assert_seen(
         DualMachine,
         *ANYWHERE,
@@ -316,7 +316,7 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
 
 
 def test_sam_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(AloneMachine, 70, steps=40, derandomize=True)
+    run(AloneMachine, 50, steps=40, derandomize=True)
     assert_seen(
         AloneMachine,
         *ANYWHERE,

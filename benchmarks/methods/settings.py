@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -182,6 +183,7 @@ def _level(name: str, text: str) -> float | str:
         raise ValueError(f"{name}={text}: expected {LEVELS}, found {text!r}.") from error
 
 
+@functools.cache  # types are evaluated anew each time, and a search makes thousands of settings
 def _choices() -> dict[str, tuple[str, ...]]:
     """The words each worded setting may take, read off its type."""
     hints = get_type_hints(Settings)

@@ -1,8 +1,7 @@
 """`benchmarks/muse.py` as a user starts it."""
 
 import json
-import subprocess
-import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from tests.benchmarks.tasks.muse.test_data import tables, write_muse
 from torch_alm.language import collate
 from torch_alm.unlearning.models import load_model
 
-SCRIPT = Path(muse.__file__)
 QUICK = ("--quick", "--no-control", "--alpha", "3")
 METHODS = ("dual_adamw+alm", "saul")
 
@@ -30,17 +28,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A quick run started as a command."""
+    """A quick run."""
     output = tmp_path_factory.mktemp("run") / "out"
-    command = [sys.executable, str(SCRIPT), *QUICK, "--methods", ",".join(METHODS)]
-    done = subprocess.run(
-        [*command, "--output", str(output), "--cache", str(cache)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    (output.parent / "stdout").write_text(done.stdout)
+    folders = ["--output", str(output), "--cache", str(cache)]
+    with (output.parent / "stdout").open("w") as told, redirect_stdout(told):
+        assert muse.main([*QUICK, "--methods", ",".join(METHODS), *folders]) == 0
     return output
 
 

@@ -20,8 +20,8 @@ SCRIPT = Path(tofu.__file__)
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
+def cache(shared_models: Path) -> Path:
+    return shared_models
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from benchmarks.studies import precision
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-def test_what_each_way_holds_is_measured_and_written(tmp_path: Path) -> None:
-    arguments = ["--quick", "--rho", "0.01", "--cache", str(tmp_path), "--output", str(tmp_path)]
+def test_what_each_way_holds_is_measured_and_written(tmp_path: Path, shared_models: Path) -> None:
+    folders = ["--cache", str(shared_models), "--output", str(tmp_path)]
+    arguments = ["--quick", "--rho", "0.01", *folders]
     assert precision.main(arguments) == 0
     rows = {
         row["way"]: row for row in json.loads((tmp_path / "precision.json").read_text())["rows"]

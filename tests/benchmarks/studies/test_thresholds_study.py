@@ -33,11 +33,13 @@ ONLY = ("--only", "none", "level_share-gradient")
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, shared_models: Path
+) -> tuple[Path, list[str]]:
     """Two variants at one learning rate on the quick world."""
     root = tmp_path_factory.mktemp("thresholds")
     arguments = ["targets", "--quick", *ONLY, "--rates", "3e-3", "--output", str(root / "out")]
-    arguments += ["--cache", str(root / "models")]
+    arguments += ["--cache", str(shared_models)]
     assert thresholds.main(arguments) == 0
     return root / "out" / "world-quick-targets", arguments
 

@@ -35,8 +35,8 @@ class Trained(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    cache = tmp_path_factory.mktemp("cache")
+def trained(shared_models: Path) -> Trained:
+    cache = shared_models
     original, tokenizer = load_or_train(WORLD, cache_dir=cache, progress=False)
     retrained, _ = load_or_train(WORLD, cache_dir=cache, without_forget=True, progress=False)
     return Trained(original, retrained, tokenizer, cache)
