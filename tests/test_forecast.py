@@ -16,6 +16,11 @@ LATEST = 7  # steps for which a violation can stay unseen
 LONG = 400
 
 
+def plain(_: ALMConstraint) -> type[float]:
+    """A weight is not aimed where mu is given."""
+    return float
+
+
 def probed(violations: Sequence[float], probe_every: int | str = "auto") -> list[int]:
     """Steps that measure, up to the first that sees a violation, while c goes this way."""
     gate, constraint, found = Gate(probe_every), ALMConstraint(None, alpha=0.0, mu=1.0), []
@@ -23,7 +28,7 @@ def probed(violations: Sequence[float], probe_every: int | str = "auto") -> list
         if gate.measures:
             found.append(step)
             constraint.observe(-c)
-        if gate.commit(constraint) > 0:
+        if gate.commit(constraint, plain) > 0:
             break
     return found
 
@@ -34,7 +39,7 @@ def late(violations: Sequence[float]) -> int:
 
 
 def walk(seed: int) -> list[float]:
-    """A walk from far inside that drifts towards the constraint, at most 0.1 per step, and stays."""
+    """Drift towards the constraint from far inside, at most 0.1 per step, and stay there."""
     draw = random.Random(seed)
     drift, found = draw.uniform(0.005, 0.04), [-draw.uniform(0.2, 2.0)]
     while found[-1] <= 0:
@@ -101,7 +106,7 @@ def test_the_gate_open_again_forgets_what_was_forecast() -> None:
         measured.append(gate.measures)
         if gate.measures:
             constraint.observe(-c)
-        gate.commit(constraint)
+        gate.commit(constraint, plain)
     assert measured[2:9] == [False] * 7
     assert measured[9:13] == [True] * 4, "violated twice, released, and known twice"
     assert not any(measured[13:20])
@@ -115,7 +120,7 @@ def test_a_filter_is_forecast_as_the_gate_sees_it() -> None:
         if gate.measures:
             constraint.observe(-c)
             count += 1
-        gate.commit(constraint)
+        gate.commit(constraint, plain)
     assert count < 20
 
 
@@ -125,7 +130,7 @@ def test_an_equality_is_met_on_neither_side() -> None:
     for value in [3.0] * 10:
         assert gate.measures
         constraint.observe(value)
-        gate.commit(constraint)
+        gate.commit(constraint, plain)
 
 
 def test_a_measurement_that_is_not_finite_is_taken_again() -> None:
@@ -135,9 +140,9 @@ def test_a_measurement_that_is_not_finite_is_taken_again() -> None:
         constraint.observe(value)
         if value != value:
             with pytest.warns(UserWarning, match="not finite"):
-                gate.commit(constraint)
+                gate.commit(constraint, plain)
         else:
-            gate.commit(constraint)
+            gate.commit(constraint, plain)
     assert not gate.measures
 
 

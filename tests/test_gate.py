@@ -17,6 +17,11 @@ from torch_alm.filters import Mean
 STEPS = 40
 
 
+def plain(_: ALMConstraint) -> type[float]:
+    """A weight is not aimed where mu is given."""
+    return float
+
+
 def alpha_at(step: int) -> float:
     return (5.0, -5.0)[step // 10 % 2]
 
@@ -244,11 +249,11 @@ def test_a_closed_gate_counts_the_steps_since_it_measured() -> None:
     gate, constraint = Gate(probe_every=3), ALMConstraint(None, 0.0, 1.0)
     assert gate.is_decided is False
     constraint.observe(1.0)
-    assert gate.measures and gate.commit(constraint) == 0.0 and gate.idle == 0
+    assert gate.measures and gate.commit(constraint, plain) == 0.0 and gate.idle == 0
     for idle in (1, 2):
-        assert not gate.measures and gate.commit(constraint) == 0.0 and gate.idle == idle
+        assert not gate.measures and gate.commit(constraint, plain) == 0.0 and gate.idle == idle
     constraint.observe(-2.0)
-    assert gate.measures and gate.commit(constraint) == 2.0 and gate.idle is None
+    assert gate.measures and gate.commit(constraint, plain) == 2.0 and gate.idle is None
 
 
 @pytest.mark.parametrize(("multiplier", "value"), [(1.0, 9.0), (0.0, -1.0)])
@@ -258,7 +263,7 @@ def test_a_constraint_is_released_when_weight_and_multiplier_are_gone(
     gate = Gate(probe_every=3)
     constraint = ALMConstraint(None, 0.0, 1.0, multiplier=multiplier, every=2)
     constraint.observe(value)
-    weight = gate.commit(constraint)
+    weight = gate.commit(constraint, plain)
     assert (weight == 0) != (constraint.multiplier == 0), "one of them only"
     assert gate.idle is None
 

@@ -201,7 +201,9 @@ class ALMConstraint(ConstraintBase):
         if isinstance(value, float) and self._shape == () and index is None:
             self._observe(Observation(float(value), float(share)))
             return
-        found, row = self._placed(numbers.tensor(value), index)
+        found, row = numbers.tensor(value), None
+        if index is not None or found.shape != self._shape:
+            found, row = self._placed(found, index)
         on_host = found.ndim == 0 and found.device.type == "cpu"
         number = float(found.item()) if on_host else found.clone()
         self._observe(Observation(number, float(share), row, found.dtype), value)
@@ -231,7 +233,8 @@ class ALMConstraint(ConstraintBase):
 
         Cost: what `step` costs, which then waits for no device or rank again.
         """
-        self._check_observed("preview")
+        if not self._observed:
+            self._refuse_unmeasured("preview")
         found = self._observed.mean(self._shape, self)
         if self.nonfinite == "raise":
             status.refuse(found, self._state, self)
@@ -251,7 +254,8 @@ class ALMConstraint(ConstraintBase):
 
         Cost: one device synchronisation, none for numbers already on the host.
         """
-        self._check_observed("step")
+        if not self._observed:
+            self._refuse_unmeasured("step")
         undo = remember(self)
         try:
             self._update()
@@ -260,16 +264,15 @@ class ALMConstraint(ConstraintBase):
             if not isinstance(error, KeyboardInterrupt):
                 self.discard()  # or the next step would fail as well
             raise
-        return self.weight
+        return numbers.copied(self._state.weight)
 
     def _update(self) -> None:
         self._home = get_ident()
-        self._waiting.end()
+        if not self._waiting.is_over:
+            self._waiting.end()
         state, found = self._state, self._observed.mean(self._shape, self)
-        response = self._probe.found
-        if self._wants_gradient and numbers.any_of(found.seen) and not self._probe.has_seen:
-            checks.refuse_values()
-        self.discard()
+        response = None if state.auto is None else self._take_response(found)
+        self._observed.drop()
         if self.nonfinite == "raise":
             status.refuse(found, state, self)
         if found.bad:

@@ -68,14 +68,13 @@ class DualOptimizer(Sides):
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
         probe_every: while the gate is closed and lambda is 0, run and measure the forget objective
-            on every `probe_every`-th step only. With `"auto"` the distance to alpha and how fast
-            the measure came nearer of late say when: half of the way to the earliest violation, and
-            8 steps on at most. A violation that comes faster than twice that is measured up to 7
-            steps late. With 1 every step measures, as in Algorithm 1. The constraint's windows and
-            cadences count measured steps.
+            on every `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to
+            the earliest violation, as the measure moved of late, after 8 steps at most: if it comes
+            more than twice as fast it is seen up to 7 steps late. Windows and cadences of the
+            constraint count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
-            FSDP2 needs it, or goes on with stale weights: pass a function that calls `reshard()` on
-            every `FSDPModule`. Without it nothing is skipped for sharded parameters.
+            FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
+            `FSDPModule`. Without it nothing is skipped for sharded parameters.
 
     Raises:
         TypeError: if a side is no optimizer, one that needs a closure, itself a `DualOptimizer`, or
@@ -91,10 +90,9 @@ class DualOptimizer(Sides):
 
     Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both. While
     the gate is closed `backward(last=True)` takes 1 backward pass less, and a step that does not
-    measure is one of the retain side alone. Memory for both gradients and, with SAM, one copy of
-    the parameters; `scale="step"` one copy of the parameters. On an accelerator one
-    synchronisation, the constraint's; with `last=True` and an open gate also a wait for the norm of
-    the forget gradient.
+    measure is one of the retain side alone. Memory for both gradients; one copy of the parameters
+    with SAM, one with `scale="step"`. On an accelerator one synchronisation, the constraint's; with
+    `last=True` and an open gate also a wait for the norm of the forget gradient.
 
     Source: SAUL, Algorithm 1.
 
@@ -152,17 +150,16 @@ class DualOptimizer(Sides):
             forget: the measured quantity, or a pair `(loss, value)`; see the class.
             weight: scales the gradients only (1/K when accumulating over K micro-batches); among
                 several observations of a step it is the weight of this one.
-            last: promise that `step()` comes next. lambda+ is then decided as soon as the forget
-                value is known, and if the gate will be closed the backward pass behind it is
-                skipped: the same theta, states and lambda for less.
+            last: promise that `step()` comes next. lambda+ is then decided once the forget value is
+                known; if the gate will be closed the backward pass behind it is skipped.
 
         Returns:
             Both losses, detached, at the perturbed points under SAM.
 
         Raises:
             TypeError, ValueError: if an objective returns something else, or the constraint's sense
-                no longer fits the forget side. Gradients, constraint and theta are then as before,
-                as they are if an objective itself raises.
+                no longer fits the forget side. Gradients, constraint and theta are as before then,
+                and if an objective itself raises.
             RuntimeError: after a `backward(last=True)` of the same step; or if gradients do not
                 arrive, as under FSDP2 without gradient sync.
 
@@ -184,6 +181,8 @@ class DualOptimizer(Sides):
             if self._gate.measures:
                 with placed("DualOptimizer.backward, on the forget side"):
                     register, forgotten = self._forget(params, register, forget, weight)
+            elif isinstance(self.forget, ObjectiveOptimizer):
+                self.forget.renew()  # a delta of before the pause
             with held():
                 gradients.put(params, g_r)
                 self._forget_register = register
@@ -212,12 +211,12 @@ class DualOptimizer(Sides):
         self, params: list[Tensor], register: Register, objective: Objective, weight: float
     ) -> tuple[Register, Tensor]:
         """Take the forget side's gradient and loss; the constraint observes its value."""
-        # A forward without a backward must do no harm, as it does to shards that stay gathered.
+        # A forward without a backward does harm to shards: they stay gathered.
         may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
         decides = self._gate.is_decided and may_skip and not needs_gradient(self.constraint)
         wanted = partial(self._decide, weight) if decides else None
-        given = (params, register, objective, weight)
-        g_f, seen = self._side(self.forget, *given, pair=True, wanted=wanted)
+        given = self.forget, params, register, objective, weight
+        g_f, seen = self._side(*given, pair=True, wanted=wanted)
         self._keep_sign(seen)
         if self.constraint is not None and not decides:
             self.constraint.observe(seen.value, weight=weight)
@@ -263,10 +262,8 @@ class DualOptimizer(Sides):
 
     def _keep_sign(self, evaluation: Evaluation) -> None:
         """Descend the register (+1) or climb it (-1), in one direction for a whole step."""
-        lowered = evaluation.paired or (
-            self.constraint is not None and self.constraint.sense == "<="
-        )
-        sign = +1 if lowered else -1
+        sense = None if self.constraint is None else self.constraint.sense
+        sign = +1 if evaluation.paired or sense == "<=" else -1
         if self._forget_register is not None and sign != self._forget_sign:
             self._refuse_mixed_forms()
         self._forget_sign = sign
@@ -277,12 +274,12 @@ class DualOptimizer(Sides):
         """Commit: lambda+; the forget step if lambda+ > 0; the retain step.
 
         Without a `backward` since the last step it is a plain retain step, warns once and leaves
-        lambda alone. A forget gradient that is not finite, or is not once lambda+ multiplies it,
-        skips the forget step, with a warning; so does, with `scale="step"`, a multiple of its move
-        that would make a weight infinite (its moments have moved then).
+        lambda alone. A forget gradient that is not finite, also once lambda+ multiplies it, skips
+        the forget step, with a warning; so does, with `scale="step"`, a multiple of its move that
+        would make a weight infinite (its moments have moved then).
 
-        Ctrl-C waits until the step is whole; anything that fails before one side's step is through
-        leaves lambda as it was. If it is the forget side's step that fails, its gradient is lost.
+        Ctrl-C waits until the step is whole; what fails before one side's step is through leaves
+        lambda as it was. If the forget side's step fails, its gradient is lost.
 
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.
@@ -319,8 +316,7 @@ class DualOptimizer(Sides):
         self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
         if has_run:
             begun = Begun(self.retain, self.forget, register, self._forget_sign)
-            aim = begun.foretell(self.constraint, self.scale)
-            weight = aim(self._gate.commit(self.constraint))
+            weight = self._gate.commit(self.constraint, partial(begun.foretell, scale=self.scale))
         else:
             self._warn_no_backward()
         inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, TypeAlias, final
+from typing import Any, SupportsIndex, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -26,9 +26,9 @@ from torch_alm._optim.objective import (
     Run,
     placed,
 )
-from torch_alm._optim.realised import Perturbation, Realised
+from torch_alm._optim.realised import Perturbation, Realised, warn_swallowed
 from torch_alm._optim.rounding import Rounding, check_rounding
-from torch_alm._optim.settings import Setting
+from torch_alm._optim.settings import Setting, count
 from torch_alm._optim.steps import step_of
 
 Closure: TypeAlias = Callable[[], Tensor | float]
@@ -41,6 +41,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     rho = Setting(check_radius)
     eps = Setting(check_radius)
     rounding: Setting[Rounding] = Setting(check_rounding)
+    every: Setting[int] = Setting(count)
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         *,
         eps: float = 1e-12,
         adaptive: bool = False,
+        every: SupportsIndex = 1,
         backward: Backward = torch.Tensor.backward,
         replay_rng: bool = True,
         first_pass: Callable[[], AbstractContextManager[object]] = nullcontext,
@@ -59,6 +61,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         self.base = check_base(base, name)
         self.rho, self.eps = rho, eps
         self.adaptive = adaptive
+        self.every = every
         self.backward_fn = backward
         self.replay_rng = replay_rng
         self.first_pass = first_pass
@@ -67,6 +70,8 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         self.perturbation: Perturbation | None = None
         self._has_diagnosed = False
         self._has_perturbed_gradient = False
+        self._direction: Register = []
+        self._uses = 0  # of that direction
         self._scratch: Memory = {}
         self._adopt()
 
@@ -80,7 +85,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         try:
             try:
                 self.perturbation = excursion.go()
-                if self.perturbation.realised is not None:
+                if self.perturbation.realised:
                     self._warn_swallowed(self.perturbation.realised, stacklevel=4)
                 yield self.perturbation
             finally:
@@ -92,9 +97,8 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     def _excursion(self, params: list[Tensor]) -> Excursion:
         """Prepare the way to theta + delta; look, once, how much of it narrow weights hold."""
         # `"rho"` in a group is a radius, unless it is a setting of the base (Adadelta has one).
-        radii = radii_of(
-            params if "rho" in self.base.defaults else self.param_groups, self.rho, self.sign
-        )
+        found = params if "rho" in self.base.defaults else self.base.param_groups
+        radii = radii_of(found, self.rho, self.sign)
         is_new = not self._has_diagnosed and self.rho > 0
         diagnose = self.diagnose or (is_new and any(p.dtype in NARROW for p in params))
         return Excursion(
@@ -137,23 +141,22 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         params = parameters(self)
         name = f"{type(self).__name__}.backward"
         run = Run(objective, name, params, backward or self.backward_fn, pair, wanted)
-        random = RandomState(params) if self.replay_rng else None
+        replay = RandomState(params).replay if self.replay_rng else lambda: None
         excursion = self._excursion(params)
         accumulated: Register | None = None
         try:
             with held():
                 accumulated = gradients.take(params)
-            with placed(f"{name}, in the first pass, at theta"), self.first_pass():
-                run(counts=False)
+            with placed(f"{name}, in the first pass, at theta"):
+                self._aim(params, partial(run, counts=False))
             with placed(f"{name}, in the second pass; theta is back"):
                 self.perturbation = excursion.go()
-                if self.perturbation.realised is not None:
+                if self.perturbation.realised:
                     self._warn_swallowed(self.perturbation.realised, stacklevel=5)
                 # Before the second backward, so that engines that reduce while they
                 # differentiate see what other ranks see.
                 gradients.put(params, gradients.copies(accumulated))
-                if random is not None:
-                    random.replay()
+                replay()
                 evaluation = run(weight)
             excursion.back()
             self._has_perturbed_gradient = True
@@ -165,6 +168,25 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
                     gradients.put(params, accumulated)
             raise
 
+    def _aim(self, params: list[Tensor], find: Callable[[], object]) -> None:
+        """Leave the direction of delta in `.grad`: a pass at theta finds it, or it is the last."""
+        if 0 < self._uses < self.every:
+            late = [None] * (len(params) - len(self._direction))  # of groups added meanwhile
+            gradients.put(params, [*self._direction, *late])
+            self._uses += 1
+            return
+        self.renew()
+        with self.first_pass():
+            find()
+        self._uses = 1
+        if self.every > 1:
+            self._direction = gradients.take(params)
+            gradients.put(params, self._direction)
+
+    def renew(self) -> None:
+        """Let the next backward pass find delta, and forget the one before (see `every`)."""
+        self._direction, self._uses = [], 0
+
     @eager
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Closure | None = None
@@ -173,18 +195,17 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
 
         Args:
             closure: as in `torch.optim`, clears the gradients, computes the loss and its gradients
-                and returns the loss. It runs at theta and again at theta + delta.
+                and returns the loss. It runs at theta, to find delta, and at theta + delta.
 
         Returns:
-            What the closure returned at theta; `None` without one.
+            What the closure returned first; `None` without one.
 
         Warns:
             UserWarning: once, if no gradient was taken at a perturbed point since the last step;
                 the step is then a plain one of the base optimizer.
 
-        Ctrl-C waits until the base has stepped, as in `DualOptimizer.step`.
-
-        Cost: one base step; with a closure also 2 forward and 2 backward passes.
+        Cost: one base step; with a closure also 2 forward and 2 backward passes. Ctrl-C waits for
+        it, as in `DualOptimizer.step`.
         """
         scaler.refuse_closure(self, closure, type(self).__name__)
         loss = None if closure is None else self._run_closure(closure)
@@ -200,28 +221,19 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
 
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
-        random = RandomState(parameters(self)) if self.replay_rng else None
-        with running(counts=False), self.first_pass():
-            loss = closure()
+        params, losses = parameters(self), list[Tensor | float]()
+        replay = RandomState(params).replay if self.replay_rng else lambda: None
+        with running(counts=False):
+            self._aim(params, lambda: losses.append(closure()))
         with self.perturbed():
-            if random is not None:
-                random.replay()
-            closure()
-        return loss
+            replay()
+            losses.append(closure())
+        return losses[0]
 
     def _warn_swallowed(self, realised: Realised, *, stacklevel: int) -> None:
-        if self._has_diagnosed or realised.share != realised.share:
-            return
-        self._has_diagnosed = True
-        if realised.is_swallowed:
-            warnings.warn(
-                f"{type(self).__name__}: the weights' dtype swallows the perturbation. "
-                f"{realised.share:.2%} of the entries moved, and "
-                f"{realised.length * realised.cosine:.1%} of rho = {self.rho} in the intended "
-                "direction; what follows is about the base optimizer. Did you mean float32 weights "
-                'under bfloat16 autocast, or `rounding="stochastic"`?',
-                stacklevel=stacklevel,
-            )
+        if not self._has_diagnosed and realised.share == realised.share:
+            self._has_diagnosed = True
+            warn_swallowed(realised, type(self).__name__, self.rho, stacklevel=stacklevel + 1)
 
     def _warn_plain_step(self) -> None:
         if self._has_warned:
@@ -269,6 +281,8 @@ class SAM(_PerturbedOptimizer):
         rho: radius of the ball, in the units of theta. At least 0; with 0, SAM is its base.
         eps: added to the norm.
         adaptive: radius in units of each weight (ASAM, Kwon et al. 2021).
+        every: find delta in every `every`-th backward only; in between its direction holds, also
+            in a later step.
         backward: receives the raw loss and owns all scaling, for instance
             `lambda loss: accelerator.backward(loss / k)`. Settable later as `backward_fn`.
         replay_rng: run the second pass with the random state of the first (the same dropout).
@@ -291,9 +305,11 @@ class SAM(_PerturbedOptimizer):
         ValueError: if `rho` or `eps` is negative or not finite.
 
     Cost per step: 2 forward and 2 backward passes; one extra copy of the parameters. On a CPU the
-    memory of that copy is kept between steps.
+    memory of that copy is kept between steps. With `every=k` 1 + 1/k of each pass, and one copy of
+    the gradients, which no checkpoint holds: a resumed run finds delta anew.
 
-    Source: SAUL, section 4.2 (the retain side); Foret et al. 2021.
+    Source: SAUL, section 4.2 (the retain side); Foret et al. 2021; for `every`, LookSAM (Liu et al.
+    2022), which reuses a part of the gradient instead of delta.
 
     Example:
         >>> theta = torch.nn.Parameter(torch.tensor([3.0, 4.0]))

@@ -3,16 +3,17 @@
 import math
 from collections.abc import Mapping
 from threading import get_ident
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint import checks, numbers, status
+from torch_alm._constraint.auto import Response
 from torch_alm._constraint.checks import Index
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Observations
+from torch_alm._constraint.observations import Mean, Observations
 from torch_alm._constraint.probe import Probe
 from torch_alm._constraint.settings import Settings
 from torch_alm._constraint.state import State, unwinds
@@ -38,6 +39,7 @@ class ConstraintBase(Settings):
             checks.check_auto(together, size)
         if "mu" in new:
             state.follow(new.pop("mu"))
+            self._probe.begin()
         if "multiplier" in new:
             state.put(new.pop("multiplier"))
         vars(self).update(new)
@@ -145,7 +147,7 @@ class ConstraintBase(Settings):
             keep: how many of the first measurements (see `observed`) stay.
         """
         self._observed.drop(keep)
-        if not keep:
+        if not keep and self._state.auto is not None:
             self._probe.begin()
 
     @property
@@ -198,10 +200,17 @@ class ConstraintBase(Settings):
         status.warn_wound_up(self._state, total)
         return False
 
-    def _check_observed(self, verb: str) -> None:
-        if not self._observed:
-            raise RuntimeError(
-                f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
-                "would have no violation to follow. Did you call `constraint(...)`, "
-                "`observe(value)` or `DualOptimizer.backward` first?"
-            )
+    def _take_response(self, found: Mean) -> Response | None:
+        """Return what was read of the optimizer in this step, and begin the next."""
+        if self._wants_gradient and numbers.any_of(found.seen) and not self._probe.has_seen:
+            checks.refuse_values()
+        response = self._probe.found
+        self._probe.begin()
+        return response
+
+    def _refuse_unmeasured(self, verb: str) -> NoReturn:
+        raise RuntimeError(
+            f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
+            "would have no violation to follow. Did you call `constraint(...)`, "
+            "`observe(value)` or `DualOptimizer.backward` first?"
+        )

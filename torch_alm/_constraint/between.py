@@ -37,7 +37,7 @@ class Begun(NamedTuple):
     sign: int
 
     @torch.no_grad()
-    def foretell(self, constraint: ConstraintBase | None, scale: str) -> Callable[[float], float]:
+    def foretell(self, constraint: ConstraintBase, scale: str) -> Callable[[float], float]:
         """Tell a constraint that finds its mu what this step says; return how to aim a weight.
 
         A finished forget step is multiplied by no more than brings c to 0 together with the retain
@@ -46,8 +46,6 @@ class Begun(NamedTuple):
         Raises:
             TypeError: if the parameters are sharded.
         """
-        if constraint is None or constraint._state.auto is None:
-            return float
         params = parameters(self.retain)
         refuse_shards(params)
         both = list(zip(params, self.register, gradients.read(params), strict=True))

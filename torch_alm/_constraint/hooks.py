@@ -229,8 +229,7 @@ class Waiting:
 
     def end(self) -> None:
         """Watch no longer: it is stepped, or it has been said."""
-        if not self.is_over:
-            self.is_over, self._steps = True, None
+        self.is_over, self._steps = True, None
 
     def step_begins(self) -> None:
         """Note that the attached optimizer does step: its closures may measure at will."""

@@ -90,9 +90,19 @@ def shape(value: Number) -> torch.Size:
     return value.shape if isinstance(value, Tensor) else torch.Size()
 
 
-def positive(value: Number) -> Number:
-    """Return [value]_+."""
-    return value.clamp(min=0) if isinstance(value, Tensor) else max(value, 0.0)
+def projected(value: Number, sense: str = ">=") -> Number:
+    """Return [value]_+; what belongs to an equality may have any sign."""
+    least = -math.inf if sense == "==" else 0.0
+    return value.clamp(min=least) if isinstance(value, Tensor) else max(value, least)
+
+
+def beyond(alpha: Number, sense: str, value: Number, dtype: torch.dtype | None) -> Number:
+    """Measure how far a value is on the wrong side of alpha, as the measurement's type has it.
+
+    A float32 that equals alpha, rounded to float32, is no violation.
+    """
+    alpha = rounded(alpha, dtype)
+    return value - alpha if sense == "<=" else alpha - value
 
 
 def limited(value: Number, limit: float) -> Number:

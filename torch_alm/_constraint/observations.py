@@ -9,7 +9,7 @@ from torch import Tensor
 
 from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Mask, Number
-from torch_alm._constraint.settings import Settings, signed
+from torch_alm._constraint.settings import Settings
 
 
 class Observation(NamedTuple):
@@ -60,12 +60,8 @@ class Observations(list[Observation]):
         self._has_dropped = False
         self._streak = 0
         self._mean: Mean | None = None
-        self._against: tuple[Number, str] | None = None
-
-    def append(self, observation: Observation) -> None:
-        """Take one more; a mean taken before no longer holds."""
-        self._mean = None
-        super().append(observation)
+        self._averaged = 0  # measurements in that mean
+        self._against: tuple[Number, str] = 0.0, ""
 
     def gradient_arrived(self, *, afresh: bool) -> None:
         """Note that a backward pass has left a gradient, `afresh` if there was none before."""
@@ -87,20 +83,20 @@ class Observations(list[Observation]):
 
     def mean(self, size: torch.Size, settings: Settings) -> Mean:
         """Average all of it; asked twice, it waits for devices and other ranks once."""
-        against = self._against
-        if self._mean is None or against is None or not _is_same(against, settings):
-            self._mean, self._against = mean(self, size, settings), (settings.alpha, settings.sense)
+        against = settings.alpha, settings.sense
+        if self._mean is None or self._averaged != len(self) or self._differs(against):
+            self._mean, self._against = mean(self, size, settings), against
+            self._averaged = len(self)
         return self._mean
+
+    def _differs(self, against: tuple[Number, str]) -> bool:
+        return self._against[0] is not against[0] or self._against[1] != against[1]
 
     def drop(self, keep: int = 0) -> None:
         """Start again, or go back to the first `keep`."""
         self._mean = None
         del self[keep:]
         self._differentiated = min(self._differentiated, keep)
-
-
-def _is_same(against: tuple[Number, str], settings: Settings) -> bool:
-    return against[0] is settings.alpha and against[1] == settings.sense
 
 
 def mean(observations: Sequence[Observation], size: torch.Size, settings: Settings) -> Mean:
@@ -113,8 +109,8 @@ def mean(observations: Sequence[Observation], size: torch.Size, settings: Settin
     """
     first = observations[0]
     if len(observations) == 1 and first.row is None and not is_distributed():
-        value = numbers.host(first.value)
-        c = signed(settings, value, first.dtype)
+        value = first.value if isinstance(first.value, float) else numbers.host(first.value)
+        c = numbers.beyond(settings.alpha, settings.sense, value, first.dtype)
         if numbers.is_finite(c):  # the common case, in which there is no sum
             return Mean(value, c, True, 0)
     if size != ():
@@ -123,7 +119,7 @@ def mean(observations: Sequence[Observation], size: torch.Size, settings: Settin
     total = violation = weight = 0.0
     bad = 0
     for v, o in zip(values, observations, strict=True):
-        c = signed(settings, v, o.dtype)
+        c = numbers.beyond(settings.alpha, settings.sense, v, o.dtype)
         if numbers.is_finite(c):
             total, violation, weight = (
                 total + v * o.weight,

@@ -12,12 +12,6 @@ from torch import Tensor
 from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Number
 from torch_alm._constraint.observations import Observation
-from torch_alm._constraint.settings import beyond
-
-
-def project(multiplier: Number, sense: str) -> Number:
-    """Return [lambda]_+; an equality's multiplier may have any sign."""
-    return multiplier if sense == "==" else numbers.positive(multiplier)
 
 
 class Penalty(NamedTuple):
@@ -58,7 +52,7 @@ class Penalty(NamedTuple):
         c = self._violation(value)
         if isinstance(weight, Tensor):
             weight = _like(weight, c)
-        there = beyond(self.alpha, self.sense, now.value, now.dtype)
+        there = numbers.beyond(self.alpha, self.sense, now.value, now.dtype)
         return (weight * (c - c.detach()) + _like(self.at(there), c)).sum()
 
     def _violation(self, value: Tensor) -> Tensor:

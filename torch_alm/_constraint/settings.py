@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import (
+    TYPE_CHECKING,
     Any,
     ClassVar,
     Generic,
@@ -14,9 +15,6 @@ from typing import (
     overload,
 )
 
-import torch
-
-from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Mask, Number, Numeric
 
 Sense: TypeAlias = Literal[">=", "<=", "=="]
@@ -122,19 +120,21 @@ class Settled:
 
 
 class Setting(Generic[Held, Taken]):
-    """An attribute that holds one type and takes all that can be converted to it."""
+    """An attribute that holds one type and takes all that can be converted to it.
+
+    Python finds the value, once it is set, in the instance itself.
+    """
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> "Setting[Held, Taken]": ...
+    if TYPE_CHECKING:
 
-    @overload
-    def __get__(self, instance: object, owner: type) -> Held: ...
-
-    def __get__(self, instance: object, owner: type) -> Any:
-        return self if instance is None else instance.__dict__[self._name]
+        @overload
+        def __get__(self, instance: None, owner: type) -> "Setting[Held, Taken]": ...
+        @overload
+        def __get__(self, instance: object, owner: type) -> Held: ...
+        def __get__(self, instance: object, owner: type) -> Any: ...
 
     def __set__(self, instance: Settled, value: Taken) -> None:
         instance._settle({self._name: value})  # pyright: ignore[reportPrivateUsage]
@@ -150,28 +150,3 @@ class Settings(Settled):
     rules = Setting[tuple[Rule, ...], Sequence[Rule]]()
     tolerance = Setting[float, Numeric]()
     nonfinite = Setting[Policy, Policy]()
-
-
-def signed(settings: Settings, value: Number, dtype: torch.dtype | None = None) -> Number:
-    """Return the violation c of a value measured in this type, positive where it is not met."""
-    return beyond(settings.alpha, settings.sense, value, dtype)
-
-
-def beyond(alpha: Number, sense: str, value: Number, dtype: torch.dtype | None) -> Number:
-    """Measure how far a value is on the wrong side of alpha, as the measurement's type has it.
-
-    A float32 that equals alpha, rounded to float32, is no violation.
-    """
-    alpha = numbers.rounded(alpha, dtype)
-    return value - alpha if sense == "<=" else alpha - value
-
-
-def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
-    """Tell whether the violation is at most the tolerance, or `more` than that."""
-    return (abs(c) if settings.sense == "==" else c) <= settings.tolerance + more
-
-
-def is_met_everywhere(settings: Settings, c: Number, more: Number = 0.0) -> bool:
-    """Tell whether it is so in every entry that was ever measured, and in one at least."""
-    known = c == c
-    return numbers.any_of(known) and not numbers.any_of(known & (is_met(settings, c, more) == 0))

@@ -9,8 +9,7 @@ from torch_alm._constraint import numbers
 from torch_alm._constraint.auto import EVERY, Auto, Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
-from torch_alm._constraint.penalty import project
-from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update, is_met
+from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update
 from torch_alm._constraint.stateful import Stateful
 
 STEPS = 64  # violated steps before the first stretch: a run that short says nothing
@@ -105,6 +104,17 @@ class Stall(Stateful):
         self.end *= 2
 
 
+def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
+    """Tell whether the violation is at most the tolerance, or `more` than that."""
+    return (abs(c) if settings.sense == "==" else c) <= settings.tolerance + more
+
+
+def is_met_everywhere(settings: Settings, c: Number, more: Number = 0.0) -> bool:
+    """Tell whether it is so in every entry that was ever measured, and in one at least."""
+    known = c == c
+    return numbers.any_of(known) and not numbers.any_of(known & (is_met(settings, c, more) == 0))
+
+
 class Events(NamedTuple):
     """The things in a step that have to be told.
 
@@ -164,15 +174,14 @@ class State(Stateful):
         """True once anything finite was seen."""
         return numbers.any_of(self.value == self.value)
 
-    def rate(self, settings: Settings) -> float:
-        """Return mu; 0 while some rule waits."""
-        return 0.0 if self._is_waiting(settings) else self.mu
+    def rate(self, settings: Settings, c: Number = math.nan) -> float:
+        """Return mu, for this violation: one that is found knows its usual size.
 
-    def _rate_at(self, c: Number, settings: Settings) -> float:
-        """Return mu for this violation, of which one that is found knows the usual size."""
-        if self.auto is None or not isinstance(c, float) or not math.isfinite(c):
-            return self.rate(settings)
-        return copy.copy(self.auto).see(c).mu
+        It is 0 while some rule waits.
+        """
+        if self.auto is not None and isinstance(c, float) and math.isfinite(c):
+            return copy.copy(self.auto).see(c).mu
+        return 0.0 if self._is_waiting(settings) else self.mu
 
     def _is_waiting(self, settings: Settings) -> bool:
         return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
@@ -192,7 +201,8 @@ class State(Stateful):
     def overflows(self, found: Mean, settings: Settings) -> bool:
         """Tell whether a step with this mean would leave some multiplier as it is, to be finite."""
         c, seen, _ = self._filtered(found, settings)
-        return _differ(found.seen, self._weight_of(c, seen, settings)[1])
+        acts = self._weight_of(c, seen, settings)[1]
+        return acts is not found.seen and numbers.any_of(acts != found.seen)
 
     def _filtered(self, found: Mean, settings: Settings) -> tuple[Number, Mask, list[Any]]:
         """Return the violation that counts, where there is one, and the filter's memory of it."""
@@ -206,7 +216,7 @@ class State(Stateful):
 
     def _weight_of(self, c: Number, seen: Mask, settings: Settings) -> tuple[Number, Mask]:
         """Return [lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
-        weight = project(self.multiplier + self._rate_at(c, settings) * c, settings.sense)
+        weight = numbers.projected(self.multiplier + self.rate(settings, c) * c, settings.sense)
         acts = numbers.only_finite(seen, weight)
         return numbers.choose(acts, weight, self.multiplier), acts
 
@@ -234,7 +244,7 @@ class State(Stateful):
         is_pushing = self.mu > 0 and limiting is None
         excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
         self.stall.watch(excess, settings.every if self.auto is None else EVERY)
-        overflowed = _differ(found.seen, acts)
+        overflowed = acts is not found.seen and numbers.any_of(acts != found.seen)
         self.history.skipped += overflowed
         is_new = limiting is not None and not limiting.is_limiting(before)
         return Events(limiting if is_new else None, overflowed)
@@ -249,7 +259,7 @@ class State(Stateful):
         added = auto.advance()
         self.mu = auto.mu
         if not self.stall.is_stalled:
-            self.multiplier = project(self.multiplier + added, settings.sense)
+            self.multiplier = numbers.projected(self.multiplier + added, settings.sense)
 
     def _update(self, seen: Mask, settings: Settings) -> None:
         """Set lambda to lambda+, or to what the rules make of it; mu, too."""
@@ -302,8 +312,3 @@ def _memories(users: Sequence[Filter | Rule], saved: Iterable[Any]) -> list[Any]
             left = [each for each in left if each is not mine]
         found.append(mine)
     return found
-
-
-def _differ(one: Mask, other: Mask) -> bool:
-    """Tell whether two truths differ in some entry."""
-    return one is not other and numbers.any_of(one != other)

@@ -13,8 +13,8 @@ from torch_alm._constraint import numbers
 from torch_alm._constraint.hooks import MOVES, PILE
 from torch_alm._constraint.numbers import Number
 from torch_alm._constraint.observations import Mean
-from torch_alm._constraint.settings import Rule, Settings, is_met_everywhere
-from torch_alm._constraint.state import State
+from torch_alm._constraint.settings import Rule, Settings
+from torch_alm._constraint.state import State, is_met_everywhere
 from torch_alm._optim import gradients
 
 ROUNDING = 1e-6  # of alpha, that nobody calls a violation: float32 measures no finer
@@ -35,7 +35,7 @@ def metrics(state: State, settings: Settings) -> dict[str, Any]:
     """Return the numbers of `ALMConstraint.metrics`."""
     history, c, weight = state.history, state.violation, state.weight
     is_equality = settings.sense == "=="
-    feasibility = abs(c) if is_equality else numbers.positive(c)
+    feasibility = abs(c) if is_equality else numbers.projected(c)
     slack = numbers.choose(-c < weight, -c, weight)  # zero if met without slack or without weight
     complementarity = 0.0 * c if is_equality else abs(slack)
     return {

@@ -1,7 +1,6 @@
 """Checks of what an optimizer is built from and loaded with, before anything happens."""
 
 import inspect
-import operator
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import matching
 from torch_alm._optim.gradients import parameters
+from torch_alm._optim.settings import count
 from torch_alm._optim.wrapper import Wrapper
 
 
@@ -75,18 +75,7 @@ def scale(value: Any, name: str) -> Literal["gradient", "step"]:  # noqa: ANN401
 
 def cadence(value: Any) -> int | Literal["auto"]:  # noqa: ANN401
     """Convert to a whole number of steps, at least 1, or "auto"; else raise a `ValueError`."""
-    if value == "auto":
-        return "auto"
-    try:
-        found = operator.index(value)
-    except TypeError:  # 2.5, nan or a word
-        found = 0
-    if found < 1:
-        raise ValueError(
-            f"DualOptimizer: probe_every is {value!r}; a released constraint would never be "
-            "measured again, or not on a whole step. Did you mean 1, every step, or \"auto\"?"
-        )
-    return found
+    return "auto" if value == "auto" else count(value, "DualOptimizer: probe_every")
 
 
 def check_parameters(retain: Optimizer, forget: Optimizer) -> None:

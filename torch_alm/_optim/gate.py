@@ -2,6 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torch import Tensor
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch_alm.constraint import ALMConstraint
 
 Cadence: TypeAlias = int | Literal["auto"]
+Foretell: TypeAlias = Callable[["ALMConstraint"], Callable[[float], float]]
 
 
 class Gate:
@@ -43,12 +45,18 @@ class Gate:
         self.measures = self.idle is None or self.idle + 1 >= every
         self.is_decided = False
 
-    def commit(self, constraint: "ALMConstraint | None") -> float:
-        """Return the step's weight, and end the step."""
-        weight = 1.0 if constraint is None else 0.0
+    def commit(self, constraint: "ALMConstraint | None", foretell: Foretell) -> float:
+        """Return the step's weight, and end the step.
+
+        Args:
+            constraint: the one to step.
+            foretell: tells one that finds its mu what the step does; returns how to aim.
+        """
+        weight, aim = 1.0 if constraint is None else 0.0, float
         if not self.measures:
             self.idle, weight = (self.idle or 0) + 1, 0.0
         elif constraint is not None:
+            aim = float if constraint._state.auto is None else foretell(constraint)
             weight = scalar(constraint.step())
             if weight == 0 and scalar(constraint.multiplier) == 0:
                 gap, self.idle = None if self.idle is None else self.idle + 1, 0
@@ -56,7 +64,7 @@ class Gate:
             else:
                 self.idle = None
         self.begin()
-        return weight
+        return aim(weight)
 
     def state(self) -> dict[str, Any]:
         """Collect what a resumed run needs; nothing where every step measures."""

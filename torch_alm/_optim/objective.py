@@ -128,6 +128,10 @@ class ObjectiveOptimizer(Wrapper):
         self._scratch = other._scratch
 
     @abstractmethod
+    def renew(self) -> None:
+        """Forget the point that was chosen: the next gradient is taken at one found anew."""
+
+    @abstractmethod
     def accumulate(
         self,
         objective: Objective,

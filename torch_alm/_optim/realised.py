@@ -1,6 +1,7 @@
 """Perturbations as they took place: how much of one the weights' dtype held."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
@@ -31,6 +32,18 @@ class Realised(NamedTuple):
     def is_swallowed(self) -> bool:
         """True if less than half of the intended perturbation took place."""
         return self.length * self.cosine < 0.5
+
+
+def warn_swallowed(realised: Realised, owner: str, rho: float, *, stacklevel: int) -> None:
+    """Warn if the weights' dtype has dropped most of a perturbation."""
+    if realised.is_swallowed:
+        warnings.warn(
+            f"{owner}: the weights' dtype swallows the perturbation. {realised.share:.2%} of the "
+            f"entries moved, and {realised.length * realised.cosine:.1%} of rho = {rho} in the "
+            "intended direction; what follows is about the base optimizer. Did you mean float32 "
+            'weights under bfloat16 autocast, or `rounding="stochastic"`?',
+            stacklevel=stacklevel,
+        )
 
 
 @dataclass(frozen=True)

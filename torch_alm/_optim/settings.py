@@ -1,5 +1,6 @@
 """Numbers as people have them: Python's, NumPy's, tensors of one entry."""
 
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -20,6 +21,17 @@ def number(value: Any, name: str) -> float:  # noqa: ANN401
     except (TypeError, ValueError, RuntimeError):  # None; several entries
         pass
     raise TypeError(f"{name} is {value!r}, where one number belongs. Did you mean a float?")
+
+
+def count(value: Any, name: str) -> int:  # noqa: ANN401
+    """Convert to a whole number, at least 1, or raise a `ValueError` that names it."""
+    try:
+        found = operator.index(value)
+    except TypeError:  # 2.5, nan or a word
+        found = 0
+    if found < 1:
+        raise ValueError(f"{name} is {value!r}, and counts from 1. Did you mean 1, every time?")
+    return found
 
 
 class Setting(Generic[T]):

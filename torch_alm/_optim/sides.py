@@ -9,9 +9,9 @@ from torch.optim import Optimizer
 
 from torch_alm._guards import held
 from torch_alm._optim import checks, gradients, scaler
+from torch_alm._optim.gate import Cadence, Gate, check_sense
 from torch_alm._optim.gradients import Register, parameters
 from torch_alm._optim.objective import ObjectiveOptimizer, innermost
-from torch_alm._optim.gate import Cadence, Gate, check_sense
 from torch_alm._optim.wrapper import Wrapper
 
 if TYPE_CHECKING:

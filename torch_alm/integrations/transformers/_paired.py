@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
-from torch_alm._constraint import settings
+from torch_alm._constraint import numbers
+from torch_alm._constraint.state import is_met
 from torch_alm.constraint import ALMConstraint
 from torch_alm.integrations.transformers._best import NONE_MET, disqualify
 from torch_alm.integrations.transformers._callback import LoggingCallback
@@ -135,8 +136,8 @@ class PairedTrainer(Trainer):
     def _is_met(self, metrics: Mapping[str, float]) -> bool:
         """By the measure of the forget set, where one was evaluated; else by the last step's."""
         value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
-        c = settings.signed(self.constraint, value)
-        return not math.isnan(value) and bool(settings.is_met(self.constraint, c))
+        c = numbers.beyond(self.constraint.alpha, self.constraint.sense, value, None)
+        return not math.isnan(value) and bool(is_met(self.constraint, c))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Sample; the length of a pair (`group_by_length`) is that of its forget row."""

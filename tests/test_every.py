@@ -1,0 +1,170 @@
+"""A perturbation found in every k-th backward: where the others are taken, and what they cost."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+
+RHO, LR, STEPS, EPS = 0.5, 0.05, 8, 1e-12
+SIDES = pytest.mark.parametrize(("kind", "sign"), [(SAM, 1), (ReverseSAM, -1)])
+
+
+def start() -> nn.Parameter:
+    return nn.Parameter(torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64))
+
+
+def loss_at(step: int) -> Callable[[Tensor], Tensor]:
+    """A loss of its own for each step."""
+    scales = torch.tensor([1.0 + step % 3, 2.0, 0.5 + step % 2], dtype=torch.float64)
+    return lambda theta: (scales * theta.square()).sum() + theta.prod()
+
+
+def by_hand(every: int, sign: int) -> Tensor:
+    """Theta after the steps, with autograd alone."""
+    theta, direction = start().detach(), torch.zeros(0)
+    for step in range(STEPS):
+        gradient = torch.func.grad(loss_at(step))
+        if step % every == 0:
+            direction = gradient(theta)
+        delta = sign * RHO * direction / (direction.norm() + EPS)
+        theta = theta - LR * gradient(theta + delta)
+    return theta
+
+
+class Run:
+    """Steps of an optimizer, and how often the loss was run."""
+
+    def __init__(self, kind: type, every: int) -> None:
+        self.theta = start()
+        self.optimizer = kind(SGD([self.theta], lr=LR), rho=RHO, every=every)
+        self.passes = 0
+
+    def loss(self, step: int) -> Tensor:
+        self.passes += 1
+        return loss_at(step)(self.theta)
+
+    def steps(self, *span: int, closure: bool = False) -> "Run":
+        for step in range(*span):
+            if closure:
+                self.optimizer.step(lambda step=step: self.closure(step))
+                continue
+            self.optimizer.backward(lambda step=step: self.loss(step))
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return self
+
+    def closure(self, step: int) -> Tensor:
+        self.optimizer.zero_grad()
+        loss = self.loss(step)
+        loss.backward()
+        return loss
+
+
+@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize("every", [1, 2, 3, 20])
+@SIDES
+def test_delta_is_found_in_every_kth_step(kind: type, sign: int, every: int, closure: bool) -> None:
+    run = Run(kind, every).steps(STEPS, closure=closure)
+    torch.testing.assert_close(run.theta.detach(), by_hand(every, sign), rtol=0, atol=1e-13)
+    assert run.passes == STEPS + -(-STEPS // every)
+
+
+def test_one_is_the_default_and_keeps_nothing() -> None:
+    run = Run(SAM, 1).steps(3)
+    assert SAM(SGD([run.theta], lr=LR)).every == 1
+    assert run.optimizer._direction == []
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])
+def test_a_copy_goes_on_with_the_direction_it_has(copied: Callable[[Run], Run]) -> None:
+    through, first = Run(SAM, 3).steps(STEPS), Run(SAM, 3).steps(4)
+    second = copied(first).steps(4, STEPS)
+    assert torch.equal(second.theta, through.theta) and second.passes == through.passes
+
+
+def test_a_checkpoint_is_that_of_the_base_and_finds_delta_anew() -> None:
+    run = Run(SAM, 3).steps(4)
+    saved = run.optimizer.state_dict()
+    assert saved.keys() == run.optimizer.base.state_dict().keys()
+    other = Run(SAM, 3)
+    other.optimizer.load_state_dict(saved)
+    assert other.steps(1).passes == 2
+
+
+def test_parameters_that_came_later_stay_until_delta_is_found() -> None:
+    run, late = Run(SAM, 2).steps(1), nn.Parameter(torch.ones(2, dtype=torch.float64))
+    run.optimizer.add_param_group({"params": [late]})
+    seen: list[Tensor] = []
+
+    def objective() -> Tensor:
+        seen.append(late.detach().clone())
+        return run.loss(0) + late.square().sum()
+
+    for _ in range(2):
+        run.optimizer.backward(objective)
+    assert [torch.equal(x, torch.ones(2, dtype=torch.float64)) for x in seen] == [True, True, False]
+
+
+def test_a_pass_that_fails_is_found_again() -> None:
+    run = Run(SAM, 3)
+    with pytest.raises(ZeroDivisionError):
+        run.optimizer.backward(lambda: 1 / 0)
+    assert run.steps(1).passes == 2 and run.steps(1, 2).passes == 3
+
+
+def test_micro_batches_share_the_delta_of_the_first() -> None:
+    run = Run(SAM, 4)
+    for part in range(4):
+        run.optimizer.backward(lambda part=part: run.loss(part), weight=0.25)
+    theta, gradients = start().detach(), [torch.func.grad(loss_at(part)) for part in range(4)]
+    direction = gradients[0](theta)
+    there = theta + RHO * direction / (direction.norm() + EPS)
+    expected = torch.stack([gradient(there) for gradient in gradients]).mean(0)
+    torch.testing.assert_close(run.theta.grad, expected, rtol=0, atol=1e-14)
+    assert run.passes == 5
+
+
+@pytest.mark.parametrize("value", [0, 2.5, float("nan"), "2"])
+def test_a_count_of_passes_is_a_whole_number(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"SAM: every is .*counts from 1"):
+        SAM(SGD([start()], lr=LR), every=value)
+
+
+def test_the_constraint_sees_a_perturbed_value_in_every_step() -> None:
+    theta, values = start(), []
+    constraint = ALMConstraint(None, alpha=9.0, mu=0.1)
+    sides = SGD([theta], lr=0.0), ReverseSAM(SGD([theta], lr=0.0), rho=RHO, every=3)
+    optimizer = DualOptimizer(*sides, constraint)
+    for _ in range(4):
+        optimizer.backward(retain=lambda: theta.sum(), forget=lambda: loss_at(0)(theta))
+        optimizer.step()
+        optimizer.zero_grad()
+        values.append(constraint.metrics()["value"])
+    direction = torch.func.grad(loss_at(0))(theta.detach())
+    there = theta.detach() - RHO * direction / (direction.norm() + EPS)
+    assert values == pytest.approx([loss_at(0)(there).item()] * 4, rel=1e-14)
+
+
+def test_after_a_pause_delta_is_found_anew() -> None:
+    theta, passes = start(), []
+    constraint = ALMConstraint(None, alpha=-9.0, mu=0.1)
+    sides = SGD([theta], lr=0.0), ReverseSAM(SGD([theta], lr=0.0), rho=RHO, every=100)
+    optimizer = DualOptimizer(*sides, constraint, probe_every=4)
+
+    def forget() -> Tensor:
+        passes[-1] += 1
+        return loss_at(0)(theta)
+
+    for _ in range(9):
+        passes.append(0)
+        optimizer.backward(retain=lambda: theta.sum(), forget=forget)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert passes == [2, 0, 0, 0, 2, 0, 0, 0, 2]
