@@ -168,11 +168,12 @@ class State(Stateful):
         """Return mu; 0 while some rule waits."""
         return 0.0 if self._is_waiting(settings) else self.mu
 
-    def _rate_at(self, c: Number, settings: Settings) -> float:
-        """Return mu for this violation, of which one that is found knows the usual size."""
+    def _pressure(self, c: Number, settings: Settings) -> Number:
+        """Return mu c; a mu that is found knows c's usual size, and what of it is noise."""
         if self.auto is None or not isinstance(c, float) or not math.isfinite(c):
-            return self.rate(settings)
-        return copy.copy(self.auto).see(c).mu
+            return self.rate(settings) * c
+        auto = copy.copy(self.auto).see(c)
+        return auto.mu * auto.filtered
 
     def _is_waiting(self, settings: Settings) -> bool:
         return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
@@ -206,7 +207,7 @@ class State(Stateful):
 
     def _weight_of(self, c: Number, seen: Mask, settings: Settings) -> tuple[Number, Mask]:
         """Return [lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
-        weight = project(self.multiplier + self._rate_at(c, settings) * c, settings.sense)
+        weight = project(self.multiplier + self._pressure(c, settings), settings.sense)
         acts = numbers.only_finite(seen, weight)
         return numbers.choose(acts, weight, self.multiplier), acts
 
