@@ -174,14 +174,16 @@ class State(Stateful):
         """True once anything finite was seen."""
         return numbers.any_of(self.value == self.value)
 
-    def rate(self, settings: Settings, c: Number = math.nan) -> float:
-        """Return mu, for this violation: one that is found knows its usual size.
-
-        It is 0 while some rule waits.
-        """
-        if self.auto is not None and isinstance(c, float) and math.isfinite(c):
-            return copy.copy(self.auto).see(c).mu
+    def rate(self, settings: Settings) -> float:
+        """Return mu; 0 while some rule waits."""
         return 0.0 if self._is_waiting(settings) else self.mu
+
+    def _pressure(self, c: Number, settings: Settings) -> Number:
+        """Return mu c; a mu that is found knows c's usual size, and what of it is noise."""
+        if self.auto is None or not isinstance(c, float) or not math.isfinite(c):
+            return self.rate(settings) * c
+        auto = copy.copy(self.auto).see(c)
+        return auto.mu * auto.filtered
 
     def _is_waiting(self, settings: Settings) -> bool:
         return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
@@ -216,7 +218,7 @@ class State(Stateful):
 
     def _weight_of(self, c: Number, seen: Mask, settings: Settings) -> tuple[Number, Mask]:
         """Return [lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
-        weight = numbers.projected(self.multiplier + self.rate(settings, c) * c, settings.sense)
+        weight = numbers.projected(self.multiplier + self._pressure(c, settings), settings.sense)
         acts = numbers.only_finite(seen, weight)
         return numbers.choose(acts, weight, self.multiplier), acts
 

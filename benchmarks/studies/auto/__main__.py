@@ -3,7 +3,8 @@
 python -m benchmarks.studies.auto [--quick] [--only PROBLEM ...] [--also seeds float32 units]
     [--output DIR]
 
-DIR receives `auto.json` and, written from it, `auto.md`. cooper is needed; humancompatible-train is
+DIR receives `auto.json` and, written from it, `auto.md`; a run that was stopped goes on from what
+it left in `DIR/cells`. cooper is needed; humancompatible-train is
 compared where it is installed.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.report.results import write_json
-from benchmarks.studies.auto.compare import KINDS, Comparison
+from benchmarks.studies.auto.compare import KINDS, Comparison, joined
 from benchmarks.studies.auto.suite import SUITE
 from benchmarks.studies.auto.table import page
 from torch_alm.unlearning.files import write_text
@@ -35,14 +36,17 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     suite = [kind for kind in SUITE if not options.only or kind.__name__ in options.only]
-    comparison = Comparison(suite, 200 if options.quick else 2000)
-    for kind in ("main", *options.also):
-        for name in comparison.run(kind):
-            print(f"{kind}: {name}", flush=True)
+    kept = None if options.output is None else options.output / "cells"
+    comparison = Comparison(suite, 200 if options.quick else 2000, kept)
+    rows = []
+    for kind, side in ((k, s) for k in ("main", *options.also) for s in ("rule", "others")):
+        for found in comparison.run(kind, side):
+            rows = joined([*rows, *found])
+            print(f"{kind}, {side}: {found[0]['problem']}", flush=True)
             if options.output is not None:
-                write_json(options.output / "auto.json", {"rows": comparison.rows})
-                write_text(options.output / "auto.md", page(comparison.rows))
-    print(page(comparison.rows))
+                write_json(options.output / "auto.json", {"rows": rows})
+                write_text(options.output / "auto.md", page(rows))
+    print(page(rows))
     return 0
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks.report.results import write_json
 from benchmarks.studies.auto.engine import Cell, Way, run
 from benchmarks.studies.auto.optimum import Optimum, optimum
 from benchmarks.studies.auto.peers import Cooper, HumanCompatible
@@ -16,7 +19,7 @@ from benchmarks.studies.auto.settings import SETTINGS
 from benchmarks.studies.auto.ways import Auto, Fixed
 
 DECADES = [10.0**k for k in range(-10, 4)]
-UNITS = ((1e3, 1e-4), (1e-3, 1e4))  # of the objective and of the measure
+UNITS = ((1e3, 1e-4), (1e-3, 1e4), (1e3, 1e4), (1e-3, 1e-4))  # of objective and measure
 Ways = dict[str, tuple[Way, int]]
 Row = dict[str, Any]
 
@@ -58,37 +61,70 @@ def rows(
 
 
 class Comparison:
-    """The runs, a kind after the other, so that what is finished can be written down.
+    """The runs, a kind after the other; what is finished is kept, and not run again.
 
     Args:
-        suite: the problems; their optima are found first.
+        suite: the problems.
         length: steps of a run.
+        kept: a folder for a file per kind, problem and side; `None` keeps nothing.
     """
 
-    def __init__(self, suite: Sequence[type[Problem]], length: int) -> None:
-        self.problems = [(problem, optimum(problem)) for problem in (kind() for kind in suite)]
-        self.length = length
-        self.rows: list[Row] = []
+    def __init__(
+        self, suite: Sequence[type[Problem]], length: int, kept: Path | None = None
+    ) -> None:
+        self.problems = [kind() for kind in suite]
+        self.length, self.kept = length, kept
+        self.optima: dict[str, Optimum] = {}
 
-    def run(self, kind: str) -> Iterator[str]:
-        """One kind of run on every problem that it suits; the problem's name when it is done."""
-        for problem, best in self.problems:
-            if kind != "seeds" or problem.batch:
-                for how in KINDS[kind]():
-                    self.rows += rows(problem, best, kind=kind, length=self.length, **how)
-                yield problem.name
+    def run(self, kind: str, side: str) -> Iterator[list[Row]]:
+        """Each problem's rows, of the kinds that suit it: of the rule or of what it is next to."""
+        for problem in self.problems:
+            if (kind != "seeds" or problem.batch) and side in KINDS[kind]()[0]["ways"]:
+                yield self.of(kind, side, problem)
+
+    def of(self, kind: str, side: str, problem: Problem) -> list[Row]:
+        """One problem's rows, read where they were kept."""
+        name = f"{kind}-{side}-{problem.name}-{self.length}.json"
+        file = None if self.kept is None else self.kept / name
+        if file is not None and file.exists():
+            return json.loads(file.read_text())["rows"]
+        if problem.name not in self.optima:
+            self.optima[problem.name] = optimum(problem)
+        best, found = self.optima[problem.name], list[Row]()
+        for how in KINDS[kind]():
+            given = {**how, "ways": how["ways"][side]()}
+            found += rows(problem, best, kind=kind, length=self.length, **given)
+        if file is not None:
+            write_json(file, {"rows": found})
+        return found
 
 
-def everything() -> Ways:
-    return {"auto": (Auto(), 1), **fixed(), **peers()}
+def joined(parts: Sequence[Row]) -> list[Row]:
+    """Rows of the same cell as one, with the ways of all."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in parts:
+        key = tuple(v for name, v in sorted(row.items()) if name != "ways")
+        mine = found.setdefault(key, {**row, "ways": {}})
+        mine["ways"] = {**mine["ways"], **row["ways"]}
+    return list(found.values())
+
+
+def rule() -> Ways:
+    """The rule, in a fleet of its own, for it reads the whole gradient of its parameter."""
+    return {"auto": (Auto(), 1)}
+
+
+def others() -> Ways:
+    return {**fixed(), **peers()}
 
 
 PLAIN = [Cell(name) for name in SETTINGS]
-OTHER = [Cell(name, *units) for units in UNITS for name in SETTINGS]
+OTHER = [Cell(name, *units) for units in UNITS for name in ("sgd", "adam", "rmsprop")]
+BOTH = {"rule": rule, "others": others}
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "main": lambda: [{"cells": PLAIN, "ways": everything()}],
-    "cadence": lambda: [{"cells": PLAIN, "ways": fixed(20)}],
-    "seeds": lambda: [{"cells": PLAIN, "ways": everything(), "seed": seed} for seed in (1, 2)],
-    "float32": lambda: [{"cells": PLAIN, "ways": {"auto": (Auto(), 1)}, "dtype": torch.float32}],
-    "units": lambda: [{"cells": OTHER, "ways": {"auto": (Auto(), 1), **peers()}}],
+    "main": lambda: [{"cells": PLAIN, "ways": BOTH}],
+    "seeds": lambda: [{"cells": PLAIN, "ways": BOTH, "seed": seed} for seed in (1, 2)],
+    "float32": lambda: [{"cells": PLAIN, "ways": {"rule": rule}, "dtype": torch.float32}],
+    "units": lambda: [{"cells": OTHER, "ways": {"rule": rule, "others": peers}}],
+    "cadence": lambda: [{"cells": PLAIN, "ways": {"others": lambda: fixed(20)}}],
 }

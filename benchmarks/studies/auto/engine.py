@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from benchmarks.studies.auto.optimum import Optimum
 from benchmarks.studies.auto.problem import Problem, seeded
-from benchmarks.studies.auto.rule import Step, steps
 from benchmarks.studies.auto.settings import SETTINGS
 
 
@@ -39,10 +38,6 @@ class Way(Protocol):
         """The penalties' sum for the violations c, (R, m), with their graph."""
         ...
 
-    def before_step(self, part: Part) -> None:
-        """Gradients have arrived, theta has not moved."""
-        ...
-
     def after_step(self) -> None: ...
 
 
@@ -63,7 +58,7 @@ class Fleet:
         self.unit_c = torch.tensor([[cell.unit_c] for cell in cells for _ in range(copies)])
         self.unit_f, self.unit_c = self.unit_f.to(dtype), self.unit_c.to(dtype)
         self._f = vmap(self.problem.objective, in_dims=(0, None))
-        self._c = vmap(lambda t, d: self.problem.violation(self.problem.measure(t, d)), (0, None))
+        self._value = vmap(self.problem.measure, in_dims=(0, None))
 
     def theta(self) -> Tensor:
         return torch.cat(self.parameters)
@@ -71,15 +66,14 @@ class Fleet:
     def step(self, ways: Sequence[tuple[Way, Part]], generator: torch.Generator) -> None:
         data = self.problem.draw(generator)
         theta = self.theta()
-        self.c = self._c(theta, data) * self.unit_c
+        value = self._value(theta, data)
+        self.value, c = value * self.unit_c, self.problem.violation(value) * self.unit_c
         loss = (self._f(theta, data) * self.unit_f).sum()
         for way, part in ways:
-            loss = loss + way.loss(self.c[part.index])
+            loss = loss + way.loss(c[part.index])
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        loss.backward(retain_graph=True)
-        for way, part in ways:
-            way.before_step(part)
+        loss.backward()
         for optimizer in self.optimizers:
             optimizer.step()
         for way, _ in ways:
@@ -89,38 +83,19 @@ class Fleet:
     def judge(self) -> tuple[Tensor, Tensor]:
         """c and f on all data, in the problem's own units."""
         theta = self.theta()
-        return self._c(theta, self.problem.data), self._f(theta, self.problem.data)
+        c = self.problem.violation(self._value(theta, self.problem.data))
+        return c, self._f(theta, self.problem.data)
 
 
 class Part:
-    """The copies of every cell that one way controls: columns first to last of each parameter."""
+    """The copies of every cell that one way controls: some rows of each parameter."""
 
     def __init__(self, fleet: Fleet, first: int, copies: int) -> None:
         self.fleet, self.problem, self.copies = fleet, fleet.problem, copies
         self.rows, self.dtype = len(fleet.cells) * copies, fleet.unit_f.dtype
-        self.columns = slice(first, first + copies)
+        self.size = len(self.problem.alpha)
         every = torch.arange(len(fleet.parameters) * fleet.copies)
-        self.index = every.view(-1, fleet.copies)[:, self.columns].reshape(-1)
-
-    @torch.enable_grad()
-    def constraint_gradients(self) -> Tensor:
-        """grad c, (R, m, n)."""
-        inputs = self.fleet.parameters
-        each = [
-            torch.cat(torch.autograd.grad(column.sum(), inputs, retain_graph=True))
-            for column in self.fleet.c.unbind(1)
-        ]
-        return torch.stack(each, 1)[self.index]
-
-    def steps(self) -> list[tuple[Tensor, Step]]:
-        """Each cell's gradient, (copies, n), and what its optimizer makes of it."""
-        found: list[tuple[Tensor, Step]] = []
-        for optimizer in self.fleet.optimizers:
-            ((parameter, step),) = steps(optimizer)
-            assert parameter.grad is not None
-            root = None if step.root is None else step.root[self.columns]
-            found.append((parameter.grad[self.columns], step._replace(root=root)))
-        return found
+        self.index = every.view(-1, fleet.copies)[:, first : first + copies].reshape(-1)
 
 
 def run(

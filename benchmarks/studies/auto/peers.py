@@ -57,8 +57,6 @@ class Cooper(cooper.ConstrainedMinimizationProblem):
         self.state = self.compute_cmp_state(c)
         return self.state.compute_primal_lagrangian().lagrangian
 
-    def before_step(self, part: Part) -> None: ...
-
     def after_step(self) -> None:
         self.dual.zero_grad()
         self.state.compute_dual_lagrangian().backward()
@@ -92,8 +90,6 @@ class HumanCompatible:
         zero = c.new_zeros(())
         each = zip(self.duals, c.unbind(1), strict=True)
         return torch.stack([dual.forward(zero, column) for dual, column in each]).sum()
-
-    def before_step(self, part: Part) -> None: ...
 
     def after_step(self) -> None:
         for dual, column in zip(self.duals, self.c, strict=True):

@@ -15,8 +15,8 @@ Solved = Callable[[Row], bool]
 
 
 def is_solved(pair: Sequence[float]) -> bool:
-    """At most 1 % violated and 2 % short of the optimum."""
-    return pair[0] <= 0.01 and pair[1] <= 0.02
+    """At most 1 % violated and 2 % short of the optimum; `None` is a number that was not finite."""
+    return None not in pair and pair[0] <= 0.01 and pair[1] <= 0.02
 
 
 def single(way: str, index: int = 0) -> Solved:
@@ -55,6 +55,7 @@ def contestants(rows: Sequence[Row]) -> dict[str, Solved]:
         found["the best mu per problem"] = per_problem(rows)
         found["the best mu per cell (an oracle)"] = per_cell
     peers = [w for w in rows[0]["ways"] if w.startswith(("cooper", "human"))]
+    peers = [w for w in peers if all(w in row["ways"] for row in rows)]
     kinds = {"cooper": "cooper, dual rate", "humancompatible": "humancompatible-train, penalty"}
     for peer in peers:
         name, setting = peer.split()
@@ -95,6 +96,12 @@ def problems(rows: Sequence[Row]) -> str:
     return markdown(["problem", *ways], body)
 
 
+def diverged(rows: Iterable[Row]) -> list[Row]:
+    """The cells that the rule leaves worse than they began: not finite, or beyond the scales."""
+    pairs = ((row, row["ways"]["auto"][0]) for row in rows if "auto" in row["ways"])
+    return [row for row, pair in pairs if None in pair or not max(pair) <= 1]
+
+
 def missed(rows: Iterable[Row]) -> str:
     """The rule's misses, and whether anybody solves the cell."""
     body = [
@@ -111,8 +118,8 @@ def missed(rows: Iterable[Row]) -> str:
     return markdown([*head, "some fixed mu solves it"], body)
 
 
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if math.isfinite(share) else "diverged"
+def _percent(share: float | None) -> str:
+    return "diverged" if share is None or not math.isfinite(share) else f"{share:.1%}"
 
 
 TITLES = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.studies.auto.engine import Part
-from benchmarks.studies.auto.rule import AutoRate, Sums, response, sums
+from benchmarks.studies.auto.engine import Cell, Part
+from torch_alm import ALMConstraint, ConstraintGroup
 
 
 class Fixed:
@@ -27,8 +27,6 @@ class Fixed:
         self.weight = torch.where(self.equal, weight, weight.clamp(min=0))
         return (self.weight * c).sum()
 
-    def before_step(self, part: Part) -> None: ...
-
     def after_step(self) -> None:
         self.step += 1
         if self.step % self.every == 0:
@@ -36,35 +34,28 @@ class Fixed:
 
 
 class Auto:
-    """The rule of `rule.py`, one multiplier per copy and constraint."""
+    """`ALMConstraint(mu="auto")` of the library, one per cell and constraint, on its optimizer.
+
+    Each reads all of a parameter's gradient, so that no other way may have copies beside it.
+    """
 
     def begin(self, part: Part) -> None:
-        equal = torch.tensor([sense == "==" for sense in part.problem.sense])
-        self.rule = AutoRate(equal, torch.Size((part.rows, len(equal))))
+        self.part = part
+        assert part.copies == part.fleet.copies == 1
+        self.groups = [
+            ConstraintGroup({f"{i:02}": self.constraint(part, i, cell) for i in range(part.size)})
+            for cell in part.fleet.cells
+        ]
+        for group, optimizer in zip(self.groups, part.fleet.optimizers, strict=True):
+            group.attach(optimizer)
+
+    @staticmethod
+    def constraint(part: Part, i: int, cell: Cell) -> ALMConstraint:
+        alpha, sense = part.problem.alpha[i] * cell.unit_c, part.problem.sense[i]
+        return ALMConstraint(lambda value: value[i], alpha, "auto", sense=sense)
 
     def loss(self, c: Tensor) -> Tensor:
-        return (self.rule.see(c.detach()).to(c.dtype) * c).sum()
+        pairs = zip(self.groups, self.part.fleet.value, strict=True)
+        return torch.stack([group(value) for group, value in pairs]).sum()
 
-    def before_step(self, part: Part) -> None:
-        if self.rule.wants_gradient:
-            with torch.no_grad():
-                self.calibrate(part)
-
-    def calibrate(self, part: Part) -> None:
-        rows = (part.rows // part.copies, part.copies)
-        a, weight = part.constraint_gradients().unflatten(0, rows), self.rule.weight[..., None]
-        gains: list[Tensor] = []
-        norms: list[Sums] = []
-        cells = zip(a, weight.unflatten(0, rows), part.steps(), strict=True)
-        for each, acting, (gradient, step) in cells:
-            root = None if step.root is None else step.root[:, None]
-            norms.append(sums(each, gradient[:, None], acting))
-            balance = norms[-1].balance[..., None]
-            gains.append(
-                response(each, gradient[:, None], acting, step._replace(root=root), balance)
-            )
-        found = Sums(*(torch.cat(part) for part in zip(*norms, strict=True)))
-        self.rule.calibrate(found, torch.cat(gains))
-
-    def after_step(self) -> None:
-        self.rule.advance()
+    def after_step(self) -> None: ...

@@ -1,6 +1,7 @@
 """The rule for mu, and the study that compares it."""
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,15 +17,15 @@ from benchmarks.studies.auto.fit import L1, Ball, Physics
 from benchmarks.studies.auto.optimum import optimum
 from benchmarks.studies.auto.policies import MaximumEntropy, Rate
 from benchmarks.studies.auto.problem import Problem, seeded
-from benchmarks.studies.auto.rule import AutoRate, sums
 from benchmarks.studies.auto.settings import SETTINGS
+from benchmarks.studies.auto.table import diverged
 from benchmarks.studies.auto.ways import Auto, Fixed
 from tests.benchmarks.studies.plain_loop import path
 
 
-def thetas(problem: Problem, cell: Cell, ways: list[Any], length: int = 130) -> Tensor:
-    """What each way's copies are after so many steps."""
-    fleet, generator = Fleet(problem, [cell], len(ways), torch.float64), seeded(0)
+def thetas(problem: Problem, cells: list[Cell], ways: list[Any], length: int = 130) -> Tensor:
+    """What each cell's copies are after so many steps, one per way."""
+    fleet, generator = Fleet(problem, cells, len(ways), torch.float64), seeded(0)
     begun = [(way, Part(fleet, first, 1)) for first, way in enumerate(ways)]
     for way, part in begun:
         way.begin(part)
@@ -33,14 +34,21 @@ def thetas(problem: Problem, cell: Cell, ways: list[Any], length: int = 130) -> 
     return fleet.theta().detach()
 
 
-@pytest.mark.parametrize("setting", ["momentum", "adam", "rmsprop"])
 @pytest.mark.parametrize("kind", [Portfolio, NeymanPearson])
-def test_a_copy_goes_where_it_would_go_alone(kind: type[Problem], setting: str) -> None:
-    found = thetas(kind(), Cell(setting), [Auto(), Fixed([0.5]), Auto()])
-    expected = path(kind(), setting)[-1]
-    torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found[2], expected, rtol=1e-9, atol=1e-9)
-    assert not torch.allclose(found[1], expected, rtol=1e-3)
+def test_a_cell_goes_where_it_would_go_alone(kind: type[Problem]) -> None:
+    settings = ["momentum", "adam", "rmsprop"]
+    found = thetas(kind(), [Cell(setting) for setting in settings], [Auto()])
+    expected = torch.stack([path(kind(), setting)[-1] for setting in settings])
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_copy_with_a_fixed_mu_goes_where_it_would_go_alone() -> None:
+    found = thetas(NeymanPearson(), [Cell("adam")], [Fixed([0.5]), Fixed([0.1])])
+    for mine, mu in zip(found, (0.5, 0.1), strict=True):
+        torch.testing.assert_close(
+            mine[None], thetas(NeymanPearson(), [Cell("adam")], [Fixed([mu])])
+        )
+    assert not torch.allclose(*found, rtol=1e-3)
 
 
 @pytest.mark.parametrize("setting", ["sgd", "momentum", "adamw", "rmsprop"])
@@ -59,10 +67,8 @@ def test_units_of_measure_do_not_move_theta(
         return optimizer
 
     monkeypatch.setitem(SETTINGS, setting, made._replace(make=without_eps))
-    plain, other = (
-        thetas(kind(), cell, [Auto()]) for cell in (Cell(setting), Cell(setting, 2.0**9, 2.0**-11))
-    )
-    assert not torch.allclose(plain[0], kind().start)
+    plain, other = thetas(kind(), [Cell(setting), Cell(setting, 2.0**9, 2.0**-11)], [Auto()])
+    assert not torch.allclose(plain, kind().start)
     torch.testing.assert_close(plain, other, rtol=1e-11, atol=1e-11)
 
 
@@ -85,31 +91,9 @@ def test_a_constraint_without_a_gradient_at_the_start_is_met_all_the_same(settin
 def test_an_objective_without_a_gradient_at_the_start_is_left_all_the_same() -> None:
     """An even die has the most entropy: only the constraint can set theta in motion."""
     for setting, length in (("sgd", 400), ("adam", 1200)):  # Adam's eps is all it knows of units
-        theta = thetas(MaximumEntropy(), Cell(setting), [Auto()], length)[0]
+        theta = thetas(MaximumEntropy(), [Cell(setting)], [Auto()], length)[0]
         mean = MaximumEntropy().measure(theta, MaximumEntropy().data)
         assert abs(float(mean) - 6.5) < 1.0  # it was 2.0
-
-
-def test_a_rule_that_was_saved_goes_on_as_if_it_had_not_been() -> None:
-    def drive(rule: AutoRate, ticks: range) -> list[float]:
-        seen = []
-        for t in ticks:
-            c = torch.tensor(1.0 - 0.01 * t, dtype=torch.float64)
-            seen.append(float(rule.see(c)))
-            if rule.wants_gradient:
-                a = torch.ones(3, dtype=torch.float64)
-                found = sums(a, (2.0 + 0.1 * t) * a, rule.weight)
-                rule.calibrate(found, found.a * 0.1)
-            rule.advance()
-        return seen
-
-    whole, part = AutoRate(), AutoRate()
-    assert drive(whole, range(50)) == drive(part, range(50))
-    other = AutoRate()
-    other.load(part.state())
-    expected = drive(whole, range(50, 120))
-    assert drive(other, range(50, 120)) == expected
-    assert len(set(expected)) > 50
 
 
 def test_the_rate_problem_ends_where_water_filling_does() -> None:
@@ -153,15 +137,28 @@ def test_the_free_optimum_breaks_the_constraint(kind: type[Problem]) -> None:
     assert problem.violation(problem.measure(theta.detach(), problem.data)).max() > 0
 
 
-def test_the_page_is_written_from_the_rows() -> None:
+def test_a_stopped_comparison_goes_on_and_its_page_is_written_from_the_rows(tmp_path: Path) -> None:
     pytest.importorskip("cooper", reason="compares with cooper-optim, which is not installed")
-    from benchmarks.studies.auto.compare import Comparison
+    from benchmarks.studies.auto.compare import Comparison, joined
     from benchmarks.studies.auto.table import page
 
-    comparison = Comparison([Ball], 40)
-    assert list(comparison.run("main")) == ["ball"]
-    assert [row["problem"] for row in comparison.rows] == ["ball"] * len(SETTINGS)
-    text = page(comparison.rows)
+    def rows() -> list[dict[str, Any]]:
+        comparison = Comparison([Ball], 40, tmp_path)
+        both = [comparison.run("main", side) for side in ("rule", "others")]
+        return joined([row for side in both for found in side for row in found])
+
+    found = rows()
+    assert [row["problem"] for row in found] == ["ball"] * len(SETTINGS)
+    text = page(found)
     assert "0 of 7" in text and "| main | ball | sgd |" in text
     has_peer = importlib.util.find_spec("humancompatible") is not None
     assert ("humancompatible-train" in text) == has_peer
+    (kept,) = tmp_path.glob("main-rule-*")
+    kept.write_text(kept.read_text().replace('"momentum"', '"kept"'))
+    assert [row["setting"] for row in rows() if "auto" in row["ways"]][1] == "kept"
+
+
+def test_a_cell_that_ends_worse_than_it_began_has_diverged() -> None:
+    ends = [[0.2, -0.5], [1.5, 0.0], [0.0, 1.5], [None, 0.0]]
+    rows = [{"ways": {"auto": [pair]}} for pair in ends]
+    assert diverged(rows) == rows[1:]

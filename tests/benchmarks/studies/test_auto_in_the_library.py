@@ -1,4 +1,4 @@
-"""The library's `mu="auto"` next to the study's own copy of the rule, on the study's problems."""
+"""The library's `mu="auto"` next to the rule by hand, on the study's problems."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.studies.auto.choose import Portfolio
-from benchmarks.studies.auto.classify import Recall
+from benchmarks.studies.auto.classify import NeymanPearson, Recall
 from benchmarks.studies.auto.policies import MaximumEntropy
 from benchmarks.studies.auto.problem import Problem, seeded
 from benchmarks.studies.auto.settings import SETTINGS
@@ -39,7 +39,7 @@ def by_the_library(problem: Problem, setting: str) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("setting", ["momentum", "adamw", "rmsprop"])
-@pytest.mark.parametrize("kind", [MaximumEntropy, Recall, Portfolio])
+@pytest.mark.parametrize("kind", [MaximumEntropy, Recall, Portfolio, NeymanPearson])
 def test_both_take_theta_the_same_way(kind: Any, setting: str) -> None:
     problem = kind()
     found, expected = by_the_library(problem, setting), path(problem, setting, LENGTH)

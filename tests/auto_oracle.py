@@ -1,0 +1,106 @@
+"""The rule behind `mu="auto"` for one number, by hand: plain Python, and torch for gradients."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+class Rule:
+    """Everything is a float; the names are those of the page."""
+
+    def __init__(self, sense: str) -> None:
+        self.sense = sense
+        self.lam = self.G = self.rho = self.pull = self.norm = 0.0
+        self.c: list[float] = []
+        self.s2 = self.cbar = self.last = self.tilde = self.noise = self.turns = 0.0
+
+    def weigh(self, c: float) -> float:
+        """w for this step's violation."""
+        t = len(self.c)
+        self.c.append(c)
+        self.s2 = c * c if t == 0 else 0.98 * self.s2 + 0.02 * c * c
+        self.cbar = c if t == 0 else 0.9 * self.cbar + 0.1 * c
+        if t >= 2:
+            product = (c - self.c[-2]) * (self.c[-2] - self.c[-3])
+            self.noise += (-product - self.noise) / min(t - 1, 100)
+        self.nu = min(max(self.noise, 0.0) / self.s2, 1.0) if self.s2 else 0.0
+        self.K = max((1 - self.nu) ** 2, 0.05)
+        self.tilde = c if t == 0 else self.tilde + self.K * (c - self.tilde)
+        self.w = self.project(self.lam + self.mu * self.tilde)
+        return self.w
+
+    def project(self, x: float) -> float:
+        return x if self.sense == "==" else max(x, 0.0)
+
+    @property
+    def mu(self) -> float:
+        if self.G == 0:
+            return 0.0
+        s = math.sqrt(self.s2)
+        limit = 10 * self.pull / (self.norm * s) if self.pull else math.inf
+        return min(self.K * 0.3 / self.G, max(min(1e-3 / self.G, limit), 0.3 * self.rho / s))
+
+    def calibrate(self, a: Tensor, g: Tensor, scaled: Callable[[Tensor, Tensor], Tensor]) -> None:
+        r = g - self.w * a
+        rho = float(r.norm() / a.norm())
+        G = float((a * scaled(a, torch.maximum(r.abs(), rho * a.abs()))).sum())
+        self.G, self.rho = (
+            (max(G, (self.G + G) / 2), min(rho, (self.rho + rho) / 2)) if self.G else (G, rho)
+        )
+        self.norm, self.pull = float(a.norm()), max(float(g.norm()), 0.9 * self.pull)
+
+    def advance(self) -> None:
+        if len(self.c) % 20:
+            return
+        share = 1.0
+        if self.last * self.cbar > 0:
+            share = min(max(1 - 5 * (self.last - self.cbar) / self.cbar, 0.0), 1.0)
+        share += self.nu * (1 - share)
+        change = 1.0 if self.last * self.cbar < 0 else -0.5
+        self.turns = max(self.turns + self.nu * change, 0.0)
+        self.lam = self.project(self.lam + share * self.mu * self.cbar / (1 + self.turns))
+        self.last = self.cbar
+
+
+def scaling(optimizer: Optimizer, theta: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """What a step makes of a gradient a, beside `alone`, what v might vanish below."""
+    (group,), state = optimizer.param_groups, optimizer.state.get(theta, {})
+    lr, eps = group["lr"], group.get("eps")
+    if eps is None:
+        return lambda a, alone: lr / (1 - group["momentum"]) * a
+    root = theta.grad.abs()
+    if "exp_avg_sq" in state:
+        root = (state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))).sqrt()
+    elif "square_avg" in state:
+        root = state["square_avg"].sqrt()
+    return lambda a, alone: lr * a / (root + alone + eps)
+
+
+def solve(
+    theta: Tensor,
+    optimizer: Optimizer,
+    objective: Callable[[Any], Tensor],
+    violations: Callable[[Any], Tensor],
+    senses: tuple[str, ...],
+    draws: list[Any],
+) -> list[Tensor]:
+    """Theta after each step, of min f subject to c <= 0 (or == 0), one rule per entry of c."""
+    rules, seen = [Rule(sense) for sense in senses], []
+    for t, data in enumerate(draws):
+        c = violations(data)
+        w = [r.weigh(x) for r, x in zip(rules, c.tolist(), strict=True)]
+        a = [torch.autograd.grad(x, theta, retain_graph=True)[0] for x in c]
+        optimizer.zero_grad()
+        (objective(data) + sum(x * y for x, y in zip(w, c, strict=True))).backward()
+        if t < 60 or t % 20 == 0:
+            for rule, own in zip(rules, a, strict=True):
+                rule.calibrate(own, theta.grad, scaling(optimizer, theta))
+        optimizer.step()
+        for rule in rules:
+            rule.advance()
+        seen.append(theta.detach().clone())
+    return seen
