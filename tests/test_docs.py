@@ -19,6 +19,7 @@ from torch_alm import cli, filters, language, measures, rules, thresholds
 from torch_alm.integrations import transformers
 
 ROOT = Path(__file__).resolve().parent.parent
+NO_EXTRAS = ("lightning", "trl")
 EXAMPLES = list(find_examples(ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "docs"))
 
 
@@ -31,9 +32,10 @@ def test_example_runs_and_prints_what_it_says(
     example: CodeExample, eval_example: EvalExample
 ) -> None:
     torch.manual_seed(0)
-    if "import lightning" in example.source:
-        pytest.importorskip("lightning", reason="lightning is no extra of ours")
-        warnings.simplefilter("ignore")  # its own: of workers, loggers and validation
+    for name in NO_EXTRAS:
+        if re.search(rf"^(import|from) {name}\b", example.source, re.MULTILINE):
+            pytest.importorskip(name, reason=f"{name} is no extra of ours")
+            warnings.simplefilter("ignore")  # its own: of workers, loggers and changes to come
     # A reader's ten lines need neither annotations nor docstrings.
     eval_example.set_config(ruff_ignore=["ANN", "D"], target_version="py310")
     eval_example.lint_ruff(example)

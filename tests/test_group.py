@@ -214,10 +214,11 @@ def test_either_all_are_stepped_or_none(bad: float) -> None:
     assert g.step() == {"a": 1.0, "b": 18.0, "c": 1.0}
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_an_error_steps_no_member() -> None:
     group = ConstraintGroup({n: ALMConstraint(None, alpha=1.0, mu=1.0) for n in ("a", "b")})
     group.observe({"a": 0.5, "b": float("nan")})
-    with pytest.raises(UserWarning, match="not finite"):  # warnings are errors here
+    with pytest.raises(UserWarning, match="not finite"):
         group.step()
     assert [member.metrics()["steps"] for member in group.values()] == [0, 0]
     assert [member.multiplier for member in group.values()] == [0.0, 0.0]

@@ -1,5 +1,7 @@
 """Lightning's own loop, manual and automatic, against Algorithm 1 by hand."""
 
+import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from tests import oracle
+from tests.distributed.ranks import Ranks
 from tests.table import assert_same
 from torch_alm import SAM, ALMConstraint, ReverseSAM
 
@@ -78,7 +81,9 @@ class Module(lightning.LightningModule):
             self.constraint(self.net, 3 * batch[0])
 
 
-def fit(kind: str, folder: Path, epochs: int = 3, **given: Any) -> tuple[Any, Any]:
+def fit(
+    kind: str, folder: Path, epochs: int = 3, mine: range = range(ROWS), **given: Any
+) -> tuple[Any, Any]:
     module, path = Module(kind), given.pop("ckpt_path", None)
     callbacks = [ours.ConstraintCallback(module.constraint)] if kind == "loss" else []
     saving = lightning.callbacks.ModelCheckpoint(folder, save_top_k=-1, filename="{epoch}")
@@ -86,21 +91,20 @@ def fit(kind: str, folder: Path, epochs: int = 3, **given: Any) -> tuple[Any, An
     trainer = lightning.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
-        devices=1,
         callbacks=[*callbacks, saving],
         **quiet,
-        **given,
+        **{"devices": 1, **given},
     )
-    batches = DataLoader(rows(), batch_size=3)
+    batches = DataLoader(Subset(rows(), mine), batch_size=3)
     trainer.fit(module, batches, DataLoader(rows(), batch_size=6), ckpt_path=path)
     return module, trainer
 
 
-def by_hand(kind: str, parts: int = 1) -> tuple[list[Tensor], list[float]]:
+def by_hand(kind: str, parts: int = 1, batch_size: int = 3) -> tuple[list[Tensor], list[float]]:
     net = Module(kind).net
     theta = list(net.parameters())
     s_r, s_f, multiplier, weights = oracle.AdamW(LR), oracle.AdamW(LR), 0.0, []
-    batches = [b for _ in range(3) for b in DataLoader(rows(), batch_size=3)]
+    batches = [b for _ in range(3) for b in DataLoader(rows(), batch_size=batch_size)]
     for step in zip(*[iter(batches)] * parts, strict=True):
         g_r, values = [], []
         for forget, retain in step:
@@ -138,6 +142,37 @@ def test_the_loop_is_the_algorithm_and_its_steps_count(kind: str, tmp_path: Path
         assert module.constraint.metrics()["steps"] == trainer.global_step
         assert module.constraint.multiplier == pytest.approx(weights[-1], abs=1e-12)
         assert trainer.callback_metrics["constraint/multiplier"] == pytest.approx(weights[-1])
+
+
+def in_a_group(rank: int, kind: str, folder: str) -> tuple[list[Tensor], list[Any], int, Any]:
+    """As a launcher starts it; the process group is there already."""
+    warnings.simplefilter("ignore")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    os.environ.update(GROUP_RANK="0", TORCHELASTIC_RUN_ID="test")
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1")
+    # by itself Lightning shuffles what each rank gets
+    given = {"devices": 2, "use_distributed_sampler": False, "mine": range(rank, ROWS, 2)}
+    module, trainer = fit(kind, Path(folder), strategy="ddp", **given)
+    theta = [p.detach() for p in module.net.parameters()]
+    return theta, module.weights, trainer.global_step, module.constraint.state_dict()
+
+
+@pytest.mark.parametrize("kind", ["saul", "sam", "loss"])
+def test_two_ranks_are_one_process_with_both_batches(
+    kind: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    found = ranks(in_a_group, kind, str(tmp_path))
+    theta, weights = by_hand(kind, batch_size=6)
+    for each, seen, steps, _ in found:
+        assert steps == 3 * ROWS // 6
+        for p, expected in zip(each, theta, strict=True):
+            torch.testing.assert_close(p, expected.detach(), rtol=0, atol=1e-12)
+        if kind == "saul":
+            torch.testing.assert_close(seen, weights, rtol=0, atol=1e-12)
+    assert all(torch.equal(p, q) for p, q in zip(found[0][0], found[1][0], strict=True))
+    assert_same(found[0][3], found[1][3])
+    if kind == "loss":
+        assert found[0][3]["multiplier"] == pytest.approx(weights[-1], abs=1e-12)
 
 
 def test_accumulated_batches_are_one_step_of_the_constraint(tmp_path: Path) -> None:

@@ -16,13 +16,21 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import (
+    BatchEncoding,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
+
+from torch_alm import ALMConstraint
 
 LOOPS = Path(os.environ.get("LOOPS", ""))
 PAGE = Path(__file__).parents[2] / "docs" / "loops.md"
 CHECKOUTS = {"locuslab/tofu": "tofu", "licong-lin/negative-preference-optimization": "npo"}
 CHECKOUTS |= {"swj0419/muse_bench": "muse", "OPTML-Group/Unlearn-Smooth": "smooth"}
-CHECKOUTS |= {"HaoranTang/sharp-unlearn": "sharp"}
+CHECKOUTS |= {"HaoranTang/sharp-unlearn": "sharp", "centerforaisafety/wmdp": "wmdp"}
 
 here = pytest.mark.skipif(
     not os.environ.get("LOOPS"), reason="LOOPS does not point to checkouts of the published loops"
@@ -32,32 +40,39 @@ theirs = pytest.mark.skipif(
 )
 
 
-def recipe(repository: str) -> tuple[str, list[tuple[str, str]]]:
-    """The file, and each hunk as what stands there and what takes its place."""
+def diff(repository: str) -> str:
     section = PAGE.read_text().split(f"({repository})")[1]
-    path, *hunks = re.findall(r"```diff\n--- (.*?)```", section, re.DOTALL)[0].split("\n@@\n")
-    pairs = []
-    for hunk in hunks:
-        lines = hunk.rstrip("\n").split("\n")
-        sides = ([line[1:] for line in lines if line[:1] != mark] for mark in "+-")
-        pairs.append(tuple("\n".join(side) + "\n" for side in sides))
-    return path, pairs
+    return re.findall(r"```diff\n(.*?)```", section, re.DOTALL)[0]
 
 
-def patched(repository: str) -> str:
-    path, pairs = recipe(repository)
+def recipe(repository: str) -> dict[str, list[tuple[str, str]]]:
+    """Each file, with its hunks as what stands there and what takes its place."""
+    files: dict[str, list[tuple[str, str]]] = {}
+    for part in re.split(r"^--- ", diff(repository), flags=re.MULTILINE)[1:]:
+        path, *hunks = part.split("\n@@\n")
+        files[path] = []
+        for hunk in hunks:
+            lines = hunk.rstrip("\n").split("\n")
+            sides = ([line[1:] for line in lines if line[:1] != mark] for mark in "+-")
+            before, after = ("\n".join(side) + "\n" for side in sides)
+            files[path].append((before, after))
+    return files
+
+
+def patched(repository: str, place: int = 0) -> str:
+    """The text of a file, the first one if nothing else is said, with the difference in it."""
+    path, pairs = list(recipe(repository).items())[place]
     text = (LOOPS / CHECKOUTS[repository] / path).read_text()
     for before, after in pairs:
         assert before in text, f"{path} of {repository} has changed: {before}"
         text = text.replace(before, after)
+    text = text.replace('"alpha": 0.01,', '"alpha": 0.15,')
     return re.sub(r"\b(alpha=)4\.0, mu=1e-3", r"\g<1>3.0, mu=0.5", text)
 
 
 @pytest.mark.parametrize("repository", CHECKOUTS)
 def test_a_recipe_has_at_most_twelve_lines(repository: str) -> None:
-    section = PAGE.read_text().split(f"({repository})")[1]
-    diff = re.findall(r"```diff\n(.*?)```", section, re.DOTALL)[0]
-    assert 0 < sum(line[:1] == "+" for line in diff.splitlines()) <= 12
+    assert 0 < sum(line[:1] == "+" for line in diff(repository).splitlines()) <= 12
 
 
 class Anything(ModuleType):
@@ -79,11 +94,11 @@ class Anything(ModuleType):
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Loads a patched file as a module of a package, beside stand-ins for its neighbours."""
 
-    def load(repository: str, *absent: str) -> ModuleType:
+    def load(repository: str, *absent: str, place: int = 0) -> ModuleType:
         for name in ("published", *absent):
             monkeypatch.setitem(sys.modules, name, Anything(name))
         file = tmp_path / "loop.py"
-        file.write_text(patched(repository))
+        file.write_text(patched(repository, place))
         spec = importlib.util.spec_from_file_location("published.loop", file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -208,3 +223,57 @@ def test_sharp_min_max(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         weights.append(args.constraint.weight)
     assert args.constraint.metrics()["steps"] == 100
     assert 0.0 in weights and max(weights) > 0, "the gate opens and closes"
+    absent = (*absent, "pruner", "matplotlib", "matplotlib.pyplot")
+    saving = loaded("HaoranTang/sharp-unlearn", *absent, place=1)
+    saved: list[Any] = []
+    monkeypatch.setattr(
+        saving.utils, "save_checkpoint", lambda state, *_, **__: saved.append(state)
+    )
+    vars(args).update(unlearn="seq_mix", sequential=False, uname="", shuffle=False, save_dir="")
+    asked = "dataset arch class_to_replace num_indexes_to_replace group_index mem mem_proxy seed"
+    vars(args).update(dict.fromkeys([*asked.split(), "unlearn_step"], 0))
+    saving.save_unlearn_checkpoint(model, None, args)
+    assert saved[0]["constraint"] == args.constraint.state_dict()
+
+
+class Words:
+    """All that RMU asks of a tokenizer."""
+
+    truncation_side = "left"
+
+    def __call__(self, texts: list[str], **_: Any) -> BatchEncoding:
+        return BatchEncoding(
+            {"input_ids": torch.tensor([[int(w) for w in t.split()] for t in texts])}
+        )
+
+    def save_pretrained(self, path: str) -> None:
+        pass
+
+
+class Seen(ALMConstraint):
+    """Keeps what has acted."""
+
+    def step(self) -> Any:
+        weight = super().step()
+        WEIGHTS.append(weight)
+        return weight
+
+
+WEIGHTS: list[float] = []
+
+
+@here
+@theirs
+def test_rmu(loaded: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(LOOPS / "wmdp")
+    module = loaded("centerforaisafety/wmdp")
+    monkeypatch.setattr(module, "ALMConstraint", Seen)
+    args = SimpleNamespace(layer_ids=[0], param_ids=[4, 5, 6], layer_id=0, lr=1e-2, verbose=False)
+    args.module_str, args.output_dir = "{model_name}.model.layers[{layer_id}]", str(tmp_path)
+    args.alpha, args.steering_coeff_list, args.max_num_batches = [1.0], [2.0], 100
+    forget, retain = ([[text] * 2] * 100 for text in ("1 4 3 4", "1 5 2 5"))
+    WEIGHTS.clear()
+    module.run_rmu(llama(), llama(), Words(), [forget], [retain], args)
+    saved = torch.load(tmp_path / "constraint.pt", weights_only=True)
+    assert len(WEIGHTS) == 100 and saved["multiplier"] == WEIGHTS[-1]
+    assert WEIGHTS[0] > 1 and 0.0 in WEIGHTS, "opens, and closes"
