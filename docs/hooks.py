@@ -32,7 +32,7 @@ from mkdocs.structure.pages import Page
 
 import torch_alm
 from benchmarks.studies.constrained import gallery
-from docs import checks, reference
+from docs import checks, notebook, reference
 from docs.figures import themes
 from docs.figures.drawings import DRAWINGS
 
@@ -80,6 +80,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         page = report.relative_to(RESULTS.parent).as_posix()
         text = _as_page(report.relative_to(ROOT).as_posix(), page)
         files.append(File.generated(config, page, content=text, inclusion=NOT_IN_NAV))
+    for path in notebook.paths():
+        page = path.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
+        files.append(File.generated(config, page, content=notebook.page(path)))
     for page, text in reference.pages().items():
         files.append(File.generated(config, page, content=text))
     for figure in sorted(RESULTS.rglob("*.png")):
@@ -95,6 +98,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Put code, drawings and the names of the API where their lines stand."""
     path = PurePosixPath(page.file.src_uri)
+    if path.parts[0] in ("results", "benchmarks.md", "metrics.md"):
+        page.meta["hide"] = ["navigation", "toc"]  # their tables need the width
     if path.parent.name == "api":
         markdown = reference.with_links(markdown, path.stem)
     markdown = FIGURE.sub(lambda match: _figure(match.group(1)), markdown)

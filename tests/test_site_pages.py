@@ -10,7 +10,8 @@ from docs import hooks
 from torch_alm._constraint.status import STATUSES
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+READMES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md"]
+PAGES = sorted([*READMES, *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^( *)```(?!math)(\w+).*?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 COLUMNS = 80
 
