@@ -11,12 +11,14 @@ below `results/` here; drawings are made by `docs/figures` while the site is bui
 - `::gallery` a table of how the constrained examples end,
 - `::page NAME`, below `docs/api`, a page of that name (`reference.py`).
 
-A fence marked `math` becomes MathML, which browsers draw by themselves.
+A fence marked `math` becomes MathML, in the letters of KaTeX where scripts may run.
 """
 
 import ast
 import json
 import re
+import subprocess
+from html import escape
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
 from textwrap import dedent
@@ -28,8 +30,9 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
+import torch_alm
 from benchmarks.studies.constrained import gallery
-from docs import checks, reference
+from docs import checks, notebook, reference
 from docs.figures import themes
 from docs.figures.drawings import DRAWINGS
 
@@ -59,9 +62,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     fence = {"name": "math", "class": "math", "format": _mathml}
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [fence]
     config.watch.extend(str(ROOT / source) for source in PAGES.values())
-    for entry in config.nav or []:
-        if isinstance(entry, dict) and "API" in entry:
-            entry["API"] = reference.navigation()
+    if not config.repo_url:
+        config.edit_uri = None
+    config.copyright = f"torch-alm {torch_alm.__version__}, MIT licence"
+    for section in config.nav or []:
+        for page in next(iter(section.values())):
+            if "API" in page:
+                page["API"] = reference.navigation()
     return config
 
 
@@ -73,6 +80,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         page = report.relative_to(RESULTS.parent).as_posix()
         text = _as_page(report.relative_to(ROOT).as_posix(), page)
         files.append(File.generated(config, page, content=text, inclusion=NOT_IN_NAV))
+    for path in notebook.paths():
+        page = path.relative_to(ROOT / "docs").with_suffix(".md").as_posix()
+        files.append(File.generated(config, page, content=notebook.page(path)))
     for page, text in reference.pages().items():
         files.append(File.generated(config, page, content=text))
     for figure in sorted(RESULTS.rglob("*.png")):
@@ -88,6 +98,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Put code, drawings and the names of the API where their lines stand."""
     path = PurePosixPath(page.file.src_uri)
+    if path.parts[0] in ("results", "benchmarks.md", "metrics.md"):
+        page.meta["hide"] = ["navigation", "toc"]  # their tables need the width
     if path.parent.name == "api":
         markdown = reference.with_links(markdown, path.stem)
     markdown = FIGURE.sub(lambda match: _figure(match.group(1)), markdown)
@@ -106,11 +118,17 @@ def on_post_build(*, config: MkDocsConfig) -> None:
 def _source(file: str, name: str | None) -> str:
     """The code of a function, `Class.method` included, or of a file, as a block."""
     text = code(file, name)
-    return "\n".join([f'```python title="{file}"', text, "```"])
+    return f'```python title="{file}"\n{text}```'
 
 
 def code(file: str, name: str | None) -> str:
-    """Read a function from a file, or what follows the file's own docstring."""
+    """Read a function from a file, or what follows the file's own docstring, as a page has room."""
+    command = ["ruff", "format", "--isolated", "--line-length=80", "--stdin-filename", file, "-"]
+    text = _code(file, name)
+    return subprocess.run(command, input=text, capture_output=True, check=True, text=True).stdout
+
+
+def _code(file: str, name: str | None) -> str:
     text = (ROOT / file).read_text()
     node: ast.Module = ast.parse(text)
     lines = text.splitlines()
@@ -173,4 +191,6 @@ def _page_of(path: str) -> str | None:
 
 
 def _mathml(source: str, *_: Any, **__: Any) -> str:
-    return f'<div class="formula">{convert(source, display="block")}</div>'
+    """A formula as MathML, with its source for `katex/render.js`."""
+    shown = convert(source, display="block")
+    return f'<div class="formula" data-tex="{escape(source)}">{shown}</div>'

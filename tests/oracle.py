@@ -24,7 +24,7 @@ def gradient(loss: Loss, theta: Sequence[Tensor]) -> tuple[list[Tensor | None], 
 def grad_sam(
     loss: Loss, theta: Sequence[Tensor], rho: float, sign: float, eps: float = 1e-12
 ) -> tuple[list[Tensor | None], float]:
-    """Procedure Grad_SAM: the gradient and the value at theta + sign * rho * g / (||g|| + eps)."""
+    """Grad_SAM: gradient and value at theta + sign rho g / (||g|| + eps)."""
     g, _ = gradient(loss, theta)
     norm = torch.sqrt(sum((x.square().sum() for x in g if x is not None), torch.tensor(0.0)))
     origin = [p.detach().clone() for p in theta]
@@ -107,7 +107,7 @@ class Saul:
 
     @torch.no_grad()
     def forget_step(self, g: Sequence[Tensor | None], multiplier: float) -> None:
-        """The multiplier in front of the gradient (the paper) or of the finished step."""
+        """The multiplier scales the gradient (the paper) or the finished step."""
         if self.scale == "gradient":
             self.s_f.step(self.theta, [None if x is None else multiplier * x for x in g])
             return

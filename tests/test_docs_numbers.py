@@ -35,6 +35,13 @@ def noise() -> str:
     return f"{filtered}, instead of {plain:.1f} and {share:.0%}".replace("%", " %")
 
 
+def automatic(way: str) -> str:
+    """Cells that a way of choosing mu solves, such as "7 of 9"."""
+    table = (RESULTS / "auto" / "auto.md").read_text()
+    (row,) = (line for line in table.splitlines() if line.startswith(f"| {way} | ") and "%" in line)
+    return row.split(" | ")[1].partition(",")[0]
+
+
 SENTENCES = {
     "what a closed gate saves": (
         "choose",
@@ -56,6 +63,7 @@ SENTENCES = {
         lambda: f"{solved('every step')} of 21 problems with known optima are solved to 1e-3",
     ),
     "what a filter does": ("choose", noise),
+    "what mu=auto solves": ("results", lambda: f"{automatic('the rule, nothing tuned')} cells"),
     "the recorded settings": (
         "results",
         lambda: (
