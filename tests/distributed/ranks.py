@@ -21,15 +21,11 @@ PATIENCE = 90.0  # seconds until a call that does not answer is given up
 class Ranks:
     """Processes that run one function at a time, each with its rank as the first argument."""
 
-    def __init__(self, folder: Path, world: int = WORLD, method: str = "spawn") -> None:
-        """Start them; their groups meet at files in the folder.
-
-        With `method="forkserver"` many start at little more than the cost of one.
-        """
+    def __init__(self, folder: Path, world: int = WORLD) -> None:
+        """Start them for little more than one costs; their groups meet at files in the folder."""
         self._folder, self._calls, self._world = folder, 0, world
-        self._context: Any = mp.get_context(method)
-        if method == "forkserver":
-            self._context.set_forkserver_preload(["tests.distributed.task"])
+        self._context: Any = mp.get_context("forkserver")
+        self._context.set_forkserver_preload(["tests.distributed.task"])
         self._start()
 
     def _start(self) -> None:

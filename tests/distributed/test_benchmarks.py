@@ -99,10 +99,10 @@ def test_every_rank_has_rows(ranks: Ranks, rows: int, expected: list[list[int]])
     assert ranks(shared, rows) == expected
 
 
-def test_torchrun_runs_the_script_as_it_is(tmp_path: Path) -> None:
+def test_torchrun_runs_the_script_as_it_is(tmp_path: Path, shared_models: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["benchmarks/tofu.py", "--quick", "--methods", "saul", "--no-control"]
-    command += ["--cache", str(tmp_path)]
+    command += ["--epochs", "1", "--cache", str(shared_models)]
     done = subprocess.run(
         [*command, "--output", str(tmp_path / "results")],
         cwd=REPOSITORY,

@@ -1,4 +1,4 @@
-"""For the tests of the benchmarks: models that several files look at are trained once."""
+"""For all tests: models that several files look at are trained once."""
 
 import os
 from pathlib import Path
