@@ -12,7 +12,7 @@ from tests.machine_oracle import Oracle, Register, added, clipped, is_finite, le
 
 
 def pause(probes: list[tuple[int, float]]) -> int:
-    """Steps to the next measurement: half of the way to the earliest violation, and 8 at most."""
+    """Steps to the next measurement: half of the way to the earliest violation; 16 at most."""
     moves = [(a - b, after - before) for (before, a), (after, b) in pairwise(probes)]
     if not moves:
         return 1
@@ -23,7 +23,7 @@ def pause(probes: list[tuple[int, float]]) -> int:
     left = probes[-1][1] - error / 2
     if left <= 0:
         return 1
-    return 8 if speed <= 0 else min(max(math.floor(left / speed / 2), 1), 8)
+    return 16 if speed <= 0 else min(max(math.floor(left / speed / 2), 1), 16)
 
 
 class DualOracle(Oracle):

@@ -93,7 +93,7 @@ def test_a_closed_gate_leaves_the_forget_optimizer_untouched() -> None:
     theta, twin = theta_of(1.0, 2.0), theta_of(1.0, 2.0)
     constraint = ALMConstraint(None, alpha=0.0, mu=1.0)
     forget = AdamW([theta], lr=0.1, weight_decay=0.5)
-    optimizer = DualOptimizer(AdamW([theta], lr=0.1), forget, constraint)
+    optimizer = DualOptimizer(AdamW([theta], lr=0.1), forget, constraint, probe_every=1)
     alone = AdamW([twin], lr=0.1)
 
     def step(alpha: float) -> None:
@@ -353,7 +353,7 @@ def test_a_checkpoint_of_something_else_is_refused_before_anything_is_loaded() -
     make: Callable[[], Optimizer] = lambda: two(theta, ALMConstraint(None, 1.0, 1.0))  # noqa: E731
     optimizer = make()
     good = optimizer.state_dict()
-    assert {*good} == {"retain", "forget", "constraint"}
+    assert {*good} == {"retain", "forget", "constraint", "gate"}
     with pytest.raises(ValueError, match="Is it the checkpoint of a single optimizer"):
         optimizer.load_state_dict(SGD([theta]).state_dict())
     with pytest.raises(ValueError, match="has a constraint"):

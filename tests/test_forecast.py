@@ -12,7 +12,7 @@ from torch_alm import ALMConstraint, DualOptimizer
 from torch_alm._optim.gate import Gate
 from torch_alm.filters import Mean
 
-LATEST = 7  # steps for which a violation can stay unseen
+LATEST = 15  # steps for which a violation can stay unseen
 LONG = 400
 
 
@@ -48,12 +48,12 @@ def walk(seed: int) -> list[float]:
 
 
 def approach(seed: int) -> list[float]:
-    """An approach that grows faster, but never in 16 steps by more than a factor of 2."""
+    """An approach that grows faster, but never in 32 steps by more than a factor of 2."""
     draw = random.Random(seed)
     speed, found = draw.uniform(0.001, 0.02), [-draw.uniform(0.05, 0.5)]
     while sum(c > 0 for c in found) <= LATEST:
         found.append(found[-1] + speed)
-        speed *= draw.uniform(0.97, 2 ** (1 / 16))
+        speed *= draw.uniform(0.98, 2 ** (1 / 32))
     return found
 
 
@@ -63,7 +63,7 @@ def noisy(seed: int) -> list[float]:
     return [-1.0 + draw.gauss(0.0, 0.2) for _ in range(LONG)]
 
 
-def test_a_violation_never_stays_unseen_for_more_than_seven_steps() -> None:
+def test_a_violation_never_stays_unseen_for_more_than_fifteen_steps() -> None:
     found = [late(walk(seed)) for seed in range(60)]
     assert all(0 <= steps <= LATEST for steps in found)
     assert max(found) > 0, "some are seen late, or nothing was spared"
@@ -78,7 +78,7 @@ def test_a_violation_is_seen_at_once_if_the_approach_does_not_more_than_double()
     assert spared > 15
 
 
-@pytest.mark.parametrize(("way", "share"), [(noisy, 0.4), (lambda _: [-1.0] * LONG, 0.13)])
+@pytest.mark.parametrize(("way", "share"), [(noisy, 0.4), (lambda _: [-1.0] * LONG, 0.07)])
 def test_a_constraint_far_from_alpha_is_measured_seldom(
     way: Callable[[int], list[float]], share: float
 ) -> None:
@@ -87,13 +87,13 @@ def test_a_constraint_far_from_alpha_is_measured_seldom(
 
 
 def test_every_step_measures_until_two_values_are_known() -> None:
-    assert probed([-1.0] * 20) == [0, 1, 9, 17]
+    assert probed([-1.0] * 40) == [0, 1, 17, 33]
 
 
 def test_every_step_measures_close_to_alpha() -> None:
     assert probed([-8.0, -4.0, -3.9, -3.0]) == [0, 1, 2, 3], "half of the way of 4 a step"
     draw = random.Random(0)
-    violations = [min(draw.gauss(-0.5, 0.2), -0.01) for _ in range(LONG)]
+    violations = [min(draw.gauss(-0.5, 0.2), -0.01) for _ in range(10 * LONG)]
     measured = probed(violations)
     near = [step for step in measured[3:-1] if violations[step] > -0.03]
     assert near and all(step + 1 in measured for step in near), "within half of a usual miss"
@@ -102,14 +102,14 @@ def test_every_step_measures_close_to_alpha() -> None:
 def test_the_gate_open_again_forgets_what_was_forecast() -> None:
     gate, constraint = Gate("auto"), ALMConstraint(None, alpha=0.0, mu=1.0)
     measured = []
-    for c in [-1.0] * 3 + [1.0] * 8 + [-3.0] + [-3.0] * 10:
+    for c in [-1.0] * 3 + [1.0] * 16 + [-3.0] * 20:
         measured.append(gate.measures)
         if gate.measures:
             constraint.observe(-c)
         gate.commit(constraint, plain)
-    assert measured[2:9] == [False] * 7
-    assert measured[9:13] == [True] * 4, "violated twice, released, and known twice"
-    assert not any(measured[13:20])
+    assert measured[2:17] == [False] * 15
+    assert measured[17:21] == [True] * 4, "violated twice, released, and known twice"
+    assert not any(measured[21:36])
 
 
 def test_a_filter_is_forecast_as_the_gate_sees_it() -> None:
@@ -158,4 +158,4 @@ def test_seldom_is_the_default_and_one_is_algorithm_1() -> None:
             optimizer.step()
             optimizer.zero_grad()
         counts[str(given)] = constraint.metrics()["steps"]
-    assert [*counts.values()] == [4, 4, 20]
+    assert [*counts.values()] == [3, 3, 20]

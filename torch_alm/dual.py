@@ -69,9 +69,9 @@ class DualOptimizer(Sides):
             sides. Settable later as `backward_fn`.
         probe_every: while the gate is closed and lambda is 0, run and measure the forget objective
             on every `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to
-            the earliest violation, as the measure moved of late, after 8 steps at most: if it comes
-            more than twice as fast it is seen up to 7 steps late. Windows and cadences of the
-            constraint count measured steps.
+            the earliest violation, as the measure moved of late, and after 16 steps at most: one
+            that comes more than twice as fast is seen up to 15 steps late. Windows and cadences of
+            the constraint count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
             FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
             `FSDPModule`. Without it nothing is skipped for sharded parameters.

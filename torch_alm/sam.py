@@ -175,7 +175,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
             gradients.put(params, [*self._direction, *late])
             self._uses += 1
             return
-        self.renew()
+        self._direction, self._uses = [], 0
         with self.first_pass():
             find()
         self._uses = 1

@@ -162,7 +162,7 @@ class ConstraintBase(Settings):
 
     @property
     def _slack(self) -> float:
-        """How far one number is from being violated; `nan` if the latest step saw nothing finite.
+        """Distance of one number from its violation; `nan` if the latest step saw nothing finite.
 
         At most 0 where it is violated, which an equality is on either side.
         """

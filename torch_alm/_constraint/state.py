@@ -242,7 +242,7 @@ class State(Stateful):
             self._find(self.auto, acts, response, settings)
         elif is_due and numbers.any_of(acts):
             self._update(acts, settings)
-        limiting = self.limiting(settings)
+        limiting = self.limiting(settings) if settings.rules else None
         is_pushing = self.mu > 0 and limiting is None
         excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
         self.stall.watch(excess, settings.every if self.auto is None else EVERY)

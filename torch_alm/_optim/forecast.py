@@ -2,7 +2,7 @@
 
 import math
 
-LATEST = 8  # steps between two measurements, at most
+LATEST = 16  # steps between two measurements, at most
 
 
 class Forecast:

@@ -54,14 +54,24 @@ class Piece(NamedTuple):
 
     def add(self, noise: Noise | None) -> None:
         """theta <- saved + step, rounded once; theta holds what was saved."""
-        if noise is not None and self.theta.dtype in DROPPED:
-            moved = self.saved.float() + self.step()
-            self.theta.copy_(noise.rounded(moved, self.theta.dtype))
+        is_narrow = self.theta.dtype in DROPPED
+        if noise is not None and is_narrow:
+            self.theta.copy_(noise.rounded(self._moved(noise), self.theta.dtype))
         elif isinstance(self.scale, Tensor) or self.adaptive:
             self.theta.add_(self.step())
+        elif is_narrow and self.direction.dtype == self.theta.dtype:
+            # In float32 inside, as its factor is; `add_` rounds the factor to the narrow type.
+            self.theta.addcmul_(self.direction, self.theta.new_ones(()), value=self.scale)
         else:
             wide = torch.promote_types(self.direction.dtype, torch.float32)
             self.theta.add_(self.direction.to(wide), alpha=self.scale)
+
+    def _moved(self, noise: Noise) -> Tensor:
+        """Compute saved + step in float32."""
+        moved = noise.widened(self.saved, 0)
+        if isinstance(self.scale, Tensor) or self.adaptive or self.direction.is_sparse:
+            return moved.add_(self.step())
+        return moved.add_(noise.widened(self.direction, 1), alpha=self.scale)
 
 
 class Intent(NamedTuple):

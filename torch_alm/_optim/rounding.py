@@ -38,6 +38,16 @@ class Noise:
         """Begin with the bits of a 0-dim tensor, such as a gradient's norm."""
         self._seed = seed.detach().float().reshape(()).view(torch.int32)
         self._calls = 0
+        self._memory: dict[int, Tensor] = {}
+
+    def widened(self, values: Tensor, place: int) -> Tensor:
+        """Copy to float32; blocks of a CPU in memory of that place, which the next one overwrites.
+
+        Memory that is asked for anew has to be mapped anew, which takes longer than to fill it.
+        """
+        if not _is_block(values):
+            return values.to(torch.float32, copy=True)
+        return self._room(values, place).copy_(values)
 
     def rounded(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         """Round `values`, a float32 tensor that is overwritten, to what `dtype` can hold.
@@ -50,16 +60,32 @@ class Noise:
         mask = (1 << DROPPED[dtype]) - 1
         shift = _hashed(self._seed + (self._calls * 0x61C88647) % 2**31)
         bits = values.view(torch.int32)
-        noise = _pattern(values).view(values.shape) + shift.to(values.device)
+        is_block = _is_block(values)
+        noise = self._room(values, 2) if is_block else torch.empty_like(values)
+        noise = noise.view(torch.int32)
+        torch.add(_pattern(values).view(values.shape), shift.to(values.device), out=noise)
         bits.add_(noise.bitwise_and_(mask)).bitwise_and_(~mask)
         return values
+
+    def _room(self, values: Tensor, place: int) -> Tensor:
+        if place not in self._memory:
+            self._memory[place] = torch.empty(CACHED)
+        return self._memory[place][: values.numel()].view(values.shape)
+
+
+def _is_block(values: Tensor) -> bool:
+    """Tell whether this is a plain tensor on the host, and no longer than a block.
+
+    Of a fake one nothing may be kept for the next, which is not.
+    """
+    is_plain = type(values) is Tensor and values.layout == torch.strided
+    return is_plain and values.device.type == "cpu" and values.numel() <= CACHED
 
 
 def _pattern(values: Tensor) -> Tensor:
     """Hash a number for each entry; those of a block are kept."""
     size, device = values.numel(), values.device
-    is_plain = type(values) is Tensor  # a fake one's would be kept for the next, which is not
-    if is_plain and device.type == "cpu" and size <= CACHED:
+    if _is_block(values):
         return _kept()[:size]
     return _hashed(torch.arange(size, device=device, dtype=torch.int32))
 

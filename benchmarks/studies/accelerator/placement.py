@@ -33,7 +33,7 @@ def sgd(params: list[Tensor], lr: float = 0.1) -> DualOptimizer:
     """SAUL over plain SGD, which every gradient suits."""
     constraint = ALMConstraint(None, alpha=0.0, mu=problem.MU, multiplier=problem.MULTIPLIER)
     sides = SAM(SGD(params, lr=lr), rho=0.3), ReverseSAM(SGD(params, lr=lr), rho=0.3)
-    return DualOptimizer(*sides, constraint)
+    return DualOptimizer(*sides, constraint, probe_every=1)
 
 
 class Words(nn.Module):

@@ -54,7 +54,7 @@ def dual(params: list[Tensor], make: Make = adamw, **settings: Any) -> DualOptim
     """SAUL over an optimizer that `make` makes, one for either side."""
     constraint = ALMConstraint(None, alpha=0.0, mu=MU, multiplier=MULTIPLIER)
     sides = SAM(make(params), rho=RHO), ReverseSAM(make(params), rho=RHO)
-    return DualOptimizer(*sides, constraint, **settings)
+    return DualOptimizer(*sides, constraint, **{"probe_every": 1, **settings})
 
 
 def train(

@@ -82,7 +82,8 @@ def dual(
     if perturbs:
         sides = SAM(sides[0], rho=0.05), ReverseSAM(sides[1], rho=0.05)
     constraint = ALMConstraint(None, alpha=alpha, mu=1e-3)
-    optimizer = DualOptimizer(*sides, constraint, backward=world.backward, **settings)
+    settings = {"probe_every": 1, "backward": world.backward, **settings}
+    optimizer = DualOptimizer(*sides, constraint, **settings)
     backward = partial(optimizer.backward, retain=world.loss, forget=world.forget, last=last)
     return stepping(optimizer, backward)
 

@@ -13,8 +13,8 @@ from benchmarks.report.results import read_lines
 RARELY_OPEN = 0.2
 """Up to this share of steps with an open gate a run is held to the target."""
 
-TARGET = 1.25
-PROBES = (1, 8, 16)
+TARGET = 1.20
+PROBES = ("auto", 1, 8, 16)
 ALPHAS = ("1.0", "2.5")
 
 
