@@ -15,6 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 
 from torch_alm import SAM, ALMConstraint, ConstraintGroup
+from torch_alm._constraint.auto import Auto
 
 WIDE = torch.float64
 MAKERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
@@ -253,9 +254,7 @@ def test_values_alone_are_refused() -> None:
         loop.optimizer.step()
 
 
-@pytest.mark.parametrize(
-    "given", [{"every": 2}, {"filter": "Mean"}, {"rules": "Cap"}, {"alpha": torch.ones(2)}]
-)
+@pytest.mark.parametrize("given", [{"every": 2}, {"filter": "Mean"}, {"rules": "Cap"}])
 def test_what_it_does_not_go_with_is_refused(given: dict[str, Any]) -> None:
     from torch_alm import filters, rules
 
@@ -269,11 +268,32 @@ def test_what_it_does_not_go_with_is_refused(given: dict[str, Any]) -> None:
     assert constraint.mu == 0.5
 
 
-def test_a_first_vector_is_refused() -> None:
-    theta = torch.zeros(3, requires_grad=True)
-    constraint = ALMConstraint(lambda: theta, 1.0, "auto")
-    with pytest.raises(ValueError, match=r"shape \(3,\).*ConstraintGroup"):
-        constraint()
+@pytest.mark.parametrize("seed", [0, 1])
+def test_noise_in_the_measure_moves_neither_theta_nor_lambda_for_good(seed: int) -> None:
+    """A batch's factor is in the violation and in its gradient: the two go together."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.zeros(1, dtype=WIDE, requires_grad=True)
+    optimizer = SGD([x], lr=0.05)
+    constraint = ALMConstraint(lambda n: ((1 + n) * x).sum(), 1.0, "auto")
+    constraint.attach(optimizer)
+    seen = []
+    for _ in range(1500):
+        n = torch.randn((), generator=g, dtype=WIDE)
+        optimizer.zero_grad()
+        ((x + 1).square().sum() + constraint(n)).backward()
+        optimizer.step()
+        seen.append(x.item())
+    assert sum(seen[-300:]) / 300 == pytest.approx(1.0, abs=0.1)
+    assert constraint.multiplier == pytest.approx(4.0, rel=0.1)
+
+
+def test_what_moves_smoothly_is_no_noise() -> None:
+    """The weight then follows the violation itself, whatever swings it goes through."""
+    auto, times = Auto(), range(200)
+    for c in (math.exp(-t / 80) * math.cos(t / 3) for t in times):
+        assert auto.see(c).filtered == pytest.approx(c, rel=0, abs=1e-15)
+        auto.advance()
+    assert auto.turns == 0
 
 
 def test_a_word_that_is_no_mu_is_named() -> None:

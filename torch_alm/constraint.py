@@ -45,8 +45,9 @@ class ALMConstraint(ConstraintBase):
             only `observe`.
         alpha: the threshold, in the units of the measure; a tensor for a vector measure.
         mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
-            finds it from the optimizer's response. That takes `attach` and `constraint(...)` in the
-            loss (or a `DualOptimizer`), one number, and no `every`, `filter` or `rules`.
+            finds it from the optimizer's response, of a vector one per entry. That takes `attach`
+            and `constraint(...)` in the loss (or a `DualOptimizer`), and no `every`, `filter` or
+            `rules`.
         sense: which side of alpha is satisfied.
         multiplier: lambda at the start, at least 0 unless `==`; a tensor for a vector measure.
         every: the multiplier takes the weight's value on every `every`-th step only; between them
@@ -75,8 +76,9 @@ class ALMConstraint(ConstraintBase):
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
     call and step it equally often, and all of them have the same multiplier). With `mu="auto"` also
-    a backward pass through the measure, two or three copies of the gradients it has and four
-    synchronisations in each of the first 60 steps and every 20th later one.
+    a backward pass through the measure (of a vector: through one entry, in turn), two or three
+    copies of the gradients it has and four synchronisations in each of the first 60 steps and every
+    20th later one.
 
     Source: SAUL, section 4.1; Hestenes 1969, Powell 1969, Rockafellar 1973.
 
@@ -130,8 +132,8 @@ class ALMConstraint(ConstraintBase):
         self._observe(now, value)
         if not numbers.is_finite(now.value):
             return torch.zeros((), device=value.device, requires_grad=True)
-        if isinstance(weight, float) and self._wants_gradient:
-            self._probe.watch(penalty, value if self.sense == "<=" else -value, weight)
+        if self._wants_gradient:
+            self._watch(penalty, value, weight)
         return penalty
 
     def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:

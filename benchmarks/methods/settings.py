@@ -45,7 +45,8 @@ class Settings:
         alpha: Level the measure has to reach: nats per answer token, or a share. Or a word that
             becomes a number before the run (`benchmarks/engine/levels.py`): `never_seen`,
             `retrained`, `rate:SHARE`; with RMU's losses, `relative:SHARE` of c^2/d.
-        mu: Penalty parameter and dual step size of the controller; 0 freezes the multiplier.
+        mu: Penalty parameter and dual step size of the controller; 0 freezes the multiplier, `auto`
+            finds it, in Dual AdamW and SAUL and without window, cadence and release.
         multiplier: lambda_0, the multiplier to start from.
         scale: Where lambda+ acts in methods with two states: on the gradient, or on the finished
             step.
@@ -93,7 +94,7 @@ class Settings:
     tau: float = 0.1
     level: float | str = "never_seen"
     alpha: float | str = 10.0
-    mu: float = 1e-4
+    mu: float | Literal["auto"] = 1e-4
     multiplier: float = 1.0
     scale: Literal["gradient", "step"] = "gradient"
     every: int = 1
@@ -130,8 +131,9 @@ class Settings:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         every = self.probe_every
         self._require("probe_every", every == "auto" or every >= 1, "at least 1, or auto")
-        for name in ("lr", "weight_decay", "mu", "multiplier", "rho_forget", "rho_retain"):
+        for name in ("lr", "weight_decay", "multiplier", "rho_forget", "rho_retain"):
             self._require(name, getattr(self, name) >= 0, "0 or more")
+        self._require("mu", self.mu == "auto" or self.mu >= 0, "0 or more, or auto")
         self._require("tau", self.tau > 0, "more than 0")
         self._require("release", 0 <= self.release <= 1, "a share, or 0 for none")
         for name in ("alpha", "level"):

@@ -73,11 +73,6 @@ class Auto(Stateful):
         self.count = 0
 
     @property
-    def wants_gradient(self) -> bool:
-        """Tell whether a is needed in this step: early in each, later in every 20th."""
-        return self.count < EARLY or self.count % EVERY == 0
-
-    @property
     def mu(self) -> float:
         """The penalty; 0 until a gradient of the constraint has been seen."""
         if self.gain == 0:

@@ -36,7 +36,7 @@ class ConstraintBase(Settings):
         checks.check("ALMConstraint", together, checks.LIMITS, checks.ORDER)
         size = checks.joint(self._shape, new, is_open=self._is_open_to_shapes)
         if together["mu"] == "auto":
-            checks.check_auto(together, size)
+            checks.check_auto(together)
         if "mu" in new:
             state.follow(new.pop("mu"))
             self._probe.begin()
@@ -48,12 +48,12 @@ class ConstraintBase(Settings):
             self._take_shape(size)
 
     @property
-    def mu(self) -> float:
+    def mu(self) -> Number:
         """The step size there is: as given, unless a rule has raised it. It may be assigned.
 
-        With `"auto"` the one found so far: 0 before the first gradient of the constraint.
+        With `"auto"` the one found so far, of a vector one per entry: 0 before the first gradient.
         """
-        return self._state.mu
+        return numbers.copied(self._state.mu)
 
     @mu.setter
     def mu(self, value: Numeric | Literal["auto"]) -> None:
@@ -133,8 +133,6 @@ class ConstraintBase(Settings):
 
     def _take_shape(self, size: torch.Size) -> None:
         """Keep one multiplier per entry."""
-        if self._state.auto is not None:
-            checks.check_auto(vars(self), size)
         self._shape = size
         self._state.expand(size)
         if isinstance(self.alpha, Tensor):
@@ -155,6 +153,13 @@ class ConstraintBase(Settings):
         """Tell whether mu is to be found, in this pass, from the violation's own gradient."""
         auto = self._state.auto
         return auto is not None and auto.wants_gradient and not is_first_pass(self._home)
+
+    def _watch(self, penalty: Tensor, value: Tensor, weight: Number) -> None:
+        """Let the entry whose turn it is be differentiated."""
+        assert self._state.auto is not None
+        i = self._state.auto.entry
+        one, acting = value.reshape(-1)[i], float(torch.as_tensor(weight).reshape(-1)[i])
+        self._probe.watch(penalty, one if self.sense == "<=" else -one, acting)
 
     def _prepare(self, optimizer: Optimizer) -> None:
         if self._wants_gradient:

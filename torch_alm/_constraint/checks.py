@@ -117,14 +117,8 @@ LIMITS: dict[str, Limit] = {
 }
 
 
-def check_auto(given: Given, size: torch.Size) -> None:
+def check_auto(given: Given) -> None:
     """Raise `ValueError` for what cannot be next to a mu that is found."""
-    if size != ():
-        raise ValueError(
-            f"ALMConstraint: mu='auto' found multipliers of shape {tuple(size)}; it finds one mu "
-            "for one number, and would have taken one entry's for all. Did you mean a "
-            "`ConstraintGroup` with a constraint for each entry, or a number for mu?"
-        )
     taken = [n for n, off in (("every", 1), ("filter", None), ("rules", ())) if given[n] != off]
     if taken:
         raise ValueError(

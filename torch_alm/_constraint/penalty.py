@@ -19,26 +19,27 @@ class Penalty(NamedTuple):
 
     multiplier: Number
     alpha: Number
-    mu: float
+    mu: Number
     sense: str
 
     def of_entries(self, row: Tensor | None) -> "Penalty":
         """Select the entries in `row`, or all if it is None."""
         if row is None:
             return self
-        multiplier, alpha = (numbers.pick(n, row) for n in (self.multiplier, self.alpha))
-        return Penalty(multiplier, alpha, self.mu, self.sense)
+        numbered = (self.multiplier, self.alpha, self.mu)
+        multiplier, alpha, mu = (numbers.pick(n, row) for n in numbered)
+        return Penalty(multiplier, alpha, mu, self.sense)
 
     def at(self, c: Number) -> Number:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu) per entry; lambda c for mu = 0."""
         multiplier, mu = self.multiplier, self.mu
-        if isinstance(multiplier, Tensor) and isinstance(c, Tensor):
-            multiplier = _like(multiplier, c)
+        if isinstance(c, Tensor):
+            multiplier, mu = (_like(n, c) if isinstance(n, Tensor) else n for n in (multiplier, mu))
         quadratic = multiplier * c + 0.5 * mu * c * c
-        if self.sense == "==" or mu == 0:
+        if self.sense == "==" or not numbers.any_of(mu != 0):
             return quadratic
         floor = -multiplier * multiplier / (2 * mu)
-        return numbers.choose(multiplier + mu * c > 0, quadratic, floor)
+        return numbers.choose((multiplier + mu * c > 0) | (mu == 0), quadratic, floor)
 
     def of(self, value: Tensor) -> Tensor:
         """Sum the penalties of a value, which keep its graph."""

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.auto import EVERY, Auto, Response
+from torch_alm._constraint.auto import EVERY, Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
+from torch_alm._constraint.rates import Rates
 from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update
 from torch_alm._constraint.stateful import Stateful
 
@@ -140,8 +141,8 @@ class State(Stateful):
     def __init__(self) -> None:
         """Start with no step taken."""
         self.multiplier: Number = 0.0
-        self.mu = 0.0
-        self.auto: Auto | None = None
+        self.mu: Number = 0.0
+        self.auto: Rates | None = None
         self.weight: Number = 0.0
         self.value: Number = math.nan
         self.violation: Number = math.nan
@@ -161,7 +162,8 @@ class State(Stateful):
         if isinstance(mu, float):
             self.mu, self.auto = mu, None
         elif self.auto is None:
-            self.mu, self.auto = 0.0, Auto()
+            self.mu, self.auto = 0.0, Rates()
+            self.auto.expand(numbers.shape(self.multiplier))
 
     def remember_for(self, settings: Settings) -> None:
         """Keep the memories of the filter and rules that there are now, and begin those missing."""
@@ -174,16 +176,13 @@ class State(Stateful):
         """True once anything finite was seen."""
         return numbers.any_of(self.value == self.value)
 
-    def rate(self, settings: Settings) -> float:
+    def rate(self, settings: Settings) -> Number:
         """Return mu; 0 while some rule waits."""
         return 0.0 if self._is_waiting(settings) else self.mu
 
     def _pressure(self, c: Number, settings: Settings) -> Number:
         """Return mu c; a mu that is found knows c's usual size, and what of it is noise."""
-        if self.auto is None or not isinstance(c, float) or not math.isfinite(c):
-            return self.rate(settings) * c
-        auto = copy.copy(self.auto).see(c)
-        return auto.mu * auto.filtered
+        return self.rate(settings) * c if self.auto is None else self.auto.push(c)
 
     def _is_waiting(self, settings: Settings) -> bool:
         return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
@@ -243,7 +242,7 @@ class State(Stateful):
         elif is_due and numbers.any_of(acts):
             self._update(acts, settings)
         limiting = self.limiting(settings) if settings.rules else None
-        is_pushing = self.mu > 0 and limiting is None
+        is_pushing = numbers.any_of(self.mu > 0) and limiting is None
         excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
         self.stall.watch(excess, settings.every if self.auto is None else EVERY)
         overflowed = acts is not found.seen and numbers.any_of(acts != found.seen)
@@ -251,14 +250,9 @@ class State(Stateful):
         is_new = limiting is not None and not limiting.is_limiting(before)
         return Events(limiting if is_new else None, overflowed)
 
-    def _find(self, auto: Auto, seen: Mask, response: Response | None, settings: Settings) -> None:
+    def _find(self, auto: Rates, seen: Mask, response: Response | None, settings: Settings) -> None:
         """Let mu follow what was seen; lambda, too, unless more of it does not help."""
-        if not (numbers.any_of(seen) and isinstance(self.violation, float)):
-            return
-        auto.see(self.violation)
-        if response is not None:
-            auto.calibrate(response)
-        added = auto.advance()
+        added = auto.step(self.violation, seen, response)
         self.mu = auto.mu
         if not self.stall.is_stalled:
             self.multiplier = numbers.projected(self.multiplier + added, settings.sense)
@@ -268,6 +262,7 @@ class State(Stateful):
         if not settings.rules:
             self.multiplier = self.weight
             return
+        assert isinstance(self.mu, float)  # one that is found takes no rules
         update = Update(
             stored=self.weight,
             mu=self.mu,

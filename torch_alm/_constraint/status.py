@@ -47,7 +47,7 @@ def metrics(state: State, settings: Settings) -> dict[str, Any]:
         "overshoot": numbers.largest(history.overshoot),
         "kkt_feasibility": numbers.largest(feasibility),
         "kkt_complementarity": numbers.largest(complementarity),
-        "mu": state.mu,
+        "mu": numbers.average(state.mu),
         "skipped": history.skipped,
         "steps": history.steps,
         "status": status(state, settings),
@@ -110,8 +110,8 @@ _CAUSE = "Is mu too large, or the measure unbounded?"
 def _overflow(state: State, c: Number) -> str:
     return (
         f"ALMConstraint.step: lambda + mu c is not finite, with lambda up to "
-        f"{numbers.largest(state.multiplier):g}, mu = {state.mu:g} and a violation up to "
-        f"{numbers.largest(abs(c)):g}"
+        f"{numbers.largest(state.multiplier):g}, mu = {numbers.largest(state.mu):g} and a "
+        f"violation up to {numbers.largest(abs(c)):g}"
     )
 
 
@@ -161,9 +161,9 @@ def warn_wound_up(state: State, total_steps: int) -> None:
     _warn(
         f"ALMConstraint.check_unwind: lambda is {numbers.largest(state.multiplier):g}, and in the "
         f"{max(total_steps - state.history.steps, 0)} steps left of {total_steps}, each met by as "
-        f"much as the violation is now, {c:g}, it would not come to zero with mu = {state.mu:g}: "
-        "the gate would stay open to the end. Did you mean a larger mu, a multiplier that starts "
-        "at 0, or a `Leak`?",
+        f"much as the violation is now, {c:g}, it would not come to zero with mu = "
+        f"{numbers.largest(state.mu):g}: the gate would stay open to the end. Did you "
+        "mean a larger mu, a multiplier that starts at 0, or a `Leak`?",
         depth=4,
     )
 

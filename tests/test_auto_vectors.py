@@ -1,0 +1,78 @@
+"""mu="auto" of a vector: one mu per entry, for the backward passes of one."""
+
+import io
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import Adam
+
+from torch_alm import ALMConstraint
+
+WIDE = torch.float64
+
+
+class Entries:
+    """The nearest point to (1, 2, -1) with bounds on each entry, in units of their own."""
+
+    units = torch.tensor([1.0, 2.0**12, 2.0**-9], dtype=WIDE)
+
+    def __init__(self, *, given: bool = True) -> None:
+        self.theta = torch.zeros(3, dtype=WIDE, requires_grad=True)
+        self.optimizer = Adam([self.theta], lr=0.02)
+        alpha = self.units * torch.tensor([0.5, 1.0, 0.0]) if given else 0.25
+        self.constraint = ALMConstraint(lambda: self.units * self.theta, alpha, "auto", sense="<=")
+        self.constraint.attach(self.optimizer)
+
+    def run(self, steps: int) -> "Entries":
+        goal = torch.tensor([1.0, 2.0, -1.0], dtype=WIDE)
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            ((self.theta - goal).square().sum() + self.constraint()).backward()
+            self.optimizer.step()
+        return self
+
+
+def test_each_entry_of_a_vector_finds_its_own() -> None:
+    loop = Entries().run(1200)
+    expected = torch.tensor([0.5, 1.0, -1.0], dtype=WIDE)  # the last bound does not act
+    torch.testing.assert_close(loop.theta.detach(), expected, rtol=5e-3, atol=5e-3)
+    scaled = loop.constraint.multiplier * loop.units
+    torch.testing.assert_close(scaled, torch.tensor([1.0, 2.0, 0.0], dtype=WIDE), rtol=0.01, atol=0)
+    assert len({*(loop.constraint.mu * loop.units**2).tolist()}) == 3 and loop.constraint.mu.all()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_resumed_vector_is_the_one_that_never_stopped(given: bool) -> None:
+    whole, first, second = Entries(given=given).run(90), Entries(given=given).run(41), Entries()
+    saved = io.BytesIO()
+    parts = first.constraint.state_dict(), first.optimizer.state_dict(), first.theta.detach()
+    torch.save(parts, saved)
+    saved.seek(0)
+    state, optimizer, theta = torch.load(saved, weights_only=True)
+    second.constraint.alpha = first.constraint.alpha
+    second.constraint.load_state_dict(state)
+    second.optimizer.load_state_dict(optimizer)
+    second.theta.data.copy_(theta)
+    assert torch.equal(second.run(49).theta, whole.theta)
+    mine, theirs = second.constraint.state_dict(), whole.constraint.state_dict()
+    torch.testing.assert_close(mine["auto"], theirs["auto"], rtol=0, atol=0)
+
+
+def test_one_entry_of_a_vector_is_differentiated_per_step() -> None:
+    loop, passes = Entries(), 0
+
+    def count(_: Tensor) -> None:
+        nonlocal passes
+        passes += 1
+
+    measure = loop.constraint.measure
+
+    def counted() -> Tensor:
+        value = measure()
+        value.register_hook(count)
+        return value
+
+    loop.constraint.measure = counted
+    loop.run(120)
+    assert passes == 120 + 60 + 3  # its own, those of the first steps, and every 20th later
