@@ -198,8 +198,6 @@ SMALL = (  # what a model of a few thousand weights on a CPU asks for, and their
     "trainer.args.learning_rate=2e-3",
     "trainer.args.num_train_epochs=12",
     "trainer.args.do_eval=false",
-    "trainer.args.eval_strategy=no",
-    "trainer.args.eval_on_start=false",
     "+trainer.args.use_cpu=true",
     *(["~trainer.args.logging_dir"] if FIVE else []),  # it is gone
 )
