@@ -233,11 +233,7 @@ class GradDiff(Theirs):
 class Evaluating(Theirs):
     """Its evaluations have data of their own, as OpenUnlearning's have."""
 
-    def __init__(self, *args: Any, gamma: float = 1.0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.gamma, self.evaluated = gamma, 0
-
-    compute_loss = GradDiff.compute_loss
+    evaluated = 0
 
     def evaluate(self, eval_dataset: Any = None, *_: Any, **__: Any) -> dict[str, float]:
         assert eval_dataset is None
@@ -245,11 +241,15 @@ class Evaluating(Theirs):
         return {}
 
 
-@pytest.mark.parametrize("name", ["SAUL", "ALM", "Evaluating"])
+class Both(Evaluating, GradDiff):
+    """And a loss of its own."""
+
+
+@pytest.mark.parametrize("name", ["SAUL", "ALM", "Both"])
 def test_evaluations_with_data_of_their_own_need_no_set(name: str, tmp_path: Path) -> None:
     terms = {"alpha": 2.6, "mu": 1.0}
     kinds = {kind.__name__: (kind, terms) for kind in trainers(Evaluating)}
-    kinds["Evaluating"] = (controlled(Evaluating), {"constraint": terms})
+    kinds["Both"] = (controlled(Both), {"constraint": terms})
     kind, given = kinds[name]
     args = {"eval_strategy": "epoch", "remove_unused_columns": False}
     trainer = toy.trainer(kind, tmp_path, args=args, train_dataset=toy.pairs(12), **given)
