@@ -269,10 +269,11 @@ def test_the_checkpoint_of_the_arguments_is_where_a_run_goes_on(name: str, tmp_p
         args = {"save_strategy": "steps", "save_steps": 6, "remove_unused_columns": False}
         args["resume_from_checkpoint"] = resume
         data = toy.pairs(12)
-        trainer = toy.trainer(kind, tmp_path, args=args, train_dataset=data, **given)
+        trainer = toy.trainer(toy.recording(kind), tmp_path, args=args, train_dataset=data, **given)
         trainer.train()
         runs.append(trainer)
     through, resumed = runs
+    assert len(through.steps) - len(resumed.steps) == 6, "steps that were not taken again"
     assert resumed.state.global_step == 12 and through.constraint.multiplier > 0
     assert_same(resumed.constraint.state_dict(), through.constraint.state_dict())
     found, expected = (toy.values(one.model) for one in (resumed, through))
