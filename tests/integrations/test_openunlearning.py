@@ -218,6 +218,45 @@ def test_a_measure_that_is_none_of_a_model_and_a_batch_is_refused_at_once(
         toy.trainer(controlled(GradDiff), tmp_path, constraint=given)
 
 
+class GradDiff(Theirs):
+    """As OpenUnlearning writes it: of transformers 4.45, with a weight for the forget loss."""
+
+    def __init__(self, *args: Any, gamma: float = 1.0, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.gamma = gamma
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+        forget, retain = (model(**inputs[side]).loss for side in ("forget", "retain"))
+        return retain - self.gamma * forget
+
+
+class Evaluating(Theirs):
+    """Its evaluations have data of their own, as OpenUnlearning's have."""
+
+    evaluated = 0
+
+    def evaluate(self, eval_dataset: Any = None, *_: Any, **__: Any) -> dict[str, float]:
+        assert eval_dataset is None
+        self.evaluated += 1
+        return {}
+
+
+class Both(Evaluating, GradDiff):
+    """And a loss of its own."""
+
+
+@pytest.mark.parametrize("name", ["SAUL", "ALM", "Both"])
+def test_evaluations_with_data_of_their_own_need_no_set(name: str, tmp_path: Path) -> None:
+    terms = {"alpha": 2.6, "mu": 1.0}
+    kinds = {kind.__name__: (kind, terms) for kind in trainers(Evaluating)}
+    kinds["Both"] = (controlled(Both), {"constraint": terms})
+    kind, given = kinds[name]
+    args = {"eval_strategy": "epoch", "remove_unused_columns": False}
+    trainer = toy.trainer(kind, tmp_path, args=args, train_dataset=toy.pairs(12), **given)
+    trainer.train()
+    assert trainer.evaluated == 4 and trainer.state.global_step == 12
+
+
 @pytest.mark.parametrize("name", ["SAUL", "ALM", "GradDiff"])
 def test_the_checkpoint_of_the_arguments_is_where_a_run_goes_on(name: str, tmp_path: Path) -> None:
     """Their script calls `train()`, whatever the arguments say."""
@@ -230,27 +269,16 @@ def test_the_checkpoint_of_the_arguments_is_where_a_run_goes_on(name: str, tmp_p
         args = {"save_strategy": "steps", "save_steps": 6, "remove_unused_columns": False}
         args["resume_from_checkpoint"] = resume
         data = toy.pairs(12)
-        trainer = toy.trainer(kind, tmp_path, args=args, train_dataset=data, **given)
+        trainer = toy.trainer(toy.recording(kind), tmp_path, args=args, train_dataset=data, **given)
         trainer.train()
         runs.append(trainer)
     through, resumed = runs
+    assert len(through.steps) - len(resumed.steps) == 6, "steps that were not taken again"
     assert resumed.state.global_step == 12 and through.constraint.multiplier > 0
     assert_same(resumed.constraint.state_dict(), through.constraint.state_dict())
     found, expected = (toy.values(one.model) for one in (resumed, through))
     assert all(torch.equal(found[key], p) for key, p in expected.items())
     assert resumed.state.log_history[:-1] == through.state.log_history[:-1]
-
-
-class GradDiff(Theirs):
-    """As OpenUnlearning writes it: of transformers 4.45, with a weight for the forget loss."""
-
-    def __init__(self, *args: Any, gamma: float = 1.0, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.gamma = gamma
-
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
-        forget, retain = (model(**inputs[side]).loss for side in ("forget", "retain"))
-        return retain - self.gamma * forget
 
 
 def of_their_own(folder: Path, **given: Any) -> Any:

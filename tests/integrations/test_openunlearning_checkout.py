@@ -174,8 +174,11 @@ def test_the_commands_of_the_pages_run_with_their_evaluations_and_one_resumes(co
         steps, through = [line["constraint/multiplier"] for line in controlled(state)], state
         assert steps[3] > 0 and len(steps) == 6
         expected = weights(state)
-        shutil.rmtree(state["folder"] / "checkpoint-6")  # as if it had ended in the third epoch
+        for step in (2, 6):  # as if it had ended in the third epoch
+            shutil.rmtree(state["folder"] / f"checkpoint-{step}")
         resumed = launched(copy, *command, *resume, *cpu, *TO_SEE)
+        assert not (state["folder"] / "checkpoint-2").exists(), "the first epoch is not run again"
+        assert (state["folder"] / "checkpoint-6").exists()
         assert controlled(resumed) == controlled(through)
         assert all(torch.equal(p, expected[name]) for name, p in weights(resumed).items())
 
@@ -198,8 +201,6 @@ SMALL = (  # what a model of a few thousand weights on a CPU asks for, and their
     "trainer.args.learning_rate=2e-3",
     "trainer.args.num_train_epochs=12",
     "trainer.args.do_eval=false",
-    "trainer.args.eval_strategy=no",
-    "trainer.args.eval_on_start=false",
     "+trainer.args.use_cpu=true",
     *(["~trainer.args.logging_dir"] if FIVE else []),  # it is gone
 )

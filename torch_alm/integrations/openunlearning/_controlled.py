@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from torch_alm.integrations.openunlearning._trainers import Resuming, from_settings, named
+from torch_alm.integrations.openunlearning._trainers import Launched, from_settings, named
 from torch_alm.integrations.transformers import ConstraintCallback
 
 
@@ -16,7 +16,7 @@ def controlled(kind: type[Trainer]) -> type[Trainer]:
     return type(kind.__name__, (Controlled, kind), {})
 
 
-class Controlled(Resuming):
+class Controlled(Launched):
     """One of OpenUnlearning's own: with a constraint, lambda+ is the weight of its forget loss.
 
     Its loss is `gamma` times a forget loss plus `alpha` times a retain loss. Each micro-batch the

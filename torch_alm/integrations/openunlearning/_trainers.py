@@ -17,11 +17,16 @@ def trainers(base: type[Trainer]) -> list[type[Trainer]]:
     return [type(name, (FromConfig, kind, base), {}) for name, kind in kinds.items()]
 
 
-class Resuming(Trainer):
-    """A mixin that goes on from `args.resume_from_checkpoint`.
+class Launched(Trainer):
+    """A mixin for what OpenUnlearning's script leaves out.
 
-    OpenUnlearning's script takes that argument and does not pass it on.
+    It takes `args.resume_from_checkpoint` and does not pass it on. Its evaluations bring their own
+    data, and it gives none to the Trainer, which since 4.46 does not evaluate without.
     """
+
+    def __init__(self, *args: Any, eval_dataset: Any = None, **kwargs: Any) -> None:
+        given = {} if eval_dataset is None else eval_dataset
+        super().__init__(*args, eval_dataset=given, **kwargs)
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train, from the checkpoint of that name; `True` is the newest one of the run."""
@@ -29,7 +34,7 @@ class Resuming(Trainer):
         return super().train(given, *args, **kwargs)
 
 
-class FromConfig(Resuming):
+class FromConfig(Launched):
     """A mixin that makes the constraint and hands the tokenizer over by its present name."""
 
     def __init__(

@@ -23,8 +23,9 @@ class PairedDataset(Dataset[Pair]):
 
     Args:
         forget: rows to forget, as `torch_alm.language.encode` makes them of questions, chats and
-            texts.
-        retain: rows to keep.
+            texts; behind `ALMTrainer` or `SAULTrainer` a trainer that prepares its rows (TRL's)
+            takes its own data sets.
+        retain: rows to keep, likewise.
         seed: of the retain rows.
 
     Raises:
