@@ -17,9 +17,8 @@ from docs import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 WORD = re.compile(r"[a-z0-9_+]+")
-COMMON = frozenset(
-    ["a", "an", "and", "any", "at", "can", "do", "does", "for", "how", "i", "if", "in", "is", "it", "my", "of", "on", "or", "the", "to", "what", "with"]
-)
+COMMON = "a an and any at can do does for how i if in is it my of on or the to what with"
+
 
 QUESTIONS = {
     "how do I stop at 4 nats": ("choose-threshold", "alpha=4.0"),
@@ -43,7 +42,7 @@ class Section(NamedTuple):
 
 
 def words(text: str) -> list[str]:
-    return [word.rstrip("s") for word in WORD.findall(text.lower()) if word not in COMMON]
+    return [word.rstrip("s") for word in WORD.findall(text.lower()) if word not in COMMON.split()]
 
 
 def texts() -> dict[str, str]:
