@@ -13,7 +13,7 @@ from docs import formulas, papers
 
 # A line with a prompt, and what follows it down to an empty line.
 PROMPT = re.compile(r"^( *)>>> .*(?:\n\1 *\S.*)*", re.MULTILINE)
-EXAMPLE = re.compile(r"\n\nExample:\n(?: .*(?:\n|$)|\n(?= ))+")
+EXAMPLE = re.compile(r"\n\n(?:Example:\n(?: .*(?:\n|$)|\n(?= ))+|>>> (?s:.*)$)")
 SECTION = re.compile(r"^(?:Args|Raises|Attributes|Shape|Warns|Cost|Returns):", re.MULTILINE)
 ARGS = re.compile(r"^Args:\n((?: .*\n|\n(?= ))+)", re.MULTILINE)
 ARGUMENT = re.compile(r"^    (\w+): .*\n(?: {5,}.*\n|\n(?= {5,}))*", re.MULTILINE)
@@ -44,8 +44,8 @@ class DocstringExamples(griffe.Extension):
 def arranged(text: str, name: str) -> str:
     """Rewrite the docstring of an object of this name."""
     text = grouped(example_first(formulas.typeset(text)), GROUPS.get(name, {}))
-    # fences last: to Markdown, `>` alone begins a quotation
-    return PROMPT.sub(r"\1```pycon\n\g<0>\n\1```", papers.linked(text, name))
+    text = papers.linked(formulas.greek(text), name)
+    return PROMPT.sub(r"\1```pycon\n\g<0>\n\1```", text)  # `>` alone begins a quotation
 
 
 def example_first(text: str) -> str:

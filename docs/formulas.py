@@ -19,6 +19,25 @@ SYMBOLS = {
     "<-": r"\leftarrow",
     "*": r"\,",
 }
+LETTERS = {
+    "lambda+": "λ⁺",
+    "alpha": "α",
+    "delta": "δ",
+    "grad ": "∇",
+    "lambda": "λ",
+    "mu": "μ",
+    "rho": "ρ",
+    "tau": "τ",
+    "theta": "θ",
+    "]_+^2": "]₊²",
+    "]_+": "]₊",
+    "^2": "²",
+}
+LETTER = re.compile(
+    r"lambda\+|\bgrad (?=[A-Zc]\b)|\]_\+(?:\^2)?|\^2"
+    r"|\b(?:alpha|delta|lambda|mu|rho|tau|theta)\b(?!_|\w|\()"
+)
+CODE = re.compile(r"(```.*?```|`[^`]*`|^ *>>>.*?(?=\n\n|\Z)|^    \w+:)", re.DOTALL | re.MULTILINE)
 BLOCK = re.compile(r"(?:^|(?<=\n\n))((?: {4,}\S[^\n]*\n?)+)")
 WORDS = r"(?:(?!(?:alpha|delta|eps|grad|lambda|max|mu|rho|theta)\b)\.?[A-Za-z]{2,}\b)"
 PROSE = rf"{WORDS}(?: (?:{WORDS}|a\b))*(?: (?! ))?"
@@ -55,6 +74,13 @@ def _fence(found: re.Match[str]) -> str:
     if ">>>" in block:
         return block
     return f"```math\n{latex(block)}\n```\n"
+
+
+def greek(docstring: str) -> str:
+    """Write the names of symbols in prose as letters; code and names of parameters stay."""
+    parts = CODE.split(docstring)
+    parts[::2] = [LETTER.sub(lambda found: LETTERS[found.group()], part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _parted(docstring: str) -> tuple[str, str, str]:

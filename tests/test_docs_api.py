@@ -46,6 +46,16 @@ def test_a_formula_in_words_becomes_symbols(plain: str, expected: str) -> None:
     assert squeezed == expected.replace(" ", "")
 
 
+def test_symbols_in_prose_are_letters_and_names_stay() -> None:
+    text = "lambda+ = [lambda + mu c]_+, see `mu`, grad c.\n\nArgs:\n    alpha: of theta^2.\n"
+    expected = "λ⁺ = [λ + μ c]₊, see `mu`, ∇c.\n\nArgs:\n    alpha: of θ².\n"
+    assert formulas.greek(text) == expected
+    assert (
+        formulas.greek("    >>> lambda mu: mu\n    >>> theta")
+        == "    >>> lambda mu: mu\n    >>> theta"
+    )
+
+
 def test_the_example_comes_first_and_nothing_is_lost() -> None:
     found = docstrings.arranged(TEXT, "sum")
     order = ["```math", "Example:", "```pycon", "Args:", "second: another.", "Cost:", "Source:"]
@@ -79,5 +89,5 @@ def test_every_example_of_the_api_stands_before_the_parameters() -> None:
     for name in EVERY:
         found = reference.definition(name)
         text = docstrings.arranged(found.docstring.value, found.name) if found.docstring else ""
-        if "\nExample:\n" in text and "\nArgs:" in text:
-            assert text.index("\nExample:\n") < text.index("\nArgs:"), name
+        if ">>> " in text and "\nArgs:" in text:
+            assert text.index(">>> ") < text.index("\nArgs:"), name

@@ -1,0 +1,83 @@
+"""Ten questions of an outsider: one search leads to the page, and the page has the answer.
+
+The search is Okapi's BM25 over the sections of the site, titles counted threefold: a plain stand-in
+for the one in the browser, which ranks in nearly the same way.
+"""
+
+import math
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from docs import notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+WORD = re.compile(r"[a-z0-9_+]+")
+COMMON = "a an and any at can do does for how i if in is it my of on or the to what with"
+
+
+QUESTIONS = {
+    "how do I stop at 4 nats": ("choose-threshold", "alpha=4.0"),
+    "why is it still violated": ("troubleshooting", 'mu="auto"` or a larger μ'),
+    "does it work with my Trainer": ("recipes", "ConstraintCallback"),
+    "how do I constrain fairness": ("constrain", "ALMConstraint(gap, alpha=0.05"),
+    "what does a step cost": ("cost", "twice the operations"),
+    "which threshold should I choose": ("choose-threshold", "4 nats per token"),
+    "what is suspected_infeasible": ("troubleshooting", "try a larger μ first"),
+    "how do I save and resume": ("recipes", "constraint.state_dict()"),
+    "several constraints at once": ("constrain", "ConstraintGroup"),
+    "constrain a rate without gradient": ("constrain", "constraint.observe(found)"),
+    "does SAM help": ("results", "all variants are alike after every attack"),
+    "how do I choose mu": ("constrain", 'mu="auto"` is recommended'),
+}
+
+
+class Section(NamedTuple):
+    page: str
+    terms: Counter[str]
+
+
+def words(text: str) -> list[str]:
+    return [word.rstrip("s") for word in WORD.findall(text.lower()) if word not in COMMON.split()]
+
+
+def texts() -> dict[str, str]:
+    found = {p.stem: p.read_text() for p in sorted((ROOT / "docs").glob("*.md"))}
+    return found | {p.stem: notebook.page(p) for p in notebook.paths()}
+
+
+@cache
+def sections() -> list[Section]:
+    found: list[Section] = []
+    for page, text in texts().items():
+        title = text.partition("\n")[0]
+        for part in re.split(r"^(?=##+ )", text, flags=re.MULTILINE):
+            heading = f"{title} {part.partition(chr(10))[0]} " * 3
+            found.append(Section(page, Counter(words(heading + part))))
+    return found
+
+
+def ranked(query: str) -> list[str]:
+    """Pages by the score of their best section."""
+    every = sections()
+    typical = sum(s.terms.total() for s in every) / len(every)
+    best: Counter[str] = Counter()
+    for term in set(words(query)):
+        holding = [s for s in every if term in s.terms]
+        rarity = math.log(1 + (len(every) - len(holding) + 0.5) / (len(holding) + 0.5))
+        for index, section in enumerate(every):
+            often = section.terms[term]
+            share = often * 2.2 / (often + 1.2 * (0.25 + 0.75 * section.terms.total() / typical))
+            best[f"{section.page} {index}"] += rarity * share
+    return list(dict.fromkeys(name.partition(" ")[0] for name, _ in best.most_common()))
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_answered_within_one_search_and_one_page(question: str) -> None:
+    page, answer = QUESTIONS[question]
+    assert page in ranked(question)[:3]
+    assert answer in texts()[page]
