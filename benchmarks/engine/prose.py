@@ -1,4 +1,4 @@
-"""How well a model reads running text that nobody trained it for."""
+"""Running text that nobody trained a model for, and the perplexity of it."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ WORLD = "world"
 
 @dataclass(frozen=True)
 class Place:
-    """Where the question is asked.
+    """A data set and a model to ask the question of.
 
     Attributes:
         split: Of TOFU, or `world` for the embedded one.

@@ -23,7 +23,7 @@ WARM = 100
 
 @dataclass(frozen=True)
 class Order:
-    """Which rows are read in which step, a new order for each pass.
+    """The rows of every step, in a new order for each pass.
 
     Attributes:
         rows: Tokens, (rows, length).
