@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
-from torch.utils.hooks import RemovableHandle
+from torch.optim import optimizer as torch_optimizer
 
 from tests.test_interrupts import Interrupter, Signalling
 from torch_alm import SAM, ALMConstraint, ConstraintGroup, DualOptimizer
 
 
-def attached(name: str) -> tuple[nn.Parameter, Any, ALMConstraint, RemovableHandle]:
+def attached(name: str) -> tuple[nn.Parameter, Any, ALMConstraint]:
     theta = nn.Parameter(torch.ones(2))
     optimizer: Optimizer = SGD([theta], lr=1.0)
     if name == "SAM":
@@ -30,9 +30,9 @@ def attached(name: str) -> tuple[nn.Parameter, Any, ALMConstraint, RemovableHand
         optimizer = DualOptimizer(*sides, ALMConstraint(None, alpha=9.0, mu=1.0))
         optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
     constraint = ALMConstraint(None, alpha=1.0, mu=0.5)
-    handle = constraint.attach(optimizer)
+    constraint.attach(optimizer)
     constraint.observe(0.0)
-    return theta, optimizer, constraint, handle
+    return theta, optimizer, constraint
 
 
 @pytest.fixture
@@ -48,8 +48,9 @@ def nothing_collected() -> Iterator[None]:
 @pytest.mark.parametrize("name", ["SAM", "Dual"])
 def test_an_interrupt_at_any_line_of_a_step_takes_the_attached_step_with_it(name: str) -> None:
     alive, outcomes = [], set[bool]()
+    others = torch_optimizer._global_optimizer_post_hooks
     for at in count():
-        theta, optimizer, constraint, handle = attached(name)
+        theta, optimizer, constraint = attached(name)
         alive.append((theta, optimizer, constraint))
         interrupter = Interrupter(at)
         try:
@@ -57,7 +58,7 @@ def test_an_interrupt_at_any_line_of_a_step_takes_the_attached_step_with_it(name
             break  # the step has no more lines
         except KeyboardInterrupt as stopped:
             frames = [frame.f_code.co_name for frame, _ in walk_tb(stopped.__traceback__)]
-        handle.remove()  # or its hook would hear every later step, and have lines in it
+        others.clear()  # or all constraints so far would hear every later step, at lines of ours
         has_moved = theta[0].item() == 0.0
         if "_after_step" not in frames:  # else torch ran the hook, and that was interrupted
             assert constraint.metrics()["steps"] == has_moved, interrupter.lines[at]

@@ -253,6 +253,25 @@ def test_half_precision_weights_are_widened(trained: Trained, tmp_path: Path) ->
     assert next(kept.parameters()).dtype == torch.bfloat16
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # of peft
+def test_adapters_are_merged_into_the_model_they_name(trained: Trained, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    trained.original.save_pretrained(tmp_path / "base")
+    base, _ = load_model(save_tokenizer(tmp_path / "base", trained))
+    adapted = peft.get_peft_model(base, peft.LoraConfig(init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "lora")
+    model, _ = load_or_train(WORLD, save_tokenizer(tmp_path / "lora", trained))
+    assert type(model) is type(trained.original) and not same_weights(model, trained.original)
+    ids = torch.arange(9)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, adapted.eval()(ids).logits)
+
+
+def save_tokenizer(folder: Path, trained: Trained) -> Path:
+    trained.tokenizer.save_pretrained(folder)
+    return folder
+
+
 def without_tokenizer(folder: Path, trained: Trained) -> None:
     trained.original.save_pretrained(folder)
 
@@ -268,12 +287,20 @@ def without_eos(folder: Path, trained: Trained) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def without_a_weight(folder: Path, trained: Trained) -> None:
+    weights = trained.original.state_dict()
+    weights.pop("model.norm.weight")
+    trained.original.save_pretrained(folder, state_dict=weights)
+    trained.tokenizer.save_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("lacking", "message"),
     [
         (without_tokenizer, "has no tokenizer beside it"),
         (without_model, "has no config.json and no adapter_config.json"),
         (without_eos, "has no EOS token"),
+        (without_a_weight, "has no weights for model.norm.weight, which would be random"),
     ],
 )
 def test_an_unusable_folder_is_named(
@@ -284,7 +311,7 @@ def test_an_unusable_folder_is_named(
 ) -> None:
     lacking(tmp_path, trained)
     with pytest.raises(ValueError, match=message) as error:
-        load_model(tmp_path)
+        load_or_train(WORLD, tmp_path)
     assert str(tmp_path) in str(error.value)
 
 
