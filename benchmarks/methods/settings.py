@@ -130,7 +130,8 @@ class Settings:
         for name in ("epochs", "batch_size", "every", "window", "release_after", "sam_every"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         every = self.probe_every
-        self._require("probe_every", every == "auto" or every >= 1, "at least 1, or auto")
+        is_cadence = every == "auto" or (isinstance(every, int) and every >= 1)
+        self._require("probe_every", is_cadence, "at least 1, or auto")
         for name in ("lr", "weight_decay", "mu", "multiplier", "rho_forget", "rho_retain"):
             self._require(name, getattr(self, name) >= 0, "0 or more")
         self._require("tau", self.tau > 0, "more than 0")
