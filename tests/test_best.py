@@ -83,3 +83,13 @@ def test_a_resumed_run_remembers_the_best_step() -> None:
     assert resumed.best == best.best is not None
     for objective, expected in ((2.0, False), (1.0, True)):
         assert step(c, resumed, 1.5, objective) is expected
+
+
+def test_a_step_that_did_not_measure_is_never_the_best() -> None:
+    """Nobody knows whether it met: the metrics are those of an earlier step."""
+    c, best, resumed = constraint(), BestStep(), BestStep()
+    assert step(c, best, 2.0, 5.0)
+    resumed.load_state_dict(best.state_dict())
+    for each in (best, resumed):
+        assert not each.update(1.0, c.metrics())
+    assert step(c, best, 2.0, 4.0)

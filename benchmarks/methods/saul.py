@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch.optim import Optimizer
 
 from benchmarks.methods.dual_adamw import DualAdamW
@@ -14,8 +16,11 @@ class _RetainSAM(DualAdamW):
 
     def retain_side(self) -> Optimizer:
         """The retain gradient is taken where the retain loss is worst nearby."""
-        settings = self.settings
-        return SAM(super().retain_side(), rho=settings.rho_retain, rounding=settings.rounding)
+        return SAM(super().retain_side(), rho=self.settings.rho_retain, **self.perturbing())
+
+    def perturbing(self) -> dict[str, Any]:
+        """The settings of both sides' perturbations."""
+        return {"rounding": self.settings.rounding, "every": self.settings.sam_every}
 
 
 class _BothSAM(_RetainSAM):
@@ -23,8 +28,8 @@ class _BothSAM(_RetainSAM):
 
     def forget_side(self) -> Optimizer:
         """The forget gradient is taken where the forgotten answer is closest to coming back."""
-        kind, settings = SAM if self.lowers_measure else ReverseSAM, self.settings
-        return kind(super().forget_side(), rho=settings.rho_forget, rounding=settings.rounding)
+        kind = SAM if self.lowers_measure else ReverseSAM
+        return kind(super().forget_side(), rho=self.settings.rho_forget, **self.perturbing())
 
 
 @register("saul", "SAUL", position=50)

@@ -57,6 +57,7 @@ class Settings:
             forget batch on every `probe_every`-th step only; `auto` where a forecast says.
         release: Share of the multiplier given back per step while alpha is met; 0 for none.
         release_after: Steps in a row for which alpha has to be met first.
+        sam_every: Find a perturbation in every so many backward passes; use it again in between.
         rho_forget: Radius of the forget side's perturbation, Euclidean over all weights.
         rho_retain: Radius of the retain side's perturbation.
         beta: Inverse temperature of NPO and SimNPO.
@@ -103,6 +104,7 @@ class Settings:
     probe_every: int | Literal["auto"] = "auto"
     release: float = 0.0
     release_after: int = 1
+    sam_every: int = 1
     rho_forget: float = 1e-3
     rho_retain: float = 1e-3
     beta: float = 0.1
@@ -127,10 +129,11 @@ class Settings:
         Raises:
             ValueError: A count below 1, a rate or radius below 0, or a word not on the list.
         """
-        for name in ("epochs", "batch_size", "every", "window", "release_after"):
+        for name in ("epochs", "batch_size", "every", "window", "release_after", "sam_every"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         every = self.probe_every
-        self._require("probe_every", every == "auto" or every >= 1, "at least 1, or auto")
+        is_cadence = every == "auto" or (isinstance(every, int) and every >= 1)
+        self._require("probe_every", is_cadence, "at least 1, or auto")
         for name in ("lr", "weight_decay", "multiplier", "rho_forget", "rho_retain"):
             self._require(name, getattr(self, name) >= 0, "0 or more")
         self._require("mu", self.mu == "auto" or self.mu >= 0, "0 or more, or auto")

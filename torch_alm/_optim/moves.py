@@ -54,24 +54,18 @@ class Piece(NamedTuple):
 
     def add(self, noise: Noise | None) -> None:
         """theta <- saved + step, rounded once; theta holds what was saved."""
-        is_narrow = self.theta.dtype in DROPPED
-        if noise is not None and is_narrow:
-            self.theta.copy_(noise.rounded(self._moved(noise), self.theta.dtype))
-        elif isinstance(self.scale, Tensor) or self.adaptive:
-            self.theta.add_(self.step())
-        elif is_narrow and self.direction.dtype == self.theta.dtype:
+        narrow, direction = self.theta.dtype, self.direction
+        is_drawn = noise is not None and narrow in DROPPED
+        theta = self.saved.float() if is_drawn else self.theta
+        if isinstance(self.scale, Tensor) or self.adaptive:
+            theta.add_(self.step())
+        elif theta.dtype in DROPPED and direction.dtype == narrow and not direction.is_sparse:
             # In float32 inside, as its factor is; `add_` rounds the factor to the narrow type.
-            self.theta.addcmul_(self.direction, self.theta.new_ones(()), value=self.scale)
+            theta.addcmul_(direction, theta.new_ones(()), value=self.scale)
         else:
-            wide = torch.promote_types(self.direction.dtype, torch.float32)
-            self.theta.add_(self.direction.to(wide), alpha=self.scale)
-
-    def _moved(self, noise: Noise) -> Tensor:
-        """Compute saved + step in float32."""
-        moved = noise.widened(self.saved, 0)
-        if isinstance(self.scale, Tensor) or self.adaptive or self.direction.is_sparse:
-            return moved.add_(self.step())
-        return moved.add_(noise.widened(self.direction, 1), alpha=self.scale)
+            theta.add_(_wide(direction), alpha=self.scale)
+        if noise is not None and is_drawn:
+            self.theta.copy_(noise.rounded(theta, narrow))
 
 
 class Intent(NamedTuple):
@@ -200,12 +194,14 @@ class Excursion:
         """Save theta and move it; on a CPU one block at a time while it is in the cache."""
         pieces = [piece for intent in intents for piece in self._pieces(intent)]
         on_host = all(piece.theta.device.type in gradients.HOST for piece in pieces)
-        for group in [[piece] for piece in pieces] if on_host else [pieces]:
-            saves = [(piece.theta, piece.saved) for piece in group]
-            _copy([(saved, theta) for theta, saved in saves])
-            self._saved += saves
-            for piece in group:
-                piece.add(noise)
+        if not on_host:
+            _copy([(piece.saved, piece.theta) for piece in pieces])
+            self._saved += [(piece.theta, piece.saved) for piece in pieces]
+        for piece in pieces:
+            if on_host:
+                piece.saved.copy_(piece.theta)
+                self._saved.append((piece.theta, piece.saved))
+            piece.add(noise)
         return pieces
 
     def _pieces(self, intent: Intent) -> list[Piece]:

@@ -17,7 +17,7 @@ Rounding: TypeAlias = Literal["nearest", "stochastic"]
 
 # How many bits of a float32 the narrower type lacks.
 DROPPED = {torch.bfloat16: 16, torch.float16: 13}
-CACHED = 262_144
+CACHED, MANY = 262_144, 256
 
 
 def check_rounding(value: Any, name: str) -> Rounding:  # noqa: ANN401
@@ -31,23 +31,15 @@ class Noise:
     """A stream of rounding noise.
 
     Each call shifts one hashed pattern by a number of its own, cyclically: any two draws of an
-    entry are uniform and independent over the shifts.
+    entry are uniform and independent over the shifts. Blocks on the host rotate it instead, which
+    is a view of it.
     """
 
     def __init__(self, seed: Tensor) -> None:
         """Begin with the bits of a 0-dim tensor, such as a gradient's norm."""
         self._seed = seed.detach().float().reshape(()).view(torch.int32)
         self._calls = 0
-        self._memory: dict[int, Tensor] = {}
-
-    def widened(self, values: Tensor, place: int) -> Tensor:
-        """Copy to float32; blocks of a CPU in memory of that place, which the next one overwrites.
-
-        Memory that is asked for anew has to be mapped anew, which takes longer than to fill it.
-        """
-        if not _is_block(values):
-            return values.to(torch.float32, copy=True)
-        return self._room(values, place).copy_(values)
+        self._starts: list[int] = []
 
     def rounded(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         """Round `values`, a float32 tensor that is overwritten, to what `dtype` can hold.
@@ -56,43 +48,36 @@ class Noise:
 
         Cost: three passes over `values`, and over twice their memory.
         """
-        self._calls += 1
         mask = (1 << DROPPED[dtype]) - 1
-        shift = _hashed(self._seed + (self._calls * 0x61C88647) % 2**31)
-        bits = values.view(torch.int32)
-        is_block = _is_block(values)
-        noise = self._room(values, 2) if is_block else torch.empty_like(values)
-        noise = noise.view(torch.int32)
-        torch.add(_pattern(values).view(values.shape), shift.to(values.device), out=noise)
-        bits.add_(noise.bitwise_and_(mask)).bitwise_and_(~mask)
+        values.view(torch.int32).add_(self._noise(values, mask)).bitwise_and_(~mask)
         return values
 
-    def _room(self, values: Tensor, place: int) -> Tensor:
-        if place not in self._memory:
-            self._memory[place] = torch.empty(CACHED)
-        return self._memory[place][: values.numel()].view(values.shape)
+    def _noise(self, values: Tensor, mask: int) -> Tensor:
+        """Draw a number for each entry; on the host it is one of a block that is kept."""
+        size = values.numel()
+        # A fake one's would be kept for the next, which is not.
+        is_plain = type(values) is Tensor and type(self._seed) is Tensor
+        if is_plain and values.is_cpu and self._seed.is_cpu and size <= CACHED:
+            start = self._start()
+            return _kept(mask)[start : start + size].view(values.shape)
+        self._calls += 1
+        shift = _hashed(self._seed + (self._calls * 0x61C88647) % 2**31).to(values.device)
+        pattern = _hashed(torch.arange(size, device=values.device, dtype=torch.int32))
+        return pattern.view(values.shape).add_(shift).bitwise_and_(mask)
+
+    def _start(self) -> int:
+        """Take the next of many places to start at, which are hashed at once."""
+        if not self._starts:
+            counts = torch.arange(MANY, dtype=torch.int32) + self._calls
+            self._starts = (_hashed(self._seed + counts * 0x61C88647) % CACHED).tolist()
+            self._calls += MANY
+        return self._starts.pop()
 
 
-def _is_block(values: Tensor) -> bool:
-    """Tell whether this is a plain tensor on the host, and no longer than a block.
-
-    Of a fake one nothing may be kept for the next, which is not.
-    """
-    is_plain = type(values) is Tensor and values.layout == torch.strided
-    return is_plain and values.device.type == "cpu" and values.numel() <= CACHED
-
-
-def _pattern(values: Tensor) -> Tensor:
-    """Hash a number for each entry; those of a block are kept."""
-    size, device = values.numel(), values.device
-    if _is_block(values):
-        return _kept()[:size]
-    return _hashed(torch.arange(size, device=device, dtype=torch.int32))
-
-
-@lru_cache(maxsize=1)
-def _kept() -> Tensor:
-    return _hashed(torch.arange(CACHED, dtype=torch.int32))
+@lru_cache(maxsize=2)
+def _kept(mask: int) -> Tensor:
+    """Hash a number for each entry of a block, twice over, so that it can start anywhere."""
+    return _hashed(torch.arange(CACHED, dtype=torch.int32)).bitwise_and_(mask).repeat(2)
 
 
 def _hashed(numbers: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ class Beside:
             ids = torch.randint(0, self.shape[5], rows)
             training = Training(llama(self.shape), method, ids)
         training.step()
-        count = method.probe_every if place.quick else 4 * method.probe_every
+        count = method.rhythm if place.quick else 4 * method.rhythm
         seconds = timed(place, training.step, count)
         if place.traces is not None:
             trace(training, place.traces)

@@ -82,9 +82,9 @@ def counted(shape: tuple[Any, ...], method: Method, batch: tuple[int, int]) -> d
         training.step()
         memory.restart()
         with FlopCounterMode(display=False) as counter:
-            for _ in range(method.probe_every):
+            for _ in range(method.rhythm):
                 training.step()
-    operations = counter.get_total_flops() / method.probe_every
+    operations = counter.get_total_flops() / method.rhythm
     return {"flops": operations, "peak bytes": memory.peak, "parameter bytes": size}
 
 
@@ -104,7 +104,7 @@ def wall(quick: bool) -> Rows:
     seconds: dict[str, list[float]] = {m.name: [] for m in METHODS}
     for _ in range(rounds):
         for training in trainings:
-            count = training.method.probe_every
+            count = training.method.rhythm
             base = timed(trainings[0].step)
             mine = statistics.mean(timed(training.step) for _ in range(count))
             seconds[training.method.name].append(mine)

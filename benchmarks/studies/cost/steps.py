@@ -34,11 +34,18 @@ class Method(NamedTuple):
     last: bool = False
     probe_every: int = 1
     target: float | None = None
+    every: int = 1
+
+    @property
+    def rhythm(self) -> int:
+        """Steps after which costs repeat."""
+        return max(self.probe_every, self.every)
 
     def optimizer(self, params: list[Tensor]) -> DualOptimizer:
         sides: list[Optimizer] = [AdamW(params, lr=1e-5), AdamW(params, lr=1e-5, weight_decay=0.0)]
         if self.sam:
-            sides = [SAM(sides[0], rho=1e-2), ReverseSAM(sides[1], rho=1e-2)]
+            settings: dict[str, Any] = {"rho": 1e-2, "every": self.every}
+            sides = [SAM(sides[0], **settings), ReverseSAM(sides[1], **settings)]
         constraint = None if self.alpha is None else ALMConstraint(None, self.alpha, mu=1e-3)
         return DualOptimizer(*sides, constraint, probe_every=self.probe_every)
 
@@ -52,6 +59,7 @@ METHODS = [
     Method("SAUL, gate closed", sam=True, alpha=CLOSED),
     Method("SAUL, gate closed, last=True", sam=True, alpha=CLOSED, last=True, target=1.70),
     Method("SAUL, gate closed, last=True, probe_every=8", True, CLOSED, True, 8, target=1.10),
+    Method("SAUL, gate open, SAM(every=3)", sam=True, alpha=OPEN, every=3, target=1.40),
 ]
 
 

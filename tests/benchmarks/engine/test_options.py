@@ -9,6 +9,7 @@ from benchmarks import methods
 from benchmarks.engine.presets import PRESETS
 from benchmarks.methods import Settings
 from benchmarks.methods.dual_adamw import DualAdamW
+from benchmarks.methods.settings import parse
 from benchmarks.tasks.tofu.presets import TOFU
 from tests.benchmarks.toy_benchmark import options
 
@@ -52,6 +53,17 @@ def test_an_alpha_alone_is_in_nats_and_a_measure_beside_it_is_kept() -> None:
     assert nats == dataclasses.replace(kept, measure="token_nll", alpha=4.0)
     rate = {"alpha": 0.9, "measure": "certificate"}
     assert TOFU.preset("recommended", "world", "saul", rate).settings.measure == "certificate"
+
+
+def test_the_paper_measures_in_every_step_and_what_is_recommended_when_forecast() -> None:
+    for preset, expected in (("paper", 1), ("recommended", "auto")):
+        assert TOFU.preset(preset, "forget01", "saul").settings.probe_every == expected
+    assert parse("probe_every", "auto") == "auto" and parse("probe_every", "8") == 8
+    with pytest.raises(ValueError, match="expected int"):
+        parse("probe_every", "seldom")
+    for wrong in (0, "seldom"):
+        with pytest.raises(ValueError, match="probe_every is"):
+            Settings(probe_every=wrong)
 
 
 def test_overrides_reach_every_setting(tmp_path: Path) -> None:

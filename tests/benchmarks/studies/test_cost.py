@@ -22,6 +22,7 @@ from benchmarks.studies.cost import steps as cost_steps
         ("Dual AdamW + ALM, gate closed, last=True", 4),
         ("SAUL, gate open", 12),
         ("SAUL, gate closed, last=True", 10),
+        ("SAUL, gate open, SAM(every=3)", 8),
     ],
 )
 def test_a_forward_is_a_third_of_a_pass_and_sam_takes_two(name: str, passes: int) -> None:
