@@ -69,6 +69,21 @@ def test_a_finished_step_is_aimed_where_the_violation_ends() -> None:
     assert pair.constraint.weight == 1000.0
 
 
+def test_a_small_weight_does_not_shorten_a_step_that_is_needed() -> None:
+    """All of the forget step is made where less would not do; lambda says whether, not how far."""
+    pair = Pair(SGD, "step")
+    pair.constraint.multiplier = 1e-3
+    pair.run(1)
+    assert pair.theta.tolist() == pytest.approx([0.05 * 4 + 0.05] * 2, rel=1e-12)
+
+
+def test_a_closed_gate_stays_closed_where_the_retain_step_leads_out() -> None:
+    pair = Pair(SGD, "step")
+    pair.theta.data.fill_(4.1)  # met, and on the way back to where it is not
+    pair.run(1)
+    assert pair.theta.tolist() == pytest.approx([4.1 - 0.05 * 4.2] * 2, rel=1e-12)
+
+
 def test_a_resumed_pair_is_the_one_that_never_stopped() -> None:
     whole, first, second = (
         Pair(Adam, "step").run(90),

@@ -204,6 +204,8 @@ def parse(name: str, text: str) -> object:
         return None
     if name in ("alpha", "level"):
         return _level(name, text)
+    if (name, text) == ("mu", "auto"):
+        return text
     kind = float if default[name] is None else type(default[name])
     try:
         return kind(text)

@@ -67,6 +67,10 @@ class Rates(Stateful):
         seen = [copy.copy(auto).see(x) for auto, x in zip(self.each, self._apart(c), strict=True)]
         return self._joined([auto.mu * auto.filtered for auto in seen])
 
+    def filtered(self, c: float) -> float:
+        """Return c~ of one number, which this violation would make it; nothing is remembered."""
+        return copy.copy(self.each[0]).see(c).filtered
+
     def step(self, c: Number, seen: Mask, response: Response | None) -> Number:
         """Take one step, where something was seen; return what it adds to the multipliers."""
         entry, added = self.entry, list[float]()
