@@ -162,11 +162,6 @@ class ConstraintBase(Settings):
         if self._wants_gradient:
             self._probe.read(optimizer)
 
-    def _coming_violation(self) -> float:
-        """Return this step's c~, of one number and before it is stepped."""
-        assert self._state.auto is not None
-        return self._state.auto.filtered(float(self._observed.mean(self._shape, self).c))
-
     def _coming_weight(self) -> float:
         """Return this step's weight, of one number and before it is stepped."""
         return float(self._state.preview(self._observed.mean(self._shape, self), self))

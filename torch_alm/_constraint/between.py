@@ -40,8 +40,8 @@ class Begun(NamedTuple):
         """Tell a constraint that finds its mu what this step says; return how to aim a weight.
 
         Of a finished forget step the share is made that brings c to 0 together with the retain
-        step: clip((c + <a, D_r>) / G, 0, max(weight, 1)) with G = -<a, D_f>; none if the weight
-        is 0.
+        step: clip((c / reach + <a, D_r>) / G, 0, max(weight, 1)) with G = -<a, D_f>; none if the
+        weight is 0. `reach` is the share of such a fall that c was seen to make, 1 at first.
         """
         if constraint is None or constraint._state.auto is None:
             return float
@@ -61,4 +61,4 @@ class Begun(NamedTuple):
             constraint._probe.take(steps.response)
         if constraint.sense == "==":
             return float
-        return partial(steps.aimed, constraint._coming_violation())
+        return partial(constraint._state.auto.aim, steps)

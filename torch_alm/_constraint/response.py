@@ -119,13 +119,13 @@ class Sides(NamedTuple):
         """G and rho where the weight multiplies the finished forget step."""
         return Response(self.gain, self.forget, self.retain, self.retain)
 
-    def aimed(self, c: float, weight: float) -> float:
-        """Return the share of the forget step that brings c to 0; at most all of it, or the weight.
+    def share(self, fall: float, limit: float) -> float:
+        """Return the share of the forget step with which c falls by this much, within the limit."""
+        return min(max((fall + self.drift) / max(self.gain, TINY), 0.0), limit)
 
-        A closed gate stays closed.
-        """
-        needed = max((c + self.drift) / max(self.gain, TINY), 0.0)
-        return min(needed, max(weight, 1.0)) if weight > 0 else 0.0
+    def fall(self, share: float) -> float:
+        """Foretell by how much c falls."""
+        return share * self.gain - self.drift
 
 
 def sides(
