@@ -8,6 +8,8 @@ import torch
 from torch.optim import SGD, Adam
 
 from torch_alm import ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm._constraint.rates import Rates
+from torch_alm._constraint.response import Sides
 
 WIDE = torch.float64
 Scale = Literal["gradient", "step"]
@@ -67,6 +69,33 @@ def test_a_finished_step_is_aimed_where_the_violation_ends() -> None:
     pair.run(1)
     assert pair.theta.sum().item() == pytest.approx(8.0, rel=1e-12)
     assert pair.constraint.weight == 1000.0
+
+
+def test_a_small_weight_does_not_shorten_a_step_that_is_needed() -> None:
+    """All of the forget step is made where less would not do; lambda says whether, not how far."""
+    pair = Pair(SGD, "step")
+    pair.constraint.multiplier = 1e-3
+    pair.run(1)
+    assert pair.theta.tolist() == pytest.approx([0.05 * 4 + 0.05] * 2, rel=1e-12)
+
+
+@pytest.mark.parametrize("made", [1.0, 0.05])
+def test_what_falls_by_a_part_of_what_is_foretold_is_met_and_not_overrun(made: float) -> None:
+    """A measure that flattens out; a step that is foretold to end it would leave 95 % each time."""
+    rates, steps, seen = Rates(), Sides(gain=3.0, drift=0.2, forget=1.0, retain=1.0), [1.0]
+    for _ in range(40):
+        rates.step(seen[-1], seen=True, response=None)
+        share = rates.aim(steps, weight=0.5)
+        assert 0 <= share <= 1
+        seen.append(seen[-1] - made * (3.0 * share - 0.2))
+    assert abs(seen[-1]) < 0.01 and min(seen) > -0.02
+
+
+def test_a_closed_gate_stays_closed_where_the_retain_step_leads_out() -> None:
+    pair = Pair(SGD, "step")
+    pair.theta.data.fill_(4.1)  # met, and on the way back to where it is not
+    pair.run(1)
+    assert pair.theta.tolist() == pytest.approx([4.1 - 0.05 * 4.2] * 2, rel=1e-12)
 
 
 def test_a_resumed_pair_is_the_one_that_never_stopped() -> None:

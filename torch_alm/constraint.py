@@ -63,7 +63,7 @@ class ALMConstraint(ConstraintBase):
 
     Raises:
         ValueError: if a setting makes no sense; it is named, with what it may be.
-        TypeError: with `mu="auto"` and sharded parameters, when they are met.
+        TypeError: with `mu="auto"` in the loss and sharded parameters, when they are met.
 
     Attributes:
         alpha: the threshold on the host. All settings may be assigned later, and take numbers of

@@ -64,7 +64,7 @@ class DualOptimizer(Sides):
         scale: `"gradient"` multiplies the forget gradient by lambda+ before its optimizer, as the
             paper does; under Adam, which ignores constant factors, lambda+ is then almost only a
             gate. `"step"` multiplies the finished step, so that pressure is proportional; with
-            `mu="auto"` by no more than brings c to 0.
+            `mu="auto"` lambda+ says whether, and a foretold share of the step brings c to 0.
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
         probe_every: while the gate is closed and lambda is 0, run and measure the forget objective

@@ -211,7 +211,9 @@ def parse(name: str, text: str) -> object:
         return None
     if name in ("alpha", "level"):
         return _level(name, text)
-    if name == "probe_every" and text != "auto":
+    if text == "auto" and name in ("mu", "probe_every"):
+        return text
+    if name == "probe_every":
         default[name] = 1
     kind = float if default[name] is None else type(default[name])
     try:

@@ -1,4 +1,4 @@
-"""mu="auto" under DDP: one mu on all ranks, that of one process with all the data."""
+"""mu="auto" under DDP and FSDP2: one mu on all ranks, that of one process with all the data."""
 
 from typing import Any
 
@@ -9,8 +9,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam
 
+from tests.distributed import task
 from tests.distributed.ranks import WORLD, Ranks
-from torch_alm import ALMConstraint
+from torch_alm import ALMConstraint, DualOptimizer
 
 STEPS = 70
 
@@ -47,3 +48,47 @@ def test_ranks_find_one_mu_and_it_is_that_of_one_process(ranks: Ranks, make: str
     first, second = ranks(train, WORLD, make)
     assert first["auto"] == second["auto"] and first["multiplier"] == second["multiplier"] > 0
     torch.testing.assert_close(first, train(0, 1, make), rtol=1e-7, atol=1e-9)
+
+
+def train_two_sides(rank: int, engine: str, scale: Any, make: str) -> dict[str, Any]:
+    """A `DualOptimizer` on a rank's rows, or on all of them where there is one process."""
+    net = task.wrapped(engine)
+    params = list(net.parameters())
+    optimizers = [{"sgd": SGD, "adam": Adam}[make](params, lr=0.02) for _ in range(2)]
+    constraint = ALMConstraint(None, 2.5, "auto")
+    optimizer = DualOptimizer(*optimizers, constraint, scale=scale)
+    rows = slice(None) if engine == "alone" else task.rows_of(rank)
+    weights = []
+    for step in range(25):
+        retain, forget = task.losses(net, task.batch(step % 3, 0, rows))
+        optimizer.backward(retain=retain, forget=forget)
+        optimizer.step()
+        optimizer.zero_grad()
+        weights.append(constraint.weight)
+    theta = [getattr(p, "full_tensor", lambda p=p: p)().detach() for p in params]
+    return {"auto": constraint.state_dict()["auto"], "weights": weights, "theta": theta}
+
+
+@pytest.mark.parametrize(("scale", "make"), [("step", "adam"), ("gradient", "sgd")])
+def test_sharded_sides_find_one_mu_and_it_is_that_of_one_process(
+    ranks: Ranks, scale: str, make: str
+) -> None:
+    first, second = ranks(train_two_sides, "fsdp", scale, make)
+    assert first["auto"] == second["auto"] and first["weights"] == second["weights"]
+    alone = train_two_sides(0, "alone", scale, make)
+    torch.testing.assert_close(first, alone, rtol=1e-7, atol=1e-9)
+    assert alone["auto"]["gain"] > 0 and max(alone["weights"]) > 0
+
+
+def in_the_loss(_: int) -> str:
+    net = task.wrapped("fsdp")
+    constraint = ALMConstraint(lambda x: net(x).square().mean(), 1.0, "auto")
+    constraint.attach(SGD(list(net.parameters()), lr=0.1))
+    with pytest.raises(TypeError, match="sharded parameters") as refused:
+        constraint(torch.ones(2, 6).double())
+    return str(refused.value)
+
+
+def test_in_the_loss_sharded_parameters_are_refused_with_the_way_out(ranks: Ranks) -> None:
+    first, second = ranks(in_the_loss)
+    assert first == second and "Did you mean a `DualOptimizer`" in first

@@ -176,10 +176,6 @@ class ConstraintBase(Settings):
             return math.nan
         return -abs(c) if self.sense == "==" else -c
 
-    def _coming_violation(self) -> float:
-        """Return this step's c, of one number and before it is stepped."""
-        return float(self._observed.mean(self._shape, self).c)
-
     def _coming_weight(self) -> float:
         """Return this step's weight, of one number and before it is stepped."""
         return float(self._state.preview(self._observed.mean(self._shape, self), self))

@@ -10,7 +10,6 @@ import torch
 from torch.optim import Optimizer
 
 from torch_alm._constraint.base import ConstraintBase
-from torch_alm._constraint.probe import refuse_shards
 from torch_alm._constraint.response import one_weight, sides
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
@@ -40,14 +39,11 @@ class Begun(NamedTuple):
     def foretell(self, constraint: ConstraintBase, scale: str) -> Callable[[float], float]:
         """Tell a constraint that finds its mu what this step says; return how to aim a weight.
 
-        A finished forget step is multiplied by no more than brings c to 0 together with the retain
-        step: min(weight, [(c + <a, D_r>) / G]_+) with G = -<a, D_f>.
-
-        Raises:
-            TypeError: if the parameters are sharded.
+        Of a finished forget step the share is made that brings c to 0 together with the retain
+        step: clip((c / reach + <a, D_r>) / G, 0, max(weight, 1)) with G = -<a, D_f>; none if the
+        weight is 0. `reach` is the share of such a fall that c was seen to make, 1 at first.
         """
         params = parameters(self.retain)
-        refuse_shards(params)
         both = list(zip(params, self.register, gradients.read(params), strict=True))
         a = {p: self.sign * f for p, f, _ in both if f is not None}
         r = {p: g for p, _, g in both if g is not None}
@@ -63,4 +59,4 @@ class Begun(NamedTuple):
             constraint._probe.take(steps.response)
         if constraint.sense == "==":
             return float
-        return partial(steps.aimed, constraint._coming_violation())
+        return partial(constraint._state.auto.aim, steps)

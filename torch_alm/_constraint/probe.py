@@ -151,9 +151,9 @@ def refuse_shards(params: Iterable[Tensor]) -> None:
     """Raise `TypeError` for parameters of which each rank has a part."""
     if any(map(is_sharded, params)):
         raise TypeError(
-            "ALMConstraint: mu='auto' found sharded parameters (FSDP2 or tensor parallel); it "
-            "would have read one rank's part of gradients and steps, and mu would be wrong. Did "
-            "you mean a number for mu, or DDP?"
+            "ALMConstraint: mu='auto' in the loss found sharded parameters (FSDP2 or tensor "
+            "parallel), for which `torch.autograd.grad` gives nothing; mu would have stayed 0. Did "
+            "you mean a `DualOptimizer`, which has the gradient anyway, a number for mu, or DDP?"
         )
 
 

@@ -9,6 +9,7 @@ from torch import Size, Tensor
 
 from torch_alm._constraint.auto import EARLY, EVERY, Auto, Response
 from torch_alm._constraint.numbers import Mask, Number
+from torch_alm._constraint.response import Sides
 from torch_alm._constraint.stateful import Stateful
 
 
@@ -66,6 +67,17 @@ class Rates(Stateful):
         """Return mu c~ for this violation; nothing is remembered."""
         seen = [copy.copy(auto).see(x) for auto, x in zip(self.each, self._apart(c), strict=True)]
         return self._joined([auto.mu * auto.filtered for auto in seen])
+
+    def aim(self, sides: Sides, weight: float) -> float:
+        """Return the share of the forget step that brings c~ of one number to 0.
+
+        At most all of it, or the weight; a closed gate stays closed.
+        """
+        (auto,) = self.each
+        wanted = auto.learn()
+        share = sides.share(wanted, max(weight, 1.0)) if weight > 0 else 0.0
+        auto.foretold, auto.then = sides.fall(share), auto.filtered
+        return share
 
     def step(self, c: Number, seen: Mask, response: Response | None) -> Number:
         """Take one step, where something was seen; return what it adds to the multipliers."""

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint.auto import TINY, Response
+from torch_alm._optim.gradients import is_sharded, local
+from torch_alm._optim.shards import reduced
 
 # Where optimizers keep the squares they divide by the root of, the one that acts first.
 SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")
@@ -31,12 +33,14 @@ class Pull(NamedTuple):
     """One parameter in one step, in float64 where the device knows it.
 
     Attributes:
+        like: the parameter, which says what other ranks hold of it.
         a: the constraint's gradient.
         g: the gradient that is stepped on.
         rest: what of that is not the penalty's.
         step: what moves the parameter.
     """
 
+    like: Tensor
     a: Tensor
     g: Tensor
     rest: Tensor
@@ -62,11 +66,13 @@ class Pull(NamedTuple):
 def response(pulls: Sequence[Pull]) -> Response:
     """Sum up over parameters.
 
-    Cost: two device synchronisations.
+    Cost: two device synchronisations, of sharded parameters two reductions over ranks.
     """
-    a, rest, total = (float(x) ** 0.5 for x in _summed(pull.norms() for pull in pulls))
+    norms = _summed((pull.norms(), pull.like) for pull in pulls)
+    a, rest, total = (float(x) ** 0.5 for x in norms)
     balance = rest / max(a, TINY)
-    return Response(float(_summed(pull.gain(balance) for pull in pulls)), a, rest, total)
+    gain = _summed((pull.gain(balance), pull.like) for pull in pulls)
+    return Response(float(gain), a, rest, total)
 
 
 def pulls(
@@ -89,7 +95,7 @@ def pulls(
             none = torch.zeros_like(g)
             there = wide(a[p]) if p in a else none
             rest = g - (wide(acting[p]) / scale if p in acting else none)
-            found.append(Pull(there, g, rest, _step(g, group, optimizer.state.get(p, {}))))
+            found.append(Pull(p, there, g, rest, _step(g, group, optimizer.state.get(p, {}))))
     return found
 
 
@@ -113,9 +119,13 @@ class Sides(NamedTuple):
         """G and rho where the weight multiplies the finished forget step."""
         return Response(self.gain, self.forget, self.retain, self.retain)
 
-    def aimed(self, c: float, weight: float) -> float:
-        """Return the weight, or less where less brings c to 0 in this step."""
-        return min(weight, max((c + self.drift) / max(self.gain, TINY), 0.0))
+    def share(self, fall: float, limit: float) -> float:
+        """Return the share of the forget step with which c falls by this much, within the limit."""
+        return min(max((fall + self.drift) / max(self.gain, TINY), 0.0), limit)
+
+    def fall(self, share: float) -> float:
+        """Foretell by how much c falls."""
+        return share * self.gain - self.drift
 
 
 def sides(
@@ -129,16 +139,16 @@ def sides(
         r: the retain gradient.
         a: grad c, which the forget side descends.
 
-    Cost: one device synchronisation.
+    Cost: one device synchronisation, of sharded parameters one reduction over ranks.
     """
     here, there = _held(retain), _held(forget)
-    parts: list[Tensor] = []
+    parts: list[tuple[Tensor, Tensor]] = []
     for p in {**a, **r}:
         slope = wide(a.get(p, torch.zeros_like(r.get(p, p))))
         d_f = _down(slope, *there[p])
         d_r = _down(wide(r[p]), *here[p]) if p in r else torch.zeros_like(d_f)
         products = ((slope, d_f), (slope, d_r), (d_f, d_f), (d_r, d_r))
-        parts.append(torch.stack([(x * y).sum() for x, y in products]))
+        parts.append((torch.stack([(x * y).sum() for x, y in products]), p))
     gain, drift, forgets, retains = (float(x) for x in _summed(parts))
     return Sides(gain, -drift, forgets**0.5, retains**0.5)
 
@@ -152,7 +162,7 @@ def one_weight(
     for p, slope in a.items():
         at = wide(slope)
         rest = wide(r[p]) if p in r else torch.zeros_like(at)
-        found.append(Pull(at, rest + weight * at, rest, _step(weight * at, *there[p])))
+        found.append(Pull(p, at, rest + weight * at, rest, _step(weight * at, *there[p])))
     return response(found)
 
 
@@ -192,15 +202,25 @@ def _is_biased(group: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
 
 
 def wide(tensor: Tensor) -> Tensor:
-    """Make a dense real copy in which the squares of small gradients do not underflow."""
-    tensor = tensor.detach()
+    """Make a dense real copy, in which the squares of small gradients do not underflow.
+
+    Of a tensor that ranks hold a part each of, it is this rank's part.
+    """
+    tensor = local(tensor.detach())
     dense = tensor.to_dense() if tensor.is_sparse else tensor
     real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
     return real.to(torch.float32 if real.device.type == "mps" else torch.float64)
 
 
-def _summed(parts: Iterable[Tensor]) -> Tensor:
-    """Add up over devices, on the host."""
-    found = list(parts)
-    home = found[0].device
-    return torch.stack([part.to(home) for part in found]).sum(0).cpu()
+def _summed(parts: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """Add up sums over one parameter each: over devices, and over the ranks that share it."""
+    alike: dict[object, list[tuple[Tensor, Tensor]]] = {}
+    for part, p in parts:
+        where = (p.device_mesh, p.placements) if is_sharded(p) else part.device
+        alike.setdefault(where, []).append((part, p))
+    sums: list[Tensor] = []
+    for found in alike.values():
+        like = found[0][1]
+        total = torch.stack([part for part, _ in found]).sum(0)
+        sums.append((reduced(total, like) if is_sharded(like) else total).cpu())
+    return torch.stack(sums).sum(0)

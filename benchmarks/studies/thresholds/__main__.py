@@ -5,6 +5,7 @@ python -m benchmarks.studies.thresholds pressures  scale="step": mu over three d
 python -m benchmarks.studies.thresholds choose     what a recommendation is chosen from
 python -m benchmarks.studies.thresholds others     targets for methods that raise another loss
 python -m benchmarks.studies.thresholds presets    `paper` and `recommended`
+python -m benchmarks.studies.thresholds overshoot  full batches and minibatches; a mu that is found
 
 All of them on the embedded world, or with `--data DIR --split forget01` on TOFU's files. A finished
 run is a line of `results.jsonl` and is not repeated; `--tables` only writes table and figure again.
@@ -114,7 +115,8 @@ def one_run(benchmark: Tofu, key: str, seed: int, one: Variant, rate: float, par
 def measured(benchmark: Tofu, key: str, model: Any, part: str) -> Row:
     """The numbers kept; a choice goes by those that need no generated text."""
     model = benchmark.reference(key) if model is None else model
-    found = benchmark.quick_eval(model) if part == "choose" else benchmark.evaluate(model).numbers
+    quick = part in ("choose", "overshoot")
+    found = benchmark.quick_eval(model) if quick else benchmark.evaluate(model).numbers
     return {name: found.get(name) for name in KEPT}
 
 

@@ -160,12 +160,38 @@ def presets(split: str) -> list[Variant]:
     return found
 
 
+WAYS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "gate": ("gate, μ = 0.1", {}),
+    "step": ("step, μ = 0.1", {"scale": "step"}),
+    "auto-gate": ("gate, μ found", {"mu": "auto", "release": 0.0}),
+    "aimed": ("step, μ found and aimed", {"mu": "auto", "release": 0.0, "scale": "step"}),
+}
+BATCHES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "full": ("all examples a step", {"batch_size": 40, "epochs": 50}),
+    "mini": ("8 examples a step", {}),
+}
+"""Fifty steps each, for forty examples to forget."""
+
+
+def overshoots(split: str) -> list[Variant]:
+    """How far beyond its threshold a run goes, with a mu that is given and one that is found."""
+    del split
+    return [
+        variant(f"{target}-{way}-{size}", f"{TARGETS[target][0]}, {told}, {batch}", changes)
+        for target in ("never_seen", "token_certificate")
+        for size, (batch, given) in BATCHES.items()
+        for way, (told, more) in WAYS.items()
+        for changes in [{**TARGETS[target][1], **given, **more}]
+    ]
+
+
 PARTS: Mapping[str, Callable[[str], list[Variant]]] = {
     "targets": targets,
     "pressures": pressures,
     "choose": candidates,
     "others": others,
     "presets": presets,
+    "overshoot": overshoots,
 }
 
 SEARCHES = ("choose", "others")
