@@ -46,6 +46,16 @@ PAGES = {
     "changelog.md": "CHANGELOG.md",
 }
 
+# In a search answers come before reference, and reference before recorded tables.
+BOOSTS = {
+    "api": 0.3,
+    "results": 0.1,
+    "changelog.md": 0.1,
+    "contributing.md": 0.1,
+    "faq.md": 6.0,
+    "troubleshooting.md": 9.0,
+}
+
 SOURCE = re.compile(r"^::source (\S+)(?: (\S+))?$", re.MULTILINE)
 SECTION = re.compile(r"^::section (\S+) (.+)$", re.MULTILINE)
 PRECISION = re.compile(r"^::precision (\S+)$", re.MULTILINE)
@@ -100,6 +110,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     path = PurePosixPath(page.file.src_uri)
     if path.parts[0] in ("results", "benchmarks.md", "metrics.md"):
         page.meta["hide"] = ["navigation", "toc"]  # their tables need the width
+    page.meta["search"] = {"boost": BOOSTS.get(path.parts[0], 3.0)}
     if path.parent.name == "api":
         markdown = reference.with_links(markdown, path.stem)
     markdown = FIGURE.sub(lambda match: _figure(match.group(1)), markdown)
