@@ -18,6 +18,7 @@ import ast
 import json
 import re
 import subprocess
+import sys
 from html import escape
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
@@ -134,7 +135,8 @@ def _source(file: str, name: str | None) -> str:
 
 def code(file: str, name: str | None) -> str:
     """Read a function from a file, or what follows the file's own docstring, as a page has room."""
-    command = ["ruff", "format", "--isolated", "--line-length=80", "--stdin-filename", file, "-"]
+    options = ["--isolated", "--line-length=80", "--stdin-filename", file, "-"]
+    command = [sys.executable, "-m", "ruff", "format", *options]
     text = _code(file, name)
     return subprocess.run(command, input=text, capture_output=True, check=True, text=True).stdout
 
