@@ -14,15 +14,11 @@ below `results/` here; drawings are made by `docs/figures` while the site is bui
 A fence marked `math` becomes MathML, in the letters of KaTeX where scripts may run.
 """
 
-import ast
 import json
 import re
-import subprocess
-import sys
 from html import escape
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
-from textwrap import dedent
 from typing import Any
 
 from latex2mathml.converter import convert
@@ -33,7 +29,7 @@ from mkdocs.structure.pages import Page
 
 import torch_alm
 from benchmarks.studies.constrained import gallery
-from docs import checks, notebook, reference
+from docs import checks, notebook, reference, sources
 from docs.figures import themes
 from docs.figures.drawings import DRAWINGS
 
@@ -57,7 +53,6 @@ BOOSTS = {
     "troubleshooting.md": 9.0,
 }
 
-SOURCE = re.compile(r"^::source (\S+)(?: (\S+))?$", re.MULTILINE)
 SECTION = re.compile(r"^::section (\S+) (.+)$", re.MULTILINE)
 PRECISION = re.compile(r"^::precision (\S+)$", re.MULTILINE)
 FIGURE = re.compile(r"^::figure (\S+)$", re.MULTILINE)
@@ -118,38 +113,13 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     markdown = SECTION.sub(lambda match: _section(*match.groups()), markdown)
     markdown = PRECISION.sub(lambda match: _precision(float(match.group(1))), markdown)
     markdown = GALLERY.sub(lambda _: gallery.table(), markdown)
-    return SOURCE.sub(lambda match: _source(*match.groups()), markdown)
+    return sources.shown(markdown)
 
 
 def on_post_build(*, config: MkDocsConfig) -> None:
     """Refuse a site with broken links, or one that fetches something from elsewhere."""
     if found := checks.problems(Path(config.site_dir)):
         raise PluginError("\n".join(found))
-
-
-def _source(file: str, name: str | None) -> str:
-    """The code of a function, `Class.method` included, or of a file, as a block."""
-    text = code(file, name)
-    return f'```python title="{file}"\n{text}```'
-
-
-def code(file: str, name: str | None) -> str:
-    """Read a function from a file, or what follows the file's own docstring, as a page has room."""
-    options = ["--isolated", "--line-length=80", "--stdin-filename", file, "-"]
-    command = [sys.executable, "-m", "ruff", "format", *options]
-    text = _code(file, name)
-    return subprocess.run(command, input=text, capture_output=True, check=True, text=True).stdout
-
-
-def _code(file: str, name: str | None) -> str:
-    text = (ROOT / file).read_text()
-    node: ast.Module = ast.parse(text)
-    lines = text.splitlines()
-    if name is None:
-        return "\n".join(lines[node.body[0].end_lineno :]).strip()
-    for part in name.split("."):
-        node = next(child for child in node.body if getattr(child, "name", "") == part)
-    return dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
 
 
 def _section(file: str, heading: str) -> str:
