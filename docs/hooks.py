@@ -14,14 +14,11 @@ below `results/` here; drawings are made by `docs/figures` while the site is bui
 A fence marked `math` becomes MathML, in the letters of KaTeX where scripts may run.
 """
 
-import ast
 import json
 import re
-import subprocess
 from html import escape
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
-from textwrap import dedent
 from typing import Any
 
 from latex2mathml.converter import convert
@@ -32,7 +29,7 @@ from mkdocs.structure.pages import Page
 
 import torch_alm
 from benchmarks.studies.constrained import gallery
-from docs import checks, notebook, reference
+from docs import checks, notebook, reference, sources
 from docs.figures import themes
 from docs.figures.drawings import DRAWINGS
 
@@ -46,7 +43,16 @@ PAGES = {
     "changelog.md": "CHANGELOG.md",
 }
 
-SOURCE = re.compile(r"^::source (\S+)(?: (\S+))?$", re.MULTILINE)
+# In a search answers come before reference, and reference before recorded tables.
+BOOSTS = {
+    "api": 0.3,
+    "results": 0.1,
+    "changelog.md": 0.1,
+    "contributing.md": 0.1,
+    "faq.md": 6.0,
+    "troubleshooting.md": 9.0,
+}
+
 SECTION = re.compile(r"^::section (\S+) (.+)$", re.MULTILINE)
 PRECISION = re.compile(r"^::precision (\S+)$", re.MULTILINE)
 FIGURE = re.compile(r"^::figure (\S+)$", re.MULTILINE)
@@ -100,43 +106,20 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     path = PurePosixPath(page.file.src_uri)
     if path.parts[0] in ("results", "benchmarks.md", "metrics.md"):
         page.meta["hide"] = ["navigation", "toc"]  # their tables need the width
+    page.meta["search"] = {"boost": BOOSTS.get(path.parts[0], 3.0)}
     if path.parent.name == "api":
         markdown = reference.with_links(markdown, path.stem)
     markdown = FIGURE.sub(lambda match: _figure(match.group(1)), markdown)
     markdown = SECTION.sub(lambda match: _section(*match.groups()), markdown)
     markdown = PRECISION.sub(lambda match: _precision(float(match.group(1))), markdown)
     markdown = GALLERY.sub(lambda _: gallery.table(), markdown)
-    return SOURCE.sub(lambda match: _source(*match.groups()), markdown)
+    return sources.shown(markdown)
 
 
 def on_post_build(*, config: MkDocsConfig) -> None:
     """Refuse a site with broken links, or one that fetches something from elsewhere."""
     if found := checks.problems(Path(config.site_dir)):
         raise PluginError("\n".join(found))
-
-
-def _source(file: str, name: str | None) -> str:
-    """The code of a function, `Class.method` included, or of a file, as a block."""
-    text = code(file, name)
-    return f'```python title="{file}"\n{text}```'
-
-
-def code(file: str, name: str | None) -> str:
-    """Read a function from a file, or what follows the file's own docstring, as a page has room."""
-    command = ["ruff", "format", "--isolated", "--line-length=80", "--stdin-filename", file, "-"]
-    text = _code(file, name)
-    return subprocess.run(command, input=text, capture_output=True, check=True, text=True).stdout
-
-
-def _code(file: str, name: str | None) -> str:
-    text = (ROOT / file).read_text()
-    node: ast.Module = ast.parse(text)
-    lines = text.splitlines()
-    if name is None:
-        return "\n".join(lines[node.body[0].end_lineno :]).strip()
-    for part in name.split("."):
-        node = next(child for child in node.body if getattr(child, "name", "") == part)
-    return dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
 
 
 def _section(file: str, heading: str) -> str:

@@ -12,7 +12,7 @@ from torch_alm.measures import margin_surrogate
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("name", ["perturbations", "certificate"])
+@pytest.mark.parametrize("name", ["perturbations", "certificate", "constrained-equality"])
 def test_a_drawing_is_the_same_each_time_and_fits_its_page(name: str) -> None:
     light, again, dark = (themes.svg(DRAWINGS[name].figure, t) for t in ("light", "light", "dark"))
     assert light == again

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import hooks
+from docs import sources
 from torch_alm._constraint.status import STATUSES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,8 +24,8 @@ def code(text: str) -> Iterator[str]:
     for _, kind, block in FENCE.findall(text):
         if kind != "diff" or "# In your loop" not in text:
             yield from block.splitlines()
-    for file, name in hooks.SOURCE.findall(text):
-        yield from hooks.code(file, name or None).splitlines()
+    for quotation in sources.quoted(text):
+        yield from quotation.splitlines()
 
 
 def test_blocks_and_quotations_are_both_seen() -> None:
