@@ -57,6 +57,7 @@ class Begun(NamedTuple):
         steps = sides(self.retain, self.forget, r, a)
         if constraint._wants_gradient:
             constraint._probe.take(steps.response)
-        if constraint.sense == "==":
+        auto = constraint._state.auto
+        if auto is None or constraint.sense == "==":
             return float
-        return partial(constraint._state.auto.aim, steps)
+        return partial(auto.aim, steps)
