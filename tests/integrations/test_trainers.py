@@ -39,6 +39,8 @@ def run(kind: Any, folder: str, args: dict[str, Any], **given: Any) -> Run:
         given["constraint"] = toy.constraint(alpha=ALPHA, mu=MU)
     if issubclass(kind, SAULTrainer | SAMTrainer):
         given["rho"] = RHO
+    if issubclass(kind, SAULTrainer):
+        given["probe_every"] = 1
     resume = args.pop("resume", None)
     trainer = toy.trainer(
         toy.recording(kind), folder, args={"max_grad_norm": CLIP, **args}, callbacks=[logs], **given

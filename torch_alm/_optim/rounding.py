@@ -17,7 +17,7 @@ Rounding: TypeAlias = Literal["nearest", "stochastic"]
 
 # How many bits of a float32 the narrower type lacks.
 DROPPED = {torch.bfloat16: 16, torch.float16: 13}
-CACHED, MANY = 262_144, 256
+CACHED, MANY, STRIDE = 262_144, 256, 0x61C88647
 
 
 def check_rounding(value: Any, name: str) -> Rounding:  # noqa: ANN401
@@ -30,9 +30,9 @@ def check_rounding(value: Any, name: str) -> Rounding:  # noqa: ANN401
 class Noise:
     """A stream of rounding noise.
 
-    Each call shifts one hashed pattern by a number of its own, cyclically: any two draws of an
-    entry are uniform and independent over the shifts. Blocks on the host rotate it instead, which
-    is a view of it.
+    Entry i of a call gets hash(start + i), and start is hashed from the seed and the number of the
+    call: any two draws of an entry are independent, and uniform over the starts. Blocks on the
+    host read it out of a pattern that is kept.
     """
 
     def __init__(self, seed: Tensor) -> None:
@@ -46,38 +46,36 @@ class Noise:
 
         Below the normal range of float16 (6e-5) rounding is partly to the nearest.
 
-        Cost: three passes over `values`, and over twice their memory.
+        Cost: two passes over `values`; beyond a block of the host six, and over its memory again.
         """
         mask = (1 << DROPPED[dtype]) - 1
         values.view(torch.int32).add_(self._noise(values, mask)).bitwise_and_(~mask)
+        self._calls += 1
         return values
 
     def _noise(self, values: Tensor, mask: int) -> Tensor:
-        """Draw a number for each entry; on the host it is one of a block that is kept."""
-        size = values.numel()
+        """Draw the bits that are added to each entry's."""
+        size, at = values.numel(), self._calls % MANY
         # A fake one's would be kept for the next, which is not.
         is_plain = type(values) is Tensor and type(self._seed) is Tensor
         if is_plain and values.is_cpu and self._seed.is_cpu and size <= CACHED:
-            start = self._start()
+            if at == 0 or not self._starts:
+                counts = torch.arange(MANY) + (self._calls - at + 1)
+                self._starts = self._start((counts * STRIDE % 2**31).int()).tolist()
+            start = self._starts[at]
             return _kept(mask)[start : start + size].view(values.shape)
-        self._calls += 1
-        shift = _hashed(self._seed + (self._calls * 0x61C88647) % 2**31).to(values.device)
-        pattern = _hashed(torch.arange(size, device=values.device, dtype=torch.int32))
-        return pattern.view(values.shape).add_(shift).bitwise_and_(mask)
+        start = self._start((self._calls + 1) * STRIDE % 2**31).to(values.device)
+        numbers = torch.arange(size, device=values.device, dtype=torch.int32) + start
+        return _hashed(numbers).bitwise_and_(mask).view(values.shape)
 
-    def _start(self) -> int:
-        """Take the next of many places to start at, which are hashed at once."""
-        if not self._starts:
-            counts = torch.arange(MANY, dtype=torch.int32) + self._calls
-            self._starts = (_hashed(self._seed + counts * 0x61C88647) % CACHED).tolist()
-            self._calls += MANY
-        return self._starts.pop()
+    def _start(self, call: Tensor | int) -> Tensor:
+        return _hashed(self._seed + call) % CACHED
 
 
 @lru_cache(maxsize=2)
 def _kept(mask: int) -> Tensor:
-    """Hash a number for each entry of a block, twice over, so that it can start anywhere."""
-    return _hashed(torch.arange(CACHED, dtype=torch.int32)).bitwise_and_(mask).repeat(2)
+    """Hash numbers enough for a block that starts anywhere in one."""
+    return _hashed(torch.arange(2 * CACHED, dtype=torch.int32)).bitwise_and_(mask)
 
 
 def _hashed(numbers: Tensor) -> Tensor:
