@@ -48,7 +48,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         ValueError: under DeepSpeed or FSDP, with `fp16=True`; for a training batch that is no pair.
         TypeError: for an optimizer of your own that is no `DualOptimizer`.
 
-    Cost per step: 4 forward and 4 backward passes, 3 backward passes while the gate is closed, 2 and
+    Cost per step: 4 forward and 4 backward passes, 3 backward ones while the gate is closed, 2 and
     2 in a step that does not measure; two copies of the gradients, one of the parameters, two
     optimizer states.
 
