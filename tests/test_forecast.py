@@ -8,7 +8,9 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
+from tests.machine_dual import pause
 from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm._optim.forecast import Forecast
 from torch_alm._optim.gate import Gate
 from torch_alm.filters import Mean
 
@@ -84,6 +86,19 @@ def test_a_constraint_far_from_alpha_is_measured_seldom(
 ) -> None:
     for seed in range(20):
         assert len(probed(way(seed))) <= share * LONG
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_next_measurement_is_where_the_formula_says(seed: int) -> None:
+    draw, forecast, probes = random.Random(seed), Forecast(), list[tuple[int, float]]()
+    step, slack = 0, draw.uniform(0.5, 2.0)
+    for _ in range(30):
+        probes.append((step, slack))
+        gap = None if len(probes) == 1 else step - probes[-2][0]
+        forecast.update(slack, gap)
+        assert forecast.interval == pause(probes)
+        step += forecast.interval
+        slack += draw.gauss(-0.01, 0.05) * forecast.interval
 
 
 def test_every_step_measures_until_two_values_are_known() -> None:

@@ -59,7 +59,7 @@ def run(
     save: str | None = None,
     save_at: int = HALF,
     alpha: float | None = None,
-    probe_every: int = 1,
+    probe_every: int | str = 1,
 ) -> Run:
     """Steps `span` of the task: theta, lambda, and how often each parameter was stepped."""
     net = task.wrapped(engine)
@@ -183,8 +183,11 @@ def test_parameters_without_a_step_stay_so_beside_others(
             assert_same(side.state[p], before)
 
 
-def test_a_released_constraint_is_probed_at_the_same_steps_after_a_resume(tmp_path: Path) -> None:
-    options, saved = {"alpha": CLOSED, "probe_every": 4}, str(tmp_path)
+@pytest.mark.parametrize("every", [4, "auto"])
+def test_a_released_constraint_is_probed_at_the_same_steps_after_a_resume(
+    every: int | str, tmp_path: Path
+) -> None:
+    options, saved = {"alpha": CLOSED, "probe_every": every}, str(tmp_path)
     through = run(None, "alone", (0, task.STEPS), **options, save=saved, save_at=7)
     resumed = run(None, "alone", (7, task.STEPS), **options, load=saved)
     assert_equal(resumed, through)

@@ -121,6 +121,14 @@ def wall(quick: bool) -> Rows:
     ]
 
 
+TARGETS = {
+    ("float32", "perturbed, nearest"): 3.8,
+    ("float32", "perturbed, nearest, swap"): 2.4,
+    ("bfloat16", "perturbed, nearest"): 4.5,
+    ("bfloat16", "perturbed, stochastic"): 7.0,
+}
+
+
 def perturb(quick: bool) -> Rows:
     """Perturbing and restoring, in multiples of `copy_`."""
     shapes = overhead.llama_shapes(1, 2000) if quick else overhead.llama_shapes(6, 8000)
@@ -138,10 +146,9 @@ def perturb(quick: bool) -> Rows:
         work["two steps, pointer restore"] = pointers(weights)
         work["pytorch_optimizer SAM"] = overhead.pytorch_optimizer_sam(weights, foreach=False)
         pairs = overhead.rounds(work, "copy_", 4 if quick else 10)
-        targets = {"perturbed, nearest": 3.8, "perturbed, nearest, swap": 2.4}
         for name, measured in pairs.items():
             ratio = statistics.median(mine / its for mine, its in measured)
-            target = targets.get(name) if dtype is torch.float32 else None
+            target = TARGETS.get((str(dtype)[6:], name))
             rows.append({"dtype": str(dtype)[6:], "way": name, "ratio": ratio, "target": target})
     return rows
 

@@ -66,8 +66,9 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
             for a checkpoint without the optimizer.
         TypeError: for an optimizer of your own that is no `DualOptimizer`.
 
-    Cost per step: 4 forward and 4 backward passes, 3 backward passes while the gate is closed; two
-    copies of the gradients, one of the parameters, two optimizer states.
+    Cost per step: 4 forward and 4 backward passes, 3 backward ones while the gate is closed, 2 and
+    2 in a step that does not measure; two copies of the gradients, one of the parameters, two
+    optimizer states.
 
     Source: SAUL, Algorithm 1.
     """
