@@ -79,6 +79,12 @@ def shares(rows: Sequence[Row]) -> str:
     return markdown(["way", *groups], body)
 
 
+def compared_count(compared: Sequence[Row], rows: Sequence[Row]) -> str:
+    """Say what the table is about, and what the rule does in all."""
+    told = f"Cells in which all ways were run, {len(compared)} of {len(rows)}."
+    return told if len(compared) == len(rows) else f"{told} The rule alone: {alone(rows)}."
+
+
 def alone(rows: Sequence[Row]) -> str:
     """Count the cells that the rule solves."""
     halves = {"search half": SEARCH, "report half": REPORT}
@@ -159,12 +165,12 @@ def page(rows: Sequence[Row]) -> str:
         if own:
             parts.append(f"## {title}")
         if compared:
-            found = shares(compared)
+            found = f"{compared_count(compared, own)}\n\n{shares(compared)}"
             parts.append(MARKED.format(found) if kind == "main" else found)
             if kind == "main":
                 parts.append(problems(compared))
-        if len(compared) < len(own):
-            parts.append(f"The rule alone, also where nothing else was run: {alone(own)}.")
+        elif own:
+            parts.append(f"The rule alone: {alone(own)}.")
     parts += [
         "## Missed by the rule",
         f"Diverged, that is worse than it began: {len(diverged(rows)) or 'no cell'}.",
