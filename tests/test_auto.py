@@ -14,8 +14,9 @@ from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 
+from tests.auto_oracle import Rule
 from torch_alm import SAM, ALMConstraint, ConstraintGroup
-from torch_alm._constraint.auto import Auto
+from torch_alm._constraint.auto import Auto, Response
 
 WIDE = torch.float64
 MAKERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
@@ -285,6 +286,23 @@ def test_noise_in_the_measure_moves_neither_theta_nor_lambda_for_good(seed: int)
         seen.append(x.item())
     assert sum(seen[-300:]) / 300 == pytest.approx(1.0, abs=0.1)
     assert constraint.multiplier == pytest.approx(4.0, rel=0.1)
+
+
+def test_the_rule_under_noise_is_the_one_by_hand() -> None:
+    g = torch.Generator().manual_seed(5)
+    auto, rule, multiplier = Auto(), Rule("<="), 0.0
+    a, rest = torch.tensor([3.0, 4.0], dtype=WIDE), torch.tensor([-6.0, 8.0], dtype=WIDE)
+    for t in range(900):
+        c = math.exp(-t / 60) + 0.2 * torch.randn((), generator=g).item()
+        weight = rule.weigh(c)
+        auto.see(c)
+        assert max(multiplier + auto.mu * auto.filtered, 0.0) == pytest.approx(weight, rel=1e-9)
+        rule.calibrate(a, rest + weight * a, lambda a, _: 0.01 * a)
+        total = float((rest + weight * a).norm())
+        auto.calibrate(Response(gain=0.25, norm=5.0, rest=10.0, total=total))
+        multiplier = max(multiplier + auto.advance(), 0.0)
+        rule.advance()
+    assert rule.turns > 5 and rule.nu > 0.5 and rule.lam > 0
 
 
 def test_what_moves_smoothly_is_no_noise() -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report.results import ResultsFolder
+from benchmarks.studies.auto.table import diverged, is_solved
+from benchmarks.studies.auto.table import page as page_of_rules
 from benchmarks.studies.controllers.table import markdown, more_lines
 from benchmarks.studies.thresholds.report import page
 
@@ -42,3 +44,26 @@ def test_further_problems_are_counted() -> None:
 def test_tables_of_thresholds_are_written_from_their_lines(path: Path) -> None:
     part = path.name.rpartition("-")[2]
     assert (path / "report.md").read_text() == page(ResultsFolder(path), part)
+
+
+AUTO = json.loads((RESULTS / "auto" / "auto.json").read_text())["rows"]
+
+
+def test_the_comparison_of_ways_to_mu_is_written_from_its_rows() -> None:
+    assert (RESULTS / "auto" / "auto.md").read_text() == page_of_rules(AUTO)
+
+
+def test_no_cell_diverges_under_the_rule() -> None:
+    rows = [row for row in AUTO if "auto" in row["ways"]]
+    assert len({row["problem"] for row in rows}) == 22
+    assert diverged(rows) == []
+
+
+def test_the_rule_solves_more_than_a_mu_that_is_tuned_per_problem() -> None:
+    rows = [row for row in AUTO if row["kind"] == "main" and "every 1" in row["ways"]]
+    solved = sum(is_solved(row["ways"]["auto"][0]) for row in rows)
+    tuned = 0
+    for name in {row["problem"] for row in rows}:
+        own = [row["ways"]["every 1"] for row in rows if row["problem"] == name]
+        tuned += max(sum(map(is_solved, column)) for column in zip(*own, strict=True))
+    assert solved > tuned > 0

@@ -54,7 +54,7 @@ class Rates(Stateful):
 
     @property
     def entry(self) -> int:
-        """Number the entry whose gradient that is."""
+        """The entry whose gradient that is."""
         is_early = self._count < max(EARLY, len(self.each))
         return (self._count if is_early else self._count // EVERY) % len(self.each)
 

@@ -79,6 +79,23 @@ def shares(rows: Sequence[Row]) -> str:
     return markdown(["way", *groups], body)
 
 
+def compared_count(compared: Sequence[Row], rows: Sequence[Row]) -> str:
+    """Say what the table is about, and what the rule does in all."""
+    told = f"Cells in which all ways were run, {len(compared)} of {len(rows)}."
+    return told if len(compared) == len(rows) else f"{told} The rule alone: {alone(rows)}."
+
+
+def alone(rows: Sequence[Row]) -> str:
+    """Count the cells that the rule solves."""
+    halves = {"search half": SEARCH, "report half": REPORT}
+    counts = [f"{_count(single('auto'), rows)} of all"]
+    for told, half in halves.items():
+        names = {kind().name for kind in half}
+        own = [row for row in rows if row["problem"] in names]
+        counts.append(f"{_count(single('auto'), own)} of the {told}")
+    return "; ".join(counts)
+
+
 def _count(solved: Solved, rows: Sequence[Row]) -> str:
     hits = sum(map(solved, rows))
     return f"{hits} of {len(rows)}, {hits / len(rows):.1%}" if rows else "–"
@@ -109,7 +126,7 @@ def missed(rows: Iterable[Row]) -> str:
             row["kind"], row["problem"], row["setting"],
             f"{row['unit_f']:g}, {row['unit_c']:g}", str(row["seed"]),
             *(_percent(share) for share in row["ways"]["auto"][0]),
-            "yes" if per_cell(row) else "–",
+            ("yes" if per_cell(row) else "no") if "every 1" in row["ways"] else "–",
         ]
         for row in rows
         if not single("auto")(row)
@@ -130,6 +147,9 @@ TITLES = {
 }
 
 
+MARKED = "<!-- --8<-- [start:table] -->\n{}\n<!-- --8<-- [end:table] -->"
+
+
 def page(rows: Sequence[Row]) -> str:
     """The whole page."""
     parts = [
@@ -140,10 +160,20 @@ def page(rows: Sequence[Row]) -> str:
         " on all data. A fixed mu is Algorithm 1, one of the decades from 1e-10 to 1e3.",
     ]
     for kind, title in TITLES.items():
-        own = [row for row in rows if row["kind"] == kind]
-        if own and kind in TITLES:
-            parts += [f"## {title}", shares(own)]
+        own = [row for row in rows if row["kind"] == kind and "auto" in row["ways"]]
+        compared = [row for row in own if len(row["ways"]) > 1]
+        if own:
+            parts.append(f"## {title}")
+        if compared:
+            found = f"{compared_count(compared, own)}\n\n{shares(compared)}"
+            parts.append(MARKED.format(found) if kind == "main" else found)
             if kind == "main":
-                parts.append(problems(own))
-    parts += ["## Missed by the rule", missed(row for row in rows if "auto" in row["ways"])]
+                parts.append(problems(compared))
+        elif own:
+            parts.append(f"The rule alone: {alone(own)}.")
+    parts += [
+        "## Missed by the rule",
+        f"Diverged, that is worse than it began: {len(diverged(rows)) or 'no cell'}.",
+        missed(row for row in rows if "auto" in row["ways"]),
+    ]
     return "\n\n".join(part.strip() for part in parts) + "\n"

@@ -174,7 +174,7 @@ BATCHES: Mapping[str, tuple[str, dict[str, Any]]] = {
 
 
 def overshoots(split: str) -> list[Variant]:
-    """The overshoot beyond a threshold, with a mu that is given and one that is found."""
+    """Runs with a mu that is given and one that is found, to see how far beyond alpha each goes."""
     del split
     return [
         variant(f"{target}-{way}-{size}", f"{TARGETS[target][0]}, {told}, {batch}", changes)

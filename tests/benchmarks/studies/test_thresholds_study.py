@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.engine.levels import resolved
+from benchmarks.methods.settings import Settings, parse
 from benchmarks.report.results import ResultsFolder
 from benchmarks.studies.thresholds import __main__ as thresholds
 from benchmarks.studies.thresholds.report import (
@@ -20,6 +22,7 @@ from benchmarks.studies.thresholds.report import (
     with_privleak,
 )
 from benchmarks.studies.thresholds.variants import (
+    PARTS,
     RATES,
     candidates,
     others,
@@ -28,6 +31,7 @@ from benchmarks.studies.thresholds.variants import (
     targets,
 )
 from tests.benchmarks.toy_benchmark import ToyBenchmark
+from torch_alm import ALMConstraint
 
 ONLY = ("--only", "none", "level_share-gradient")
 
@@ -166,3 +170,20 @@ def test_a_run_that_cannot_be_made_is_a_line_that_says_why(tmp_path: Path) -> No
     folder.append({**failed, "method": "none@0.1", "variant": "none", **numbers})
     publish(tmp_path, "targets")
     assert "seed 0: not reached" in (tmp_path / "report.md").read_text()
+
+
+def test_every_way_to_overshoot_is_a_constraint_and_takes_fifty_steps() -> None:
+    ways = PARTS["overshoot"]("forget01")
+    assert len({one.key for one in ways}) == len(ways) == 16
+    for one in ways:
+        given = {**one.settings.controller(), "alpha": 0.5}
+        found = ALMConstraint(None, **given)
+        is_found = one.settings.mu == "auto"
+        assert found.mu == (0.0 if is_found else 0.1) and not (is_found and found.rules)
+        assert math.ceil(40 / one.settings.batch_size) * one.settings.epochs == 50
+
+
+def test_a_mu_that_is_found_is_a_word_among_numbers() -> None:
+    assert parse("mu", "auto") == Settings(mu="auto").mu == "auto" and parse("mu", "0.5") == 0.5
+    with pytest.raises(ValueError, match="mu is -1"):
+        Settings(mu=-1.0)
