@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 import torch_alm
-from torch_alm import SAM, ALMConstraint, measures
+from torch_alm import SAM, ALMConstraint, measures, rules
 
 ROOT = Path(__file__).resolve().parent.parent
 SECTION = re.compile(r"^## (.+?)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -57,6 +57,7 @@ def names(constraint: Callable[..., ALMConstraint]) -> dict[str, Any]:
     return {
         **public,
         **{name: getattr(measures, name) for name in measures.__all__},
+        **{name: getattr(rules, name) for name in rules.__all__},
         "ALMConstraint": constraint,
         "SAM": lambda base, rho: SAM(base, rho=0.0),  # where SAUL and Dual AdamW are the same
         "ReverseSAM": lambda base, rho: torch_alm.ReverseSAM(base, rho=0.0),

@@ -23,7 +23,7 @@ COMMON = "a an and any at can do does for how i if in is it my of on or the to w
 QUESTIONS = {
     "how do I stop at 4 nats": ("choose-threshold", "alpha=4.0"),
     "why is it still violated": ("troubleshooting", 'mu="auto"` or a larger μ'),
-    "does it work with my Trainer": ("recipes", "ConstraintCallback"),
+    "does it work with my Trainer": ("faq", "ConstraintCallback"),
     "how do I constrain fairness": ("constrain", "ALMConstraint(gap, alpha=0.05"),
     "what does a step cost": ("cost", "twice the operations"),
     "which threshold should I choose": ("choose-threshold", "4 nats per token"),

@@ -70,17 +70,17 @@ def figure(colours: dict[str, str]) -> Figure:
     axes.plot(*START, "o", color=colours["ink"], ms=8)
     axes.annotate("θ", START, (-8, -20), textcoords="offset points", fontsize=16)
     side(axes, nearby(retain_loss, +1), -1.0, colours["retain"], "r", (8, 4))
-    side(axes, nearby(forget_loss, -1), +1.0, colours["forget"], "f", (9, 4))
+    side(axes, nearby(forget_loss, -1), +1.0, colours["forget"], "f", (-54, -38))
     return drawn
 
 
 def contours(axes: Axes, colours: dict[str, str]) -> None:
-    """Both losses, each with the name of its minimum."""
+    """Both losses, each with its name outside of its contours."""
     grid = np.meshgrid(np.linspace(-3.0, 3.2, 160), np.linspace(-2.1, 2.0, 110))
     points = torch.tensor(np.stack(grid, axis=-1), dtype=torch.float32)
     for name, loss, at, offset in (
-        ("retain", retain_loss, KEPT, (-48, -20)),
-        ("forget", forget_loss, REMEMBERED, (-48, -20)),
+        ("retain", retain_loss, KEPT, (-48, -98)),
+        ("forget", forget_loss, REMEMBERED, (-8, 140)),
     ):
         levels = np.array([0.08, 0.35, 0.8, 1.4])
         axes.contour(*grid, loss(points), levels, colors=colours[name], alpha=0.45, linewidths=1.1)
@@ -106,5 +106,5 @@ def side(
     end = START + sign * 1.3 * gradient / gradient.norm()
     arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2.2, "mutation_scale": 18}
     axes.annotate("", end, START, arrowprops=arrow)
-    words, beside = {"r": ("retain step", (8, -6)), "f": ("forget step", (-86, -4))}[name]
+    words, beside = {"r": ("retain step", (26, -20)), "f": ("forget step", (-86, -4))}[name]
     axes.annotate(words, end, beside, textcoords="offset points", color=colour)
