@@ -180,10 +180,6 @@ class State(Stateful):
         """Return mu; 0 while some rule waits."""
         return 0.0 if self._is_waiting(settings) else self.mu
 
-    def _pressure(self, c: Number, settings: Settings) -> Number:
-        """Return mu c; a mu that is found knows c's usual size, and what of it is noise."""
-        return self.rate(settings) * c if self.auto is None else self.auto.push(c)
-
     def _is_waiting(self, settings: Settings) -> bool:
         return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
 
@@ -217,7 +213,9 @@ class State(Stateful):
 
     def _weight_of(self, c: Number, seen: Mask, settings: Settings) -> tuple[Number, Mask]:
         """Return [lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
-        weight = numbers.projected(self.multiplier + self._pressure(c, settings), settings.sense)
+        # a mu that is found knows c's usual size, and what of it is noise
+        pressure = self.rate(settings) * c if self.auto is None else self.auto.push(c)
+        weight = numbers.projected(self.multiplier + pressure, settings.sense)
         acts = numbers.only_finite(seen, weight)
         return numbers.choose(acts, weight, self.multiplier), acts
 
