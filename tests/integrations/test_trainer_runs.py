@@ -248,7 +248,7 @@ def test_without_a_forget_set_the_last_step_tells_whether_the_constraint_is_met(
     each = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "num_train_epochs": 3}
     args = {**SAVING, **best, **each, "load_best_model_at_end": True}
     args["lr_scheduler_type"] = "constant"
-    given = {**KINDS[SAULTrainer](), "eval_dataset": toy.rows(23, 2)}
+    given = {**KINDS[SAULTrainer](), "eval_dataset": toy.rows(23, 2), "probe_every": 1}
     trainer = toy.trainer(SAULTrainer, tmp_path, args=args, **given)
     trainer.train()
     lines = trainer.state.log_history

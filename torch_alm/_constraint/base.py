@@ -158,7 +158,8 @@ class ConstraintBase(Settings):
         """Let the entry whose turn it is be differentiated."""
         assert self._state.auto is not None
         i = self._state.auto.entry
-        one, acting = value.reshape(-1)[i], float(torch.as_tensor(weight).reshape(-1)[i])
+        acting = weight if isinstance(weight, float) else float(weight.reshape(-1)[i])
+        one = value.reshape(-1)[i]
         self._probe.watch(penalty, one if self.sense == "<=" else -one, acting)
 
     def _prepare(self, optimizer: Optimizer) -> None:

@@ -16,9 +16,10 @@ from scipy.stats import t as student
 from benchmarks.methods import CONTROL
 from benchmarks.report.control import ALLOWED
 from benchmarks.report.figures import STYLES, colour, save
-from benchmarks.report.results import Row, read_lines, replace
+from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import MISSING, markdown, name_of
 from benchmarks.studies.operating_point.plan import ALM, KINDS, RATES, Place
+from torch_alm.unlearning.files import write_text
 
 UTILITY, FORGOTTEN = "model_utility", "forget_rouge"
 PLACES = (
@@ -70,7 +71,7 @@ def write(folder: Path) -> None:
             continue
         level = f"Enough is a forget ROUGE-L of {place.level}; a value above it is marked †."
         text = markdown(HEADERS, lines)
-        replace(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
+        write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
         for theme, style in STYLES.items():
             with styles.context(style):
                 save(draw(folder, place), folder / f"{place.name}-{theme}.png")
