@@ -120,3 +120,24 @@ def test_the_most_forgiving_point_is_no_obstacle() -> None:
     pair.optimizer = DualOptimizer(base, ReverseSAM(SGD([pair.theta], lr=0.05)), pair.constraint)
     found = pair.run(1000).theta.sum().item()
     assert found == pytest.approx(8.0 + 0.05 * 2**0.5, rel=0.01)  # measured 0.05 away
+
+
+class Fails(SGD):
+    """Plain descent that runs out of memory where it is told to."""
+
+    is_full = False
+
+    def step(self, closure: None = None) -> None:
+        if self.is_full:
+            raise MemoryError
+        super().step(closure)
+
+
+@pytest.mark.parametrize("scale", ["gradient", "step"])
+def test_a_step_that_fails_leaves_the_rule_as_it_was(scale: Scale) -> None:
+    pair = Pair(Fails, scale).run(3)
+    before = pair.constraint.state_dict()
+    pair.optimizer.forget.is_full = True
+    with pytest.raises(MemoryError):
+        pair.run(1)
+    assert pair.constraint.state_dict() == before
