@@ -252,6 +252,8 @@ class DualOptimizer(Sides):
     ) -> tuple[Register, Evaluation]:
         """Add one side's gradient to what it has accumulated; and what its objective saw."""
         if isinstance(side, ObjectiveOptimizer):  # which copies what it adds to
+            if self.retain is self.forget:
+                side.renew()  # the delta that it may reuse is the other objective's
             gradients.put(params, accumulated)
             evaluation = side.accumulate(
                 objective, weight, self.backward_fn, pair=pair, wanted=wanted

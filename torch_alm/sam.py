@@ -171,8 +171,9 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     def _aim(self, params: list[Tensor], find: Callable[[], object]) -> None:
         """Leave the direction of delta in `.grad`: a pass at theta finds it, or it is the last."""
         if self._direction and self._uses < self.every:
-            # A parameter that came meanwhile has none, wherever it stands in its group.
-            gradients.put(params, [self._direction.get(p) for p in params])
+            # Parameters that came meanwhile, wherever in their group, or are frozen by now, stay.
+            known = [self._direction.get(p) if p.requires_grad else None for p in params]
+            gradients.put(params, known)
             self._uses += 1
             return
         self.renew()
