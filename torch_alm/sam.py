@@ -171,9 +171,8 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     def _aim(self, params: list[Tensor], find: Callable[[], object]) -> None:
         """Leave the direction of delta in `.grad`: a pass at theta finds it, or it is the last."""
         if self._direction and self._uses < self.every:
-            # Parameters that came meanwhile, wherever in their group, or are frozen by now, stay.
-            known = [self._direction.get(p) if p.requires_grad else None for p in params]
-            gradients.put(params, known)
+            known = self._direction  # not of parameters that came later; frozen ones stay, too
+            gradients.put(params, [known.get(p) if p.requires_grad else None for p in params])
             self._uses += 1
             return
         self.renew()
