@@ -37,6 +37,7 @@ class DualOracle(Oracle):
         self.is_decided = False
         self.idle: int | None = None  # steps since a released constraint was measured
         self.probes: list[tuple[int, float]] = []  # since it is released: when, and by how much met
+        self.known = 0.0  # the alpha of that measurement
         self.skipped = 0
 
     def is_pending(self) -> bool:
@@ -48,6 +49,11 @@ class DualOracle(Oracle):
     def measures(self) -> bool:
         every = pause(self.probes) if self.probe_every == "auto" else self.probe_every
         return self.idle is None or self.idle + 1 >= every
+
+    def ends_a_pause(self) -> bool:
+        """Another alpha does; lambda and the constraint are not exchanged in this machine."""
+        is_new = self.controller is not None and self.controller.alpha != self.known
+        return self.register is None and self.idle is not None and is_new
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
@@ -63,10 +69,13 @@ class DualOracle(Oracle):
             raise RuntimeError("decided")
         g_r, seen_r = self.sides["retain"].gradient(retain, self.theta, weight)
         register, forgotten = added(self.register or [], [None] * len(self.theta)), math.nan
-        if self.measures():
+        is_new = self.ends_a_pause()
+        if is_new or self.measures():
             g_f, forgotten = self.measured(forget, weight, last)
             register = added(register, g_f)
         self.register, self.is_decided = register, last
+        if is_new:
+            self.idle, self.probes = None, []
         self.put(added([p.grad for p in self.theta], g_r))
         return seen_r[0].item(), forgotten
 
@@ -126,6 +135,7 @@ class DualOracle(Oracle):
         since = None if self.idle is None or not self.probes else self.probes[-1][0]
         now = 0 if since is None else since + self.idle + 1
         self.idle = 0 if weight == 0 == self.controller.multiplier else None
+        self.known = self.controller.alpha
         slack = -abs(c) if self.controller.sense == "==" else -c
         is_known = self.idle == 0 and not self.controller.is_blind
         self.probes = [*self.probes * (since is not None), (now, slack)] if is_known else []
@@ -150,5 +160,6 @@ class DualOracle(Oracle):
 
     def load(self, saved: "DualOracle") -> None:
         super().load(saved)
+        self.known = saved.known
         self.idle, self.skipped, self.probes = saved.idle, saved.skipped, [*saved.probes]
         self.register, self.is_decided = None, False

@@ -21,7 +21,7 @@ class Pair:
     def __init__(self, make: Any = SGD, scale: Scale = "gradient", *, last: bool = False) -> None:
         self.theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
         self.constraint = ALMConstraint(None, 8.0, "auto")
-        self.last = last
+        self.last, self.goal = last, 2
         self.optimizer = DualOptimizer(
             make([self.theta], lr=0.05), make([self.theta], lr=0.05), self.constraint, scale=scale
         )
@@ -29,7 +29,7 @@ class Pair:
     def run(self, steps: int) -> "Pair":
         for _ in range(steps):
             self.optimizer.backward(
-                retain=lambda: (self.theta - 2).square().sum(),
+                retain=lambda: (self.theta - self.goal).square().sum(),
                 forget=lambda: self.theta.sum(),
                 last=self.last,
             )
@@ -120,3 +120,40 @@ def test_the_most_forgiving_point_is_no_obstacle() -> None:
     pair.optimizer = DualOptimizer(base, ReverseSAM(SGD([pair.theta], lr=0.05)), pair.constraint)
     found = pair.run(1000).theta.sum().item()
     assert found == pytest.approx(8.0 + 0.05 * 2**0.5, rel=0.01)  # measured 0.05 away
+
+
+class Fails(SGD):
+    """Plain descent that runs out of memory where it is told to."""
+
+    is_full = False
+
+    def step(self, closure: None = None) -> None:
+        if self.is_full:
+            raise MemoryError
+        super().step(closure)
+
+
+@pytest.mark.parametrize("scale", ["gradient", "step"])
+def test_a_step_that_fails_leaves_the_rule_as_it_was(scale: Scale) -> None:
+    pair = Pair(Fails, scale).run(3)
+    before = pair.constraint.state_dict()
+    pair.optimizer.forget.is_full = True
+    with pytest.raises(MemoryError):
+        pair.run(1)
+    assert pair.constraint.state_dict() == before
+
+
+@pytest.mark.parametrize("make", [SGD, Adam])
+@pytest.mark.parametrize("scale", ["gradient", "step"])
+def test_a_spared_backward_changes_nothing_of_the_rule(make: Any, scale: Scale) -> None:
+    """The goal moves to and fro: the gate opens and closes."""
+    full, spared = (Pair(make, scale, last=last) for last in (False, True))
+    closed = 0
+    for goal in (2, 6, 2, 6, 2):
+        for pair in (full, spared):
+            pair.goal = goal
+            pair.run(40)
+        closed += full.constraint.weight == 0
+        assert torch.equal(full.theta, spared.theta)
+        assert full.constraint.state_dict() == spared.constraint.state_dict()
+    assert closed

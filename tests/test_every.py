@@ -79,7 +79,7 @@ def test_delta_is_found_in_every_kth_step(kind: type, sign: int, every: int, clo
 def test_one_is_the_default_and_keeps_nothing() -> None:
     run = Run(SAM, 1).steps(3)
     assert SAM(SGD([run.theta], lr=LR)).every == 1
-    assert run.optimizer._direction == []
+    assert run.optimizer._direction == {}
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])
@@ -168,3 +168,102 @@ def test_after_a_pause_delta_is_found_anew() -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert passes == [2, 0, 0, 0, 2, 0, 0, 0, 2]
+
+
+def test_a_cadence_set_later_has_no_delta_to_reuse() -> None:
+    run = Run(SAM, 1).steps(2)
+    run.optimizer.every = 3
+    assert run.steps(2, 6).passes == 2 * 2 + (2 + 1 + 1 + 2)
+
+
+def test_loading_a_checkpoint_into_a_run_finds_delta_anew() -> None:
+    run = Run(SAM, 3).steps(1)
+    run.optimizer.load_state_dict(run.optimizer.state_dict())
+    assert run.steps(1, 2).passes == 4
+
+
+def test_a_delta_belongs_to_its_parameter_wherever_that_stands() -> None:
+    first, second, late = (nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(3))
+    optimizer = SAM(SGD([{"params": [first]}, {"params": [second]}], lr=LR), rho=RHO, every=4)
+    optimizer.backward(lambda: 3 * first.sum() + 4 * second.sum())
+    optimizer.param_groups[0]["params"].append(late)
+    seen: list[tuple[float, ...]] = []
+
+    def objective() -> Tensor:
+        seen.append((first.item(), second.item(), late.item()))
+        return first.sum() + second.sum() + late.sum()
+
+    optimizer.backward(objective)
+    optimizer.param_groups.pop()
+    optimizer.backward(objective)
+    assert seen[0] == pytest.approx((1 + 0.6 * RHO, 1 + 0.8 * RHO, 1.0), abs=1e-12)
+    assert seen[1] == pytest.approx((1 + RHO, 1.0, 1.0), abs=1e-12), "the norm of what is left"
+
+
+def test_an_overflow_of_the_loss_scale_is_not_reused_as_a_delta() -> None:
+    theta, passes = nn.Parameter(torch.ones(2)), []
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=100)
+    optimizer = SAM(
+        SGD([theta], lr=LR), RHO, every=4, backward=lambda x: scaler.scale(x).backward()
+    )
+    for _ in range(3):
+        passes.append(0)
+
+        def objective() -> Tensor:
+            passes[-1] += 1
+            return 3 * theta.square().sum()
+
+        optimizer.backward(objective)
+        scaler.step(optimizer)
+        scaler.update(2.0**10)
+        optimizer.zero_grad()
+    assert passes == [2, 2, 1]
+
+
+def test_loading_both_sides_finds_their_deltas_anew() -> None:
+    run = Run(SAM, 3)
+    other = ReverseSAM(SGD([run.theta], lr=LR), rho=RHO, every=3)
+    optimizer = DualOptimizer(run.optimizer, other, ALMConstraint(None, alpha=99.0, mu=0.1))
+
+    def step() -> None:
+        optimizer.backward(retain=lambda: run.loss(0), forget=lambda: run.loss(1))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    optimizer.load_control_state_dict(optimizer.control_state_dict())
+    step()
+    assert run.passes == 8
+    step()
+    assert run.passes == 10
+
+
+def test_a_parameter_that_is_frozen_by_now_stays() -> None:
+    theta, frozen = start(), start()
+    optimizer = SAM(SGD([theta, frozen], lr=LR), rho=RHO, every=2)
+    optimizer.backward(lambda: theta.square().sum() + frozen.square().sum())
+    frozen.requires_grad_(requires_grad=False)
+    seen: list[Tensor] = []
+
+    def objective() -> Tensor:
+        seen.append(frozen.detach().clone())
+        return theta.square().sum()
+
+    optimizer.backward(objective)
+    assert len(seen) == 1 and torch.equal(seen[0], start())
+
+
+def test_one_wrapper_on_both_sides_finds_a_delta_for_each() -> None:
+    theta, seen = start(), list[Tensor]()
+    both = SAM(SGD([theta], lr=LR), rho=RHO, every=9)
+    optimizer = DualOptimizer(both, both, ALMConstraint(None, alpha=9.0, mu=0.1, sense="<="))
+
+    def forget() -> Tensor:
+        seen.append(theta.detach().clone())
+        return theta[1]
+
+    for _ in range(2):
+        optimizer.backward(retain=lambda: theta[0], forget=forget)
+    there = start().detach() + RHO * torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+    assert len(seen) == 4 and torch.allclose(seen[1], there, rtol=0, atol=1e-11)
+    assert torch.equal(seen[1], seen[3])

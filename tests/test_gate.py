@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -110,7 +111,8 @@ def test_a_released_constraint_is_measured_every_kth_step(every: int) -> None:
         run.step(i)
         measured = run.measured > before
         seen.append(measured)
-        assert measured == (idle is None or idle + 1 >= every)
+        is_new = alpha_at(i) != alpha_at(i - 1)
+        assert measured == (idle is None or idle + 1 >= every or is_new)
         assert torch.isnan(run.losses.forget).item() != measured
         if not measured:
             idle += 1
@@ -149,7 +151,7 @@ def test_the_probing_rhythm_survives_a_checkpoint(every: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(second.theta(), through.theta(), strict=True))
 
 
-@pytest.mark.parametrize(("every", "state"), [(1, {}), (2, {"idle": None})])
+@pytest.mark.parametrize(("every", "state"), [(1, {}), (2, {"idle": None, "known": []})])
 def test_only_a_gate_that_skips_has_something_to_remember(every: int, state: dict) -> None:
     assert Gate(every).state() == state
 
@@ -284,9 +286,65 @@ def test_a_spared_measurement_is_not_a_number_and_the_rhythm_is_saved() -> None:
     optimizer, resumed = make(), make()
     assert step(optimizer) == 1.0 and math.isnan(step(optimizer))
     state = optimizer.state_dict()
-    assert state["gate"] == {"idle": 1}
+    assert state["gate"] == {"idle": 1, "known": [-5.0, ">=", 0.0, 1]}
     resumed.load_state_dict(state)
     assert math.isnan(step(resumed)) and step(resumed) == 1.0
     del state["gate"]
     resumed.load_state_dict(state)
     assert step(resumed) == 1.0, "without it the next step measures"
+
+
+def measured_after(change: Callable[[DualOptimizer], None], probe_every: Any) -> bool:
+    """Tell whether a released constraint is measured in the step after a change in a pause."""
+    theta = nn.Parameter(torch.ones(1))
+    constraint = ALMConstraint(None, alpha=-5.0, mu=1.0)
+    sides = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    optimizer = DualOptimizer(*sides, constraint, probe_every=probe_every)
+
+    def step() -> bool:
+        losses = optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        return not math.isnan(losses.forget)
+
+    assert [step() for _ in range(5)][2:] == [False] * 3
+    change(optimizer)
+    return step()
+
+
+def stepped_by_hand(optimizer: DualOptimizer) -> None:
+    optimizer.constraint.observe(1.0)
+    optimizer.constraint.step()
+
+
+def resumed_under(alpha: float) -> Callable[[DualOptimizer], None]:
+    """Settings are in no checkpoint: it may be gone on with under another threshold."""
+
+    def change(optimizer: DualOptimizer) -> None:
+        saved = optimizer.state_dict()
+        optimizer.constraint = ALMConstraint(None, alpha=alpha, mu=1.0)
+        optimizer.load_state_dict(saved)
+
+    return change
+
+
+CHANGES = {
+    "alpha": lambda optimizer: setattr(optimizer.constraint, "alpha", 5.0),
+    "multiplier": lambda optimizer: setattr(optimizer.constraint, "multiplier", 9.0),
+    "another": lambda o: setattr(o, "constraint", ALMConstraint(None, alpha=-5.0, mu=1.0)),
+    "none": lambda optimizer: setattr(optimizer, "constraint", None),
+    "stepped": stepped_by_hand,
+    "resumed": resumed_under(5.0),
+}
+
+
+@pytest.mark.parametrize("every", [16, "auto"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_constraint_that_is_another_one_now_ends_the_pause(name: str, every: Any) -> None:
+    assert measured_after(CHANGES[name], every)
+
+
+@pytest.mark.parametrize("every", [16, "auto"])
+@pytest.mark.parametrize("change", [lambda _: None, resumed_under(-5.0)])
+def test_a_constraint_that_stays_the_same_does_not(change: Any, every: Any) -> None:
+    assert not measured_after(change, every)

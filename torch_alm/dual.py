@@ -70,8 +70,9 @@ class DualOptimizer(Sides):
         probe_every: while the gate is closed and lambda is 0, run and measure the forget objective
             on every `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to
             the earliest violation, as the measure moved of late, and after 16 steps at most: one
-            that comes more than twice as fast is seen up to 15 steps late. Windows and cadences of
-            the constraint count measured steps.
+            that comes more than twice as fast is seen up to 15 steps late. Another alpha,
+            multiplier or constraint ends the pause. Windows and cadences of the constraint count
+            measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
             FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
             `FSDPModule`. Without it nothing is skipped for sharded parameters.
@@ -172,6 +173,8 @@ class DualOptimizer(Sides):
         undo, _ = self._remember()
         before: Register | None = None
         try:
+            if self._forget_register is None:  # all micro-batches of a step measure, or none
+                self._gate.look(self.constraint)
             with held():
                 before = gradients.take(params)
             with placed("DualOptimizer.backward, on the retain side"):
@@ -249,6 +252,8 @@ class DualOptimizer(Sides):
     ) -> tuple[Register, Evaluation]:
         """Add one side's gradient to what it has accumulated; and what its objective saw."""
         if isinstance(side, ObjectiveOptimizer):  # which copies what it adds to
+            if self.retain is self.forget:
+                side.renew()  # the delta that it may reuse is the other objective's
             gradients.put(params, accumulated)
             evaluation = side.accumulate(
                 objective, weight, self.backward_fn, pair=pair, wanted=wanted

@@ -70,7 +70,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         self.perturbation: Perturbation | None = None
         self._has_diagnosed = False
         self._has_perturbed_gradient = False
-        self._direction: Register = []
+        self._direction: dict[Tensor, Tensor | None] = {}
         self._uses = 0  # of that direction
         self._scratch: Memory = {}
         self._adopt()
@@ -170,22 +170,23 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
 
     def _aim(self, params: list[Tensor], find: Callable[[], object]) -> None:
         """Leave the direction of delta in `.grad`: a pass at theta finds it, or it is the last."""
-        if 0 < self._uses < self.every:
-            late = [None] * (len(params) - len(self._direction))  # of groups added meanwhile
-            gradients.put(params, [*self._direction, *late])
+        if self._direction and self._uses < self.every:
+            known = self._direction  # not of parameters that came later; frozen ones stay, too
+            gradients.put(params, [known.get(p) if p.requires_grad else None for p in params])
             self._uses += 1
             return
-        self._direction, self._uses = [], 0
+        self.renew()
         with self.first_pass():
             find()
         self._uses = 1
         if self.every > 1:
-            self._direction = gradients.take(params)
-            gradients.put(params, self._direction)
+            found = gradients.take(params)
+            gradients.put(params, found)
+            self._direction = dict(zip(params, found, strict=True))
 
     def renew(self) -> None:
         """Let the next backward pass find delta, and forget the one before (see `every`)."""
-        self._direction, self._uses = [], 0
+        self._direction, self._uses = {}, 0
 
     @eager
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -210,6 +211,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         scaler.refuse_closure(self, closure, type(self).__name__)
         loss = None if closure is None else self._run_closure(closure)
         if scaler.is_scaled(self) and not scaler.found_finite(self):
+            self.renew()  # a delta found at that scale may have overflowed, too
             return loss
         return scaler.commit(self, self._update(), loss)
 
@@ -252,6 +254,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
         matching.check(self.base, state_dict, f"{type(self).__name__}.load_state_dict: it")
         self.base.load_state_dict(state_dict)
+        self.renew()
 
     def _awaits_step(self) -> bool:
         return self._has_perturbed_gradient

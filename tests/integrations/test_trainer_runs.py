@@ -148,7 +148,7 @@ def test_stops_once_released_for_so_many_steps(kind: Any, tmp_path: Path) -> Non
 
 def test_a_count_survives_a_resume(tmp_path: Path) -> None:
     constraint = toy.constraint(alpha=-1.0)  # met from the start
-    given = {"constraint": constraint, "args": {**SAVING, "save_steps": 2}}
+    given = {"constraint": constraint, "args": {**SAVING, "save_steps": 2}, "probe_every": 1}
     for resume in (None, str(tmp_path / "checkpoint-2")):
         stop = StopOnStatus(constraint, times=5)
         trainer = toy.trainer(SAULTrainer, tmp_path, callbacks=[stop], **given)
@@ -156,6 +156,15 @@ def test_a_count_survives_a_resume(tmp_path: Path) -> None:
         assert trainer.state.global_step == 5
     saved = json.loads((tmp_path / "checkpoint-2" / "trainer_state.json").read_text())
     assert saved["stateful_callbacks"]["torch_alm.StopOnStatus"] == 2
+
+
+def test_a_step_that_does_not_measure_is_no_evidence_for_a_stop(tmp_path: Path) -> None:
+    constraint = toy.constraint(alpha=-9.0)  # met by far from the start
+    stop = StopOnStatus(constraint, times=3)
+    given = {"constraint": constraint, "args": {"num_train_epochs": 12}, "callbacks": [stop]}
+    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
+    trainer.train()
+    assert constraint.metrics()["steps"] == 3 < trainer.state.global_step < 36
 
 
 @pytest.mark.parametrize("bound", [{"above": 2.3}, {"below": 2.5}])

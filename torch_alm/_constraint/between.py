@@ -47,15 +47,13 @@ class Begun(NamedTuple):
         both = list(zip(params, self.register, gradients.read(params), strict=True))
         a = {p: self.sign * f for p, f, _ in both if f is not None}
         r = {p: g for p, _, g in both if g is not None}
-        if not a:
-            return float
         if scale == "gradient":
-            if constraint._wants_gradient:
+            if a and constraint._wants_gradient:
                 weight = constraint._coming_weight()
                 constraint._probe.take(one_weight(self.forget, r, a, weight))
             return float
-        steps = sides(self.retain, self.forget, r, a)
-        if constraint._wants_gradient:
+        steps = sides(self.retain, self.forget, r, a) if a else None
+        if steps and constraint._wants_gradient:
             constraint._probe.take(steps.response)
         auto = constraint._state.auto
         if auto is None or constraint.sense == "==":

@@ -68,14 +68,17 @@ class Rates(Stateful):
         seen = [copy.copy(auto).see(x) for auto, x in zip(self.each, self._apart(c), strict=True)]
         return self._joined([auto.mu * auto.filtered for auto in seen])
 
-    def aim(self, sides: Sides, weight: float) -> float:
+    def aim(self, sides: Sides | None, weight: float) -> float:
         """Return the share of the forget step that brings c~ of one number to 0.
 
-        At most all of it, or the weight; a closed gate stays closed.
+        At most all of it, or the weight; a closed gate stays closed, and foretells nothing: its
+        gradient may have been spared, and steps that do not measure may follow.
         """
         (auto,) = self.each
-        wanted = auto.learn()
-        share = sides.share(wanted, max(weight, 1.0)) if weight > 0 else 0.0
+        wanted, auto.foretold = auto.learn(), 0.0
+        if weight == 0 or sides is None:
+            return weight
+        share = sides.share(wanted, max(weight, 1.0))
         auto.foretold, auto.then = sides.fall(share), auto.filtered
         return share
 

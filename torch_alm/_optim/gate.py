@@ -27,6 +27,7 @@ class Gate:
 
     Attributes:
         idle: steps since the released constraint was measured; `None` while it is not released.
+        known: what that measurement is about, see `about`.
         forecast: of the released constraint.
         measures: whether this step measures, in all of its micro-batches.
         is_decided: whether this step can take no further measurement.
@@ -36,6 +37,7 @@ class Gate:
         """Start unreleased."""
         self.probe_every: Cadence = probe_every
         self.idle: int | None = None
+        self.known: list[Any] = []
         self.forecast = Forecast()
         self.begin()
 
@@ -44,6 +46,11 @@ class Gate:
         every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
         self.measures = self.idle is None or self.idle + 1 >= every
         self.is_decided = False
+
+    def look(self, constraint: "ALMConstraint | None") -> None:
+        """End a pause if this is not what was measured: set, loaded or stepped by others since."""
+        if self.idle is not None and about(constraint) != self.known:
+            self.idle, self.measures = None, True
 
     def commit(self, constraint: "ALMConstraint | None", foretell: Foretell) -> float:
         """Return the step's weight, and end the step.
@@ -61,6 +68,7 @@ class Gate:
             if weight == 0 and scalar(constraint.multiplier) == 0:
                 gap, self.idle = None if self.idle is None else self.idle + 1, 0
                 self.forecast.update(constraint._slack, gap)
+                self.known = about(constraint)
             else:
                 self.idle = None
         self.begin()
@@ -70,14 +78,23 @@ class Gate:
         """Collect what a resumed run needs; nothing where every step measures."""
         if self.probe_every == 1:
             return {}
-        return {"idle": self.idle, **({} if self.probe_every != "auto" else vars(self.forecast))}
+        found = {"idle": self.idle, "known": [*self.known]}
+        return {**found, **({} if self.probe_every != "auto" else vars(self.forecast))}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore `state()`; a checkpoint without it measures at once."""
-        self.idle = state.get("idle")
+        self.idle, self.known = state.get("idle"), state.get("known", [])
         self.forecast = Forecast()
         vars(self.forecast).update({n: state[n] for n in vars(self.forecast) if n in state})
         self.begin()
+
+
+def about(constraint: "ALMConstraint | None") -> list[Any]:
+    """Collect what makes a released constraint another one, or one that is not released."""
+    if constraint is None:
+        return []
+    alpha, multiplier = scalar(constraint.alpha), scalar(constraint.multiplier)
+    return [alpha, constraint.sense, multiplier, constraint._state.history.steps]
 
 
 def scalar(weight: float | Tensor) -> float:

@@ -172,6 +172,9 @@ class Sides(Wrapper):
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
         self._gate.load(state_dict.get("gate", {}))
+        for side in self._bases.values():
+            if isinstance(side, ObjectiveOptimizer):
+                side.renew()  # a delta found along another way
         self._forget_register = None  # nobody could step on it: its measurement is dropped, too
         self.skipped = state_dict.get("skipped", 0)
 

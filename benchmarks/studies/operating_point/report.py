@@ -64,14 +64,17 @@ def mean(rows: Sequence[Row], key: str) -> float | None:
 
 
 def write(folder: Path) -> None:
-    """A table and a figure of every place that was recorded."""
+    """A table of every place that was recorded, and a figure where there are several rates."""
     for place in PLACES:
         lines = list(table(folder, place))
         if not lines:
             continue
         level = f"Enough is a forget ROUGE-L of {place.level}; a value above it is marked †."
         text = markdown(HEADERS, lines)
-        write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
+        table_of = f"<!-- --8<-- [start:table] -->\n{text}\n<!-- --8<-- [end:table] -->"
+        write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{table_of}\n")
+        if len({rate for rate, *_ in lines}) == 1:
+            continue  # one point makes no line
         for theme, style in STYLES.items():
             with styles.context(style):
                 save(draw(folder, place), folder / f"{place.name}-{theme}.png")

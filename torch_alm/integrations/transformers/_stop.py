@@ -24,12 +24,13 @@ class StopOnStatus(TrainerCallback):
 
     Released means met, with a multiplier of 0: nothing pushes any more, and a longer run would only
     train the retain side. One batch may meet a constraint by luck; ask for several steps in a row,
-    or give the constraint a `window`.
+    or give the constraint a `window`. A step that does not measure (`probe_every` of `SAULTrainer`)
+    is no evidence and does not count: once released, one in 16 may be all that do.
 
     Args:
         constraint: that of the trainer.
         status: one of those of `ALMConstraint.metrics`.
-        times: steps in a row.
+        times: measured steps in a row.
 
     Example:
         >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1)
@@ -49,9 +50,12 @@ class StopOnStatus(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """After the multiplier's update."""
-        happened = self.constraint.metrics()["status"] == self.status
-        name = "torch_alm.StopOnStatus"
-        stop_in_a_row(state, control, name, times=self.times, happened=happened)
+        metrics, name = self.constraint.metrics(), "torch_alm.StopOnStatus"
+        counts = cast(dict[str, Any], state.stateful_callbacks)
+        told, counts[f"{name} told"] = counts.get(f"{name} told"), metrics["steps"]
+        if metrics["steps"] != told:
+            happened = metrics["status"] == self.status
+            stop_in_a_row(state, control, name, times=self.times, happened=happened)
 
 
 class StopOnMetric(TrainerCallback):
