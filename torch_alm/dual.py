@@ -70,9 +70,8 @@ class DualOptimizer(Sides):
         probe_every: while the gate is closed and lambda is 0, run and measure the forget objective
             on every `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to
             the earliest violation, as the measure moved of late, and after 16 steps at most: one
-            that comes more than twice as fast is seen up to 15 steps late. Another alpha,
-            multiplier or constraint ends the pause. Windows and cadences of the constraint count
-            measured steps.
+            that comes more than twice as fast is seen up to 15 steps late; another alpha, lambda or
+            constraint at once. Windows and cadences of the constraint count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
             FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
             `FSDPModule`. Without it nothing is skipped for sharded parameters.
@@ -159,8 +158,7 @@ class DualOptimizer(Sides):
 
         Raises:
             TypeError, ValueError: if an objective returns something else, or the constraint's sense
-                no longer fits the forget side. Gradients, constraint and theta are as before then,
-                and if an objective itself raises.
+                no longer fits the forget side. All is as before then, as if an objective raises.
             RuntimeError: after a `backward(last=True)` of the same step; or if gradients do not
                 arrive, as under FSDP2 without gradient sync.
 
@@ -255,15 +253,13 @@ class DualOptimizer(Sides):
             if self.retain is self.forget:
                 side.renew()  # the delta that it may reuse is the other objective's
             gradients.put(params, accumulated)
-            evaluation = side.accumulate(
-                objective, weight, self.backward_fn, pair=pair, wanted=wanted
-            )
+            found = side.accumulate(objective, weight, self.backward_fn, pair=pair, wanted=wanted)
         else:
             gradients.put(params, gradients.copies(accumulated))
             backward = self.backward_fn or torch.Tensor.backward
             run = Run(objective, "DualOptimizer.backward", params, backward, pair, wanted)
-            evaluation = run(weight)
-        return gradients.take(params), evaluation
+            found = run(weight)
+        return gradients.take(params), found
 
     def _keep_sign(self, evaluation: Evaluation) -> None:
         """Descend the register (+1) or climb it (-1), in one direction for a whole step."""
@@ -331,10 +327,9 @@ class DualOptimizer(Sides):
         return [partial(count_as_called, self.forget), *step_of(self.retain)]
 
     def _forget_step(self, register: Register, inside: float, outside: float) -> list[Call]:
-        """theta <- forget(theta, sign * lambda+ * g_f), with the retain gradient kept aside.
+        """theta <- forget(theta, sign * lambda+ * g_f), the retain gradient kept aside.
 
-        With `outside` other than 1, theta makes that multiple of the step, or none where it would
-        not be finite.
+        With another `outside` than 1 theta makes that multiple of the step, if it is finite.
         """
         params, step = parameters(self.retain), step_of(self.forget)
         if outside != 1.0:

@@ -136,7 +136,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     ) -> Evaluation:
         """`backward`, for optimizers built on this one.
 
-        Any backward, `(loss, value)` pairs, and a second backward only where `wanted`.
+        With any backward, `(loss, value)` pairs, and a second backward only where `wanted`.
         """
         params = parameters(self)
         name = f"{type(self).__name__}.backward"
@@ -153,8 +153,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
                 self.perturbation = excursion.go()
                 if self.perturbation.realised:
                     self._warn_swallowed(self.perturbation.realised, stacklevel=5)
-                # Before the second backward, so that engines that reduce while they
-                # differentiate see what other ranks see.
+                # Before the second backward: engines may reduce while they differentiate.
                 gradients.put(params, gradients.copies(accumulated))
                 replay()
                 evaluation = run(weight)
@@ -171,8 +170,8 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     def _aim(self, params: list[Tensor], find: Callable[[], object]) -> None:
         """Leave the direction of delta in `.grad`: a pass at theta finds it, or it is the last."""
         if self._direction and self._uses < self.every:
-            known = self._direction  # not of parameters that came later; frozen ones stay, too
-            gradients.put(params, [known.get(p) if p.requires_grad else None for p in params])
+            moving = [p for p in params if p.requires_grad]
+            gradients.put(moving, [self._direction.get(p) for p in moving])
             self._uses += 1
             return
         self.renew()
@@ -180,9 +179,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
             find()
         self._uses = 1
         if self.every > 1:
-            found = gradients.take(params)
-            gradients.put(params, found)
-            self._direction = dict(zip(params, found, strict=True))
+            self._direction = dict(zip(params, gradients.read(params), strict=True))
 
     def renew(self) -> None:
         """Let the next backward pass find delta, and forget the one before (see `every`)."""

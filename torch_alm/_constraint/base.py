@@ -158,7 +158,7 @@ class ConstraintBase(Settings):
         """Let the entry whose turn it is be differentiated."""
         assert self._state.auto is not None
         i = self._state.auto.entry
-        acting = weight if isinstance(weight, float) else float(weight.reshape(-1)[i])
+        acting = float(weight.reshape(-1)[i]) if isinstance(weight, Tensor) else weight
         one = value.reshape(-1)[i]
         self._probe.watch(penalty, one if self.sense == "<=" else -one, acting)
 
