@@ -300,7 +300,7 @@ def assert_seen(machine: type[Common], *names: str) -> None:
 
 
 def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(DualMachine, 110, steps=40, derandomize=True)
+    run(DualMachine, 125, steps=40, derandomize=True)
     assert_seen(
         DualMachine,
         *ANYWHERE,

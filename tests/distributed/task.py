@@ -111,6 +111,11 @@ def alpha_at(step: int) -> float:
     return (3.0, -1.0)[step // 4 % 2]
 
 
+def met_early(step: int) -> float:
+    """Out of reach for two steps, then easily met to the end, so that there is time to pause."""
+    return 3.0 if step < 2 else -1.0
+
+
 def assert_gate_opens_and_closes(weights: list[float]) -> None:
     closed = [w == 0 for w in weights]
     reopened = any(a and not b for a, b in itertools.pairwise(closed))
@@ -139,10 +144,11 @@ def steps(
     micro: int = 1,
     sync: Callable[[int], AbstractContextManager] = lambda _: nullcontext(),
     last: bool = False,
+    alphas: Callable[[int], float] = alpha_at,
 ) -> Iterator[int]:
     """Train; yields the number of each finished step."""
     for step in span:
-        optimizer.constraint.alpha = alpha_at(step)
+        optimizer.constraint.alpha = alphas(step)
         for k in range(micro):
             retain, forget = losses(net, batch(step, k, rows))
             ends = {"last": last and k == micro - 1}
@@ -165,6 +171,7 @@ def train(
     settings = dict(settings or {})
     net = wrapped(engine)
     last, unsynced = settings.pop("last", False), settings.pop("unsynced", 0)
+    alphas = met_early if settings.pop("met_early", False) else alpha_at
     if settings.pop("per_rank", False):
         settings["sam"] = {"first_pass": net.no_sync}
     if settings.pop("reshard", False):
@@ -181,7 +188,7 @@ def train(
     rows = slice(None) if rank is None or engine == "tp" else rows_of(rank)
     sync = lambda k: net.no_sync() if k < unsynced else nullcontext()  # noqa: E731
     multipliers, weights = [], []
-    for _ in steps(net, optimizer, rows, range(STEPS), micro, sync, last):
+    for _ in steps(net, optimizer, rows, range(STEPS), micro, sync, last, alphas):
         multipliers.append(optimizer.constraint.multiplier)
         weights.append(optimizer.constraint.weight)
     return Outcome([whole(p) for p in params], multipliers, weights, passes)

@@ -83,7 +83,8 @@ def test_sharded_sides_find_one_mu_and_it_is_that_of_one_process(
 def in_the_loss(_: int) -> str:
     net = task.wrapped("fsdp")
     constraint = ALMConstraint(lambda x: net(x).square().mean(), 1.0, "auto")
-    constraint.attach(SGD(list(net.parameters()), lr=0.1))
+    optimizer = SGD(list(net.parameters()), lr=0.1)  # which lives as long as this name
+    constraint.attach(optimizer)
     with pytest.raises(TypeError, match="sharded parameters") as refused:
         constraint(torch.ones(2, 6).double())
     return str(refused.value)

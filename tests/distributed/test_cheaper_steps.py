@@ -40,9 +40,9 @@ def test_nothing_is_skipped_where_stale_weights_would_follow(
 @pytest.mark.parametrize("every", [3, "auto"])
 @pytest.mark.parametrize("engine", ["ddp-view", "fsdp"])
 def test_probing_is_what_it_is_in_one_process(ranks: Ranks, engine: str, every: int | str) -> None:
-    settings = {"probe_every": every, "last": True, "reshard": True}
-    alone = task.train(None, "alone", 1, {"probe_every": every, "last": True})
-    outcomes = ranks(task.train, engine, 1, settings)
+    settings = {"probe_every": every, "last": True, "met_early": every == "auto"}
+    alone = task.train(None, "alone", 1, settings)
+    outcomes = ranks(task.train, engine, 1, {**settings, "reshard": True})
     assert {weight > 0 for weight in alone.weights} == {True, False}
     if every == 3:
         task.assert_gate_opens_and_closes(alone.weights)
