@@ -31,7 +31,8 @@ from benchmarks import tofu
 from benchmarks.methods.method import Batch
 from benchmarks.methods.saul import SAUL
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, read_lines, replace
+from benchmarks.report.results import RECORDED, read_lines
+from torch_alm.unlearning.files import write_text
 
 EVERY, PART = (2, 3, 5), 2
 RUNS = {  # at a radius where it matters
@@ -159,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     rows = [row for rho in given.radii for row in compared(rho, given.epochs)]
     runs = [ended(name, sets, given.seeds, 2 * given.epochs) for name, sets in RUNS.items()]
-    replace(given.output / "cheaper_sam.md", text := report(rows, runs, given.epochs) + "\n")
+    write_text(given.output / "cheaper_sam.md", text := report(rows, runs, given.epochs) + "\n")
     print(text)
     return 0
 

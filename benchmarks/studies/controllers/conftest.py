@@ -3,4 +3,4 @@
 from importlib.util import find_spec
 
 PEERS = ("cooper", "humancompatible")
-collect_ignore = [] if all(map(find_spec, PEERS)) else ["peers.py", "snippets.py"]
+collect_ignore = [] if all(map(find_spec, PEERS)) else ["costs.py", "peers.py", "snippets.py"]
