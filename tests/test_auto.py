@@ -241,6 +241,19 @@ def test_a_constraint_out_of_reach_does_not_run_to_infinity() -> None:
     assert seen[-1] == seen[700] > 0 and theta.isfinite().all()
 
 
+@pytest.mark.filterwarnings("ignore:.*are not finite")
+def test_an_entry_that_is_nan_in_the_first_step_is_skipped_like_a_later_one() -> None:
+    theta = torch.nn.Parameter(torch.zeros(2))
+    optimizer = SGD([theta], lr=0.1)
+    constraint = ALMConstraint(lambda by: theta * by, alpha=torch.ones(2), mu="auto")
+    constraint.attach(optimizer)
+    for by in (torch.tensor([math.nan, 1.0]), torch.ones(2), torch.ones(2)):
+        optimizer.zero_grad()
+        (theta.square().sum() + constraint(by)).backward()
+        optimizer.step()
+    assert constraint.skipped == 1 and theta[1] > 0
+
+
 def test_values_alone_are_refused() -> None:
     constraint = ALMConstraint(None, 1.0, "auto")
     constraint.observe(0.0)

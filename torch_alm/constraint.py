@@ -46,8 +46,8 @@ class ALMConstraint(ConstraintBase):
         alpha: the threshold, in the units of the measure; a tensor for a vector measure.
         mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
             finds it from the optimizer's response, of a vector one per entry. That takes `attach`
-            and `constraint(...)` in the loss (or a `DualOptimizer`), and no `every`, `filter` or
-            `rules`.
+            and `constraint(...)` in the loss (or a `DualOptimizer`), and no `every`, `filter`,
+            `rules` or `index`.
         sense: which side of alpha is satisfied.
         multiplier: lambda at the start, at least 0 unless `==`; a tensor for a vector measure.
         every: the multiplier takes the weight's value on every `every`-th step only; between them

@@ -282,7 +282,7 @@ class SAM(_PerturbedOptimizer):
         eps: added to the norm.
         adaptive: radius in units of each weight (ASAM, Kwon et al. 2021).
         every: find delta in every `every`-th backward only; in between its direction holds, also
-            in a later step.
+            in a later step. If none was found (a gradient of 0 or nan), those steps are plain.
         backward: receives the raw loss and owns all scaling, for instance
             `lambda loss: accelerator.backward(loss / k)`. Settable later as `backward_fn`.
         replay_rng: run the second pass with the random state of the first (the same dropout).

@@ -204,7 +204,8 @@ class ConstraintBase(Settings):
 
     def _take_response(self, found: Mean) -> Response | None:
         """Return what was read of the optimizer in this step, and begin the next."""
-        if self._wants_gradient and numbers.any_of(found.seen) and not self._probe.has_seen:
+        is_whole = numbers.any_of(found.seen) and not found.bad  # else there was none to take
+        if self._wants_gradient and is_whole and not self._probe.has_seen:
             checks.refuse_values()
         response = self._probe.found
         self._probe.begin()

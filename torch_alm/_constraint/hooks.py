@@ -19,10 +19,9 @@ from torch.utils.hooks import RemovableHandle
 
 from torch_alm import _skips as skips
 from torch_alm._constraint.observations import Observations
-from torch_alm._optim.gradients import local
+from torch_alm._optim.gradients import local, some
 
 MOVES = 16  # times that theta was seen to have moved on, or steps without any measurement
-ENTRIES = 64  # of a parameter, to look at
 PILE = 512  # measurements where nothing can be watched
 
 
@@ -290,8 +289,7 @@ class Steps:
 
 def glimpse(leaf: Tensor) -> tuple[int, Tensor]:
     """Return how often a tensor was changed in place, and some of its entries."""
-    entries = local(leaf).reshape(-1)
-    return leaf._version, entries[:: max(entries.numel() // ENTRIES, 1)].clone()
+    return leaf._version, some(local(leaf))
 
 
 def leaf_of(value: Tensor) -> Tensor | None:

@@ -19,9 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from torch_alm._constraint.auto import Response
 from torch_alm._constraint.observations import is_distributed
 from torch_alm._constraint.response import pulls, response, wide
-from torch_alm._optim.gradients import is_sharded, parameters
-
-ENTRIES = 64  # of a parameter, that tell by how much `.grad` was multiplied
+from torch_alm._optim.gradients import is_sharded, parameters, some
 
 
 class Probe:
@@ -70,7 +68,7 @@ class Probe:
     def see(self, leaf: Tensor) -> None:
         """Note what a backward pass has left in one `.grad`, if it went through the penalty."""
         if self._share and leaf.grad is not None:
-            self._left = _glimpse(leaf.grad)
+            self._left = some(wide(leaf.grad))
 
     def watch(self, penalty: Tensor, c: Tensor, weight: float) -> None:
         """Take grad c; when the penalty's backward comes, it counts."""
@@ -105,7 +103,7 @@ class Probe:
     @torch.no_grad()
     def read(self, optimizer: Optimizer) -> None:
         """Find the response of the step that is about to be taken, if its gradient was seen."""
-        if not self._over_ranks(optimizer):
+        if not self._over_ranks():
             return
         a = {p: g / self._share for p, g in self._a.items()}
         kept = self._kept()
@@ -124,11 +122,11 @@ class Probe:
         leaf = None if self._leaf is None else self._leaf()
         if leaf is None or leaf.grad is None or self._left is None:
             return 1.0
-        before, now = self._left, _glimpse(leaf.grad)
+        before, now = self._left, some(wide(leaf.grad))
         kept = float(before @ now) / max(float(before @ before), 1e-300)
         return kept if math.isfinite(kept) and kept > 0 else 1.0
 
-    def _over_ranks(self, optimizer: Optimizer) -> bool:
+    def _over_ranks(self) -> bool:
         """Average over ranks, as the measurements are; tell whether there is anything."""
         if not is_distributed():
             return self._share != 0
@@ -142,7 +140,7 @@ class Probe:
             self._acting[p] = _summed(self._acting.get(p, torch.zeros_like(p))) / ranks
         leaf = None if self._leaf is None else self._leaf()
         if leaf is not None:
-            none = torch.zeros_like(_glimpse(leaf))
+            none = torch.zeros_like(some(wide(leaf)))
             self._left = _summed(none if self._left is None else self._left) / ranks
         return True
 
@@ -162,12 +160,6 @@ def _pairs(
 ) -> list[tuple[Tensor, Tensor]]:
     """Leave out the parameters that there is no gradient for."""
     return [(p, g) for p, g in zip(params, gradients, strict=True) if g is not None]
-
-
-def _glimpse(tensor: Tensor) -> Tensor:
-    """Copy some of the entries, evenly spread."""
-    entries = wide(tensor).reshape(-1)
-    return entries[:: max(entries.numel() // ENTRIES, 1)].clone()
 
 
 def _summed(part: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class Pull(NamedTuple):
         if root is None:
             return rate * self.a.square().sum()
         alone = torch.maximum(self.rest.abs(), balance * self.a.abs())
-        return (rate * self.a.square() / (wide(root) + alone + eps + TINY)).sum()
+        return (rate * self.a.square() / (root + alone + eps + TINY)).sum()
 
 
 def response(pulls: Sequence[Pull]) -> Response:

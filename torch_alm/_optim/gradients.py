@@ -28,6 +28,8 @@ Backward: TypeAlias = Callable[[Tensor], Any]
 # Devices whose numbers can be read without waiting for them.
 HOST = ("cpu",)
 
+GLIMPSE = 64  # entries, to tell at little cost that a tensor changed
+
 # Between these a norm in float32 has squares that float32 holds to full precision.
 LEAST, MOST = 1e-15, 1e18
 
@@ -78,6 +80,12 @@ def local(tensor: Tensor) -> Tensor:
     """Refer to the part of a sharded tensor that lives here, and to all of any other."""
     tensor = tensor.detach()
     return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def some(tensor: Tensor) -> Tensor:
+    """Copy a few dozen entries, evenly spread: enough to see whether and how a tensor changed."""
+    entries = tensor.reshape(-1)
+    return entries[:: max(entries.numel() // GLIMPSE, 1)].clone()
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
