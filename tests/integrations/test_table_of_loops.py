@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "docs" / "loops.md").read_text().split("\n## What works unasked in\n")[1]
+SECTION = (ROOT / "docs" / "loops.md").read_text().split("\n## What is tested\n")[1]
 LINES = [line for line in SECTION.split("\n## ")[0].splitlines() if line.startswith("|")]
 ROWS = [line.strip("| ").split(" | ") for line in LINES[2:]]
 PINNED = dict(
