@@ -76,7 +76,7 @@ def navigation() -> list[Any]:
     def listed(listing: str) -> list[Any]:
         return [{name.rpartition(".")[2]: path(name, listing)} for name in names(listing)]
 
-    sections = [{listing: [{"Overview": f"api/{listing}.md"}, *listed(listing)]} for listing in LISTS[1:]]
+    sections = [{one: [{"Overview": f"api/{one}.md"}, *listed(one)]} for one in LISTS[1:]]
     return ["api/index.md", *listed("index"), *sections]
 
 
