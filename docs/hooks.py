@@ -52,6 +52,7 @@ BOOSTS = {
     "changelog.md": 0.1,
     "contributing.md": 0.1,
     "faq.md": 6.0,
+    "glossary.md": 6.0,
     "troubleshooting.md": 9.0,
 }
 

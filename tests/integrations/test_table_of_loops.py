@@ -24,7 +24,7 @@ def test_the_table_has_a_row_for_every_loop() -> None:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_a_row_has_tests_and_the_versions_that_they_last_ran_with(row: list[str]) -> None:
     _, what, file, ran = row
-    text = (Path(__file__).parent / file.strip("`")).read_text()
+    text = (Path(__file__).parent / f"test_{file.strip('`')}.py").read_text()
     assert what and len(re.findall(r"^def test_", text, re.MULTILINE)) >= 2
     versions = re.findall(r"([a-z]+) (\d+(?:\.\d+)+)", ran)
     assert versions, "of which package, in which version"
