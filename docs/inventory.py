@@ -1,4 +1,4 @@
-"""Where others document the types that our signatures name.
+"""Addresses at which others document the types that our signatures name.
 
 Their own inventories would have to be fetched, and the site is built without a network. The types
 of this library that have no page of their own stand in the table of `api/index.md`.
