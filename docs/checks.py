@@ -1,6 +1,7 @@
 """Checks of the built site: links lead somewhere, nothing is fetched from elsewhere.
 
-Pictures say in words what they show, and each exists for a light page and for a dark one.
+Types in signatures are links. Pictures say in words what they show, and each exists for a light
+page and for a dark one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from docs import inventory
+
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 NOT_FETCHED = {"canonical", "prev", "next", "alternate"}
 IN_STYLES = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)")
@@ -18,12 +21,13 @@ IN_STYLES = re.compile(r"(?:url\(|@import)\s*[\"']?((?:https?:)?//[^\"')]+)")
 
 @dataclass
 class Page(HTMLParser):
-    """Anchors, links, pictures and fetched files of a page."""
+    """Anchors, links, pictures, fetched files and types without a link of a page."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     pictures: list[tuple[str, str]] = field(default_factory=list)
     fetched: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Prepare the parser."""
@@ -53,7 +57,9 @@ def problems(site: Path) -> list[str]:
 def read(path: Path) -> Page:
     """The parsed page."""
     page = Page()
-    page.feed(path.read_text())
+    text = path.read_text()
+    page.feed(text)
+    page.unknown = inventory.without_a_link(text)
     return page
 
 
@@ -64,6 +70,7 @@ def faults(site: Path, path: Path, page: Page, pages: dict[Path, Page]) -> list[
     lost = [url for url in inside if not leads_somewhere(url, path, site, pages)]
     found = [f"{here} fetches {url}" for url in page.fetched if is_elsewhere(url)]
     found += [f"{here} links to {url}, which is not there" for url in lost]
+    found += [f"{here} names the type {name} without a link" for name in page.unknown]
     sources = {src for src, _ in page.pictures}
     for src, alt in page.pictures:
         if not alt.strip():

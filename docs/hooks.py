@@ -21,15 +21,17 @@ from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from jinja2 import Environment
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
+from mkdocs_autorefs import AutorefsPlugin
 
 import torch_alm
 from benchmarks.studies.constrained import gallery
-from docs import checks, notebook, reference, sources
+from docs import checks, inventory, notebook, reference, sources
 from docs.figures import themes
 from docs.figures.drawings import DRAWINGS
 
@@ -50,6 +52,7 @@ BOOSTS = {
     "changelog.md": 0.1,
     "contributing.md": 0.1,
     "faq.md": 6.0,
+    "glossary.md": 6.0,
     "troubleshooting.md": 9.0,
 }
 
@@ -99,6 +102,15 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
             text = themes.svg(drawing.figure, theme)
             files.append(File.generated(config, f"figures/{name}-{theme}.svg", content=text))
     return files
+
+
+def on_env(env: Environment, *, config: MkDocsConfig, **_: Any) -> Environment:
+    """Tell the cross-references where others document their types."""
+    references = config.plugins["autorefs"]
+    assert isinstance(references, AutorefsPlugin)
+    for name, url in inventory.addresses().items():
+        references.register_url(name, url)
+    return env
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:

@@ -15,7 +15,7 @@ import griffe
 
 ROOT = Path(__file__).resolve().parent.parent
 INDEXES = ROOT / "docs" / "api"
-ROOMS = (
+LISTS = (
     "index",
     "filters",
     "rules",
@@ -49,43 +49,43 @@ INHERITED = {
 """What a page shows of the bases, which are no names of their own."""
 
 
-def text(room: str) -> str:
+def text(listing: str) -> str:
     """A page in `docs/api` as it is written."""
-    return (INDEXES / f"{room}.md").read_text()
+    return (INDEXES / f"{listing}.md").read_text()
 
 
-def names(room: str) -> list[str]:
+def names(listing: str) -> list[str]:
     """The names it lists, in its order."""
-    return LINE.findall(text(room))
+    return LINE.findall(text(listing))
 
 
-def path(name: str, room: str) -> str:
+def path(name: str, listing: str) -> str:
     """Find the page of a name."""
-    folder = "api" if room == "index" else f"api/{room}"
+    folder = "api" if listing == "index" else f"api/{listing}"
     return f"{folder}/{name.rpartition('.')[2]}.md"
 
 
 def pages() -> dict[str, str]:
     """The text of every page, by path."""
-    return {path(name, room): _page(name) for room in ROOMS for name in names(room)}
+    return {path(name, listing): _page(name) for listing in LISTS for name in names(listing)}
 
 
 def navigation() -> list[Any]:
-    """The part of the navigation below *API*: a section per room, after its page."""
+    """The part of the navigation below *API*: a section per list, after its page."""
 
-    def listed(room: str) -> list[Any]:
-        return [{name.rpartition(".")[2]: path(name, room)} for name in names(room)]
+    def listed(listing: str) -> list[Any]:
+        return [{name.rpartition(".")[2]: path(name, listing)} for name in names(listing)]
 
-    rooms = [{room: [{"Overview": f"api/{room}.md"}, *listed(room)]} for room in ROOMS[1:]]
-    return ["api/index.md", *listed("index"), *rooms]
+    sections = [{one: [{"Overview": f"api/{one}.md"}, *listed(one)]} for one in LISTS[1:]]
+    return ["api/index.md", *listed("index"), *sections]
 
 
-def with_links(markdown: str, room: str) -> str:
+def with_links(markdown: str, listing: str) -> str:
     """Each `::page NAME` as an item of a list: the name, and what it is in a line."""
 
     def item(match: re.Match[str]) -> str:
         name = match.group(1)
-        target = path(name, room).removeprefix("api/")
+        target = path(name, listing).removeprefix("api/")
         return f"- [`{name.rpartition('.')[2]}`]({target}): {summary(name)}"
 
     return LINE.sub(item, markdown)

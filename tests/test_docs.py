@@ -51,14 +51,14 @@ def test_every_public_name_has_a_page_of_its_own() -> None:
     modules = (torch_alm, filters, measures, rules, thresholds, language, transformers, cli)
     public = set().union(*(exported(module) for module in modules))
     public -= {module.__name__ for module in modules}  # which have a list each
-    listed = [name for room in reference.ROOMS for name in reference.names(room)]
+    listed = [name for listing in reference.LISTS for name in reference.names(listing)]
     assert sorted(listed) == sorted(public | {"torch_alm.checkpoint.DualState"})
     assert len(set(reference.pages())) == len(listed)
 
 
 def test_the_pages_of_a_file_come_in_its_order() -> None:
-    for room in reference.ROOMS:
-        for block in re.findall(r"(?:^::page \S+\n)+", reference.text(room), re.MULTILINE):
+    for listing in reference.LISTS:
+        for block in re.findall(r"(?:^::page \S+\n)+", reference.text(listing), re.MULTILINE):
             found = [reference.definition(name) for name in reference.LINE.findall(block)]
             places = [(str(one.filepath), one.lineno or 0) for one in found]
             files = list(dict.fromkeys(file for file, _ in places))

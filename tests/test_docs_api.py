@@ -7,7 +7,7 @@ import pytest
 import torch_alm
 from docs import docstrings, formulas, papers, reference
 
-EVERY = [name for room in reference.ROOMS for name in reference.names(room)]
+EVERY = [name for listing in reference.LISTS for name in reference.names(listing)]
 TEXT = """Sum things.
 
     s = alpha * ||x||,   grad s <- retain(theta)
@@ -79,10 +79,23 @@ def test_groups_hold_every_parameter(name: str) -> None:
         assert found.count(f"\n    {parameter}: ") >= 1, parameter
 
 
+def text_of(name: str) -> str:
+    found = reference.definition(name)
+    members = [found, *found.members.values()] if found.is_class else [found]
+    return "\n".join(m.docstring.value for m in members if not m.is_alias and m.docstring)
+
+
 def test_papers_of_one_name_are_told_apart_by_their_use() -> None:
     first = papers.linked("Source: Zhang et al. 2024.", "npo")
     second = papers.linked("Source: Zhang et al. 2024.", "min_k_plus_plus_score")
     assert "2404.05868" in first and "2404.02936" in second
+
+
+def test_every_example_of_the_api_fits_its_page() -> None:
+    lines = inspect.cleandoc("\n".join(map(text_of, EVERY))).splitlines()
+    code = [line.strip() for line in lines if line.strip().startswith((">>> ", "... "))]
+    assert len(code) > 100
+    assert [line for line in code if len(line) > 80] == []
 
 
 def test_every_example_of_the_api_stands_before_the_parameters() -> None:

@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
 
+from benchmarks.studies.constrained import fairness as example
+from benchmarks.studies.constrained import gallery
 from docs.figures import run
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +46,36 @@ def automatic(way: str) -> str:
     return row.split(" | ")[1].partition(",")[0]
 
 
+def fairness() -> str:
+    """How the first example of constraints ends, without its constraint and with it."""
+    x, label, group = example.data()
+    model = torch.nn.Linear(5, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
+    for _ in range(1000):
+        optimizer.zero_grad()
+        loss = binary_cross_entropy_with_logits(model(x).squeeze(1), label)
+        loss.backward()
+        optimizer.step()
+    score = model(x).squeeze(1).sigmoid()
+    gap = score[group].mean() - score[~group].mean()
+    held = gallery.trained("fairness")
+    return (
+        f"a gap of {gap:.2f} and a loss of {loss:.2f}. The constraint holds the gap at "
+        f"{held.measured['gap'][-1]:.2f}, which costs a third of a nat: the loss ends at "
+        f"{held.objective[-1]:.2f}."
+    )
+
+
+def precision() -> str:
+    """How much of the perturbation bfloat16 weights keep: its length, times the cosine."""
+    rows = recorded("precision")["rows"]
+    (row,) = [r for r in rows if r["way"] == "bfloat16 weights" and r["rho"] == 0.01]
+    return f"keeps about {row['length'] * row['delta']:.1%} of it".replace("%", " %")
+
+
 SENTENCES = {
+    "what fairness costs": ("constrain", fairness),
+    "what bfloat16 keeps": ("engines", precision),
     "what a closed gate saves": (
         "choose",
         lambda: f"{ratio('Dual AdamW + ALM, gate closed, last=True')}× the operations while",

@@ -1,4 +1,4 @@
-"""Ten questions of an outsider: one search leads to the page, and the page has the answer.
+"""Questions of outsiders: one search leads to the page, and the page has the answer.
 
 The search is Okapi's BM25 over the sections of the site, titles counted threefold: a plain stand-in
 for the one in the browser, which ranks in nearly the same way.
@@ -33,6 +33,28 @@ QUESTIONS = {
     "constrain a rate without gradient": ("constrain", "constraint.observe(found)"),
     "does SAM help": ("results", "all variants are alike after every attack"),
     "how do I choose mu": ("constrain", 'mu="auto"` is recommended'),
+    "run SAUL inside OpenUnlearning": ("engines", "trainer=SAUL"),
+    "does it work with PyTorch Lightning": ("loops", "ManualDualOptimizer"),
+    "demographic parity gap below 0.05": ("constrain", "demographic parity"),
+    "equal opportunity between groups": ("faq", "the positives of each group"),
+    "which results of the paper are reproduced": ("faq", "None of its tables"),
+    "is it significant, how many seeds": ("faq", "two to five seeds"),
+    "suspected_infeasible, what now": ("troubleshooting", "try a larger μ first"),
+    "CUDA out of memory": ("faq", "`--gradient-checkpointing`"),
+    "torch 2.4": ("faq", "torch 2.4 or newer"),
+    "several GPUs, FSDP": ("faq", "DDP and FSDP2 are tested"),
+    "DDP gradient accumulation no_sync": ("engines", "reduced in *every* micro-batch"),
+    "multiplier keeps growing": ("faq", "`suspected_infeasible` means"),
+    "loss overshoots alpha": ("faq", "`rules=[Leak(0.5)]` if you forget"),
+    "how do I log to wandb": ("faq", "a dictionary for any logger"),
+    "NaN loss": ("faq", "is skipped, counted and reported"),
+    "can I use 8-bit optimizers": ("faq", "the base can be any"),
+    "is the knowledge really gone": ("faq", "`torch-alm attack` tries"),
+    "what columns must my data have": ("command", '"question": ..., "answer": ...'),
+    "two constraints at the same time": ("faq", "take a [`ConstraintGroup`]"),
+    "gradient clipping": ("faq", "clip_grad_norm_(1.0)"),
+    "cite the paper": ("faq", "`CITATION.cff`"),
+    "what is the multiplier": ("glossary", "the Lagrange multiplier"),
 }
 
 

@@ -1,10 +1,12 @@
 """What `docs/checks.py` finds in a site, and that it finds nothing in a sound one."""
 
+import pydoc
 from pathlib import Path
 
 import pytest
 
 from docs.checks import problems
+from docs.inventory import addresses
 
 SOUND = """<link rel="stylesheet" href="style.css"><link rel="canonical" href="https://a.b/">
 <a href="two.html#there">x</a> <a href="https://a.b/c">out</a> <a href="#here" id="here">y</a>
@@ -18,6 +20,16 @@ def site(folder: Path, page: str = SOUND, style: str = "a { color: red }") -> Pa
     for name in ("cat-light.svg", "cat-dark.svg"):
         (folder / name).write_text("<svg/>")
     return folder
+
+
+def test_the_bold_name_of_a_field_needs_no_link(tmp_path: Path) -> None:
+    page = '<b><code><span title="torch_alm.Losses.retain">retain</span></code></b>'
+    assert problems(site(tmp_path, SOUND + page)) == []
+
+
+@pytest.mark.parametrize("name", [n for n in addresses() if not n.startswith("transformers")])
+def test_a_name_of_the_inventory_is_one_of_its_library(name: str) -> None:
+    assert pydoc.locate(name) is not None
 
 
 def test_a_sound_site_has_no_problems(tmp_path: Path) -> None:
@@ -36,6 +48,7 @@ def test_a_sound_site_has_no_problems(tmp_path: Path) -> None:
         ('<img src="cat-light.svg" alt=" ">', "without a text"),
         ('<img src="cat-light.svg#only-light" alt="cat">', "not cat-dark.svg#only-dark"),
         ('<img src="cat-dark.svg#only-dark" alt="cat">', "not cat-light.svg#only-light"),
+        ('<code><span title="abc.Sized">Sized</span></code>', "the type abc.Sized without a link"),
     ],
 )
 def test_each_fault_is_named(tmp_path: Path, page: str, said: str) -> None:

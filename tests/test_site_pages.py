@@ -10,7 +10,7 @@ from docs import sources
 from torch_alm._constraint.status import STATUSES
 
 ROOT = Path(__file__).resolve().parent.parent
-READMES = [ROOT / "README.md", ROOT / "benchmarks" / "README.md"]
+READMES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "benchmarks/README.md")]
 PAGES = sorted([*READMES, *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^( *)```(?!math)(\w+).*?\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 COLUMNS = 80

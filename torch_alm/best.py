@@ -8,7 +8,7 @@ from torch_alm._constraint.observations import mean_of_numbers
 
 
 class Best(NamedTuple):
-    """A step.
+    """The step that a `BestStep` has kept.
 
     Attributes:
         step: its number, from 1.

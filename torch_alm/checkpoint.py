@@ -39,8 +39,9 @@ class DualState(Stateful):
     Example:
         >>> model = nn.Linear(2, 1)
         >>> sides = [torch.optim.AdamW(model.parameters()) for _ in range(2)]
-        >>> state = {"model": model, "optimizer": DualState(model, DualOptimizer(*sides))}
-        >>> sorted(state["optimizer"].state_dict())  # for torch.distributed.checkpoint.save
+        >>> optimizer = DualState(model, DualOptimizer(*sides))
+        >>> state = {"model": model, "optimizer": optimizer}  # what `save` takes
+        >>> sorted(optimizer.state_dict())
         ['forget', 'rest', 'retain']
         >>> sides[0].state  # still without a step
         defaultdict(<class 'dict'>, {})

@@ -43,13 +43,14 @@ class ALMConstraint(ConstraintBase):
     Args:
         measure: a function of whatever you call the constraint with, returning F; `None` if you
             only `observe`.
-        alpha: the threshold, in the units of the measure; a tensor for a vector measure.
+        alpha: the threshold, in the units of the measure: one number, or shape (m,) for a vector
+            measure of m entries.
         mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
             finds it from the optimizer's response, of a vector one per entry. That takes `attach`
             and `constraint(...)` in the loss (or a `DualOptimizer`), and no `every`, `filter`,
             `rules` or `index`.
         sense: which side of alpha is satisfied.
-        multiplier: lambda at the start, at least 0 unless `==`; a tensor for a vector measure.
+        multiplier: lambda at the start, at least 0 unless `==`: one number, or shape (m,).
         every: the multiplier takes the weight's value on every `every`-th step only; between them
             the weight still follows the violation.
         filter: what of noisy violations counts, such as `filters.Mean(8, deadband=1.0)`; the newest

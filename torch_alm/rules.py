@@ -93,8 +93,9 @@ class Leak(Rule):
 
     Example:
         >>> from torch_alm import ALMConstraint
+        >>> leak = Leak(share=0.5, after=2)
         >>> constraint = ALMConstraint(
-        ...     None, alpha=0.95, mu=0.5, multiplier=1.0, rules=[Leak(share=0.5, after=2)]
+        ...     None, alpha=0.95, mu=0.5, multiplier=1.0, rules=[leak]
         ... )
         >>> for rate in (0.97, 0.97, 0.97):  # met, with a slack of 0.02
         ...     constraint.observe(rate)

@@ -314,7 +314,7 @@ class SAM(_PerturbedOptimizer):
     Example:
         >>> theta = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
         >>> optimizer = SAM(torch.optim.SGD([theta], lr=0.1), rho=1.0)
-        >>> optimizer.backward(lambda: theta.square().sum())  # the loss at theta + delta
+        >>> optimizer.backward(lambda: theta.square().sum())  # at theta + delta
         tensor(36.)
         >>> optimizer.step()
         >>> theta.detach()

@@ -46,7 +46,8 @@ def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
 
     Example:
         >>> from torch_alm.thresholds import level_of
-        >>> level_of(lambda batch: batch.mean(), [torch.tensor([1.0, 2.0]), torch.tensor([2.5])])
+        >>> batches = torch.tensor([1.0, 2.0]), torch.tensor([2.5])
+        >>> level_of(lambda batch: batch.mean(), batches)
         Level(value=2.0, error=0.5, batches=2)
     """
     with torch.no_grad():

@@ -170,7 +170,8 @@ def with_prefix(row: Row, share: float) -> Row | None:
         row: an encoded prompt and answer.
         share: of the answer's tokens, end of sequence included, rounded up: at least one is given.
 
-    >>> with_prefix({"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8]}, share=0.25)
+    >>> row = {"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8]}
+    >>> with_prefix(row, share=0.25)
     {'input_ids': [5, 6, 7, 8], 'labels': [-100, -100, 7, 8]}
     """
     answer = len(answer_ids(row))

@@ -104,7 +104,8 @@ def min_k_plus_plus_score(
             token (0.0 for an empty text); `"original"` does neither, so that a certain token gives
             an infinite score or NaN and a short text NaN. The authors' own sign is the opposite.
 
-    >>> min_k_plus_plus_score([-1.0, -3.0, -2.0], [(-2.0, 0.25), (-1.0, 4.0), (-2.0, 1.0)])
+    >>> moments = [(-2.0, 0.25), (-1.0, 4.0), (-2.0, 1.0)]
+    >>> min_k_plus_plus_score([-1.0, -3.0, -2.0], moments)
     1.0
     """
     mean, variance = _float64_pairs(moments).unbind(-1)

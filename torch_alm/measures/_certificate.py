@@ -59,7 +59,8 @@ def token_margins(logits: Tensor, labels: Tensor) -> Tensor:
     Source: SAUL, appendix on threshold calibration by margins.
 
     >>> import torch
-    >>> token_margins(torch.tensor([[[0.7, 0.2, 0.1], [1, 1, 1]]]).log(), torch.tensor([[-100, 1]]))
+    >>> logits = torch.tensor([[[0.7, 0.2, 0.1], [1, 1, 1]]]).log()
+    >>> token_margins(logits, torch.tensor([[-100, 1]]))
     tensor([[-0.5000,     inf]])
     """
     answers = select(logits, labels)
@@ -243,7 +244,8 @@ def certified_failure(
 
     >>> import torch
     >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 0.0]]], requires_grad=True)
-    >>> remembered = certified_failure(lambda: logits, {"labels": torch.tensor([[-100, 0]])})
+    >>> batch = {"labels": torch.tensor([[-100, 0]])}
+    >>> remembered = certified_failure(lambda: logits, batch)
     >>> remembered.backward()
     >>> remembered.item(), bool(logits.grad.abs().sum() > 0)
     (0.0, True)
@@ -275,7 +277,8 @@ def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -
     Source: SAUL, appendix on threshold calibration by margins.
 
     >>> import torch
-    >>> exact_match_failure(lambda: torch.zeros(1, 2, 2), {"labels": torch.tensor([[-100, 1]])})
+    >>> batch = {"labels": torch.tensor([[-100, 1]])}
+    >>> exact_match_failure(lambda: torch.zeros(1, 2, 2), batch)
     tensor(1.)
     """
     return exact_match_failure_of_logits(*logits_and_labels(model, batch), aggregate=aggregate)

@@ -106,7 +106,8 @@ def flattening(
     Source: Entesari et al. 2025, Constrained Entropic Unlearning; SAUL's PDU rows.
 
     >>> import torch
-    >>> flattening(lambda: torch.tensor([[[2.0, 0.0]] * 2]), {"labels": torch.tensor([[-100, 1]])})
+    >>> batch = {"labels": torch.tensor([[-100, 1]])}
+    >>> flattening(lambda: torch.tensor([[[2.0, 0.0]] * 2]), batch)
     tensor(1.)
     """
     logits, labels = logits_and_labels(model, batch)

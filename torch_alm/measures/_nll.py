@@ -80,7 +80,8 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
     Source: SAUL, the losses L_f and L_r of its problem statement.
 
     >>> import torch
-    >>> batch = {"input_ids": torch.tensor([[0, 1]]), "labels": torch.tensor([[-100, 1]])}
+    >>> ids, labels = torch.tensor([[0, 1]]), torch.tensor([[-100, 1]])
+    >>> batch = {"input_ids": ids, "labels": labels}
     >>> token_nll(lambda input_ids: torch.zeros(1, 2, 2), batch)
     tensor(0.6931)
     """

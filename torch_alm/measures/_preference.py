@@ -125,7 +125,8 @@ def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) ->
     Source: Fan et al. 2024, Simplicity Prevails (SimNPO), where delta is called gamma.
 
     >>> import torch
-    >>> simnpo(lambda: torch.zeros(1, 2, 2), {"labels": torch.tensor([[-100, 1]])}, beta=1.0)
+    >>> batch = {"labels": torch.tensor([[-100, 1]])}
+    >>> simnpo(lambda: torch.zeros(1, 2, 2), batch, beta=1.0)
     tensor(0.8109)
     """
     return simnpo_of_logits(*logits_and_labels(model, batch), beta=beta, delta=delta)

@@ -129,7 +129,9 @@ class ConstraintCallback(SteppingCallback):
     Example:
         >>> from torch_alm import ALMConstraint
         >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1)
-        >>> callback = ConstraintCallback(constraint, stop_after=5)  # Trainer(callbacks=[callback])
+        >>> callback = ConstraintCallback(constraint, stop_after=5)
+
+    Pass it as `Trainer(..., callbacks=[callback])`.
 
     The Trainer reports to TensorBoard and the like before it calls the callbacks it was given; to
     have the constraint's entries there as well, hand it over by `callback.add_to(trainer)`.

@@ -34,7 +34,7 @@ class StopOnStatus(TrainerCallback):
 
     Example:
         >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1)
-        >>> stop = StopOnStatus(constraint, times=5)  # SAULTrainer(..., callbacks=[stop])
+        >>> stop = StopOnStatus(constraint, times=5)  # Trainer(callbacks=[stop])
     """
 
     def __init__(
