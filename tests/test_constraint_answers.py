@@ -72,7 +72,7 @@ def test_all_metrics_are_plain_numbers_or_a_word() -> None:
 
 
 class Waits(TorchDispatchMode):
-    """Counts the operations that bring a number to the host."""
+    """A count of the operations that bring a number to the host."""
 
     count = 0
 

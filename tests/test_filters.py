@@ -1,4 +1,4 @@
-"""What counts under noise: cadence, the mean with its dead-band, exponential mean, warm-up."""
+"""Violations under noise: cadence, the mean with its dead-band, exponential mean, warm-up."""
 
 import math
 import random

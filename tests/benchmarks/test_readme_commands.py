@@ -82,7 +82,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the hub would give."""
+    """A stand-in for the hub."""
 
     def load_dataset(name: str, part: str, split: str | None = None) -> Any:
         if name.startswith("muse-bench/"):

@@ -28,7 +28,7 @@ def newest(folder: Path) -> int:
 
 
 def train(folder: str, dies_at: int) -> dict[str, Any]:
-    """What torchrun would start: it knows rank and restarts from its environment alone."""
+    """A process as torchrun starts it: rank and restarts are known from its environment alone."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, restarts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])

@@ -39,7 +39,7 @@ class Ranks:
             self._processes.append(process)
 
     def __call__(self, function: Callable, *args: Any, timeout: float = 30.0) -> list[Any]:
-        """What each rank returns; an `AssertionError` with its traceback where one raised.
+        """Each rank's answer; an `AssertionError` with its traceback where one raised.
 
         A collective that waits longer than `timeout` seconds raises on the rank that waits. A rank
         that dies returns `None`. After either, new ones are started: what one did not join would

@@ -35,7 +35,7 @@ Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Outcome(NamedTuple):
-    """What a run comes to; theta whole, whatever it was sharded into."""
+    """The result of a run; theta whole, whatever it was sharded into."""
 
     theta: list[Tensor]
     multipliers: list[float]

@@ -119,7 +119,7 @@ def test_torchrun_runs_the_script_as_it_is(tmp_path: Path, shared_models: Path) 
 
 
 def of_the_study(rank: int) -> list[Any]:
-    """What the study of accelerators trains on each of two cards, here over gloo."""
+    """The trainings of the study of accelerators on each of two cards, here over gloo."""
     share, place = slice(4 * rank, 4 * rank + 4), Place(torch.device("cpu"))
     return [study_ranks.trained(place, engine, share) for engine in study_ranks.ENGINES.values()]
 

@@ -84,7 +84,7 @@ def run(
 
 
 def closed_steps(net: Any, optimizer: Any, rows: slice, span: range, alpha: float) -> Any:
-    """The same with a threshold that is met from the start, so that the gate never opens."""
+    """Steps with a threshold that is met from the start, so that the gate never opens."""
     for step in span:
         optimizer.constraint.alpha = alpha
         retain, forget = task.losses(net, task.batch(step, 0, rows))

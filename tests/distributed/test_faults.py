@@ -1,4 +1,4 @@
-"""What goes wrong on one rank: nothing hangs, theta returns, and the error says where."""
+"""Faults on one rank: nothing hangs, theta returns, and the error says where."""
 
 import json
 import os

@@ -117,7 +117,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Iterator[list[dict]]:
-    """What each rank found; one start of four processes serves all tests."""
+    """The outcomes of each rank; one start of four processes serves all tests."""
     four = Ranks(tmp_path_factory.mktemp("groups"), world=4)
     yield four(everything, str(saved), timeout=60)
     four.stop()

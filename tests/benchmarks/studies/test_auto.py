@@ -24,7 +24,7 @@ from tests.benchmarks.studies.plain_loop import path
 
 
 def thetas(problem: Problem, cells: list[Cell], ways: list[Any], length: int = 130) -> Tensor:
-    """What each cell's copies are after so many steps, one per way."""
+    """Each cell's copies after so many steps, one per way."""
     fleet, generator = Fleet(problem, cells, len(ways), torch.float64), seeded(0)
     begun = [(way, Part(fleet, first, 1)) for first, way in enumerate(ways)]
     for way, part in begun:

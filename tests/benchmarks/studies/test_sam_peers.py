@@ -18,7 +18,7 @@ ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
 
 
 class Flat(Ours):
-    """Does not look around."""
+    """An optimizer that does not look around."""
 
     def step(self, optimizer: Any, objective: Objective) -> None:
         objective().backward()
@@ -57,7 +57,7 @@ def test_what_is_wrong_is_apart(library: Any, fails: str) -> None:
 
 
 def test_a_base_of_another_kind_is_another_sam() -> None:
-    """What is compared with has moments, so that a checkpoint has something to lose."""
+    """The other SAM's base has moments, so that a checkpoint has something to lose."""
 
     class Plain(Ours):
         def make(self, params: Any) -> Any:
