@@ -15,6 +15,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 WORLD = 2
+# Imported once, by the process that the others are forked from: also what torch imports late, in an
+# optimizer's first step.
+PRELOADED = ["tests.distributed.test_checkpoint", "torch._dynamo"]
 PATIENCE = 90.0  # seconds until a call that does not answer is given up
 
 
@@ -25,7 +28,7 @@ class Ranks:
         """Start them for little more than one costs; their groups meet at files in the folder."""
         self._folder, self._calls, self._world = folder, 0, world
         self._context: Any = mp.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.distributed.task"])
+        self._context.set_forkserver_preload(PRELOADED)
         self._start()
 
     def _start(self) -> None:
