@@ -1,4 +1,4 @@
-"""Processes with a gloo group between them; two are kept for all tests of the folder.
+"""Processes with a gloo group between them; two are kept for all tests.
 
 Each call gets a group of its own, so that one that broke does not reach the next.
 """
@@ -21,14 +21,18 @@ PRELOADED = ["tests.distributed.test_checkpoint", "torch._dynamo"]
 PATIENCE = 90.0  # seconds until a call that does not answer is given up
 
 
+def preload() -> None:
+    """Set what is imported before the first process is forked."""
+    mp.get_context("forkserver").set_forkserver_preload(PRELOADED)
+
+
 class Ranks:
     """Processes that run one function at a time, each with its rank as the first argument."""
 
     def __init__(self, folder: Path, world: int = WORLD) -> None:
-        """Start them for little more than one costs; their groups meet at files in the folder."""
+        """Start them, after `preload`; their groups meet at files in the folder."""
         self._folder, self._calls, self._world = folder, 0, world
         self._context: Any = mp.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOADED)
         self._start()
 
     def _start(self) -> None:

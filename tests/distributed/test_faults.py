@@ -126,7 +126,7 @@ def test_an_objective_that_fails_on_one_rank(
     assert "out of memory" in failed[1]
 
 
-@pytest.mark.usefixtures("ranks")  # whose server forks these, too
+@pytest.mark.usefixtures("forks")
 def test_a_rank_that_dies_and_comes_back_goes_on_from_its_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

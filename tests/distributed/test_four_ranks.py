@@ -116,7 +116,9 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Iterator[list[dict]]:
+def found(
+    forks: None, tmp_path_factory: pytest.TempPathFactory, saved: Path
+) -> Iterator[list[dict]]:
     """The outcomes of each rank; one start of four processes serves all tests."""
     four = Ranks(tmp_path_factory.mktemp("groups"), world=4)
     yield four(everything, str(saved), timeout=60)

@@ -65,7 +65,7 @@ def spawned(place: Place, engines: list[str]) -> list[list[Outcome]]:
     Raises:
         RuntimeError: with the traceback of a rank that failed, or died.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory() as folder:
         ends, processes = [], []
         for rank in range(WORLD):

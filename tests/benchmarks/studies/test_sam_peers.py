@@ -43,6 +43,7 @@ class Refusing(Ours):
 
 # torch fills a new optimizer's state by a step of its own, before it loads another into it
 @pytest.mark.filterwarnings("ignore:SAM.step.. with a gradient taken at theta:UserWarning")
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
 def test_ours_is_sam_by_hand(check: Callable[[Any], float]) -> None:
     assert check(Ours()) < 1e-10
