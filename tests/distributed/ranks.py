@@ -18,7 +18,7 @@ WORLD = 2
 # Imported once, by the process that the others are forked from: also what torch imports late, in an
 # optimizer's first step.
 PRELOADED = ["tests.distributed.test_checkpoint", "torch._dynamo"]
-PATIENCE = 90.0  # seconds until a call that does not answer is given up
+PATIENCE = 300.0  # seconds until a call that does not answer is given up
 
 
 def preload() -> None:
