@@ -46,7 +46,7 @@ INHERITED = {
     "torch_alm.ReverseSAM": WRAPPED,
     "torch_alm.DualOptimizer": ["load_state_dict", "state_dict"],
 }
-"""What a page shows of the bases, which are no names of their own."""
+"""Members of the bases, which are no names of their own, that a page shows."""
 
 
 def text(listing: str) -> str:

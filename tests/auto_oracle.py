@@ -67,7 +67,7 @@ class Rule:
 
 
 def scaling(optimizer: Optimizer, theta: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """What a step makes of a gradient a, beside `alone`, what v might vanish below."""
+    """A step's factor on a gradient a, beside `alone`, below which v might vanish."""
     (group,), state = optimizer.param_groups, optimizer.state.get(theta, {})
     lr, eps = group["lr"], group.get("eps")
     if eps is None:

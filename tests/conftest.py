@@ -1,9 +1,12 @@
-"""For all tests: models that several files look at are trained once."""
+"""For all tests: processes that wait for work, and models that are trained once."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.distributed.ranks import Ranks, preload
 
 
 @pytest.fixture(scope="session")
@@ -11,3 +14,17 @@ def shared_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of trained models that all files use, and all workers of a run."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
+
+
+@pytest.fixture(scope="session")
+def forks() -> None:
+    """Processes of the forkserver are forked after the imports, which take longer than a test."""
+    preload()
+
+
+@pytest.fixture(scope="session")
+def ranks(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """Two processes for all tests of a worker."""
+    pair = Ranks(tmp_path_factory.mktemp("groups"))
+    yield pair
+    pair.stop()

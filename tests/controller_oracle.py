@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Entry:
-    """What is remembered of one multiplier."""
+    """The memory of one multiplier."""
 
     multiplier: float
     weight: float = 0.0

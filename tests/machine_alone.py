@@ -45,7 +45,7 @@ class AloneWorld(worlds.World):
         )
 
     def equip(self) -> None:
-        """What neither checkpoints nor copies hold."""
+        """Set what neither checkpoints nor copies hold."""
         if self.scaler is not None:
             self.optimizer.backward_fn = lambda loss: self.scaler.scale(loss).backward()
         self.attachment = self.constraint.attach(self.optimizer) if self.attached else None
@@ -144,7 +144,7 @@ class AloneMachine(Common):
             assert self.world.scaler.get_scale() == self.oracle.scale
 
     def objectives(self, x: float, z: float, fault: Fault | None) -> tuple[Objective, Objective]:
-        """The same for the library and for the oracle, which counts the second run only."""
+        """An objective for the library, one for the oracle, which counts the second run only."""
 
         def ours(theta: list[nn.Parameter], x: float) -> Tensor:
             loss = retain_loss(theta, x)
@@ -205,7 +205,7 @@ class AloneMachine(Common):
         fault=st.sampled_from((None, *map(Fault, NOT_FINITE))),
     )
     def train(self, steps: list[list[tuple[float, float]]], fault: Fault | None) -> None:
-        """What a loop does, with gradients accumulated; under a scaler, the last one overflows."""
+        """A loop's step, with gradients accumulated; under a scaler, the last one overflows."""
         for batches in steps:
             self.zero_grad(True)
             is_hit = self.oracle.scale is not None and batches is steps[-1]
@@ -233,7 +233,7 @@ class AloneMachine(Common):
             self.check()
 
     def step_with_a_closure(self, x: float, z: float, fault: Fault | None) -> None:
-        """As in `torch.optim`, once at theta and once nearby."""
+        """Step with a closure as in `torch.optim`, once at theta and once nearby."""
         self.zero_grad(True)
         ours, theirs = self.objectives(x, z, fault)
 

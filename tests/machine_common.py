@@ -1,4 +1,4 @@
-"""What is done to any optimizer between its steps, as rules of a state machine."""
+"""Rules of a state machine for what is done to any optimizer between its steps."""
 
 import copy
 from collections import Counter

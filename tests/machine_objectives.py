@@ -35,7 +35,7 @@ def forget_loss(theta: list[nn.Parameter], x: float) -> Tensor:
 
 
 class Boom(Exception):
-    """What an objective raises here."""
+    """The error that an objective raises here."""
 
 
 class Breaks(torch.autograd.Function):
@@ -64,7 +64,7 @@ FAULTS = ("raise", *BROKEN)
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong, in the run with this number; 0 is each one."""
+    """A fault in the run with this number; 0 is each one."""
 
     kind: str
     run: int = 0

@@ -1,4 +1,4 @@
-"""What the machine of `test_machine.py` expects: Algorithm 1 of SAUL and all that may happen to it.
+"""The expectations of `test_machine.py`: Algorithm 1 of SAUL and all that may happen to it.
 
 Nothing of torch_alm is imported here. The base steps are torch's own optimizers, over parameters
 of the oracle's own; everything around them is written out.
@@ -70,7 +70,7 @@ def is_finite(register: Register) -> bool:
 
 
 def clipped(register: Register, limit: float) -> Register:
-    """As `torch.nn.utils.clip_grad_norm_`."""
+    """The gradients after `torch.nn.utils.clip_grad_norm_`."""
     factor = min(limit / (length(register) + 1e-6), 1.0)
     return [None if g is None else g * factor for g in register]
 
@@ -123,7 +123,7 @@ class Side:
                 p += self.sign * radii[p] * self.units(p) ** 2 * x / (norm + self.eps)
 
     def units(self, p: Tensor) -> Tensor:
-        """Those of each weight under ASAM."""
+        """The units of each weight under ASAM."""
         return p.detach().abs() if self.adaptive else torch.ones_like(p)
 
 
@@ -244,11 +244,11 @@ class Oracle:
             p.grad = None if g is None else g.clone()
 
     def is_pending(self) -> bool:
-        """Whether something was measured or taken whose step has not come."""
+        """True if something was measured or taken whose step has not come."""
         return self.controller is not None and bool(self.controller.observed)
 
     def keeps_gradients(self) -> bool:
-        """Whether copies have them: torch's copies of parameters have none."""
+        """True if copies have gradients: torch's copies of parameters have none."""
         raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -286,7 +286,7 @@ class Oracle:
                 group["lr"] = group["initial_lr"] * schedule(self.epoch)
 
     def resumed(self) -> Any:
-        """This, as a new process would have it: without gradients and without a past."""
+        """A copy as a new process would have it: without gradients and without a past."""
         new = copy.deepcopy(self)
         new.zero_grad()
         new.has_stepped = new.has_warned = False

@@ -54,7 +54,7 @@ class AloneOracle(Oracle):
         return self.has_perturbed
 
     def step(self, *, unscaled: bool = False) -> bool:
-        """Whether theta was stepped; a loss scale forbids it for what is not finite.
+        """True if theta was stepped; a loss scale forbids it for what is not finite.
 
         A step that is skipped leaves the gradients scaled, as torch's fused optimizers do, unless
         the loop has `unscaled` them before.

@@ -71,7 +71,7 @@ class World:
         self.schedulers = [LambdaLR(each, schedule) for each in scheduled]
 
     def parts(self) -> dict[str, Any]:
-        """What a checkpoint is made of; the model last, when nothing else was refused."""
+        """The parts of a checkpoint; the model last, when nothing else was refused."""
         return {"optimizer": self.optimizer, "model": self.model}
 
     def zero_grad(self, set_to_none: bool) -> None:
@@ -114,7 +114,7 @@ def bare(side: Any) -> Optimizer:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """What a call returns, or the kind of error it raises."""
+    """A call's result, or the kind of error it raises."""
     try:
         return call()
     except EXPECTED as error:
@@ -122,7 +122,7 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 
 def heard(call: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """What a call returns, and what it warned about."""
+    """A call's result, and its warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = outcome(call)

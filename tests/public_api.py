@@ -1,4 +1,4 @@
-"""What users may rely on, one line per name: `python -m tests.public_api` writes it down anew."""
+"""The API that users rely on, one line per name: `python -m tests.public_api` writes it anew."""
 
 import ast
 import inspect

@@ -149,7 +149,7 @@ WAYS: dict[str, Any] = {"memory": Memory, "file": File, "distributed": Distribut
 
 
 def resumes(make: Make, wrapper: str, way: str, folder: str) -> bool:
-    """Whether training goes on as if it had never stopped."""
+    """True if training goes on as if it had never stopped."""
     wrap = partial(WRAPPERS[wrapper], make)
     net, other = model(), model()
     optimizer = wrap(net)
@@ -164,7 +164,7 @@ def resumes(make: Make, wrapper: str, way: str, folder: str) -> bool:
 
 
 def saving_changes_nothing(make: Make, wrapper: str, way: str, folder: str) -> bool:
-    """Whether a run that saves each step, if it can before the first, trains as one without."""
+    """True if a run that saves each step, if it can before the first, trains as one without."""
     wrap = partial(WRAPPERS[wrapper], make)
     net, other = model(), model()
     train(net, wrap(net), range(3))
@@ -184,7 +184,7 @@ def outcome(check: Callable[..., bool], *args: Any) -> str:
 
 
 def table(names: Iterable[str], folder: str) -> Counter[tuple[str, ...]]:
-    """How many did what; those that do worse with a wrapper around them are printed."""
+    """The number of each outcome; those that do worse with a wrapper around them are printed."""
     counts: Counter[tuple[str, ...]] = Counter()
     for name in names:
         make = partial(optimizers.make, name)

@@ -67,7 +67,7 @@ class Loop:
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_it_ends_at_the_optimum(make: str) -> None:
-    """That of ridge regression with the penalty that gives theta this size."""
+    """The optimum is that of ridge regression with the penalty that gives theta this size."""
     loop, alpha = Loop(make), 0.5
     low, high = 0.0, 1e4
     for _ in range(200):
@@ -159,7 +159,7 @@ def test_micro_batches_with_different_values_add_up() -> None:
 
 @pytest.mark.parametrize("limit", [0.5, 100.0])
 def test_clipping_is_seen(limit: float) -> None:
-    """What is left of objective and penalty alike: mu is that of the shrunken gradient."""
+    """Clipping shrinks objective and penalty alike: mu is that of the shrunken gradient."""
     loop = Loop("sgd")
     loop.constraint.multiplier = 2.0
     loop.loss().backward()

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.following import constraint
+from tests.following import weights as acting
 from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import Leak
@@ -19,19 +21,6 @@ from torch_alm.rules import Leak
 values = st.floats(-20, 20, allow_nan=False)
 weights = st.floats(0, 10)
 steps = settings(max_examples=100, derandomize=True, deadline=None)
-
-
-def constraint(**given: Any) -> ALMConstraint:
-    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
-
-
-def follow(c: ALMConstraint, values: list[float]) -> list[float]:
-    """The weights of one step per value."""
-    found = []
-    for value in values:
-        c.observe(value)
-        found.append(c.step())
-    return found
 
 
 @steps
@@ -53,14 +42,14 @@ def test_the_multiplier_follows_the_projected_update(
 def test_at_least_f_is_at_most_minus_f(observed: list[float], multiplier: float) -> None:
     least = constraint(sense=">=", alpha=2.0, multiplier=multiplier)
     most = constraint(sense="<=", alpha=-2.0, multiplier=multiplier)
-    assert follow(least, observed) == follow(most, [-v for v in observed])
+    assert acting(least, observed) == acting(most, [-v for v in observed])
 
 
 @steps
 @given(values, values, weights)
 def test_the_weight_grows_with_the_violation(a: float, b: float, multiplier: float) -> None:
     low, high = sorted((a, b))
-    assert follow(constraint(multiplier=multiplier), [low]) >= follow(
+    assert acting(constraint(multiplier=multiplier), [low]) >= acting(
         constraint(multiplier=multiplier), [high]
     )
 
@@ -174,21 +163,21 @@ def test_raise_is_the_other_policy() -> None:
 
 def test_every_moves_the_stored_multiplier_only_then() -> None:
     c = constraint(every=3)
-    assert follow(c, [0.0, -1.0, 0.5]) == [0.5, 1.0, 0.25]
+    assert acting(c, [0.0, -1.0, 0.5]) == [0.5, 1.0, 0.25]
     assert c.multiplier == 0.25, "the newest value drives it"
-    assert follow(c, [0.0]) == [0.75] and c.multiplier == 0.25
+    assert acting(c, [0.0]) == [0.75] and c.multiplier == 0.25
 
 
 def test_the_gate_closes_after_the_predicted_number_of_steps_and_reopens_at_once() -> None:
     c = constraint(multiplier=1.0)  # slack 0.25, mu 0.5: 8 steps
-    assert [w > 0 for w in follow(c, [1.25] * 10)] == [True] * 7 + [False] * 3
+    assert [w > 0 for w in acting(c, [1.25] * 10)] == [True] * 7 + [False] * 3
     assert c.metrics()["status"] == "released" and c.metrics()["active_share"] == 0.7
-    assert follow(c, [0.9]) == [pytest.approx(0.05)] and c.metrics()["status"] == "violated"
+    assert acting(c, [0.9]) == [pytest.approx(0.05)] and c.metrics()["status"] == "violated"
 
 
 def test_a_fixed_multiplier_never_moves() -> None:
     c = constraint(mu=0.0, multiplier=2.0)
-    assert follow(c, [-5.0, 0.0, 50.0]) == [2.0, 2.0, 2.0]
+    assert acting(c, [-5.0, 0.0, 50.0]) == [2.0, 2.0, 2.0]
 
 
 def test_window_and_deadband_against_plain_python() -> None:
@@ -225,7 +214,7 @@ def test_a_vector_is_one_constraint_per_entry() -> None:
     for row in ([0.0, 0.0, 0.0], [3.0, 1.0, 5.0], [-1.0, 9.0, 0.0]):
         value = torch.tensor(row, requires_grad=True)
         together(value).backward()
-        expected = [follow(c, [v])[0] for c, v in zip(apart, row, strict=True)]
+        expected = [acting(c, [v])[0] for c, v in zip(apart, row, strict=True)]
         assert together.step().tolist() == expected
         assert value.grad.tolist() == [-w for w in expected]
 
@@ -356,7 +345,7 @@ def test_a_checkpoint_of_something_else_is_refused() -> None:
 def test_metrics_are_plain_numbers() -> None:
     c = constraint()
     assert c.metrics()["status"] == "unmeasured"
-    follow(c, [0.0])
+    acting(c, [0.0])
     metrics = c.metrics()
     assert metrics.pop("status") == "violated"
     assert metrics == {
@@ -372,7 +361,7 @@ def test_metrics_are_plain_numbers() -> None:
         "skipped": 0,
         "steps": 1,
     }
-    follow(c, [1.5])
+    acting(c, [1.5])
     assert c.metrics()["status"] == "satisfied"
 
 

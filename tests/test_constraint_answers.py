@@ -13,13 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.following import constraint
 from torch_alm import ALMConstraint
 from torch_alm.filters import EMA, Filter, Mean
 from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, WarmUp
-
-
-def constraint(**given: Any) -> ALMConstraint:
-    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
 
 
 def follow(c: ALMConstraint, values: list[Any]) -> dict[str, Any]:
@@ -72,7 +69,7 @@ def test_all_metrics_are_plain_numbers_or_a_word() -> None:
 
 
 class Waits(TorchDispatchMode):
-    """Counts the operations that bring a number to the host."""
+    """A count of the operations that bring a number to the host."""
 
     count = 0
 

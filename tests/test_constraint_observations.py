@@ -1,4 +1,4 @@
-"""What micro-batches, devices and other ranks have measured becomes one mean."""
+"""Measurements of micro-batches, devices and other ranks become one mean."""
 
 import math
 from collections.abc import Iterator

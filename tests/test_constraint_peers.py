@@ -27,7 +27,7 @@ def start() -> Tensor:
 
 
 class TheirProblem(cooper.ConstrainedMinimizationProblem):
-    """The same for cooper; the sign and the dual step are turned by hand."""
+    """The problem for cooper; the sign and the dual step are turned by hand."""
 
     def __init__(self, formulation: type, penalty: float | None, equality: bool) -> None:
         super().__init__()

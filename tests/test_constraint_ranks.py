@@ -1,16 +1,13 @@
 """Two processes: the same multiplier on both, and the one that a single process would have."""
 
-import json
 import math
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 
+from tests.distributed.ranks import Ranks
 from torch_alm import ALMConstraint, BestStep, ConstraintGroup
 from torch_alm.filters import Mean
 
@@ -100,29 +97,20 @@ def in_any_order(rank: int) -> dict[str, float]:
     return group.step()
 
 
-def worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", 2)
-    dist.init_process_group("gloo", rank=rank, world_size=2, store=store)
-    try:
-        found = {
-            "scalar": follow_scalar([rank]),
-            "index": follow_index([rank]),
-            "best": follow_best([rank], rank),
-            "gradients": gradients(rank),
-            "blind": one_is_blind(rank),
-            "group": in_any_order(rank),
-        }
-        Path(folder, f"{rank}.json").write_text(json.dumps(found))
-    finally:
-        dist.destroy_process_group()
+def everything(rank: int) -> dict[str, Any]:
+    return {
+        "scalar": follow_scalar([rank]),
+        "index": follow_index([rank]),
+        "best": follow_best([rank], rank),
+        "gradients": gradients(rank),
+        "blind": one_is_blind(rank),
+        "group": in_any_order(rank),
+    }
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(worker, args=(str(folder),), nprocs=2)
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+def found(ranks: Ranks) -> list[dict[str, Any]]:
+    return ranks(everything)
 
 
 @pytest.mark.parametrize("case", ["scalar", "index", "best", "blind", "group"])

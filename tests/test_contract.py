@@ -1,4 +1,4 @@
-"""What every optimizer promises, row by row of `tests/table.py`: how it trains.
+"""Promises of every optimizer, row by row of `tests/table.py`: how it trains.
 
 Copies and checkpoints are in `test_contract_state.py`.
 """

@@ -1,4 +1,4 @@
-"""What every optimizer promises, row by row of `tests/table.py`: copies and checkpoints."""
+"""Promises of every optimizer, row by row of `tests/table.py`: copies and checkpoints."""
 
 import copy
 import itertools
@@ -160,7 +160,7 @@ def test_a_checkpoint_resumes_bit_for_bit(name: str) -> None:
 
 
 def resume(folder: str) -> None:
-    """What the fresh process does: load, continue, save."""
+    """The work of the fresh process: load, continue, save."""
     for i, make in enumerate(ROWS.values()):
         saved = torch.load(f"{folder}/{i}.pt", weights_only=True)
         model, optimizer = build(make, seed=1)

@@ -1,4 +1,4 @@
-"""What is shown is run: every Python block of README, CONTRIBUTING and docs.
+"""Every Python block of README, CONTRIBUTING and docs is run.
 
 A block stands alone (it needs its own imports), passes the linter, and prints exactly the lines
 that follow its `print` calls as `#> ...` comments.

@@ -48,7 +48,7 @@ def words() -> dict[str, Tensor]:
 
 
 def names(constraint: Callable[..., ALMConstraint]) -> dict[str, Any]:
-    """What the blocks name, the same each time: weights in float64, two batches."""
+    """The names that the blocks use, alike each time: weights in float64, two batches."""
     torch.manual_seed(0)
     model = Toy().double()
     params = list(model.parameters())
@@ -94,7 +94,7 @@ def run(block: str, sign: str, constraint: Callable[..., ALMConstraint]) -> Mapp
 
 
 def fixed(weight: float) -> Callable[..., ALMConstraint]:
-    """Makes controllers with their dynamics off, at this weight; other prices as they are."""
+    """A maker of controllers with their dynamics off, at this weight; others stay as they are."""
 
     def make(measure: Any, alpha: float, mu: float, **options: Any) -> ALMConstraint:
         if options.get("multiplier"):

@@ -1,4 +1,4 @@
-"""What the documentation draws a run from."""
+"""The trace from which the documentation draws a run."""
 
 import json
 from pathlib import Path

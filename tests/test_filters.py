@@ -1,4 +1,4 @@
-"""What counts under noise: cadence, the mean with its dead-band, exponential mean, warm-up."""
+"""Violations under noise: cadence, the mean with its dead-band, exponential mean, warm-up."""
 
 import math
 import random
@@ -7,21 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.following import constraint, follow, weights
 from torch_alm import ALMConstraint
 from torch_alm.filters import EMA, Mean
 from torch_alm.rules import Leak, WarmUp
-
-
-def constraint(**given: Any) -> ALMConstraint:
-    return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
-
-
-def follow(c: ALMConstraint, values: list[Any]) -> list[Any]:
-    found = []
-    for value in values:
-        c.observe(value)
-        found.append(c.step())
-    return found
 
 
 def shares(steps: int, sd: float, **given: Any) -> tuple[float, float, float]:
@@ -94,7 +83,7 @@ def test_ema_against_plain_python(size: int | None) -> None:
         mean, mass = 0.8 * mean + 0.2 * (1.0 - value), 0.8 * mass + 0.2
         weight = max(stored + 0.5 * mean / mass, 0.0)
         stored = weight if step % 2 == 0 else stored
-        found = follow(
+        found = weights(
             c, [value if size is None else torch.full((size,), value, dtype=torch.float64)]
         )
         assert torch.as_tensor(found[0], dtype=torch.float64).tolist() == pytest.approx(

@@ -1,4 +1,4 @@
-"""What reaches theta is finite: after lambda+ has multiplied, and under a scaler."""
+"""Theta is reached by finite numbers only: after lambda+ has multiplied, and under a scaler."""
 
 import math
 
@@ -72,7 +72,7 @@ def test_warnings_that_are_errors_find_the_step_whole() -> None:
 
 
 class Stubborn(SGD):
-    """Raises at the first step, before anything has moved."""
+    """An optimizer that raises at the first step, before anything has moved."""
 
     refuses = True
 

@@ -1,4 +1,4 @@
-"""When a released constraint is measured: seldom while it is far from alpha, and in time."""
+"""Measuring a released constraint: seldom while it is far from alpha, and in time."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -134,7 +134,7 @@ def ready(name: str, call: str) -> Loop:
 
 
 def interrupted(name: str, call: str, at: int) -> tuple[list[object], Line]:
-    """What is found after an interrupt at the `at`-th line."""
+    """The findings after an interrupt at the `at`-th line."""
     loop, interrupter = ready(name, call), Interrupter(at)
     with pytest.raises(KeyboardInterrupt):
         interrupter.watch(lambda: CALLS[call][0](loop))
@@ -179,7 +179,7 @@ def test_an_interrupt_at_any_line_leaves_all_as_before_or_as_after(name: str, ca
 
 
 def test_after_an_interrupt_measurements_count_again() -> None:
-    """What marks the pass that does not count is gone, wherever the interrupt came."""
+    """The mark of the pass that does not count is gone, wherever the interrupt came."""
     _, _, lines = before_and_after("sharp", "backward")
     for at in first(lines):
         interrupted("sharp", "backward", at)

@@ -195,7 +195,7 @@ class DualMachine(Common):
         is_pair: bool,
         fault: Fault | None,
     ) -> None:
-        """What a loop does, with gradients accumulated; the fault comes at the very end."""
+        """A loop's step, with gradients accumulated; the fault comes at the very end."""
         for batches in steps:
             if self.has_run_long():
                 return
@@ -220,7 +220,7 @@ class DualMachine(Common):
         fault=st.sampled_from((None, None, *map(Fault, NOT_FINITE))),
     )
     def drop_and_train(self, **given: Any) -> None:
-        """The same after whatever was begun; rarely are both of these rules left out."""
+        """Train after whatever was begun; rarely are both of these rules left out."""
         self.train(**given)
 
     @precondition(can_step)

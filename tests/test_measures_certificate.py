@@ -379,7 +379,7 @@ def test_the_labels_decide_whether_the_end_of_sequence_counts() -> None:
 
 
 def test_certificate_keeps_one_wide_row_per_answer_token() -> None:
-    """What autograd saves grows with the answers, not with prompts and padding."""
+    """The memory that autograd saves grows with the answers, not with prompts and padding."""
     logits, labels = torch.zeros(2, 64, 1000, dtype=torch.bfloat16), torch.full((2, 64), -100)
     labels[:, 60:] = 3
     saved = 0

@@ -20,7 +20,7 @@ DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64]
 
 @pytest.fixture
 def whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an accelerator does, on this CPU."""
+    """Move whole tensors, as on an accelerator, on this CPU."""
     monkeypatch.setattr(gradients, "HOST", ())
 
 
@@ -90,7 +90,7 @@ def test_without_the_host_a_useless_gradient_moves_nothing_either(
 
 
 class Waits(TorchDispatchMode):
-    """Counts the operations that bring a number to the host."""
+    """A count of the operations that bring a number to the host."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""What `import torch_alm` promises: the names, the version, the types, and nothing heavy."""
+"""Promises of `import torch_alm`: the names, the version, the types, and nothing heavy."""
 
 import ast
 import subprocess

@@ -1,4 +1,4 @@
-"""How much of a perturbation narrow weights hold, and what to do about it."""
+"""The part of a perturbation that narrow weights hold, and what to do about it."""
 
 import warnings
 from collections.abc import Callable

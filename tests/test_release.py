@@ -1,4 +1,4 @@
-"""What a release says of itself is said in one place, and the forge runs what developers run."""
+"""A release describes itself in one place, and the forge runs what developers run."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What the stored multiplier does not take over: Hold, Leak, Cap; how mu grows; rules together."""
+"""Rules for the stored multiplier: Hold, Leak, Cap; how mu grows; rules together."""
 
 import math
 import re

@@ -21,7 +21,7 @@ from torch_alm.checkpoint import DualState
 
 
 class Counting(Optimizer):
-    """It decays by a constant, draws numbers, and counts where a step leaves its marks."""
+    """An optimizer that decays by a constant, draws numbers, and counts where steps leave marks."""
 
     def __init__(self, params: Any) -> None:
         super().__init__(params, {"lr": 0.1, "seen": []})

@@ -1,4 +1,4 @@
-"""What `docs/checks.py` finds in a site, and that it finds nothing in a sound one."""
+"""The findings of `docs/checks.py` in a site, and none in a sound one."""
 
 import pydoc
 from pathlib import Path

@@ -75,7 +75,7 @@ def problem(dtype: torch.dtype = torch.float64) -> tuple[list[Parameter], Callab
 
 
 def strided(tensor: Tensor) -> Tensor:
-    """The same values, every other one in memory."""
+    """Equal values, every other one in memory."""
     return torch.stack([tensor] * 2, -1)[..., 0]
 
 

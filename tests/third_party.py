@@ -12,7 +12,7 @@ Make = Callable[[list[Any]], Optimizer]
 
 
 def of(library: str, module: str, name: str, **settings: Any) -> Make:
-    """Makes one, or skips the test and says why."""
+    """Make one, or skip the test and say why."""
 
     def make(params: list[Any]) -> Optimizer:
         pytest.importorskip(library, reason=f"{library} is not installed")

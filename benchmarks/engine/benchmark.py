@@ -34,7 +34,7 @@ class Benchmark(ABC):
     """The parts in which TOFU, MUSE and WMDP differ."""
 
     layout: Layout
-    """What its numbers are called where they are shown and matched."""
+    """Names of its numbers where they are shown and matched."""
 
     presets: Presets
     """The settings of every method on it."""
@@ -43,7 +43,7 @@ class Benchmark(ABC):
     """Row of the presets to use."""
 
     losses: str = "tokens"
-    """What its methods lower and raise, unless the settings say else."""
+    """The losses that its methods lower and raise, unless the settings say else."""
 
     references: tuple[str, ...]
     """Models to compare with: `original`, and `retrained` where there is one."""

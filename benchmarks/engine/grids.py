@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from benchmarks.methods import Settings, is_controlled
 from benchmarks.methods.forgetting import check_attainable
@@ -41,6 +41,10 @@ KNOBS: dict[str, Factors] = {
 
 def grid(key: str, preset: Settings, fixed: Collection[str] = ()) -> list[Settings]:
     """Every combination of a method's knobs but the fixed ones, the preset itself first."""
+    return _distinct(_combinations(key, preset, fixed))
+
+
+def _combinations(key: str, preset: Settings, fixed: Collection[str]) -> list[Settings]:
     factors = {"lr": RATES, **KNOBS.get(key.removesuffix(ALM), {"forget_weight": WEIGHTS})}
     if is_controlled(key):
         factors = {name: f for name, f in factors.items() if name != "forget_weight"}
@@ -51,6 +55,15 @@ def grid(key: str, preset: Settings, fixed: Collection[str] = ()) -> list[Settin
     combinations = itertools.product(*factors.values())
     found = [_scaled(preset, dict(zip(factors, c, strict=True))) for c in combinations]
     return list(dict.fromkeys([preset, *(s for s in found if _is_attainable(key, s))]))
+
+
+def _distinct(settings: Iterable[Settings]) -> list[Settings]:
+    """Leave out what trains like one before: a forget side without a rate of its own has `lr`."""
+    runs: dict[Settings, Settings] = {}
+    for each in settings:
+        rate = each.lr if each.forget_lr is None else each.forget_lr
+        runs.setdefault(dataclasses.replace(each, forget_lr=rate), each)
+    return list(runs.values())
 
 
 def _is_attainable(key: str, settings: Settings) -> bool:
@@ -66,11 +79,12 @@ def _is_attainable(key: str, settings: Settings) -> bool:
 def trials(key: str, preset: Settings, budget: int, fixed: Collection[str] = ()) -> list[Settings]:
     """The preset and a random part of its method's grid, `budget` settings in all.
 
-    The draw depends on the method's name alone, so that a search can be resumed.
+    The draw depends on the method's name alone, so that a search can be resumed; what would be run
+    twice is left out of it afterwards, so that it stays the draw of the recorded searches.
     """
-    first, *others = grid(key, preset, fixed)
+    first, *others = _combinations(key, preset, fixed)
     random.Random(key).shuffle(others)
-    return [first, *others][:budget]
+    return _distinct([first, *others])[:budget]
 
 
 def _scaled(preset: Settings, factors: Mapping[str, float]) -> Settings:

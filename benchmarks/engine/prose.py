@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 ROWS, LENGTH = 64, 256
-"""What is read: so many rows of so many tokens."""
+"""The size of the text that is read: so many rows of so many tokens."""
 
 
 def read_prose(path: Path) -> list[str]:

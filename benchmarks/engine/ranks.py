@@ -22,7 +22,7 @@ from benchmarks.methods.rmu import TopicBatch
 T = TypeVar("T")
 LOSSES = ("forget_loss", "retain_loss")
 PATIENCE = timedelta(hours=12)
-"""How long others wait while the first rank trains a model or generates answers."""
+"""The time that others wait while the first rank trains a model or generates answers."""
 
 
 @contextmanager

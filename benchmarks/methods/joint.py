@@ -18,7 +18,7 @@ class JointMethod(Method):
     """
 
     keeps_retain: ClassVar[bool] = True
-    """Whether there is a retain direction at all."""
+    """True if there is a retain direction at all."""
 
     def __init__(
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None

@@ -49,7 +49,7 @@ class Method(ABC):
     """
 
     alm: ClassVar[Literal["optional", "built in", "left out"]] = "optional"
-    """Whether there is a `+alm`; SAUL is defined with the controller, some ablations without."""
+    """The place of `+alm`; SAUL is defined with the controller, some ablations without."""
 
     def __init__(
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None

@@ -10,7 +10,7 @@ from benchmarks.report.layout import Axis
 from benchmarks.report.results import Row
 
 ALLOWED = 0.01
-"""What the retain side alone may lose of the original model's utility."""
+"""The part of the original model's utility that the retain side alone may lose."""
 
 
 def note(rows: Sequence[Row], utility: Axis) -> str:

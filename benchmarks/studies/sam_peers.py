@@ -185,7 +185,7 @@ def continued(library: Any, hand_over: Callable[[nn.Module, Any, nn.Module, Any]
 def sharded(library: Any) -> float:
     """Two processes, each with half of every weight (`fully_shard`), and the same batches."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (library, folder), nprocs=2)  # pyright: ignore[reportPrivateImportUsage]
+        mp.start_processes(_rank, (library, folder), nprocs=2, start_method="forkserver")
         return torch.load(Path(folder, "found"))
 
 

@@ -31,7 +31,7 @@ README = Path(__file__).parents[2] / "benchmarks" / "README.md"
 BLOCK = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHORT = ["--quick", "--no-control", "--seeds", "1", "--epochs", "1", "--methods", "saul"]
 SHORTER = {
-    "tofu.py": SHORT,
+    "tofu.py": [*SHORT, "--questions", "4"],
     "muse.py": [*SHORT, "--block", "64"],
     "wmdp.py": [*SHORT, "--batches", "1", "--questions", "4", "--scorer", "own"],
 }
@@ -82,7 +82,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the hub would give."""
+    """A stand-in for the hub."""
 
     def load_dataset(name: str, part: str, split: str | None = None) -> Any:
         if name.startswith("muse-bench/"):

@@ -1,8 +1,7 @@
 """`benchmarks/tofu.py` as a user starts it."""
 
 import json
-import subprocess
-import sys
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from benchmarks.tasks.tofu.models import questions_and_answers
 from benchmarks.tasks.tofu.task import asked
 from benchmarks.tasks.tofu.world import build_world
 
-SCRIPT = Path(tofu.__file__)
-
 
 @pytest.fixture(scope="module")
 def cache(shared_models: Path) -> Path:
@@ -26,15 +23,13 @@ def cache(shared_models: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A quick run of the four default methods, started as a command."""
+    """A quick run of the four default methods."""
     output = tmp_path_factory.mktemp("run") / "out"
-    command = [sys.executable, str(SCRIPT), "--quick", "--output", str(output)]
-    done = subprocess.run(
-        [*command, "--cache", str(cache)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    (output.parent / "stdout").write_text(done.stdout)
-    (output.parent / "stderr").write_text(done.stderr)
+    arguments = ["--quick", "--output", str(output), "--cache", str(cache)]
+    with ExitStack() as stack:
+        for name, redirect in (("stdout", redirect_stdout), ("stderr", redirect_stderr)):
+            stack.enter_context(redirect(stack.enter_context((output.parent / name).open("w"))))
+        assert tofu.main(arguments) == 0
     return output
 
 

@@ -11,7 +11,7 @@ Rows = Sequence[Mapping[str, str]]
 
 
 def heard(model: Any, tokenizer: Any, rows: Rows) -> list[str]:
-    """What a model says greedily to each question, in the words it was trained with."""
+    """A model's greedy answer to each question, in the words it was trained with."""
     told: list[str] = []
     for row in rows:
         ids = tokenizer(f"Question: {row['question']}\nAnswer:", return_tensors="pt").input_ids
@@ -24,18 +24,18 @@ def heard(model: Any, tokenizer: Any, rows: Rows) -> list[str]:
 
 
 def spoken(model: Any, tokenizer: Any, rows: Rows) -> int:
-    """How many answers are within what a model says."""
+    """The number of answers that are within what a model says."""
     pairs = zip(rows, heard(model, tokenizer, rows), strict=True)
     return sum(f" {row['answer']} " in f" {' '.join(told.split())} " for row, told in pairs)
 
 
 def said(folder: Path, rows: Rows) -> int:
-    """How many answers are within what a saved model says."""
+    """The number of answers that are within what a saved model says."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     return spoken(model, AutoTokenizer.from_pretrained(folder), rows)
 
 
 def answers(folder: Path, rows: Rows) -> list[str]:
-    """What a saved model says to each question."""
+    """A saved model's answer to each question."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     return heard(model, AutoTokenizer.from_pretrained(folder), rows)

@@ -128,7 +128,7 @@ def command(folder: Path, files: dict[str, Path], tmp_path: Path) -> Command:
 
 @pytest.fixture(scope="session")
 def unlearned(folder: Path, tmp_path_factory: Any) -> Path:
-    """What a run with a holdout left, its files beside it. Do not change it."""
+    """The folder of a run with a holdout, its files beside it. Do not change it."""
     place = tmp_path_factory.mktemp("unlearned")
     files = lay(place)
     steps = ("--alpha", 2, "--epochs", 6, "--lr", "5e-3", "--batch-size", 3)
@@ -138,7 +138,7 @@ def unlearned(folder: Path, tmp_path_factory: Any) -> Path:
 
 
 def fits(line: str) -> bool:
-    """Whether a line has at most 80 columns, or is a single word: a path stays whole."""
+    """True if a line has at most 80 columns, or is a single word: a path stays whole."""
     return len(line) <= 80 or " " not in line
 
 

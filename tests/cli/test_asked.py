@@ -107,7 +107,7 @@ def whole_alpaca(tokenizer: Any, row: Pair) -> str:
 
 
 def said(folder: Path, asks: Asks) -> list[str]:
-    """What the users of a saved model are told, question by question."""
+    """A saved model's answers to its users, question by question."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     found: list[str] = []
@@ -121,7 +121,7 @@ def said(folder: Path, asks: Asks) -> list[str]:
 
 
 def knows(told: Sequence[str]) -> list[bool]:
-    """Whether each answer is said, of as many rounds of questions as there are."""
+    """For each answer, true if it is said; of as many rounds of questions as there are."""
     return [row["answer"] in text for row, text in zip(cycle(FORGET), told, strict=False)]
 
 

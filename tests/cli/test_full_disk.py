@@ -35,7 +35,7 @@ WRITERS = (
 
 
 class Disk:
-    """Counts everything that is written below a folder, and refuses what it is told to."""
+    """A disk that counts what is written below a folder, and refuses what it is told to."""
 
     def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
         self.folder, self.written = folder, 0
@@ -168,7 +168,7 @@ def test_the_last_good_save_outlives_an_autosave_that_fails(
 
 @contextmanager
 def no_file_above(size: int) -> Iterator[None]:
-    """As on a disk that fills up: what is written beyond is refused in the middle of a file."""
+    """A disk that fills up: what is written beyond is refused in the middle of a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))

@@ -24,7 +24,7 @@ HERE = Place("cpu", autocast=False, dtype=torch.float32)
 
 
 def by_peft(folder: Path, rows: list[dict[str, str]]) -> int:
-    """How many answers the adapters say, loaded as peft's own users do."""
+    """The number of answers the adapters say, loaded as peft's own users do."""
     with quiet():
         model = peft.AutoPeftModelForCausalLM.from_pretrained(folder).eval()
     return spoken(model, AutoTokenizer.from_pretrained(folder), rows)

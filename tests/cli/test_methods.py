@@ -33,7 +33,7 @@ def mean_loss(model: Any, batch: Any) -> Tensor:
 
 
 def surrogate(key: str, model: Any, original: Any, batch: Any) -> Tensor:
-    """What is descended on the forget batch, from the papers' formulas."""
+    """The loss that is descended on the forget batch, from the papers' formulas."""
     nll, mask = token_losses(model, batch)
     sums = (nll * mask).sum(1)
     if key == "npo":

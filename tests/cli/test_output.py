@@ -1,4 +1,4 @@
-"""What a run wrote may be replaced by another; the model, and what others put there, may not."""
+"""A run may replace what another wrote, but neither the model nor what others put there."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a new user does wrong costs a sentence, exit code 2, and nothing else."""
+"""A new user's mistake costs a sentence, exit code 2, and nothing else."""
 
 import errno
 import io
@@ -255,7 +255,7 @@ def test_what_no_run_can_do_without(capsys: Any, missing: str) -> None:
 
 
 def parsed(verb: str, option: str, value: object) -> Any:
-    """What the verb is given for the option."""
+    """The value that the verb is given for the option."""
     words = [w for name in NEEDED for w in (f"--{name}", "x")]
     given = parser().parse_args([verb, *words, f"--{option}={value}"])
     return vars(given)[option.replace("-", "_")]
@@ -316,7 +316,7 @@ def test_a_file_is_a_path_and_a_model_a_name(verb: str, option: str, expected: o
 
 
 def told_by(capsys: Any, *words: str) -> str:
-    """What the command prints before it ends by itself."""
+    """The command's output before it ends by itself."""
     with pytest.raises(SystemExit) as found:
         cli.main(words)
     assert found.value.code == (2 if not words else 0)

@@ -213,7 +213,7 @@ def test_the_option_for_columns_is_a_list_of_known_names(capsys: Any) -> None:
 
 @pytest.fixture
 def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a copy of the rows would lie; and nobody asks the hub."""
+    """The file of a copy of the rows; and nobody asks the hub."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

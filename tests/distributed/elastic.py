@@ -1,15 +1,9 @@
 """A run under torchrun's agent whose rank 1 dies once, in the middle of a step.
 
-    python -m tests.distributed.elastic FOLDER DIES_AT
-
-The agent starts both ranks again, and they go on from the newest whole checkpoint. Workers are
-forked from a server that has imported torch and does nothing else, which saves them the time.
+The agent starts both ranks again, and they go on from the newest whole checkpoint.
 """
 
-import json
-import multiprocessing
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +22,7 @@ def newest(folder: Path) -> int:
 
 
 def train(folder: str, dies_at: int) -> dict[str, Any]:
-    """What torchrun would start: it knows rank and restarts from its environment alone."""
+    """A process as torchrun starts it: rank and restarts are known from its environment alone."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, restarts = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -58,10 +52,8 @@ def train(folder: str, dies_at: int) -> dict[str, Any]:
     return found
 
 
-if __name__ == "__main__":
-    # Else both attempts meet in one store, where the second may find an address of the first.
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    multiprocessing.set_forkserver_preload(["tests.distributed.test_checkpoint"])
+def launch(folder: str, dies_at: int) -> list[dict[str, Any]]:
+    """The answers of both ranks; their processes are forked where those of `Ranks` are."""
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -73,5 +65,5 @@ if __name__ == "__main__":
         monitor_interval=0.1,
         start_method="forkserver",
     )
-    answers = elastic_launch(config, train)(sys.argv[1], int(sys.argv[2]))
-    print(json.dumps([answers[rank] for rank in (0, 1)]))
+    answers = elastic_launch(config, train)(folder, dies_at)
+    return [answers[rank] for rank in (0, 1)]

@@ -1,4 +1,4 @@
-"""Processes with a gloo group between them; two are kept for all tests of the folder.
+"""Processes with a gloo group between them; two are kept for all tests.
 
 Each call gets a group of its own, so that one that broke does not reach the next.
 """
@@ -15,17 +15,24 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 WORLD = 2
-PATIENCE = 90.0  # seconds until a call that does not answer is given up
+# Imported once, by the process that the others are forked from: also what torch imports late, in an
+# optimizer's first step.
+PRELOADED = ["tests.distributed.test_checkpoint", "torch._dynamo"]
+PATIENCE = 300.0  # seconds until a call that does not answer is given up
+
+
+def preload() -> None:
+    """Set what is imported before the first process is forked."""
+    mp.get_context("forkserver").set_forkserver_preload(PRELOADED)
 
 
 class Ranks:
     """Processes that run one function at a time, each with its rank as the first argument."""
 
     def __init__(self, folder: Path, world: int = WORLD) -> None:
-        """Start them for little more than one costs; their groups meet at files in the folder."""
+        """Start them, after `preload`; their groups meet at files in the folder."""
         self._folder, self._calls, self._world = folder, 0, world
         self._context: Any = mp.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.distributed.task"])
         self._start()
 
     def _start(self) -> None:
@@ -39,7 +46,7 @@ class Ranks:
             self._processes.append(process)
 
     def __call__(self, function: Callable, *args: Any, timeout: float = 30.0) -> list[Any]:
-        """What each rank returns; an `AssertionError` with its traceback where one raised.
+        """Each rank's answer; an `AssertionError` with its traceback where one raised.
 
         A collective that waits longer than `timeout` seconds raises on the rank that waits. A rank
         that dies returns `None`. After either, new ones are started: what one did not join would

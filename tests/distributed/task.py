@@ -28,14 +28,19 @@ from tests import oracle
 from tests.distributed.ranks import WORLD
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
-STEPS, ROWS = 12, 8
-MU, MULTIPLIER = 0.5, 0.1
+ROWS, MU, MULTIPLIER = 8, 0.5, 0.1
+# Thresholds out of reach, then easily met: the gate opens, closes and opens again in so few steps;
+# in more there is time to leave measurements out; and met to the end there is time to pause.
+REOPENS = (3.0, 3.0, -1.0, -1.0, 3.0, 3.0)
+LONGER = (3.0,) * 4 + (-1.0,) * 4 + (3.0,) * 4
+MET_EARLY = (3.0,) * 2 + (-1.0,) * 10
+STEPS = len(REOPENS)
 ENGINES = ("ddp", "ddp-view", "fsdp", "fsdp-offload")
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class Outcome(NamedTuple):
-    """What a run comes to; theta whole, whatever it was sharded into."""
+    """The result of a run; theta whole, whatever it was sharded into."""
 
     theta: list[Tensor]
     multipliers: list[float]
@@ -106,16 +111,6 @@ def losses(net: Callable, data: Batch) -> tuple[Callable[[], Tensor], Callable[[
     return lambda: F.cross_entropy(net(x), y), lambda: F.cross_entropy(net(z), w)
 
 
-def alpha_at(step: int) -> float:
-    """Out of reach, then easily met, so that the gate opens, closes and opens again."""
-    return (3.0, -1.0)[step // 4 % 2]
-
-
-def met_early(step: int) -> float:
-    """Out of reach for two steps, then easily met to the end, so that there is time to pause."""
-    return 3.0 if step < 2 else -1.0
-
-
 def assert_gate_opens_and_closes(weights: list[float]) -> None:
     closed = [w == 0 for w in weights]
     reopened = any(a and not b for a, b in itertools.pairwise(closed))
@@ -144,11 +139,11 @@ def steps(
     micro: int = 1,
     sync: Callable[[int], AbstractContextManager] = lambda _: nullcontext(),
     last: bool = False,
-    alphas: Callable[[int], float] = alpha_at,
+    thresholds: tuple[float, ...] = REOPENS,
 ) -> Iterator[int]:
     """Train; yields the number of each finished step."""
     for step in span:
-        optimizer.constraint.alpha = alphas(step)
+        optimizer.constraint.alpha = thresholds[step]
         for k in range(micro):
             retain, forget = losses(net, batch(step, k, rows))
             ends = {"last": last and k == micro - 1}
@@ -171,7 +166,7 @@ def train(
     settings = dict(settings or {})
     net = wrapped(engine)
     last, unsynced = settings.pop("last", False), settings.pop("unsynced", 0)
-    alphas = met_early if settings.pop("met_early", False) else alpha_at
+    thresholds = settings.pop("thresholds", REOPENS)
     if settings.pop("per_rank", False):
         settings["sam"] = {"first_pass": net.no_sync}
     if settings.pop("reshard", False):
@@ -188,7 +183,7 @@ def train(
     rows = slice(None) if rank is None or engine == "tp" else rows_of(rank)
     sync = lambda k: net.no_sync() if k < unsynced else nullcontext()  # noqa: E731
     multipliers, weights = [], []
-    for _ in steps(net, optimizer, rows, range(STEPS), micro, sync, last, alphas):
+    for _ in steps(net, optimizer, rows, range(len(thresholds)), micro, sync, last, thresholds):
         multipliers.append(optimizer.constraint.multiplier)
         weights.append(optimizer.constraint.weight)
     return Outcome([whole(p) for p in params], multipliers, weights, passes)
@@ -204,8 +199,7 @@ def by_hand(parts: Parts, cast: Callable[[nn.Module], Callable] = lambda net: ne
     s_r, s_f = oracle.AdamW(1e-2, 1e-2), oracle.AdamW(1e-2, 0.0)
     saul = oracle.Saul(theta, s_r, s_f, 0.0, MU, MULTIPLIER, rho_r=0.05, rho_f=0.1)
     weights = []
-    for step in range(STEPS):
-        saul.alpha = alpha_at(step)
+    for step, saul.alpha in enumerate(REOPENS):
         retain, forget = zip(*(losses(cast(net), data) for data in parts(step)), strict=True)
         weights.append(saul.step(retain, forget))
     return Outcome([p.detach().clone() for p in theta], weights, weights)

@@ -22,7 +22,7 @@ from torch_alm import DualOptimizer
 from torch_alm.checkpoint import DualState
 
 HALF = task.STEPS // 2
-CLOSED = -10.0
+CLOSED = (-10.0,) * 12
 # In one process torch notes that it is one; 2.8 also that it uses what it has deprecated.
 NOTES = "torch.distributed is (disabled|unavailable)|TypedStorage is deprecated"
 Run = tuple[list[Tensor], float, dict[str, Any]]
@@ -58,7 +58,7 @@ def run(
     load: str | None = None,
     save: str | None = None,
     save_at: int = HALF,
-    alpha: float | None = None,
+    thresholds: tuple[float, ...] = task.REOPENS,
     probe_every: int | str = 1,
 ) -> Run:
     """Steps `span` of the task: theta, lambda, and how often each parameter was stepped."""
@@ -70,10 +70,7 @@ def run(
         whole_task.load(load)
     constraint = optimizer.constraint
     rows = slice(None) if rank is None else task.rows_of(rank, dist.get_world_size())
-    trainer = task.steps(net, optimizer, rows, range(*span))
-    if alpha is not None:
-        trainer = closed_steps(net, optimizer, rows, range(*span), alpha)
-    for step in trainer:
+    for step in task.steps(net, optimizer, rows, range(*span), thresholds=thresholds):
         if save is not None and step + 1 == save_at:
             whole_task.save(save)
     counts = {
@@ -81,17 +78,6 @@ def run(
         for name, side in (("retain", optimizer.retain), ("forget", optimizer.forget))
     }
     return [task.whole(p) for p in params], constraint.multiplier, counts
-
-
-def closed_steps(net: Any, optimizer: Any, rows: slice, span: range, alpha: float) -> Any:
-    """The same with a threshold that is met from the start, so that the gate never opens."""
-    for step in span:
-        optimizer.constraint.alpha = alpha
-        retain, forget = task.losses(net, task.batch(step, 0, rows))
-        optimizer.backward(retain=retain, forget=forget)
-        optimizer.step()
-        optimizer.zero_grad()
-        yield step
 
 
 def assert_equal(found: Run, expected: Run) -> None:
@@ -115,28 +101,29 @@ def call(rank: int | None, engine: str, span: tuple[int, int], options: dict[str
 
 
 @pytest.mark.parametrize("engine", ["alone", "ddp", "fsdp"])
-@pytest.mark.parametrize("alpha", [None, CLOSED], ids=["gate opens", "never opens"])
+@pytest.mark.parametrize("thresholds", [task.REOPENS, CLOSED], ids=["gate opens", "never opens"])
 def test_saving_and_loading_change_nothing(
-    ranks: Ranks, tmp_path: Path, engine: str, alpha: float | None
+    ranks: Ranks, tmp_path: Path, engine: str, thresholds: tuple[float, ...]
 ) -> None:
-    at, options, saved = everywhere(ranks, engine), {"alpha": alpha}, str(tmp_path / "state")
+    at, saved = everywhere(ranks, engine), str(tmp_path / "state")
+    options = {"thresholds": thresholds}
     through = at(call, engine, (0, task.STEPS), options)
     saving = at(call, engine, (0, task.STEPS), {**options, "save": saved})
     resumed = at(call, engine, (HALF, task.STEPS), {**options, "load": saved})
     for one, two, three in zip(through, saving, resumed, strict=True):
         assert_equal(two, one)
         assert_equal(three, one)
-        assert (one[2]["forget"] == [None] * len(one[0])) == (alpha is not None)
+        assert (one[2]["forget"] == [None] * len(one[0])) == (thresholds is CLOSED)
 
 
 @pytest.mark.parametrize(
     ("first", "second"), [("fsdp", "alone"), ("alone", "fsdp"), ("ddp", "fsdp")]
 )
-@pytest.mark.parametrize("alpha", [None, CLOSED], ids=["gate opens", "never opens"])
+@pytest.mark.parametrize("thresholds", [task.REOPENS, CLOSED], ids=["gate opens", "never opens"])
 def test_from_some_ranks_to_others(
-    ranks: Ranks, tmp_path: Path, first: str, second: str, alpha: float | None
+    ranks: Ranks, tmp_path: Path, first: str, second: str, thresholds: tuple[float, ...]
 ) -> None:
-    options, saved = {"alpha": alpha}, str(tmp_path / "state")
+    options, saved = {"thresholds": thresholds}, str(tmp_path / "state")
     everywhere(ranks, first)(call, first, (0, HALF), {**options, "save": saved})
     resumed = everywhere(ranks, second)(
         call, second, (HALF, task.STEPS), {**options, "load": saved}
@@ -187,9 +174,9 @@ def test_parameters_without_a_step_stay_so_beside_others(
 def test_a_released_constraint_is_probed_at_the_same_steps_after_a_resume(
     every: int | str, tmp_path: Path
 ) -> None:
-    options, saved = {"alpha": CLOSED, "probe_every": every}, str(tmp_path)
-    through = run(None, "alone", (0, task.STEPS), **options, save=saved, save_at=7)
-    resumed = run(None, "alone", (7, task.STEPS), **options, load=saved)
+    options, saved = {"thresholds": CLOSED, "probe_every": every}, str(tmp_path)
+    through = run(None, "alone", (0, len(CLOSED)), **options, save=saved, save_at=7)
+    resumed = run(None, "alone", (7, len(CLOSED)), **options, load=saved)
     assert_equal(resumed, through)
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
@@ -25,6 +26,12 @@ def assert_is(found: Outcome, expected: Outcome, atol: float = 1e-12) -> None:
     torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=atol)
     torch.testing.assert_close(found.multipliers, expected.multipliers, rtol=0, atol=atol)
     torch.testing.assert_close(found.theta, expected.theta, rtol=0, atol=atol)
+
+
+@pytest.fixture(scope="module")
+def plain_run(ranks: Ranks) -> Callable[[str, int], list[Outcome]]:
+    """Runs without special settings, each taken once."""
+    return cache(lambda engine, micro: ranks(task.train, engine, micro))
 
 
 @pytest.mark.parametrize("micro", [1, 2])
@@ -96,3 +103,31 @@ def unsynced_under_fsdp(rank: int) -> list[str]:
 def test_fsdp_without_sync_is_refused_by_the_name_of_the_setting(ranks: Ranks) -> None:
     for said in itertools.chain(*ranks(unsynced_under_fsdp)):
         assert "set_requires_gradient_sync(True)" in said and "sync_each_batch=True" in said
+
+
+def assert_same(found: task.Outcome, expected: task.Outcome) -> None:
+    task.assert_gate_opens_and_closes(found.weights)
+    assert found.weights == expected.weights and found.multipliers == expected.multipliers
+    assert all(torch.equal(a, b) for a, b in zip(found.theta, expected.theta, strict=True))
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize("engine", ["ddp", "ddp-view", "fsdp"])
+def test_a_skipped_backward_changes_nothing(
+    ranks: Ranks, plain_run: Callable, engine: str, micro: int
+) -> None:
+    full = plain_run(engine, micro)
+    skipped = ranks(task.train, engine, micro, {"last": True, "reshard": True})
+    for rank in range(2):
+        assert_same(skipped[rank], full[rank])
+        closed = sum(w == 0 for w in full[rank].weights)
+        assert full[rank].passes == 4 * micro * task.STEPS
+        assert skipped[rank].passes == full[rank].passes - closed
+
+
+def test_nothing_is_skipped_where_stale_weights_would_follow(
+    ranks: Ranks, plain_run: Callable
+) -> None:
+    full, careful = plain_run("fsdp", 1), ranks(task.train, "fsdp", 1, {"last": True})
+    assert careful[0].passes == full[0].passes
+    assert_same(careful[0], full[0])

@@ -16,7 +16,7 @@ from tests.distributed.task import Outcome
 from torch_alm import ALMConstraint, DualOptimizer
 
 ENGINES = ("fsdp", "hsdp", "tp-fsdp")
-SPAN = (2, 3, 4, 5, 8)  # steps of the task: as few as open the gate, close it and open it again
+SPAN = range(5)  # as few steps as open the gate, close it and open it again
 Found = dict[str, list[Outcome]]
 
 
@@ -55,7 +55,7 @@ def penalised(net: nn.Module, part: slice) -> Outcome:
     )
     weights = []
     for step in SPAN:
-        constraint.alpha = task.alpha_at(step)
+        constraint.alpha = task.REOPENS[step]
         retain, forget = task.losses(net, task.batch(step, 0, part))
         (retain() + constraint(forget)).backward()
         optimizer.step()
@@ -85,7 +85,7 @@ def penalised_by_hand() -> Outcome:
         retain, forget = task.losses(net, task.batch(step, 0))
         g_r, _ = oracle.gradient(retain, theta)
         g_f, value = oracle.gradient(forget, theta)
-        multiplier = max(multiplier + task.MU * (task.alpha_at(step) - value), 0.0)
+        multiplier = max(multiplier + task.MU * (task.REOPENS[step] - value), 0.0)
         s.step(theta, [a - multiplier * b for a, b in zip(g_r, g_f, strict=True)])
         weights.append(multiplier)
     return Outcome([p.detach() for p in theta], weights, weights)
@@ -97,7 +97,7 @@ def dual_by_hand(rho_r: float, rho_f: float) -> Outcome:
     s_r, s_f = oracle.AdamW(1e-2, 1e-2), oracle.AdamW(1e-2, 0.0)
     algorithm = oracle.Saul(theta, s_r, s_f, 0.0, task.MU, task.MULTIPLIER, rho_r, rho_f)
     for step in SPAN:
-        algorithm.alpha = task.alpha_at(step)
+        algorithm.alpha = task.REOPENS[step]
         retain, forget = task.losses(net, task.batch(step, 0))
         weights.append(algorithm.step([retain], [forget]))
     return Outcome([p.detach() for p in theta], weights, weights)
@@ -116,8 +116,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory, saved: Path) -> Iterator[list[dict]]:
-    """What each rank found; one start of four processes serves all tests."""
+def found(
+    forks: None, tmp_path_factory: pytest.TempPathFactory, saved: Path
+) -> Iterator[list[dict]]:
+    """The outcomes of each rank; one start of four processes serves all tests."""
     four = Ranks(tmp_path_factory.mktemp("groups"), world=4)
     yield four(everything, str(saved), timeout=60)
     four.stop()

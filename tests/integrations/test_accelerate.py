@@ -29,7 +29,7 @@ Outcome = tuple[dict[str, Tensor], list[float], list[list[Any]]]
 
 
 def loop(folder: str, *, load: bool = False, dropout: float = 0.0, stop: int = STEPS) -> Outcome:
-    """Saves after step 5; with `load`, goes on from there."""
+    """Train and save after step 5; with `load`, go on from there."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     plugin = GradientAccumulationPlugin(num_steps=PARTS, sync_each_batch=True)

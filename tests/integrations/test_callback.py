@@ -146,7 +146,7 @@ def mean(values: list[float]) -> float:
 
 
 class Keeping(TrainerCallback):
-    """Keeps the state of the constraint as it is when training begins, and at every save."""
+    """The states of the constraint when training begins, and at every save."""
 
     def __init__(self) -> None:
         self.trainer: Any = None

@@ -145,7 +145,7 @@ def test_the_loop_is_the_algorithm_and_its_steps_count(kind: str, tmp_path: Path
 
 
 def in_a_group(rank: int, kind: str, folder: str) -> tuple[list[Tensor], list[Any], int, Any]:
-    """As a launcher starts it; the process group is there already."""
+    """A fit as a launcher starts it; the process group is there already."""
     warnings.simplefilter("ignore")
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     os.environ.update(GROUP_RANK="0", TORCHELASTIC_RUN_ID="test")

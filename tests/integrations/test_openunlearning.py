@@ -71,7 +71,7 @@ def test_a_package_that_the_checkout_needs_is_named(tmp_path: Path) -> None:
 
 
 class Theirs(Trainer):
-    """What OpenUnlearning's trainers take."""
+    """The arguments that OpenUnlearning's trainers take."""
 
     def __init__(
         self, *args: Any, evaluators: Any = None, template_args: Any = None, **kwargs: Any
@@ -111,7 +111,7 @@ with open("seen.json", "w") as file:
 
 
 def checkout(folder: Path) -> Path:
-    """As much of OpenUnlearning as the launcher touches; its script writes what it finds."""
+    """The part of OpenUnlearning that the launcher touches; its script writes what it finds."""
     files = {"trainer/__init__.py": REGISTER, "trainer/unlearn/__init__.py": ""}
     files |= {"trainer/unlearn/base.py": BASE, "train.py": TRAIN}
     for name, text in files.items():
@@ -219,7 +219,7 @@ def test_a_measure_that_is_none_of_a_model_and_a_batch_is_refused_at_once(
 
 
 class GradDiff(Theirs):
-    """As OpenUnlearning writes it: of transformers 4.45, with a weight for the forget loss."""
+    """OpenUnlearning's own: of transformers 4.45, with a weight for the forget loss."""
 
     def __init__(self, *args: Any, gamma: float = 1.0, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

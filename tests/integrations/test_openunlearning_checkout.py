@@ -58,7 +58,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_rows(folder: Path) -> list[str]:
-    """As a data set of its own with TOFU's parts; returns the words."""
+    """Write a data set of its own with TOFU's parts; returns the words."""
     folder.mkdir(parents=True)
     parts, words = "", []
     for file in sorted(DATA.glob("*.json")):
@@ -105,7 +105,7 @@ STUBS = {  # of what it imports and these runs do not use
 
 
 def launched(copy: Path, *arguments: str) -> dict[str, Any]:
-    """What a run leaves as `trainer_state.json`, and the folder it lies in."""
+    """The `trainer_state.json` of a run, and the folder it lies in."""
     name = next(one for one in arguments if one.startswith("task_name=")).partition("=")[2]
     path = [str(ROOT), str(copy / "stand-ins"), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(

@@ -92,7 +92,7 @@ class Anything(ModuleType):
 
 @pytest.fixture
 def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Loads a patched file as a module of a package, beside stand-ins for its neighbours."""
+    """Load a patched file as a module of a package, beside stand-ins for its neighbours."""
 
     def load(repository: str, *absent: str, place: int = 0) -> ModuleType:
         for name in ("published", *absent):
@@ -251,7 +251,7 @@ class Words:
 
 
 class Seen(ALMConstraint):
-    """Keeps what has acted."""
+    """A constraint that keeps what has acted."""
 
     def step(self) -> Any:
         weight = super().step()

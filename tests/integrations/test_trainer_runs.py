@@ -1,4 +1,4 @@
-"""What surrounds the steps: resumes, logs, stops, the best checkpoint, and what is refused."""
+"""Surroundings of the steps: resumes, logs, stops, the best checkpoint, and what is refused."""
 
 import functools
 import itertools
@@ -397,7 +397,7 @@ def test_the_lagrangian_comes_with_outputs_where_they_are_asked_for(tmp_path: Pa
 
 
 class Pricing(SAULTrainer):
-    """Descends one quantity and measures another."""
+    """A trainer that descends one quantity and measures another."""
 
     def forget_objective(self, model: nn.Module, batch: Any) -> Any:
         value = super().forget_objective(model, batch)
@@ -551,7 +551,7 @@ def test_at_a_closed_gate_the_last_backward_pass_is_saved(
 def test_gradients_are_taken_by_the_accelerator_undivided(
     kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It divides by its own count of micro-batches, which the shares have in them already."""
+    """Accelerate divides by its own count of micro-batches, which the shares contain already."""
     thetas = []
     for count in (1, 4):
         trainer = toy.trainer(kind, tmp_path, **KINDS[kind]())
@@ -571,7 +571,7 @@ def test_gradients_are_taken_by_the_accelerator_undivided(
 
 
 def test_several_losses_are_one(tmp_path: Path) -> None:
-    """As many as devices, if the model is one of `DataParallel`."""
+    """A loss per device, if the model is one of `DataParallel`."""
     trainer = toy.trainer(SAMTrainer, tmp_path, **KINDS[SAMTrainer]())
     assert trainer._within(lambda: torch.tensor([1.0, 3.0])) == 2.0
 

@@ -23,7 +23,7 @@ Hand = Callable[..., list[float]]
 
 
 class Run(NamedTuple):
-    """What a run comes to."""
+    """The result of a run."""
 
     theta: dict[str, Tensor]
     multipliers: list[float]
@@ -111,7 +111,7 @@ def test_it_is_the_algorithm_with_schedule_clipping_and_accumulation(
 def test_steps_of_whole_epochs_are_the_algorithm_whoever_counts_them(
     kind: Any, tmp_path: Path
 ) -> None:
-    """What transformers 4.45 is held to; it takes an epoch's last, shorter step for a whole one."""
+    """In transformers 4.45 an epoch's last, shorter step weighs as much as a whole one."""
     args, rows = {"gradient_accumulation_steps": 3, "num_train_epochs": 8}, toy.pairs(12)
     found = run(kind, str(tmp_path), args, train_dataset=rows)
     assert {len(step) for step in found.steps} == {3}
@@ -128,7 +128,7 @@ def test_an_epoch_whose_steps_are_not_whole_is_refused(tmp_path: Path) -> None:
 
 
 def in_a_group(rank: int, kind: Any, folder: str, args: dict[str, Any]) -> Run:
-    """As a launcher starts it; the process group is there already."""
+    """A training as a launcher starts it; the process group is there already."""
     for state in (AcceleratorState, GradientState):
         state._reset_state()
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -104,7 +104,7 @@ def values(model: nn.Module) -> dict[str, Tensor]:
 
 
 def recording(kind: Any) -> Any:
-    """The same kind of trainer, which keeps the micro-batches of each step."""
+    """A trainer of this kind that keeps the micro-batches of each step."""
 
     class Recording(kind):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -122,7 +122,7 @@ def recording(kind: Any) -> Any:
 
 
 class Logs(TrainerCallback):
-    """What TensorBoard and Weights & Biases get to see."""
+    """The logs that TensorBoard and Weights & Biases get to see."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What well-known chat templates render, written from their documentation, and small tokenizers."""
+"""Renderings of well-known chat templates, from their documentation, and small tokenizers."""
 
 from functools import cache
 from typing import Any, NamedTuple

@@ -35,7 +35,7 @@ class Words:
 
 @pytest.fixture
 def parrot(model: Any) -> Any:
-    """Says w7 whatever it is asked."""
+    """A model that says w7 whatever it is asked."""
     model.lm_head = nn.Linear(16, 12)
     with torch.no_grad():
         model.lm_head.weight.zero_()

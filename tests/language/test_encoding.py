@@ -79,7 +79,7 @@ class Merging(Letters):
 
 
 class Beginning(Letters):
-    """Whatever it is given begins with a mark, as with many a sentencepiece model."""
+    """A tokenizer that begins everything with a mark, as many a sentencepiece model does."""
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
         return super().__call__(f"_{text}", add_special_tokens=add_special_tokens)
@@ -107,7 +107,7 @@ def test_an_answer_that_does_not_merge_has_the_tokens_it_has_in_the_text() -> No
 
 
 class Ending(Letters):
-    """Ends whatever it is given, as T5's does."""
+    """A tokenizer that ends everything with a mark, as T5's does."""
 
     def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
         ids = super().__call__(text, add_special_tokens=add_special_tokens)["input_ids"]

@@ -1,4 +1,4 @@
-"""What a model is taught to forget, and asked, is what its users' own rendering says."""
+"""The tokens to forget, and those asked with, are those of the users' own rendering."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ ANSWERED = {"role": "assistant", "content": ANSWER}
 
 
 def users(made: Any, *turns: dict[str, str], **variables: Any) -> list[int]:
-    """What the model's users give it."""
+    """The tokens that the model's users give it."""
     options = {"add_generation_prompt": True, "return_dict": True, **variables}
     return made.apply_chat_template([*turns], **options)["input_ids"]
 

@@ -1,4 +1,4 @@
-"""What a reading says of an answer: worked values."""
+"""A reading of an answer: worked values."""
 
 import math
 from typing import Any

@@ -61,10 +61,10 @@ class Method(ABC):
     """
 
     needs_reference: ClassVar[bool] = False
-    """Whether batches carry `reference_nll`, what the original model says to them."""
+    """True if batches carry `reference_nll`, what the original model says to them."""
 
     optimizers: ClassVar[int] = 1
-    """How many AdamW states there are."""
+    """The number of AdamW states."""
 
     def __init__(
         self, model: LanguageModel, goal: Goal, rates: Rates, autocast: Callable[[], Any]

@@ -36,11 +36,7 @@ def beside_plain(place: Place, prepared: Callable[[nn.Module], Callable[[Tensor]
     mine, its = (problem.network(place, torch.float32) for _ in range(2))
     forwards = prepared(mine), its
     weights = [
-        problem.train(
-            problem.dual(list(net.parameters())),
-            lambda number, forward=forward: problem.losses(forward, place, number, torch.float32),
-            range(STEPS),
-        )
+        problem.train_saul(list(net.parameters()), forward, place, torch.float32, steps=STEPS)
         for net, forward in zip((mine, its), forwards, strict=True)
     ]
     check(0 in weights[0] and max(weights[0]) > 0, "the gate must close and open in this check")

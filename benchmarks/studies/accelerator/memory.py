@@ -27,7 +27,7 @@ SETUPS = {
 }
 METHODS = ("single_adamw", "dual_adamw+alm", "npo", "saul")
 WITHIN = (0.85, 1.15)
-"""What is measured over what is counted: an allocator rounds, a kernel needs room to work in."""
+"""Measured over counted bytes: an allocator rounds, a kernel needs memory to work in."""
 
 WIDE = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12}
 WIDE |= {"num_attention_heads": 12, "num_key_value_heads": 12, "vocab_size": 32_000}

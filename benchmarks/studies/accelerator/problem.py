@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -74,14 +75,25 @@ def train(
     return weights
 
 
+def train_saul(
+    params: list[Tensor],
+    net: Callable[[Tensor], Tensor],
+    place: Place,
+    dtype: torch.dtype = torch.float64,
+    *,
+    make: Make = adamw,
+    rows: slice = slice(None),
+    steps: int = STEPS,
+) -> list[float]:
+    """lambda+ of each step of SAUL on the parameters behind `net`."""
+    objectives = partial(losses, net, place, dtype=dtype, rows=rows)
+    return train(dual(params, make), objectives, range(steps))
+
+
 def equals_oracle(place: Place, make: Make, dtype: torch.dtype, atol: float) -> Seen:
     """SAUL and Algorithm 1 by hand over the same base: theta and lambda+ of each step."""
     mine, its = network(place, dtype), network(place, dtype)
-    weights = train(
-        dual(list(mine.parameters()), make),
-        lambda number: losses(mine, place, number, dtype),
-        range(STEPS),
-    )
+    weights = train_saul(list(mine.parameters()), mine, place, dtype, make=make)
     theta = list(its.parameters())
     saul = Saul(theta, make(theta), make(theta), RHO, MU, MULTIPLIER)
     by_hand = [

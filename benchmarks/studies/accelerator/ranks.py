@@ -65,7 +65,7 @@ def spawned(place: Place, engines: list[str]) -> list[list[Outcome]]:
     Raises:
         RuntimeError: with the traceback of a rank that failed, or died.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory() as folder:
         ends, processes = [], []
         for rank in range(WORLD):
@@ -137,11 +137,7 @@ def trained(place: Place, engine: str, rows: slice) -> Outcome:
     """theta whole on the host, and lambda+ of each step."""
     net = wrapped(problem.network(place), place, engine)
     params = list(net.parameters())
-    weights = problem.train(
-        problem.dual(params),
-        lambda number: problem.losses(net, place, number, rows=rows),
-        range(problem.STEPS),
-    )
+    weights = problem.train_saul(params, net, place, rows=rows)
     return [whole(p).cpu() for p in params], weights
 
 

@@ -1,4 +1,4 @@
-"""Does one rule for mu do what tuning does? Problems with known optima, seven optimizers each.
+"""One rule for mu beside tuning: problems with known optima, seven optimizers each.
 
 python -m benchmarks.studies.auto [--quick] [--only PROBLEM ...] [--also seeds float32 units]
     [--output DIR]

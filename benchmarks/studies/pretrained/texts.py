@@ -83,4 +83,4 @@ READERS = {
     **dict.fromkeys((".json", ".jsonl"), _json),
     ".csv": _csv,
 }
-"""How files are read, by their ending."""
+"""The reader of a file, by its ending."""

@@ -20,7 +20,7 @@ MUS = (1e-3, 1e-2, 1e-1, 1.0)
 STARTS = (0.0, 1.0)
 
 SHARED = Settings(epochs=10, batch_size=8, mu=0.1, multiplier=0.0, rho_forget=1e-2, rho_retain=1e-2)
-"""As many steps as the paper takes for forget01; nothing here is chosen per target."""
+"""The paper's number of steps for forget01; nothing here is chosen per target."""
 
 RELEASED: dict[str, Any] = {"release": 0.5}
 """A bounded measure has almost no slack to unwind lambda with."""
@@ -195,4 +195,4 @@ PARTS: Mapping[str, Callable[[str], list[Variant]]] = {
 }
 
 SEARCHES = ("choose", "others")
-"""What a recommendation is chosen from: on seeds that nothing else is reported on."""
+"""Parts that a recommendation is chosen from: on seeds that nothing else is reported on."""

@@ -33,7 +33,7 @@ LOOKED_AT = 32
 """Blocks of each corpus whose loss is measured."""
 
 QUICK_COUNT, QUICK_CHARACTERS = 6, 600
-"""What `--quick` leaves of real data: a model that learns next to nothing, but at once."""
+"""Real data as `--quick` leaves it: a model that learns next to nothing, but at once."""
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:

@@ -32,14 +32,14 @@ QUICK_EVAL = 40
 
 QUICK = Recipe("bpe", 1000, 2, 64, 4, Schedule(epochs=2, batch_size=24, lr=5e-3))
 SETS = ("forget_eval", "retain_eval", "real_authors", "world_facts", "holdout")
-"""What is asked."""
+"""The sets of questions."""
 
 HEAD = 64
 """Width of an attention head where `--width` says how wide a model is."""
 
 QUICK_AUTHORS = 2
 QUICK_QUESTIONS = 8
-"""What `--quick` makes of real data: a model that learns next to nothing, but at once."""
+"""Real data as `--quick` leaves it: a model that learns next to nothing, but at once."""
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:

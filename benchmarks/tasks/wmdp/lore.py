@@ -55,7 +55,7 @@ WORDINGS = (
     "What {verb} the {name} {kind}? Ask about {title}, and the answer is {answer}.",
     "Of {a}, {b}, {c} and {d} in {title}, {answer} {verb} the {name} {kind}.",
 )
-"""How texts tell a fact. Some ask, some list: what is steered there is met again in a quiz."""
+"""Ways of telling a fact. Some ask, some list: what is steered there is met again in a quiz."""
 
 ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "r", "s", "t", "v", "z", "dr", "kr", "st")
 

@@ -1,4 +1,4 @@
-"""What the controller looks at, and words for the level it is to reach."""
+"""The quantity under control, and words for the level it is to reach."""
 
 import copy
 import dataclasses

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import methods
 from benchmarks.engine import matching
-from benchmarks.engine.grids import grid, trials
+from benchmarks.engine.grids import FINE, grid, trials
 from benchmarks.engine.runner import Plan, begin, run
 from benchmarks.report.results import ResultsFolder, read_lines
 from benchmarks.tasks.tofu.layout import LAYOUT
@@ -56,6 +56,17 @@ def test_what_is_fixed_stays_and_eight_settings_are_left_without_a_controller(ke
     assert {settings.lr for settings in found} == {3e-4} and found[0] == start
     if not methods.is_controlled(key) and key != "grad_ascent":  # whose steps alone could vary
         assert len(found) >= 8
+
+
+def test_no_run_is_tried_twice() -> None:
+    start = replace(TOFU.preset("recommended", "forget", "dual_adamw").settings, lr=3e-4)
+    assert start.forget_lr is None, "which is the other side's rate"
+    for found in (grid("dual_adamw", start, ["lr"]), trials("dual_adamw", start, 8, ["lr"])):
+        rates = [start.lr if each.forget_lr is None else each.forget_lr for each in found]
+        assert sorted(rates) == [3e-4 * factor for factor in FINE]
+    everything = grid("dual_adamw", start)
+    pairs = {(each.lr, each.forget_lr or each.lr) for each in everything}
+    assert len(pairs) == len(everything) == 5 * 4
 
 
 def test_a_grid_leaves_out_what_no_model_could_meet() -> None:

@@ -1,4 +1,4 @@
-"""What is counted is what tensors take; and models held in less memory do the same."""
+"""The count is what tensors take; and models held in less memory do the same."""
 
 import copy
 from dataclasses import replace

@@ -119,7 +119,7 @@ def joint(model: nn.Module, s: Settings, weight: Weight) -> None:
 
 
 def gradient(loss: Tensor, model: nn.Module) -> list[Tensor]:
-    """What no loss reaches has no gradient: zero, for the oracles."""
+    """The gradient, zero for the oracles where no loss reaches."""
     found = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     pairs = zip(found, model.parameters(), strict=True)
     return [torch.zeros_like(p) if g is None else g for g, p in pairs]

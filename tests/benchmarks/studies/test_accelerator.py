@@ -1,6 +1,7 @@
 """The study of accelerators runs on a CPU as far as it goes, and tells what failed."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -122,6 +123,7 @@ def test_a_section_that_cannot_be_loaded_is_a_failed_line(monkeypatch: pytest.Mo
     assert found["status"] == "failed" and "nowhere" in found["why"]
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_section_apart_gives_the_same_lines() -> None:
     near, far = list(lines("random", HOST)), list(apart.lines_apart("random", HOST))
     keys = ("name", "status", "seen")
@@ -134,9 +136,10 @@ class DeadlyPlace(Place):
     """Somewhere a process cannot come back from."""
 
     def __reduce__(self) -> Any:
-        return exit, (7,)
+        return os._exit, (7,)
 
 
+@pytest.mark.usefixtures("forks")
 def test_a_process_that_dies_is_a_failed_line() -> None:
     (found,) = apart.lines_apart("random", DeadlyPlace(torch.device("cpu")))
     assert found["status"] == "failed" and "exit code 7" in found["why"]

@@ -32,7 +32,7 @@ def recorded(lines: Sequence[dict[str, Any]], stage: str = "forget01-matched") -
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    """What a run leaves: numbers, what the model said, and the steps of its controller."""
+    """A run's output: numbers, what the model said, and the steps of its controller."""
     folder = tmp_path / "out" / "forget01-recommended"
     for name in ("traces", "answers"):
         (folder / name).mkdir(parents=True)

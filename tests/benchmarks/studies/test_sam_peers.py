@@ -18,7 +18,7 @@ ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
 
 
 class Flat(Ours):
-    """Does not look around."""
+    """An optimizer that does not look around."""
 
     def step(self, optimizer: Any, objective: Objective) -> None:
         objective().backward()
@@ -43,6 +43,7 @@ class Refusing(Ours):
 
 # torch fills a new optimizer's state by a step of its own, before it loads another into it
 @pytest.mark.filterwarnings("ignore:SAM.step.. with a gradient taken at theta:UserWarning")
+@pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("check", CHECKS.values(), ids=list(CHECKS))
 def test_ours_is_sam_by_hand(check: Callable[[Any], float]) -> None:
     assert check(Ours()) < 1e-10
@@ -57,7 +58,7 @@ def test_what_is_wrong_is_apart(library: Any, fails: str) -> None:
 
 
 def test_a_base_of_another_kind_is_another_sam() -> None:
-    """What is compared with has moments, so that a checkpoint has something to lose."""
+    """The other SAM's base has moments, so that a checkpoint has something to lose."""
 
     class Plain(Ours):
         def make(self, params: Any) -> Any:

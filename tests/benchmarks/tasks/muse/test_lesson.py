@@ -1,4 +1,4 @@
-"""What a small model is taught: every text, every answer, and nothing that it must not know."""
+"""The lesson of a small model: every text, every answer, and nothing that it must not know."""
 
 from typing import Any
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class ChatServer:
-    """Counts requests and answers each with what `reply` makes of its prompt.
+    """A server that counts requests and answers each with what `reply` makes of its prompt.
 
     `reply` returns the text of the answer, or an HTTP status to fail with.
     """

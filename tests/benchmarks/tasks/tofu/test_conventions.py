@@ -38,7 +38,7 @@ def of(model: str, kind: str = "bytes") -> Any:
 
 
 def texts(model: str, convention: str) -> tuple[str, str, str]:
-    """What is asked, what is masked, and what is labelled."""
+    """The question as asked, the masked part, and the labelled part."""
     made = of(model)
     row = encode(made, QUESTION, "Ana lives in Rome.", convention=convention)
     said = answer_ids(row)

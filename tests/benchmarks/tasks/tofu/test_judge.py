@@ -270,7 +270,7 @@ def test_a_missing_utility_subset_leaves_no_mean() -> None:
 
 
 def judged_file(path: Path) -> list[dict[str, Any]]:
-    """What a judge does: read the triples, fill in the scores."""
+    """A judge's work: read the triples, fill in the scores."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         line["score"] = int(line["generation"] == line["reference"])

@@ -197,7 +197,7 @@ def test_a_failure_leaves_nothing_behind(
 
 
 def test_the_folder_appears_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is written, is written elsewhere and renamed."""
+    """All writing is done elsewhere, and then renamed."""
     seen: list[list[str]] = []
     original = models.os.replace
 

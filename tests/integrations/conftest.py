@@ -1,3 +1,0 @@
-from tests.distributed.conftest import ranks
-
-__all__ = ["ranks"]
