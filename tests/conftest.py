@@ -1,12 +1,19 @@
 """For all tests: processes that wait for work, and models that are trained once."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.distributed.ranks import Ranks, preload
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible() -> None:
+    """Hear Ctrl-C, which some tests send: a shell lets what it starts in the background ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,7 @@ def automatic(way: str) -> str:
 
 
 def fairness() -> str:
-    """How the first example of constraints ends, without its constraint and with it."""
+    """The end of the first example of constraints, without its constraint and with it."""
     x, label, group = example.data()
     model = torch.nn.Linear(5, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
