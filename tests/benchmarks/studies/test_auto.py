@@ -1,6 +1,7 @@
 """The rule for mu, and the study that compares it."""
 
 import importlib.util
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from tests.benchmarks.studies.plain_loop import path
 
 def thetas(problem: Problem, cells: list[Cell], ways: list[Any], length: int = 130) -> Tensor:
     """What each cell's copies are after so many steps, one per way."""
-    fleet, generator = Fleet(problem, cells, len(ways), torch.float64), seeded(0)
+    fleet = Fleet(problem, cells, len(ways), torch.float64)
     begun = [(way, Part(fleet, first, 1)) for first, way in enumerate(ways)]
     for way, part in begun:
         way.begin(part)
-    for _ in range(length):
-        fleet.step(begun, generator)
+    for data in islice(problem.draws(seeded(0)), length):
+        fleet.step(begun, data)
     return fleet.theta().detach()
 
 
