@@ -127,12 +127,12 @@ def held(problem: Problem, best: Optimum) -> Ways:
 
 PLAIN = [Cell(name) for name in SETTINGS]
 OTHER = [Cell(name, *units) for units in UNITS for name in ("sgd", "adam", "rmsprop")]
-ALL = {"rule": rule, "others": others, "held": held}
+SIDES = {"rule": rule, "others": others, "held": held}
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "main": lambda: [{"cells": PLAIN, "ways": ALL}],
-    "seeds": lambda: [{"cells": PLAIN, "ways": ALL, "seed": seed} for seed in (1, 2)],
+    "main": lambda: [{"cells": PLAIN, "ways": SIDES}],
+    "seeds": lambda: [{"cells": PLAIN, "ways": SIDES, "seed": seed} for seed in (1, 2)],
     "fresh": lambda: [
-        {"cells": PLAIN, "ways": ALL, "seed": seed, "is_fresh": True} for seed in range(3)
+        {"cells": PLAIN, "ways": SIDES, "seed": seed, "is_fresh": True} for seed in range(3)
     ],
     "float32": lambda: [{"cells": PLAIN, "ways": {"rule": rule}, "dtype": torch.float32}],
     "units": lambda: [{"cells": OTHER, "ways": {"rule": rule, "others": lambda *_: peers()}}],

@@ -50,7 +50,7 @@ class Problem:
         raise NotImplementedError
 
     def draws(self, generator: Generator) -> Iterator[Data]:
-        """Each step's data: all of it, or the batches of epochs as a shuffling loader makes them."""
+        """The data of each step: all, or the batches of epochs as a shuffling loader makes them."""
         if not self.batch:
             yield from itertools.repeat(self.data)
         while True:
