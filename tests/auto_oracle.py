@@ -23,12 +23,13 @@ class Rule:
         t = len(self.c)
         self.c.append(c)
         self.s2 = c * c if t == 0 else 0.98 * self.s2 + 0.02 * c * c
-        self.cbar = c if t == 0 else 0.9 * self.cbar + 0.1 * c
         if t >= 2:
             product = (c - self.c[-2]) * (self.c[-2] - self.c[-3])
             self.noise += (-product - self.noise) / min(t - 1, 100)
         self.nu = min(max(self.noise, 0.0) / self.s2, 1.0) if self.s2 else 0.0
         self.K = max((1 - self.nu) ** 2, 0.05)
+        share = (1 - self.nu) * 0.1 + self.nu / (t % 20 + 1) if t else 1.0
+        self.cbar += share * (c - self.cbar)
         self.tilde = c if t == 0 else self.tilde + self.K * (c - self.tilde)
         self.w = self.project(self.lam + self.mu * self.tilde)
         return self.w

@@ -12,7 +12,7 @@ from tests.distributed.ranks import Ranks, preload
 
 @pytest.fixture(scope="session", autouse=True)
 def interruptible() -> None:
-    """Hear Ctrl-C, which some tests send: a shell lets what it starts in the background ignore it."""
+    """Hear Ctrl-C, which tests send: what a shell starts in the background ignores it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -318,6 +318,21 @@ def test_the_rule_under_noise_is_the_one_by_hand() -> None:
     assert rule.turns > 5 and rule.nu > 0.5 and rule.lam > 0
 
 
+@pytest.mark.parametrize("batches", [4, 5, 10])
+def test_the_batches_of_an_epoch_cancel_in_what_moves_lambda(batches: int) -> None:
+    """An epoch sees every row once, in whatever order; a mean with fading memory keeps a share."""
+    g = torch.Generator().manual_seed(batches)
+    auto, each = Auto(), torch.linspace(-1, 1, batches, dtype=WIDE)
+    fading, moves = 0.0, []
+    for _ in range(800 // batches):
+        for c in each[torch.randperm(batches, generator=g)].tolist():
+            auto.see(c).calibrate(Response(gain=0.25, norm=5.0, rest=10.0, total=10.0))
+            fading = 0.9 * fading + 0.1 * c
+            moves.append((auto.advance(), auto.mu * fading / (1 + auto.turns)))
+    added, kept = (torch.tensor(x).abs().sum() for x in zip(*moves[199::20], strict=True))
+    assert 0 < added < 0.3 * kept
+
+
 def test_what_moves_smoothly_is_no_noise() -> None:
     """The weight then follows the violation itself, whatever swings it goes through."""
     auto, times = Auto(), range(200)

@@ -67,7 +67,7 @@ def fairness() -> str:
 
 
 def precision() -> str:
-    """How much of the perturbation bfloat16 weights keep: its length, times the cosine."""
+    """The share of the perturbation that bfloat16 weights keep: its length, times the cosine."""
     rows = recorded("precision")["rows"]
     (row,) = [r for r in rows if r["way"] == "bfloat16 weights" and r["rho"] == 0.01]
     return f"keeps about {row['length'] * row['delta']:.1%} of it".replace("%", " %")

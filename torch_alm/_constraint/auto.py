@@ -17,6 +17,7 @@ which white noise makes correlated by -1/2 and anything smooth positively:
 
     nu  = clip(-E_100[d d_before] / s^2, 0, 1)           the share of c^2 that is noise
     K   = max((1 - nu)^2, 1/20);  c~ <- c~ + K (c - c~)  what w sees, as slowly as mu is smaller
+    cbar <- cbar + ((1 - nu)/10 + nu/k) (c - cbar)       in the k-th of 20 steps: noise counts alike
     turns <- [turns + nu (1 if cbar changed its sign, else -1/2)]_+        (Kesten 1958)
     theta <- theta + nu (1 - theta)
 
@@ -100,10 +101,11 @@ class Auto(Stateful):
 
     def see(self, c: float) -> "Auto":
         """Take in the violation of this step, before anything else of it."""
-        memory, smooth = (MEMORY, SMOOTH) if self.count else (0.0, 0.0)
+        memory = MEMORY if self.count else 0.0
         self.square = memory * self.square + (1 - memory) * c * c
-        self.mean = smooth * self.mean + (1 - smooth) * c
         self._tell_noise(c)
+        smooth = self._smooth
+        self.mean = smooth * self.mean + (1 - smooth) * c
         self.filtered += (self._trust if self.count else 1.0) * (c - self.filtered)
         return self
 
@@ -118,6 +120,18 @@ class Auto(Stateful):
     def _noisy(self) -> float:
         """nu."""
         return min(max(self.noise, 0.0) / max(self.square, TINY * TINY), 1.0)
+
+    @property
+    def _smooth(self) -> float:
+        """The share of cbar that stays.
+
+        With noise it makes a plain mean since lambda's last move, in which the batches of an epoch
+        cancel; memory that fades leaves some of them.
+        """
+        if not self.count:
+            return 0.0
+        plain = 1 - 1 / (self.count % EVERY + 1)
+        return SMOOTH + self._noisy * (plain - SMOOTH)
 
     @property
     def _trust(self) -> float:

@@ -1,6 +1,7 @@
 """One rule for mu beside tuning: problems with known optima, seven optimizers each.
 
-python -m benchmarks.studies.auto [--quick] [--only PROBLEM ...] [--also seeds float32 units]
+python -m benchmarks.studies.auto [--quick] [--only PROBLEM ...]
+    [--also seeds fresh float32 units]
     [--output DIR]
 
 DIR receives `auto.json` and, written from it, `auto.md`; a run that was stopped goes on from what
@@ -16,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.report.results import write_json
-from benchmarks.studies.auto.compare import KINDS, Comparison, joined
+from benchmarks.studies.auto.compare import KINDS, SIDES, Comparison, joined
 from benchmarks.studies.auto.suite import SUITE
 from benchmarks.studies.auto.table import page
 from torch_alm.unlearning.files import write_text
@@ -39,7 +40,7 @@ def main() -> int:
     kept = None if options.output is None else options.output / "cells"
     comparison = Comparison(suite, 200 if options.quick else 2000, kept)
     rows = []
-    for kind, side in ((k, s) for k in ("main", *options.also) for s in ("rule", "others")):
+    for kind, side in ((k, s) for k in ("main", *options.also) for s in SIDES):
         for found in comparison.run(kind, side):
             rows = joined([*rows, *found])
             print(f"{kind}, {side}: {found[0]['problem']}", flush=True)

@@ -12,11 +12,11 @@ import torch
 
 from benchmarks.report.results import write_json
 from benchmarks.studies.auto.engine import Cell, Way, run
-from benchmarks.studies.auto.optimum import Optimum, optimum
+from benchmarks.studies.auto.optimum import Optimum, multiplier, optimum
 from benchmarks.studies.auto.peers import Cooper, HumanCompatible
 from benchmarks.studies.auto.problem import Problem
 from benchmarks.studies.auto.settings import SETTINGS
-from benchmarks.studies.auto.ways import Auto, Fixed
+from benchmarks.studies.auto.ways import Auto, Fixed, Held
 
 DECADES = [10.0**k for k in range(-10, 4)]
 UNITS = ((1e3, 1e-4), (1e-3, 1e4), (1e3, 1e4), (1e-3, 1e-4))  # of objective and measure
@@ -47,10 +47,10 @@ def rows(
     kind: str,
     length: int,
     seed: int = 0,
-    dtype: torch.dtype = torch.float64,
+    **how: Any,
 ) -> list[Row]:
     """One row per cell: [violation, suboptimality] of each way, in shares."""
-    found = run(problem, best, cells, ways, length=length, seed=seed, dtype=dtype)
+    found = run(problem, best, cells, ways, length=length, seed=seed, **how)
     return [
         {
             "kind": kind, "problem": problem.name, "seed": seed, **cell._asdict(),
@@ -79,7 +79,8 @@ class Comparison:
     def run(self, kind: str, side: str) -> Iterator[list[Row]]:
         """Each problem's rows, of the kinds that suit it: of the rule or of what it is next to."""
         for problem in self.problems:
-            if (kind != "seeds" or problem.batch) and side in KINDS[kind]()[0]["ways"]:
+            is_noise = kind in NOISY or side == "held"
+            if (problem.batch or not is_noise) and side in KINDS[kind]()[0]["ways"]:
                 yield self.of(kind, side, problem)
 
     def of(self, kind: str, side: str, problem: Problem) -> list[Row]:
@@ -92,7 +93,7 @@ class Comparison:
             self.optima[problem.name] = optimum(problem)
         best, found = self.optima[problem.name], list[Row]()
         for how in KINDS[kind]():
-            given = {**how, "ways": how["ways"][side]()}
+            given = {**how, "ways": how["ways"][side](problem, best)}
             found += rows(problem, best, kind=kind, length=self.length, **given)
         if file is not None:
             write_json(file, {"rows": found})
@@ -109,22 +110,32 @@ def joined(parts: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def rule() -> Ways:
+def rule(*_: Any) -> Ways:
     """The rule, in a fleet of its own, for it reads the whole gradient of its parameter."""
     return {"auto": (Auto(), 1)}
 
 
-def others() -> Ways:
+def others(*_: Any) -> Ways:
     return {**fixed(), **peers()}
+
+
+def held(problem: Problem, best: Optimum) -> Ways:
+    """The multiplier that the rule is to find, of a problem with noise."""
+    assert best.theta is not None
+    return {"held": (Held(multiplier(problem, best.theta)), 1)}
 
 
 PLAIN = [Cell(name) for name in SETTINGS]
 OTHER = [Cell(name, *units) for units in UNITS for name in ("sgd", "adam", "rmsprop")]
-BOTH = {"rule": rule, "others": others}
+SIDES = {"rule": rule, "others": others, "held": held}
 KINDS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "main": lambda: [{"cells": PLAIN, "ways": BOTH}],
-    "seeds": lambda: [{"cells": PLAIN, "ways": BOTH, "seed": seed} for seed in (1, 2)],
+    "main": lambda: [{"cells": PLAIN, "ways": SIDES}],
+    "seeds": lambda: [{"cells": PLAIN, "ways": SIDES, "seed": seed} for seed in (1, 2)],
+    "fresh": lambda: [
+        {"cells": PLAIN, "ways": SIDES, "seed": seed, "is_fresh": True} for seed in range(3)
+    ],
     "float32": lambda: [{"cells": PLAIN, "ways": {"rule": rule}, "dtype": torch.float32}],
-    "units": lambda: [{"cells": OTHER, "ways": {"rule": rule, "others": peers}}],
-    "cadence": lambda: [{"cells": PLAIN, "ways": {"others": lambda: fixed(20)}}],
+    "units": lambda: [{"cells": OTHER, "ways": {"rule": rule, "others": lambda *_: peers()}}],
+    "cadence": lambda: [{"cells": PLAIN, "ways": {"others": lambda *_: fixed(20)}}],
 }
+NOISY = ("seeds", "fresh")

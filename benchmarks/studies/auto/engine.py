@@ -6,6 +6,7 @@ arithmetic is elementwise: each row goes where it would go alone.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from torch.func import vmap
 from torch.optim import Optimizer
 
 from benchmarks.studies.auto.optimum import Optimum
-from benchmarks.studies.auto.problem import Problem, seeded
+from benchmarks.studies.auto.problem import Data, Problem, seeded
 from benchmarks.studies.auto.settings import SETTINGS
 
 
@@ -63,8 +64,7 @@ class Fleet:
     def theta(self) -> Tensor:
         return torch.cat(self.parameters)
 
-    def step(self, ways: Sequence[tuple[Way, Part]], generator: torch.Generator) -> None:
-        data = self.problem.draw(generator)
+    def step(self, ways: Sequence[tuple[Way, Part]], data: Data) -> None:
         theta = self.theta()
         value = self._value(theta, data)
         self.value, c = value * self.unit_c, self.problem.violation(value) * self.unit_c
@@ -107,6 +107,7 @@ def run(
     length: int = 2000,
     seed: int = 0,
     dtype: torch.dtype = torch.float64,
+    is_fresh: bool = False,
 ) -> dict[str, Tensor]:
     """Every way's relative violation and suboptimality, (cells, copies, 2).
 
@@ -114,6 +115,7 @@ def run(
     """
     copies = sum(count for _, count in ways.values())
     fleet, generator = Fleet(problem, cells, copies, dtype), seeded(1000 + seed)
+    draws = (fleet.problem.fresh if is_fresh else fleet.problem.draws)(generator)
     parts: dict[str, tuple[Way, Part]] = {}
     first = 0
     for name, (way, count) in ways.items():
@@ -121,8 +123,8 @@ def run(
         way.begin(parts[name][1])
         first += count
     seen: list[tuple[Tensor, Tensor]] = []
-    for step in range(length):
-        fleet.step(list(parts.values()), generator)
+    for step, data in enumerate(itertools.islice(draws, length)):
+        fleet.step(list(parts.values()), data)
         if step >= 0.9 * length and step % 4 == 0:
             seen.append(fleet.judge())
     found = _errors(problem, best, seen)

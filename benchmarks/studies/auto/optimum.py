@@ -21,6 +21,7 @@ class Optimum(NamedTuple):
     value: float
     gap: float  # max(|f_0 - f*|, |f_free - f*|)
     size: Tensor  # max(|alpha|, |c_0|), one per constraint
+    theta: Tensor | None = None  # none is known where the optimum is a bound
 
 
 def _value(f: Function) -> Callable[[Any], Any]:
@@ -31,8 +32,8 @@ def _gradient(f: Function) -> Callable[[Any], Any]:
     return lambda x: torch.autograd.functional.jacobian(f, torch.from_numpy(x)).numpy()
 
 
-def constrained(problem: Problem, tries: int = 3) -> float:
-    """The best feasible value that SLSQP finds from the start and from points around it."""
+def constrained(problem: Problem, tries: int = 3) -> tuple[float, Tensor]:
+    """The best feasible value that SLSQP finds from the start and points around it, and where."""
 
     def objective(x: Tensor) -> Tensor:
         return problem.objective(problem.lower(x), problem.data)
@@ -59,8 +60,8 @@ def constrained(problem: Problem, tries: int = 3) -> float:
         below, equal = problem.smooth(point)
         worst = torch.cat([below.clamp(min=0), equal.abs()]).max()
         if worst <= 1e-6 * max(map(abs, problem.alpha)):
-            found.append(float(objective(point)))
-    return min(found)
+            found.append((float(objective(point)), problem.lower(point)))
+    return min(found, key=lambda pair: pair[0])
 
 
 def free(problem: Problem) -> float:
@@ -78,5 +79,17 @@ def optimum(problem: Problem) -> Optimum:
     if problem.lower_bound is not None:
         chance = float(torch.log(torch.tensor(4.0)))
         return Optimum(problem.lower_bound, max(chance, abs(first)), size)
-    best = constrained(problem)
-    return Optimum(best, max(abs(first - best), abs(free(problem) - best)), size)
+    best, theta = constrained(problem)
+    return Optimum(best, max(abs(first - best), abs(free(problem) - best)), size, theta)
+
+
+def multiplier(problem: Problem, theta: Tensor) -> Tensor:
+    """The lambda with which objective and constraints, those that bind, cancel at the optimum."""
+    value, slope = _at(lambda x: problem.violation(problem.measure(x, problem.data)), theta)
+    _, down = _at(lambda x: problem.objective(x, problem.data), theta)
+    slope = slope * (value > -1e-6 * problem.thresholds().abs())[:, None]
+    return torch.linalg.lstsq(slope.T, -down[:, None], driver="gelsd").solution[:, 0]
+
+
+def _at(f: Function, theta: Tensor) -> tuple[Tensor, Tensor]:
+    return f(theta), torch.autograd.functional.jacobian(f, theta)

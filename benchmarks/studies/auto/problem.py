@@ -6,6 +6,8 @@ A problem is written for one flat theta, as a person would; the study runs many 
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Iterator
 from typing import ClassVar
 
 import torch
@@ -23,7 +25,7 @@ class Problem:
             this, also where a step sees only a draw.
         sense: ">=", "<=" or "==", one per entry of what `measure` returns.
         alpha: the thresholds, one per entry.
-        batch: examples per step, drawn with replacement from the data's rows; 0: all, always.
+        batch: examples per step; 0: all, always.
         rate: a step size that suits plain gradient descent on the objective: about 1/curvature.
     """
 
@@ -47,12 +49,21 @@ class Problem:
         """F, shape (m,)."""
         raise NotImplementedError
 
-    def draw(self, generator: Generator) -> Data:
-        """Draw the data of one step."""
+    def draws(self, generator: Generator) -> Iterator[Data]:
+        """The data of each step: all, or the batches of epochs as a shuffling loader makes them."""
         if not self.batch:
-            return self.data
-        rows = torch.randint(len(self.data[0]), (self.batch,), generator=generator)
-        return tuple(each[rows] for each in self.data)
+            yield from itertools.repeat(self.data)
+        while True:
+            order = torch.randperm(len(self.data[0]), generator=generator)
+            for rows in order.split(self.batch):
+                if len(rows) == self.batch:
+                    yield tuple(each[rows] for each in self.data)
+
+    def fresh(self, generator: Generator) -> Iterator[Data]:
+        """Batches of a stream that never ends: any row, whenever it was seen last."""
+        while True:
+            rows = torch.randint(len(self.data[0]), (self.batch,), generator=generator)
+            yield tuple(each[rows] for each in self.data)
 
     def thresholds(self) -> Tensor:
         return torch.tensor(self.alpha, dtype=self.start.dtype)

@@ -1,4 +1,4 @@
-"""The multiplier's ways: a fixed mu, and the rule that finds its own."""
+"""The multiplier's ways: a fixed mu, the rule that finds its own, and the optimum's, held."""
 
 from __future__ import annotations
 
@@ -31,6 +31,24 @@ class Fixed:
         self.step += 1
         if self.step % self.every == 0:
             self.multiplier = self.weight
+
+
+class Held:
+    """The multiplier of the optimum, from the first step to the last: what noise alone leaves.
+
+    Nobody has it; a controller that misses where this one does has lost nothing by its rule.
+    """
+
+    def __init__(self, multiplier: Tensor) -> None:
+        self.multiplier = multiplier
+
+    def begin(self, part: Part) -> None:
+        self.weight = self.multiplier.to(part.dtype)
+
+    def loss(self, c: Tensor) -> Tensor:
+        return (self.weight * c).sum()
+
+    def after_step(self) -> None: ...
 
 
 class Auto:

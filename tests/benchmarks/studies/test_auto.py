@@ -1,6 +1,7 @@
 """The rule for mu, and the study that compares it."""
 
 import importlib.util
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,15 @@ from torch import Tensor
 pytest.importorskip("scipy", reason="the optima are SciPy's")
 
 from benchmarks.studies.auto.choose import Budget, Knapsack, Portfolio
-from benchmarks.studies.auto.classify import GroupRecall, NeymanPearson, Recall
+from benchmarks.studies.auto.classify import (
+    GroupRecall,
+    InactiveBatches,
+    NeymanPearson,
+    Recall,
+)
 from benchmarks.studies.auto.engine import Cell, Fleet, Part, run
 from benchmarks.studies.auto.fit import L1, Ball, Physics
-from benchmarks.studies.auto.optimum import optimum
+from benchmarks.studies.auto.optimum import multiplier, optimum
 from benchmarks.studies.auto.policies import MaximumEntropy, Rate
 from benchmarks.studies.auto.problem import Problem, seeded
 from benchmarks.studies.auto.settings import SETTINGS, Setting
@@ -25,12 +31,12 @@ from tests.benchmarks.studies.plain_loop import path
 
 def thetas(problem: Problem, cells: list[Cell], ways: list[Any], length: int = 130) -> Tensor:
     """Each cell's copies after so many steps, one per way."""
-    fleet, generator = Fleet(problem, cells, len(ways), torch.float64), seeded(0)
+    fleet = Fleet(problem, cells, len(ways), torch.float64)
     begun = [(way, Part(fleet, first, 1)) for first, way in enumerate(ways)]
     for way, part in begun:
         way.begin(part)
-    for _ in range(length):
-        fleet.step(begun, generator)
+    for data in islice(problem.draws(seeded(0)), length):
+        fleet.step(begun, data)
     return fleet.theta().detach()
 
 
@@ -98,6 +104,34 @@ def test_an_objective_without_a_gradient_at_the_start_is_left_all_the_same() -> 
         theta = thetas(MaximumEntropy(), [Cell(setting)], [Auto()], length)[0]
         mean = MaximumEntropy().measure(theta, MaximumEntropy().data)
         assert abs(float(mean) - 6.5) < 1.0  # it was 2.0
+
+
+def test_a_shuffled_epoch_holds_every_row_once_and_a_stream_does_not() -> None:
+    problem, generator = Recall(), seeded(0)
+    problem.batch = 70
+    problem.data = (*problem.data[:2], torch.arange(500))
+    for _ in range(2):
+        epoch = [data[2] for data in islice(problem.draws(generator), 7)]
+        assert [len(rows) for rows in epoch] == [70] * 7
+        assert torch.cat(epoch).unique().numel() == 490
+    stream = [data[2] for data in islice(problem.fresh(generator), 7)]
+    assert 250 < torch.cat(stream).unique().numel() < 350  # 500 (1 - 1/e^0.98)
+
+
+def test_the_multiplier_of_the_optimum_leaves_no_slope() -> None:
+    problem = Portfolio()
+    theta = optimum(problem).theta
+    found = multiplier(problem, theta)
+    assert found[0] > 0 and found[1] == 0  # it is spread enough anyway
+    theta.requires_grad_()
+    down = problem.objective(theta, problem.data)
+    (down + found @ problem.violation(problem.measure(theta, problem.data))).backward()
+    assert theta.grad.norm() < 1e-4 * torch.func.grad(problem.objective)(theta, problem.data).norm()
+
+
+def test_a_constraint_that_does_not_bind_has_no_multiplier() -> None:
+    problem = InactiveBatches()
+    assert multiplier(problem, optimum(problem).theta) == 0
 
 
 def test_the_rate_problem_ends_where_water_filling_does() -> None:
