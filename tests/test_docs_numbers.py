@@ -40,10 +40,21 @@ def noise() -> str:
 
 
 def automatic(way: str) -> str:
-    """Cells that a way of choosing mu solves, such as "7 of 9"."""
+    """Cells of the first table that a way of choosing mu solves, such as "7 of 9"."""
     table = (RESULTS / "auto" / "auto.md").read_text()
-    (row,) = (line for line in table.splitlines() if line.startswith(f"| {way} | ") and "%" in line)
-    return row.split(" | ")[1].partition(",")[0]
+    rows = [line for line in table.splitlines() if line.startswith(f"| {way}") and "%" in line]
+    return rows[0].split(" | ")[1].partition(",")[0]
+
+
+def ways() -> str:
+    single, best = (
+        automatic(f"the best {which}").partition(" ")[0]
+        for which in ("single mu", "mu per problem")
+    )
+    return (
+        f"it solves {automatic('the rule, nothing tuned')} cells (a problem with an optimizer), "
+        f"the best single μ {single}, the best μ per problem {best}"
+    )
 
 
 def fairness() -> str:
@@ -96,7 +107,7 @@ SENTENCES = {
         lambda: f"{solved('every step')} of 21 problems with known optima are solved to 1e-3",
     ),
     "what a filter does": ("choose", noise),
-    "what mu=auto solves": ("results", lambda: f"{automatic('the rule, nothing tuned')} cells"),
+    "what mu=auto solves": ("results", ways),
     "the recorded settings": (
         "results",
         lambda: (
@@ -114,6 +125,16 @@ def test_a_quoted_number_is_the_recorded_one(name: str) -> None:
     page, sentence = SENTENCES[name]
     text = " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
     assert sentence() in text
+
+
+def test_readme_has_the_utilities_that_were_recorded() -> None:
+    table = (RESULTS / "operating_point" / "forget01.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if "| 3e-4 |" in line]
+    readme = (ROOT / "README.md").read_text()
+    assert len(rows) == 4
+    for _, control, method, searched, _, asked, *_ in rows:
+        assert f"| {method} | {searched} | {asked} |" in readme
+        assert f"keeps {control}." in readme
 
 
 def test_the_real_run_is_told_as_its_table_has_it() -> None:
