@@ -143,7 +143,7 @@ def _percent(share: float | None) -> str:
 
 TITLES = {
     "main": "Side by side, in each problem's own units, float64",
-    "units": "In other units: (1e3, 1e-4) and (1e-3, 1e4) for objective and measure",
+    "units": "In other units: the objective times 1e3 or 1e-3, the measure times 1e4 or 1e-4",
     "float32": "In float32",
     "seeds": "Minibatch problems with two more shuffles",
     "fresh": "Minibatch problems with batches of a stream, in which no row waits for the others",
