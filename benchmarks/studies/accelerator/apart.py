@@ -6,7 +6,7 @@ import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
-from benchmarks.studies.accelerator.checks import Line, Place, broken
+from benchmarks.studies.accelerator.checks import START, Line, Place, broken
 from benchmarks.studies.accelerator.sections import lines
 
 PATIENCE = 420.0  # seconds until a check that does not answer is given up
@@ -14,7 +14,7 @@ PATIENCE = 420.0  # seconds until a check that does not answer is given up
 
 def lines_apart(name: str, place: Place, patience: float = PATIENCE) -> Iterator[Line]:
     """`lines`, with one more where the process dies or goes silent."""
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context(START)
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(there, name, place))
     process.start()

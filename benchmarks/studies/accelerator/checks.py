@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,9 @@ import torch
 
 Seen = dict[str, Any]
 Line = dict[str, Any]
+
+# Forking a fresh server is faster than a new interpreter each; Windows has only the latter.
+START = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 
 
 class Absent(Exception):

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.studies.accelerator import problem
 from benchmarks.studies.accelerator.checks import (
+    START,
     Absent,
     Check,
     Place,
@@ -65,7 +66,7 @@ def spawned(place: Place, engines: list[str]) -> list[list[Outcome]]:
     Raises:
         RuntimeError: with the traceback of a rank that failed, or died.
     """
-    context = multiprocessing.get_context("forkserver")
+    context = multiprocessing.get_context(START)
     with tempfile.TemporaryDirectory() as folder:
         ends, processes = [], []
         for rank in range(WORLD):
