@@ -160,7 +160,8 @@ class ALMConstraint(ConstraintBase):
     @property
     def _penalty(self) -> Penalty:
         state = self._state
-        return Penalty(state.multiplier, self.alpha, state.rate(self), self.sense)
+        mu = 0.0 if state.is_waiting(self) else state.mu
+        return Penalty(state.multiplier, self.alpha, mu, self.sense)
 
     @eager
     def _tangent(self, value: Tensor, now: Observation) -> tuple[Tensor, Number]:
@@ -169,7 +170,7 @@ class ALMConstraint(ConstraintBase):
         And that weight.
         """
         before = [] if self.filter is None else list(self._observed)
-        weight = self._state.preview(mean([*before, now], self._shape, self), self)
+        weight = self._state.preview(mean([*before, now], self._shape, self), self).weight
         at_rows, here = self._penalty.of_entries(now.row), numbers.pick(weight, now.row)
         return at_rows.tangent(value, weight=here, now=now), here
 
@@ -241,7 +242,7 @@ class ALMConstraint(ConstraintBase):
         found = self._observed.mean(self._shape, self)
         if self.nonfinite == "raise":
             status.refuse(found, self._state, self)
-        return numbers.copied(self._state.preview(found, self))
+        return numbers.copied(self._state.preview(found, self).weight)
 
     def step(self) -> float | Tensor:
         """Update the multiplier, once per optimizer step; return the weight lambda+.

@@ -179,7 +179,7 @@ class ConstraintBase(Settings):
 
     def _coming_weight(self) -> float:
         """Return this step's weight, of one number and before it is stepped."""
-        return float(self._state.preview(self._observed.mean(self._shape, self), self))
+        return float(self._state.preview(self._observed.mean(self._shape, self), self).weight)
 
     def check_unwind(self, total_steps: SupportsIndex) -> bool:
         """Tell whether the gate could still close in a run of this length; warn if it could not.

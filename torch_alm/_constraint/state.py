@@ -77,28 +77,23 @@ class Stall(Stateful):
             every: steps per update of the multiplier.
         """
         before = numbers.largest(self.run)
-        self._count(excess)
+        side = numbers.choose(excess > 0, 1.0, numbers.choose(excess < 0, -1.0, 0.0))
+        is_same = (side != 0) & (side == self.side)  # else this step is the first, or none
+        self.run, self.side = numbers.choose(is_same, self.run + 1, abs(side)), side
         run, first = numbers.largest(self.run), max(STEPS, UPDATES * every)
         if run <= before and before > 0:
             self._restart()
         if self.end == 0:  # where an entry takes over, its first stretch begins there
             self.end = 2.0 * max(run, first)
-        if run <= first:
-            return
+        if run > first:
+            self._extend(run, excess)
+
+    def _extend(self, run: float, excess: Number) -> None:
+        """Add a step to the stretch; at its end compare it with the last, and double the next."""
         self.count += 1
         self.total += numbers.largest(abs(numbers.choose(self.run >= run, excess, 0.0)))
-        if run >= self.end:
-            self._finish()
-
-    def _count(self, excess: Number) -> None:
-        """Count one more step for entries violated to the side they were, the first for others."""
-        side = numbers.choose(excess > 0, 1.0, numbers.choose(excess < 0, -1.0, 0.0))
-        is_same = (side != 0) & (side == self.side)
-        self.run = numbers.choose(is_same, self.run + 1, abs(side))
-        self.side = side
-
-    def _finish(self) -> None:
-        """Compare the stretch that ends here with the last one, and begin one twice as long."""
+        if run < self.end:
+            return
         mean = self.total / self.count
         self.is_stalled = 0 < SHARE * self.mean < mean
         self.mean, self.count, self.total = mean, 0.0, 0.0
@@ -126,6 +121,26 @@ class Events(NamedTuple):
 
     limiting: Rule | None
     overflowed: bool
+
+
+class Preview(NamedTuple):
+    """A step as it would be, before it is taken.
+
+    Attributes:
+        violation: c, filtered.
+        seen: where there is one.
+        memory: the filter's, with that c.
+        weight: [lambda + mu c]_+ where it acts, and lambda elsewhere.
+        acts: where c was seen and the weight is finite.
+        overflows: whether some multiplier stays as it is, to be finite.
+    """
+
+    violation: Number
+    seen: Mask
+    memory: list[Any]
+    weight: Number
+    acts: Mask
+    overflows: bool
 
 
 class State(Stateful):
@@ -176,11 +191,8 @@ class State(Stateful):
         """True once anything finite was seen."""
         return numbers.any_of(self.value == self.value)
 
-    def rate(self, settings: Settings) -> Number:
-        """Return mu; 0 while some rule waits."""
-        return 0.0 if self._is_waiting(settings) else self.mu
-
-    def _is_waiting(self, settings: Settings) -> bool:
+    def is_waiting(self, settings: Settings) -> bool:
+        """Tell whether some rule has mu act as 0, and nothing updated."""
         return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
 
     def limiting(self, settings: Settings) -> Rule | None:
@@ -190,34 +202,22 @@ class State(Stateful):
                 return rule
         return None
 
-    def preview(self, found: Mean, settings: Settings) -> Number:
-        """Return the weight that a step with this mean would give; nothing is remembered."""
-        c, seen, _ = self._filtered(found, settings)
-        return self._weight_of(c, seen, settings)[0]
-
-    def overflows(self, found: Mean, settings: Settings) -> bool:
-        """Tell whether a step with this mean would leave some multiplier as it is, to be finite."""
-        c, seen, _ = self._filtered(found, settings)
-        acts = self._weight_of(c, seen, settings)[1]
-        return acts is not found.seen and numbers.any_of(acts != found.seen)
-
-    def _filtered(self, found: Mean, settings: Settings) -> tuple[Number, Mask, list[Any]]:
-        """Return the violation that counts, where there is one, and the filter's memory of it."""
-        seen = numbers.only_finite(found.seen, found.c)
-        if settings.filter is None:
-            return found.c, seen, self.filter
-        ((name, memory),) = self.filter
-        reading = Reading(found.c, seen, settings.sense)
-        c, memory = settings.filter.update(reading, memory)
-        return c, numbers.only_finite(seen, c), [[name, memory]]
-
-    def _weight_of(self, c: Number, seen: Mask, settings: Settings) -> tuple[Number, Mask]:
-        """Return [lambda + mu c]_+, and where it acts; lambda elsewhere, unseen or not finite."""
-        # a mu that is found knows c's usual size, and what of it is noise
-        pressure = self.rate(settings) * c if self.auto is None else self.auto.push(c)
+    def preview(self, found: Mean, settings: Settings) -> Preview:
+        """Look at the step that this mean would make; nothing is remembered."""
+        c, seen, kept = found.c, numbers.only_finite(found.seen, found.c), self.filter
+        if settings.filter is not None:
+            ((name, memory),) = kept
+            c, memory = settings.filter.update(Reading(c, seen, settings.sense), memory)
+            seen, kept = numbers.only_finite(seen, c), [[name, memory]]
+        if self.auto is not None:  # which knows c's usual size, and what of it is noise
+            pressure = self.auto.push(c)
+        else:
+            pressure = (0.0 if self.is_waiting(settings) else self.mu) * c
         weight = numbers.projected(self.multiplier + pressure, settings.sense)
         acts = numbers.only_finite(seen, weight)
-        return numbers.choose(acts, weight, self.multiplier), acts
+        weight = numbers.choose(acts, weight, self.multiplier)
+        overflows = acts is not found.seen and numbers.any_of(acts != found.seen)
+        return Preview(c, seen, kept, weight, acts, overflows)
 
     def step(self, found: Mean, settings: Settings, response: Response | None = None) -> Events:
         """Take one step: the weight, and on every `every`-th the multiplier.
@@ -227,9 +227,8 @@ class State(Stateful):
             settings: those of the constraint.
             response: of the optimizer, in a step that tells.
         """
-        is_waiting, before = self._is_waiting(settings), self.multiplier
-        c, seen, self.filter = self._filtered(found, settings)
-        self.weight, acts = self._weight_of(c, seen, settings)
+        is_waiting, before = self.is_waiting(settings), self.multiplier
+        c, seen, self.filter, self.weight, acts, overflows = self.preview(found, settings)
         self.value = numbers.choose(seen, found.value, self.value)
         self.violation = numbers.choose(seen, c, self.violation)
         met = is_met(settings, self.violation)
@@ -237,16 +236,17 @@ class State(Stateful):
         is_due = not is_waiting and self.history.steps % settings.every == 0
         if self.auto is not None:
             self._find(self.auto, acts, response, settings)
+        elif is_due and not settings.rules:
+            self.multiplier = self.weight  # where nothing acts, that is lambda itself
         elif is_due and numbers.any_of(acts):
-            self._update(acts, settings)
+            self._obey_rules(acts, settings)
         limiting = self.limiting(settings) if settings.rules else None
         is_pushing = numbers.any_of(self.mu > 0) and limiting is None
         excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
         self.stall.watch(excess, settings.every if self.auto is None else EVERY)
-        overflowed = acts is not found.seen and numbers.any_of(acts != found.seen)
-        self.history.skipped += overflowed
+        self.history.skipped += overflows
         is_new = limiting is not None and not limiting.is_limiting(before)
-        return Events(limiting if is_new else None, overflowed)
+        return Events(limiting if is_new else None, overflows)
 
     def _find(self, auto: Rates, seen: Mask, response: Response | None, settings: Settings) -> None:
         """Let mu follow what was seen; lambda, too, unless more of it does not help."""
@@ -255,11 +255,8 @@ class State(Stateful):
         if not self.stall.is_stalled:
             self.multiplier = numbers.projected(self.multiplier + added, settings.sense)
 
-    def _update(self, seen: Mask, settings: Settings) -> None:
-        """Set lambda to lambda+, or to what the rules make of it; mu, too."""
-        if not settings.rules:
-            self.multiplier = self.weight
-            return
+    def _obey_rules(self, seen: Mask, settings: Settings) -> None:
+        """Set lambda to what the rules make of lambda+; mu, too."""
         assert isinstance(self.mu, float)  # one that is found takes no rules
         update = Update(
             stored=self.weight,

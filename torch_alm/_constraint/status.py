@@ -91,7 +91,7 @@ def refuse(found: Mean, state: State, settings: Settings) -> None:
             f"ALMConstraint.step: {found.bad} measurement(s) of this step are not finite and would "
             "have made the multiplier so for ever. Is the loss unbounded?"
         )
-    if state.overflows(found, settings):
+    if state.preview(found, settings).overflows:
         raise FloatingPointError(
             f"{_overflow(state, found.c)} and would have stayed so for ever. {_CAUSE}"
         )
