@@ -283,7 +283,7 @@ def test_an_objective_that_raises_leaves_everything_as_it_was(side: str) -> None
     )
     good = {"retain": lambda: theta.square().sum(), "forget": lambda: theta.square().sum()}
     optimizer.backward(**good, weight=0.5)
-    grad, register = theta.grad.clone(), optimizer._forget_register[0].clone()
+    grad, register = theta.grad.clone(), optimizer._forget_register[theta].clone()
     passes = 0
 
     def fails() -> Tensor:
@@ -299,7 +299,9 @@ def test_an_objective_that_raises_leaves_everything_as_it_was(side: str) -> None
         ValueError, match=r"backward: the objective returned a tensor of shape \(2,\)"
     ):
         optimizer.backward(**{**good, side: lambda: theta.repeat(2)})
-    assert torch.equal(theta.grad, grad) and torch.equal(optimizer._forget_register[0], register)
+    assert torch.equal(theta.grad, grad) and torch.equal(
+        optimizer._forget_register[theta], register
+    )
     assert len(constraint._observed) == 1 and theta.item() == 1.0
 
 

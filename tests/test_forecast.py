@@ -23,11 +23,17 @@ def plain(_: ALMConstraint) -> type[float]:
     return float
 
 
+def measures(gate: Gate, constraint: ALMConstraint) -> bool:
+    """Whether the step that begins measures."""
+    gate.begin(constraint)
+    return gate.measures
+
+
 def probed(violations: Sequence[float], probe_every: int | str = "auto") -> list[int]:
     """Steps that measure, up to the first that sees a violation, while c goes this way."""
     gate, constraint, found = Gate(probe_every), ALMConstraint(None, alpha=0.0, mu=1.0), []
     for step, c in enumerate(violations):
-        if gate.measures:
+        if measures(gate, constraint):
             found.append(step)
             constraint.observe(-c)
         if gate.commit(constraint, plain) > 0:
@@ -68,15 +74,15 @@ def test_a_violation_is_seen_at_once_if_the_approach_does_not_more_than_double(s
     gate, constraint = Gate("auto"), ALMConstraint(None, alpha=0.0, mu=1.0)
     c, speed, steps, measured = -draw.uniform(0.1, 1.0), draw.uniform(0.001, 0.01), 0, 0
     while c <= 0:
-        measures = gate.measures
-        if measures:
+        is_measured = measures(gate, constraint)
+        if is_measured:
             constraint.observe(-c)
         gate.commit(constraint, plain)
-        if measures and measured >= 1:
+        if is_measured and measured >= 1:
             speed *= draw.choice((0.5, 1.0, 1.0, 2.0))
-        measured, steps = measured + measures, steps + 1
+        measured, steps = measured + is_measured, steps + 1
         c += speed
-    assert gate.measures, "in the first step that is violated"
+    assert measures(gate, constraint), "in the first step that is violated"
     assert measured < steps or steps < 20
 
 
@@ -118,7 +124,7 @@ def test_the_gate_open_again_forgets_what_was_forecast() -> None:
     gate, constraint = Gate("auto"), ALMConstraint(None, alpha=0.0, mu=1.0)
     measured = []
     for c in [-1.0] * 3 + [1.0] * 16 + [-3.0] * 20:
-        measured.append(gate.measures)
+        measured.append(measures(gate, constraint))
         if gate.measures:
             constraint.observe(-c)
         gate.commit(constraint, plain)
@@ -132,7 +138,7 @@ def test_a_filter_is_forecast_as_the_gate_sees_it() -> None:
     gate = Gate("auto")
     constraint, count = ALMConstraint(None, alpha=0.0, mu=1.0, filter=Mean(2)), 0
     for c in violations:
-        if gate.measures:
+        if measures(gate, constraint):
             constraint.observe(-c)
             count += 1
         gate.commit(constraint, plain)
@@ -143,7 +149,7 @@ def test_an_equality_is_met_on_neither_side() -> None:
     gate = Gate("auto")
     constraint = ALMConstraint(None, alpha=0.0, mu=0.0, sense="==")
     for value in [3.0] * 10:
-        assert gate.measures
+        assert measures(gate, constraint)
         constraint.observe(value)
         gate.commit(constraint, plain)
 
@@ -151,14 +157,14 @@ def test_an_equality_is_met_on_neither_side() -> None:
 def test_a_measurement_that_is_not_finite_is_taken_again() -> None:
     gate, constraint = Gate("auto"), ALMConstraint(None, alpha=0.0, mu=1.0)
     for value in (2.0, float("nan"), 2.0, 2.0):
-        assert gate.measures
+        assert measures(gate, constraint)
         constraint.observe(value)
         if value != value:
             with pytest.warns(UserWarning, match="not finite"):
                 gate.commit(constraint, plain)
         else:
             gate.commit(constraint, plain)
-    assert not gate.measures
+    assert not measures(gate, constraint)
 
 
 def test_seldom_is_the_default_and_one_is_algorithm_1() -> None:

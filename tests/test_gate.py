@@ -253,8 +253,10 @@ def test_a_closed_gate_counts_the_steps_since_it_measured() -> None:
     constraint.observe(1.0)
     assert gate.measures and gate.commit(constraint, plain) == 0.0 and gate.idle == 0
     for idle in (1, 2):
+        gate.begin(constraint)
         assert not gate.measures and gate.commit(constraint, plain) == 0.0 and gate.idle == idle
     constraint.observe(-2.0)
+    gate.begin(constraint)
     assert gate.measures and gate.commit(constraint, plain) == 2.0 and gate.idle is None
 
 

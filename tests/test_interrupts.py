@@ -95,7 +95,8 @@ class Loop:
         found = [[p.detach() for p in self.theta], [p.grad for p in self.theta]]
         found.append(self.optimizer.state_dict())
         if isinstance(self.optimizer, DualOptimizer):
-            found += [self.optimizer.constraint.observed, self.optimizer._forget_register]
+            register = self.optimizer._forget_register
+            found += [self.optimizer.constraint.observed, register and [*register.values()]]
         return [frozen(each) for each in found]
 
 

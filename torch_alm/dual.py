@@ -164,49 +164,40 @@ class DualOptimizer(Sides):
 
         Cost: 1 forward and 1 backward pass per plain side, 2 and 2 per SAM side.
         """
-        if self._gate.is_decided:
+        so_far = self._forget_register
+        if so_far is not None and self._gate.is_decided:
             self._refuse_another()
         check_sense(self.constraint, self.forget)  # which may be set at any time
         params = parameters(self.retain)
-        undo, _ = self._remember()
+        undo = guards.remember(*filter(None, (self.constraint, self._gate)))
         before: Register | None = None
         try:
-            if self._forget_register is None:  # all micro-batches of a step measure, or none
-                self._gate.look(self.constraint)
+            if so_far is None:  # all micro-batches of a step measure, or none
+                self._gate.begin(self.constraint)
             with held():
                 before = gradients.take(params)
             with placed("DualOptimizer.backward, on the retain side"):
                 g_r, retained = self._side(self.retain, params, before, retain, weight)
-            register, forgotten = self._forget_so_far(params), None
+            register = [(so_far or {}).get(p) for p in params]
             self._gate.is_decided = last
             if self._gate.measures:
                 with placed("DualOptimizer.backward, on the forget side"):
                     register, forgotten = self._forget(params, register, forget, weight)
-            elif isinstance(self.forget, ObjectiveOptimizer):
-                self.forget.renew()  # a delta of before the pause
+            else:
+                forgotten = torch.full_like(retained.loss, math.nan)
+                if isinstance(self.forget, ObjectiveOptimizer):
+                    self.forget.renew()  # a delta of before the pause
             with held():
                 gradients.put(params, g_r)
-                self._forget_register = register
-            unmeasured = torch.full_like(retained.loss, math.nan)
-            return Losses(retained.loss, unmeasured if forgotten is None else forgotten)
+                self._forget_register = dict(zip(params, register, strict=True))
+            return Losses(retained.loss, forgotten)
         except BaseException:
             with held():
                 if before is not None:
                     gradients.put(params, before)
+                self._forget_register = so_far
                 undo()
             raise
-
-    def _remember(self) -> tuple[Callable[[], None], list[Register | None]]:
-        """Find the way back to what constraint, gate and register are now; and that register."""
-        theirs = guards.remember(*filter(None, (self.constraint, self._gate)))
-        kept, sign = [self._forget_register], self._forget_sign
-
-        def undo() -> None:
-            theirs()
-            self._forget_register = kept[0] if kept else None
-            self._forget_sign = sign
-
-        return undo, kept
 
     def _forget(
         self, params: list[Tensor], register: Register, objective: Objective, weight: float
@@ -231,11 +222,6 @@ class DualOptimizer(Sides):
         if not is_open and self.reshard is not None:
             self.reshard()
         return is_open
-
-    def _forget_so_far(self, params: list[Tensor]) -> Register:
-        """Give what the forget side has accumulated; groups added meanwhile have nothing yet."""
-        found = self._forget_register or []
-        return [*found, *[None] * (len(params) - len(found))]
 
     def _side(
         self,
@@ -288,8 +274,8 @@ class DualOptimizer(Sides):
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
-        undo, kept = self._remember()
-        calls, steps = list[Call](), list[Call]()
+        undo = guards.remember(*filter(None, (self.constraint, self._gate)))
+        calls, steps, kept = list[Call](), list[Call](), [self._forget_register]
         params = parameters(self.retain)
         g_r = gradients.read(params)
         try:
@@ -305,17 +291,18 @@ class DualOptimizer(Sides):
                 scaler.run_post_hooks(self)
             elif all(step in calls for step in steps):
                 undo()
-                if not kept:
+                if kept:
+                    self._forget_register = kept[0]
+                else:
                     self._drop_forget()
-                    self._gate.begin()
             raise
 
     def _update(self) -> list[Call]:
         """lambda+; the forget step if the gate is open; the retain step."""
-        register = self._forget_so_far(parameters(self.retain))
-        has_run, self._forget_register = self._forget_register is not None, None
+        so_far, self._forget_register = self._forget_register, None
+        register = [(so_far or {}).get(p) for p in parameters(self.retain)]
         self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
-        if has_run:
+        if so_far is not None:
             begun = Begun(self.retain, self.forget, register, self._forget_sign)
             weight = self._gate.commit(self.constraint, partial(begun.foretell, scale=self.scale))
         else:

@@ -29,8 +29,8 @@ class Gate:
         idle: steps since the released constraint was measured; `None` while it is not released.
         known: what that measurement is about, see `about`.
         forecast: of the released constraint.
-        measures: whether this step measures, in all of its micro-batches.
-        is_decided: whether this step can take no further measurement.
+        measures: whether the step that was begun measures, in all of its micro-batches.
+        is_decided: whether it can take no further measurement.
     """
 
     def __init__(self, probe_every: Cadence) -> None:
@@ -39,21 +39,18 @@ class Gate:
         self.idle: int | None = None
         self.known: list[Any] = []
         self.forecast = Forecast()
-        self.begin()
+        self.measures, self.is_decided = True, False
 
-    def begin(self) -> None:
-        """Begin a step, or begin it again."""
+    def begin(self, constraint: "ALMConstraint | None") -> None:
+        """Begin a step; a pause ends if another constraint was measured, or this one is changed."""
+        if self.idle is not None and about(constraint) != self.known:
+            self.idle = None
         every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
         self.measures = self.idle is None or self.idle + 1 >= every
         self.is_decided = False
 
-    def look(self, constraint: "ALMConstraint | None") -> None:
-        """End a pause if this is not what was measured: set, loaded or stepped by others since."""
-        if self.idle is not None and about(constraint) != self.known:
-            self.idle, self.measures = None, True
-
     def commit(self, constraint: "ALMConstraint | None", foretell: Foretell) -> float:
-        """Return the step's weight, and end the step.
+        """Return the weight of the step that was begun.
 
         Args:
             constraint: the one to step.
@@ -71,7 +68,6 @@ class Gate:
                 self.known = about(constraint)
             else:
                 self.idle = None
-        self.begin()
         return aim(weight)
 
     def state(self) -> dict[str, Any]:
@@ -86,7 +82,6 @@ class Gate:
         self.idle, self.known = state.get("idle"), state.get("known", [])
         self.forecast = Forecast()
         vars(self.forecast).update({n: state[n] for n in vars(self.forecast) if n in state})
-        self.begin()
 
 
 def about(constraint: "ALMConstraint | None") -> list[Any]:

@@ -2,7 +2,8 @@
 
 A *register* is a list with one entry per parameter, a gradient or `None`. Registers hold copies
 wherever somebody else may write into a gradient: engines that keep theirs in buckets (DDP) or
-graphs (CUDA graphs) overwrite them on the next backward pass.
+graphs (CUDA graphs) overwrite them on the next backward pass. One that is kept until the next call
+is a dictionary: parameters that are added meanwhile have nothing in it.
 """
 
 import math
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Register: TypeAlias = list[Tensor | None]
+Kept: TypeAlias = dict[Tensor, Tensor | None]
 Backward: TypeAlias = Callable[[Tensor], Any]
 
 # Devices whose numbers can be read without waiting for them.

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch_alm._guards import held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.gate import Cadence, Gate, check_sense
-from torch_alm._optim.gradients import Register, parameters
+from torch_alm._optim.gradients import Kept, parameters
 from torch_alm._optim.objective import ObjectiveOptimizer, innermost
 from torch_alm._optim.wrapper import Wrapper
 
@@ -39,7 +39,7 @@ class Sides(Wrapper):
         self.skipped = 0
         self._skips = False
         self._gate = gate
-        self._forget_register: Register | None = None
+        self._forget_register: Kept | None = None
         self._forget_sign = 0
         self._share_memory()
         self._adopt()
@@ -58,8 +58,6 @@ class Sides(Wrapper):
     @probe_every.setter
     def probe_every(self, value: SupportsIndex | Literal["auto"]) -> None:
         self._gate.probe_every = checks.cadence(value)
-        if self._forget_register is None:
-            self._gate.begin()
 
     @property
     def _bases(self) -> Mapping[str, Optimizer]:
@@ -92,7 +90,6 @@ class Sides(Wrapper):
             super().zero_grad(set_to_none)
             if self._forget_register is not None:
                 self._drop_forget()
-            self._gate.begin()
 
     def _drop_forget(self) -> None:
         self._forget_register = None
@@ -106,7 +103,7 @@ class Sides(Wrapper):
         only. The forget side is clipped before lambda+ multiplies it.
         """
         retain = gradients.read(parameters(self.retain))
-        sides = (retain, self._forget_register or [])
+        sides = (retain, [*(self._forget_register or {}).values()])
         return Norms(*(gradients.clip_(register, max_norm) for register in sides))
 
     def _warn_skipped(self) -> None:
