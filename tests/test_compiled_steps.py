@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
-from torch_alm._optim.objective import RandomState
+from torch_alm._optim.objective import replaying
 
 Loop = Callable[[nn.Module, Tensor], Callable[[], object]]
 
@@ -93,7 +93,8 @@ def test_gpu_dropout_is_replayed_where_the_weights_are_on_the_host(
     monkeypatch.setattr(
         torch.cuda, "set_rng_state_all", lambda new: states.__setitem__(slice(None), new)
     )
-    random = RandomState([torch.zeros(1)])
+    calls = replaying([torch.zeros(1)])
     states[0] = torch.tensor([7])
-    random.replay()
+    for call in calls:
+        call()
     assert [s.item() for s in states] == [1, 2]

@@ -16,15 +16,15 @@ from torch.optim import Optimizer
 from torch_alm._guards import Call, eager, held, running
 from torch_alm._optim import gradients, matching, scaler
 from torch_alm._optim.checks import check_base
-from torch_alm._optim.gradients import Backward, Register, parameters
+from torch_alm._optim.gradients import Backward, Kept, Register, parameters
 from torch_alm._optim.moves import Excursion, Memory, check_radius, radii_of
 from torch_alm._optim.objective import (
     Evaluation,
     Objective,
     ObjectiveOptimizer,
-    RandomState,
     Run,
     placed,
+    replaying,
 )
 from torch_alm._optim.realised import Perturbation, Realised, warn_swallowed
 from torch_alm._optim.rounding import Rounding, check_rounding
@@ -57,8 +57,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         rounding: Rounding = "nearest",
         diagnose: bool = False,
     ) -> None:
-        name = type(self).__name__
-        self.base = check_base(base, name)
+        self.base = check_base(base, type(self).__name__)
         self.rho, self.eps = rho, eps
         self.adaptive = adaptive
         self.every = every
@@ -70,7 +69,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         self.perturbation: Perturbation | None = None
         self._has_diagnosed = False
         self._has_perturbed_gradient = False
-        self._direction: dict[Tensor, Tensor | None] = {}
+        self._direction: Kept = {}
         self._uses = 0  # of that direction
         self._scratch: Memory = {}
         self._adopt()
@@ -141,7 +140,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         params = parameters(self)
         name = f"{type(self).__name__}.backward"
         run = Run(objective, name, params, backward or self.backward_fn, pair, wanted)
-        replay = RandomState(params).replay if self.replay_rng else lambda: None
+        replay = replaying(params) if self.replay_rng else []
         excursion = self._excursion(params)
         accumulated: Register | None = None
         try:
@@ -155,7 +154,8 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
                     self._warn_swallowed(self.perturbation.realised, stacklevel=5)
                 # Before the second backward: engines may reduce while they differentiate.
                 gradients.put(params, gradients.copies(accumulated))
-                replay()
+                for call in replay:
+                    call()
                 evaluation = run(weight)
             excursion.back()
             self._has_perturbed_gradient = True
@@ -174,16 +174,15 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
             gradients.put(moving, [self._direction.get(p) for p in moving])
             self._uses += 1
             return
-        self.renew()
+        self._direction, self._uses = {}, 1  # before the pass, which needs its memory
         with self.first_pass():
             find()
-        self._uses = 1
         if self.every > 1:
             self._direction = dict(zip(params, gradients.read(params), strict=True))
 
     def renew(self) -> None:
         """Let the next backward pass find delta, and forget the one before (see `every`)."""
-        self._direction, self._uses = {}, 0
+        self._direction = {}
 
     @eager
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -221,11 +220,12 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
         params, losses = parameters(self), list[Tensor | float]()
-        replay = RandomState(params).replay if self.replay_rng else lambda: None
+        replay = replaying(params) if self.replay_rng else []
         with running(counts=False):
             self._aim(params, lambda: losses.append(closure()))
         with self.perturbed():
-            replay()
+            for call in replay:
+                call()
             losses.append(closure())
         return losses[0]
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
-from torch_alm._optim.objective import RandomState, innermost
+from torch_alm._optim.objective import innermost, replaying
 from torch_alm._optim.steps import step_of
 
 
@@ -51,12 +51,13 @@ def fresh_state(
 def _random_state_kept(p: Tensor) -> Iterator[None]:
     """Keep torch's, Python's, and NumPy's where somebody has imported it."""
     numpy = sys.modules.get("numpy")
-    drawn, python_drawn = RandomState([p]), random.getstate()
+    replay, python_drawn = replaying([p]), random.getstate()
     numpy_drawn = None if numpy is None else numpy.random.get_state()
     try:
         yield
     finally:
-        drawn.replay()
+        for call in replay:
+            call()
         random.setstate(python_drawn)
         if numpy is not None:
             numpy.random.set_state(numpy_drawn)

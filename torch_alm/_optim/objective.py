@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-from torch_alm._guards import running
+from torch_alm._guards import Call, running
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Backward
 from torch_alm._optim.wrapper import Wrapper
@@ -33,26 +34,21 @@ class Evaluation(NamedTuple):
     paired: bool
 
 
-class RandomState:
-    """The random state of the CPU, of all GPUs, and of other devices some tensors live on."""
+def replaying(tensors: list[Tensor]) -> list[Call]:
+    """List the calls after which a pass draws the same random numbers as one that begins now.
 
-    def __init__(self, tensors: list[Tensor]) -> None:
-        """Read it."""
-        self._cpu = torch.get_rng_state()
-        # Weights may be offloaded to the host and dropout be drawn on a GPU: all of those count.
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
-        self._kind = next((device.type for device in others), "cuda")
-        self._devices = get_device_states(*others.values())
-
-    def replay(self) -> None:
-        """Go back to this state, so that the next pass draws the same numbers."""
-        torch.set_rng_state(self._cpu)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        devices, states = self._devices
-        if devices:
-            set_device_states(devices, states, device_type=self._kind)
+    On the CPU, on all GPUs, and on other devices that some of the tensors are on.
+    """
+    calls: list[Call] = [partial(torch.set_rng_state, torch.get_rng_state())]
+    # Weights may be offloaded to the host and dropout be drawn on a GPU: all of those count.
+    if torch.cuda.is_initialized():
+        calls.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
+    devices, states = get_device_states(*others.values())
+    if devices:
+        kind = next(iter(others)).type
+        calls.append(partial(set_device_states, devices, states, device_type=kind))
+    return calls
 
 
 @dataclass
