@@ -7,6 +7,7 @@ floats.
 import math
 import operator
 from collections.abc import Callable
+from functools import lru_cache
 from struct import pack, unpack
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
@@ -71,6 +72,7 @@ def rounded(value: Number, dtype: torch.dtype | None) -> Number:
     return number if math.isfinite(number) else value
 
 
+@lru_cache(maxsize=64)
 def _nearest(value: float, dtype: torch.dtype) -> float:
     """Round as torch does, by way of float32, in plain Python.
 
