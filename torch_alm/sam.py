@@ -27,12 +27,11 @@ from torch_alm._optim.objective import (
     replaying,
 )
 from torch_alm._optim.realised import Perturbation, Realised, warn_swallowed
-from torch_alm._optim.rounding import Rounding, check_rounding
+from torch_alm._optim.rounding import DROPPED, Rounding, check_rounding
 from torch_alm._optim.settings import Setting, count
 from torch_alm._optim.steps import step_of
 
 Closure: TypeAlias = Callable[[], Tensor | float]
-NARROW = (torch.bfloat16, torch.float16)
 
 
 class _PerturbedOptimizer(ObjectiveOptimizer):
@@ -99,7 +98,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         found = params if "rho" in self.base.defaults else self.base.param_groups
         radii = radii_of(found, self.rho, self.sign)
         is_new = not self._has_diagnosed and self.rho > 0
-        diagnose = self.diagnose or (is_new and any(p.dtype in NARROW for p in params))
+        diagnose = self.diagnose or (is_new and any(p.dtype in DROPPED for p in params))
         return Excursion(
             radii, self.eps, self.adaptive, self.rounding, diagnose, memory=self._scratch
         )

@@ -30,7 +30,7 @@ class Gate:
         known: what that measurement is about, see `about`.
         forecast: of the released constraint.
         measures: whether the step that was begun measures, in all of its micro-batches.
-        is_decided: whether it can take no further measurement.
+        is_decided: whether its latest backward was said to be the last.
     """
 
     def __init__(self, probe_every: Cadence) -> None:
@@ -47,7 +47,6 @@ class Gate:
             self.idle = None
         every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
         self.measures = self.idle is None or self.idle + 1 >= every
-        self.is_decided = False
 
     def commit(self, constraint: "ALMConstraint | None", foretell: Foretell) -> float:
         """Return the weight of the step that was begun.
