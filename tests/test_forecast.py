@@ -24,7 +24,7 @@ def plain(_: ALMConstraint) -> type[float]:
 
 
 def measures(gate: Gate, constraint: ALMConstraint) -> bool:
-    """Whether the step that begins measures."""
+    """Begin a step, and tell whether it measures."""
     gate.begin(constraint)
     return gate.measures
 
