@@ -535,3 +535,38 @@ def test_the_forget_gradient_is_freed_before_the_retain_step() -> None:
     optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
     optimizer.step()
     assert alive == [False]
+
+
+def test_a_step_that_fails_before_a_side_has_stepped_can_be_taken_again() -> None:
+    theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    constraint = ALMConstraint(None, alpha=2.0, mu=1.0, multiplier=3.0, nonfinite="raise")
+    optimizer = DualOptimizer(SGD([theta], lr=0.5), SGD([theta], lr=0.5), constraint)
+    optimizer.backward(
+        retain=lambda: 0 * theta.sum(), forget=lambda: (2 * theta.sum(), float("nan"))
+    )
+    with pytest.raises(FloatingPointError):
+        optimizer.step()
+    constraint.nonfinite = "skip"
+    with pytest.warns(UserWarning, match="not finite"):
+        optimizer.step()
+    assert theta.item() == 1 - 0.5 * 3 * 2, "lambda is still 3, and the forget gradient 2"
+
+
+def test_a_forget_step_that_fails_takes_its_measurement_along() -> None:
+    theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    constraint = ALMConstraint(None, alpha=2.0, mu=1.0)
+    optimizer = DualOptimizer(SGD([theta], lr=0.5), SGD([theta], lr=0.5), constraint)
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    hook = optimizer.forget.register_step_pre_hook(fails)
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    with pytest.raises(MemoryError):
+        optimizer.step()
+    hook.remove()
+    assert (theta.item(), theta.grad.item(), constraint.multiplier) == (1.0, 1.0, 0.0)
+    assert constraint.observed == 0
+    with pytest.warns(UserWarning, match="without a backward"):
+        optimizer.step()
+    assert theta.item() == 0.5 and constraint.multiplier == 0.0
