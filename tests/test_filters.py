@@ -132,6 +132,16 @@ def test_warm_up_watches_and_waits() -> None:
     assert follow(c, [0.0]) == [0.25 + 0.5 * 2.0], "the window was filled meanwhile"
 
 
+def test_during_warm_up_lambda_alone_acts() -> None:
+    c, x = constraint(rules=[WarmUp(1)], multiplier=0.25), torch.zeros((), requires_grad=True)
+    c.penalty(x).backward()
+    assert x.grad.item() == -0.25
+    c.observe(0.0)
+    assert c.preview() == c.step() == c.weight == 0.25
+    c.observe(0.0)
+    assert c.step() == 0.25 + 0.5 * 1.0
+
+
 def test_no_rule_moves_the_multiplier_during_warm_up() -> None:
     c = constraint(rules=[WarmUp(3), Leak(0.5)], multiplier=4.0)
     follow(c, [2.0, 2.0, 2.0])
