@@ -33,7 +33,6 @@ from typing import NamedTuple
 from torch_alm._constraint.stateful import Stateful
 
 KAPPA, FLOOR, ETA, LIMIT, DAMPING = 0.3, 1e-3, 0.3, 10.0, 5.0
-LEAST, NEW = 0.02, 0.3
 EVERY, EARLY, MEMORY, SMOOTH = 20, 60, 0.98, 0.9
 LONG, BACK = 100, 0.5
 TINY = 1e-150  # its square is a number, too
@@ -61,12 +60,10 @@ class Response(NamedTuple):
 
 
 class Auto(Stateful):
-    """The rule's memory, next to lambda: fifteen numbers, and a count of steps.
+    """The rule's memory, next to lambda: twelve numbers, and a count of steps.
 
     Attributes:
         filtered: c~, the violation that the weight follows.
-        foretold: by how much c was to fall in the last step that was aimed.
-        then: c~ before it.
     """
 
     def __init__(self) -> None:
@@ -75,17 +72,6 @@ class Auto(Stateful):
         self.square = self.mean = self.last = 0.0
         self.filtered = self.before = self.moved = self.noise = self.turns = 0.0
         self.count = 0
-        self.reach, self.foretold, self.then = 1.0, 0.0, 0.0
-
-    def learn(self) -> float:
-        """Compare what the last aimed step foretold with what c did; return the fall to ask for.
-
-        A measure that flattens out falls by less than foretold: by the share `reach` of it.
-        """
-        if self.foretold > 0:
-            seen = (self.then - self.filtered) / (self._trust * self.foretold)
-            self.reach += NEW * self._trust * (min(max(seen, LEAST), 1.0) - self.reach)
-        return self.filtered / self.reach
 
     @property
     def mu(self) -> float:

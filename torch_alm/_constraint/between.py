@@ -39,9 +39,8 @@ class Begun(NamedTuple):
     def foretell(self, constraint: ConstraintBase, scale: str) -> Callable[[float], float]:
         """Tell a constraint that finds its mu what this step says; return how to aim a weight.
 
-        Of a finished forget step the share is made that brings c to 0 together with the retain
-        step: clip((c / reach + <a, D_r>) / G, 0, max(weight, 1)) with G = -<a, D_f>; none if the
-        weight is 0. `reach` is the share of such a fall that c was seen to make, 1 at first.
+        Of a finished forget step the share is made that, with the retain step, ends the violation:
+        `aim.py`. None is made if the weight is 0.
         """
         params = parameters(self.retain)
         both = list(zip(params, self.register, gradients.read(params), strict=True))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Size, Tensor
 
+from torch_alm._constraint.aim import Aim
 from torch_alm._constraint.auto import EARLY, EVERY, Auto, Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.response import Sides
@@ -22,7 +23,7 @@ class Rates(Stateful):
 
     def __init__(self) -> None:
         """Start with one, of which nothing is known."""
-        self.size, self.each = Size(), [Auto()]
+        self.size, self.each, self.aimed = Size(), [Auto()], Aim()
 
     def expand(self, size: Size) -> None:
         """Keep one per entry; as many as there are stay what they are."""
@@ -34,14 +35,15 @@ class Rates(Stateful):
     def state(self) -> dict[str, Any]:
         """Return the numbers, each with an entry per multiplier."""
         names = vars(self.each[0])
-        return {name: self._joined([vars(auto)[name] for auto in self.each]) for name in names}
+        found = {name: self._joined([vars(auto)[name] for auto in self.each]) for name in names}
+        return {**found, "aim": self.aimed.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore `state()`."""
-        for name, given in state.items():
-            kind = type(vars(self.each[0])[name])
-            for auto, number in zip(self.each, self._apart(given), strict=True):
-                setattr(auto, name, kind(number))
+        self.aimed.load(state["aim"])
+        for name, now in vars(self.each[0]).items():
+            for auto, number in zip(self.each, self._apart(state[name]), strict=True):
+                setattr(auto, name, type(now)(number))
 
     @property
     def _count(self) -> int:
@@ -64,23 +66,19 @@ class Rates(Stateful):
         return self._joined([auto.mu for auto in self.each])
 
     def push(self, c: Number) -> Number:
-        """Return mu c~ for this violation; nothing is remembered."""
+        """Return mu (c~ + d) for this violation; nothing is remembered.
+
+        d is what the last retain step was to add to c where it was aimed against, else 0: the gate
+        does not close before a step that opens it again.
+        """
         seen = [copy.copy(auto).see(x) for auto, x in zip(self.each, self._apart(c), strict=True)]
-        return self._joined([auto.mu * auto.filtered for auto in seen])
+        return self._joined([auto.mu * (auto.filtered + self.aimed.ahead) for auto in seen])
 
     def aim(self, sides: Sides | None, weight: float) -> float:
-        """Return the share of the forget step that brings c~ of one number to 0.
-
-        At most all of it, or the weight; a closed gate stays closed, and foretells nothing: its
-        gradient may have been spared, and steps that do not measure may follow.
-        """
+        """Return how much of a finished forget step to make, for one number."""
         (auto,) = self.each
-        wanted, auto.foretold = auto.learn(), 0.0
-        if weight == 0 or sides is None:
-            return weight
-        share = sides.share(wanted, max(weight, 1.0))
-        auto.foretold, auto.then = sides.fall(share), auto.filtered
-        return share
+        self.aimed.see(auto.before)
+        return self.aimed.share(sides, weight)
 
     def step(self, c: Number, seen: Mask, response: Response | None) -> Number:
         """Take one step, where something was seen; return what it adds to the multipliers."""

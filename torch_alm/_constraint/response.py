@@ -131,7 +131,7 @@ class Sides(NamedTuple):
 def sides(
     retain: Optimizer, forget: Optimizer, r: Mapping[Tensor, Tensor], a: Mapping[Tensor, Tensor]
 ) -> Sides:
-    """Foretell both steps, to first order and without their momentum's past.
+    """Foretell both steps, to first order.
 
     Args:
         retain: the retain side.
@@ -145,8 +145,8 @@ def sides(
     parts: list[tuple[Tensor, Tensor]] = []
     for p in {**a, **r}:
         slope = wide(a.get(p, torch.zeros_like(r.get(p, p))))
-        d_f = _down(slope, *there[p])
-        d_r = _down(wide(r[p]), *here[p]) if p in r else torch.zeros_like(d_f)
+        d_f = _next(slope, *there[p])
+        d_r = _next(wide(r[p]), *here[p]) if p in r else torch.zeros_like(d_f)
         products = ((slope, d_f), (slope, d_r), (d_f, d_f), (d_r, d_r))
         parts.append((torch.stack([(x * y).sum() for x, y in products]), p))
     gain, drift, forgets, retains = (float(x) for x in _summed(parts))
@@ -175,12 +175,6 @@ def _held(optimizer: Optimizer) -> dict[Tensor, tuple[Mapping[str, Any], Mapping
     }
 
 
-def _down(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Tensor:
-    """Compute what the step of this gradient takes off the parameter."""
-    rate, root, eps = _step(g, group, state)
-    return rate * g if root is None else rate * g / (root + eps + TINY)
-
-
 def _step(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Step:
     """An adaptive optimizer that has not stepped yet, or whose v is unknown, is taken for a sign.
 
@@ -195,6 +189,25 @@ def _step(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Step
     if eps or "betas" in group:
         return Step(rate, g.abs(), eps)
     return Step(rate / (1 - group.get("momentum", 0.0)), None, 0.0)
+
+
+def _next(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Tensor:
+    """Compute what the next step takes off the parameter; its momentum's past is in it.
+
+    Of an optimizer that is not known here it is what the gradient alone would take off.
+    """
+    g = -g if group.get("maximize") else g
+    found = [state.get(name) for name in ("exp_avg", "exp_avg_sq", "momentum_buffer")]
+    m, v, buffer = (wide(x) if isinstance(x, Tensor) else None for x in found)
+    if m is not None and v is not None and m.shape == v.shape == g.shape and "betas" in group:
+        (b1, b2, *_), t = group["betas"], float(state.get("step", 0)) + 1
+        root = ((b2 * v + (1 - b2) * g * g) / (1 - b2**t)).sqrt()
+        return group["lr"] / (1 - b1**t) * (b1 * m + (1 - b1) * g) / (root + group["eps"] + TINY)
+    if buffer is not None and "dampening" in group:  # torch's SGD
+        buffer = group["momentum"] * buffer + (1 - group["dampening"]) * g
+        return group["lr"] * (g + group["momentum"] * buffer if group["nesterov"] else buffer)
+    rate, root, eps = _step(g, group, state)
+    return rate * g if root is None else rate * g / (root + eps + TINY)
 
 
 def _is_biased(group: Mapping[str, Any], state: Mapping[str, Any]) -> bool:

@@ -28,6 +28,17 @@ NUMBERS: tuple[Number, ...] = (
 )
 """Means over learning rates and seeds: the number, its heading, its digits."""
 
+BEYOND: tuple[Number, ...] = (
+    ("retain_probability", "retain probability", 3),
+    ("forget_exact_match", "forget exact", 3),
+    ("forget_loss", "forget loss", 2),
+    ("gate_open", "open", 2),
+    ("overshoot", "overshoot of a step", 3),
+    ("overshoot_epoch", "of an epoch's mean", 3),
+    ("met_at", "met at", 0),
+)
+"""Of the part `overshoot`."""
+
 FORGOTTEN = 0.025
 RECOGNISED = 0.15
 RULE = (
@@ -133,7 +144,7 @@ def report(rows: Sequence[Row], labels: dict[str, str], part: str) -> str:
                 f"Written by `python -m benchmarks.studies.thresholds {part}` from "
                 "`results.jsonl`; the settings are in `settings.json`.\n",
                 "<!-- --8<-- [start:table] -->",
-                table(rows, labels),
+                table(rows, labels, BEYOND if part == "overshoot" else NUMBERS),
                 "<!-- --8<-- [end:table] -->",
                 *failures(rows, labels),
             ]
@@ -142,18 +153,19 @@ def report(rows: Sequence[Row], labels: dict[str, str], part: str) -> str:
     )
 
 
-def table(rows: Sequence[Row], labels: dict[str, str]) -> str:
+def table(rows: Sequence[Row], labels: dict[str, str], numbers: Sequence[Number]) -> str:
     """Table what is kept at each learning rate, and what is forgotten over all of them."""
     rates = sorted({row["rate"] for row in rows if "rate" in row})
     kept = ("retain_exact_match", "retain exact") if _is_search(rows) else ("model_utility", "MU")
-    head = ["", *(f"{kept[1]} at {rate:g}" for rate in rates), *(name for _, name, _ in NUMBERS)]
+    head = ["", *(f"{kept[1]} at {rate:g}" for rate in rates), *(name for _, name, _ in numbers)]
     head.append("status at the end")
-    lines = [reference(name, rows, kept[0], len(rates)) for name in ("original", "retrained")]
+    references = ("original", "retrained")
+    lines = [reference(name, rows, kept[0], len(rates), numbers) for name in references]
     for key, label in labels.items():
         mine = [row for row in rows if row.get("variant") == key]
         if mine:
             per_rate = [mean((r for r in mine if r["rate"] == rate), kept[0]) for rate in rates]
-            overall = [shown(mean(mine, name), digits) for name, _, digits in NUMBERS]
+            overall = [shown(mean(mine, name), digits) for name, _, digits in numbers]
             lines.append([label, *(shown(v, 3) for v in per_rate), *overall, statuses(mine)])
     return markdown(head, lines)
 
@@ -162,11 +174,13 @@ def _is_search(rows: Sequence[Row]) -> bool:
     return all(row.get("model_utility") is None for row in rows)
 
 
-def reference(name: str, rows: Sequence[Row], kept: str, rates: int) -> list[str]:
+def reference(
+    name: str, rows: Sequence[Row], kept: str, rates: int, numbers: Sequence[Number]
+) -> list[str]:
     """The line of a model that was not unlearned."""
     mine = [row for row in rows if row["method"] == name]
-    numbers = [shown(mean(mine, key), digits) for key, _, digits in NUMBERS]
-    return [f"{name} model", *[shown(mean(mine, kept), 3)] * rates, *numbers, MISSING]
+    overall = [shown(mean(mine, key), digits) for key, _, digits in numbers]
+    return [f"{name} model", *[shown(mean(mine, kept), 3)] * rates, *overall, MISSING]
 
 
 def mean(rows: Iterable[Row], key: str) -> float | None:

@@ -166,21 +166,20 @@ WAYS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "auto-gate": ("gate, μ found", {"mu": "auto", "release": 0.0}),
     "aimed": ("step, μ found and aimed", {"mu": "auto", "release": 0.0, "scale": "step"}),
 }
-BATCHES: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "full": ("all examples a step", {"batch_size": 40, "epochs": 50}),
-    "mini": ("8 examples a step", {}),
-}
-"""Fifty steps each, for forty examples to forget."""
+EXAMPLES = {"forget05": 200, "forget10": 400}
+"""To forget; of the other splits forty."""
 
 
 def overshoots(split: str) -> list[Variant]:
-    """Runs with a mu that is given and one that is found, to see how far beyond alpha each goes."""
-    del split
+    """Fifty steps with a mu that is given and one that is found: how far beyond alpha each goes."""
+    examples = EXAMPLES.get(split, 40)
+    sizes = (("full", "all examples a step", examples), ("mini", "8 examples a step", 8))
     return [
         variant(f"{target}-{way}-{size}", f"{TARGETS[target][0]}, {told}, {batch}", changes)
         for target in ("never_seen", "token_certificate")
-        for size, (batch, given) in BATCHES.items()
+        for size, batch, n in sizes
         for way, (told, more) in WAYS.items()
+        for given in [{"batch_size": n, "epochs": 50 * n // examples}]
         for changes in [{**TARGETS[target][1], **given, **more}]
     ]
 
