@@ -11,6 +11,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from torch_alm import ALMConstraint, DualOptimizer
 from torch_alm._constraint.aim import Aim
+from torch_alm._constraint.auto import Response
+from torch_alm._constraint.rates import Rates
 from torch_alm._constraint.response import Sides, sides
 
 WIDE = torch.float64
@@ -136,3 +138,11 @@ def test_a_step_that_is_not_aimed_foretells_nothing() -> None:
     aim.share(None, 0.0)
     aim.share(Sides(3.0, -0.2, 1.0, 1.0), 1.0)
     assert aim.ahead == 0.0, "a retain step that helps closes no gate"
+
+
+def test_the_gate_stays_open_while_the_retain_step_leads_out() -> None:
+    rates = Rates()
+    rates.step(1.0, seen=True, response=Response(gain=1.0, norm=1.0, rest=1.0, total=1.0))
+    assert rates.push(-0.1) < 0
+    rates.aim(Sides(3.0, 0.2, 1.0, 1.0), 1.0)
+    assert rates.push(-0.1) > 0 > rates.push(-0.3)
