@@ -64,7 +64,7 @@ class ALMConstraint(ConstraintBase):
 
     Raises:
         ValueError: if a setting makes no sense; it is named, with what it may be.
-        TypeError: with `mu="auto"` in the loss and sharded parameters, when they are met.
+        RuntimeError: with `mu="auto"` in the loss under FSDP2 without gradient sync.
 
     Attributes:
         alpha: the threshold on the host. All settings may be assigned later, and take numbers of

@@ -16,15 +16,34 @@ from torch_alm import ALMConstraint, DualOptimizer
 STEPS = 70
 
 
-def train(rank: int, parts: int, make: str) -> dict[str, Any]:
-    """One of `parts` processes, which take their rows in turn; the gradient is clipped."""
+def shard(net: nn.Sequential) -> nn.Module:
+    """FSDP2, whose second layer is narrower than there are ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for layer in (net[0], net[2]):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+WRAPPED: dict[str, Any] = {"ddp": DistributedDataParallel, "fsdp": shard}
+
+
+def whole(p: Tensor) -> Tensor:
+    """All of a parameter, of which ranks may have parts."""
+    return getattr(p, "full_tensor", lambda: p)().detach()
+
+
+def train(rank: int, parts: int, make: str, engine: str = "ddp") -> dict[str, Any]:
+    """One of `parts` processes, which take their rows in turn, in two parts; then it is clipped."""
     torch.manual_seed(0)
     g = torch.Generator().manual_seed(1)
     x, y = torch.randn(16, 4, generator=g).double(), torch.randn(16, 1, generator=g).double()
     net: Any = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).double()
-    params = list(net.parameters())
     if parts > 1:
-        net = DistributedDataParallel(net)
+        net = WRAPPED[engine](net)
+    params = list(net.parameters())
     optimizer = {"sgd": SGD, "adam": Adam}[make](params, lr=0.02)
 
     def forgotten(rows: Tensor) -> Tensor:
@@ -34,18 +53,21 @@ def train(rank: int, parts: int, make: str) -> dict[str, Any]:
     constraint.attach(optimizer)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        rows = torch.arange(16)[rank::parts]
-        (net(x[rows]).square().mean() + constraint(rows)).backward()
+        for rows in torch.arange(16)[rank::parts].chunk(2):
+            ((net(x[rows]).square().mean() + constraint(rows)) / 2).backward()
         clip_grad_norm_(params, 0.5)
         optimizer.step()
     state = constraint.state_dict()
-    theta = torch.cat([p.detach().reshape(-1) for p in params])
+    theta = torch.cat([whole(p).reshape(-1) for p in params])
     return {"auto": state["auto"], "multiplier": state["multiplier"], "theta": theta}
 
 
+@pytest.mark.parametrize("engine", WRAPPED)
 @pytest.mark.parametrize("make", ["sgd", "adam"])
-def test_ranks_find_one_mu_and_it_is_that_of_one_process(ranks: Ranks, make: str) -> None:
-    first, second = ranks(train, WORLD, make)
+def test_ranks_find_one_mu_and_it_is_that_of_one_process(
+    ranks: Ranks, make: str, engine: str
+) -> None:
+    first, second = ranks(train, WORLD, make, engine)
     assert first["auto"] == second["auto"] and first["multiplier"] == second["multiplier"] > 0
     torch.testing.assert_close(first, train(0, 1, make), rtol=1e-7, atol=1e-9)
 
@@ -65,7 +87,7 @@ def train_two_sides(rank: int, engine: str, scale: Any, make: str) -> dict[str, 
         optimizer.step()
         optimizer.zero_grad()
         weights.append(constraint.weight)
-    theta = [getattr(p, "full_tensor", lambda p=p: p)().detach() for p in params]
+    theta = [whole(p) for p in params]
     return {"auto": constraint.state_dict()["auto"], "weights": weights, "theta": theta}
 
 
@@ -80,16 +102,17 @@ def test_sharded_sides_find_one_mu_and_it_is_that_of_one_process(
     assert alone["auto"]["gain"] > 0 and max(alone["weights"]) > 0
 
 
-def in_the_loss(_: int) -> str:
+def without_sync(_: int) -> str:
     net = task.wrapped("fsdp")
     constraint = ALMConstraint(lambda x: net(x).square().mean(), 1.0, "auto")
     optimizer = SGD(list(net.parameters()), lr=0.1)  # which lives as long as this name
     constraint.attach(optimizer)
-    with pytest.raises(TypeError, match="sharded parameters") as refused:
+    net.set_requires_gradient_sync(False)
+    with pytest.raises(RuntimeError, match="sharded parameters") as refused:
         constraint(torch.ones(2, 6).double())
     return str(refused.value)
 
 
-def test_in_the_loss_sharded_parameters_are_refused_with_the_way_out(ranks: Ranks) -> None:
-    first, second = ranks(in_the_loss)
-    assert first == second and "Did you mean a `DualOptimizer`" in first
+def test_in_the_loss_a_pass_that_leaves_no_gradient_is_refused(ranks: Ranks) -> None:
+    first, second = ranks(without_sync)
+    assert first == second and "Is gradient sync off?" in first

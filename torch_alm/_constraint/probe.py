@@ -1,6 +1,7 @@
 """The gradient of a constraint in one optimizer step: its own, and what the penalty made of it.
 
-`torch.autograd.grad` finds it, which no engine reduces over ranks: that is done here. What lies
+`torch.autograd.grad` finds it, which no engine reduces over ranks: that is done here. For sharded
+parameters it finds nothing; a backward pass of its own does, which the engine reduces. What lies
 between the penalty and the optimizer (a mean over micro-batches, a loss scale, clipping) is seen
 from both ends: the gradient that arrives at the penalty, and `.grad` as the backward pass left it
 next to `.grad` as it is stepped on.
@@ -8,7 +9,8 @@ next to `.grad` as it is stepped on.
 
 import math
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -19,7 +21,9 @@ from torch.utils.hooks import RemovableHandle
 from torch_alm._constraint.auto import Response
 from torch_alm._constraint.observations import is_distributed
 from torch_alm._constraint.response import pulls, response, wide
+from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters, some
+from torch_alm._optim.shards import reduced
 
 
 class Probe:
@@ -75,20 +79,14 @@ class Probe:
         params = self._parameters()
         if not (params and c.requires_grad and penalty.requires_grad):
             return
-        a = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
-        found = {p: g.detach() for p, g in _pairs(params, a)}
+        found = _swept(c, params) if any(map(is_sharded, params)) else _found(c, params)
         penalty.register_hook(lambda share: self._arrived(float(share), found, weight))
 
     def _parameters(self) -> Sequence[Tensor]:
-        """List those to differentiate by.
-
-        Raises:
-            TypeError: if they are sharded.
-        """
+        """List those to differentiate by."""
         optimizer = None if self._optimizer is None else self._optimizer()
-        params = [] if optimizer is None else [p for p in parameters(optimizer) if p.requires_grad]
-        refuse_shards(params)
-        return params
+        params = [] if optimizer is None else parameters(optimizer)
+        return [p for p in params if p.requires_grad]
 
     def _arrived(self, share: float, a: dict[Tensor, Tensor], weight: float) -> None:
         """Add up what reaches `.grad`, afresh where that starts from nothing."""
@@ -120,10 +118,13 @@ class Probe:
     def _kept(self) -> float:
         """Tell what clipping or a loss scale has multiplied `.grad` by since the backward pass."""
         leaf = None if self._leaf is None else self._leaf()
-        if leaf is None or leaf.grad is None or self._left is None:
+        if leaf is None or leaf.grad is None:
             return 1.0
-        before, now = self._left, some(wide(leaf.grad))
-        kept = float(before @ now) / max(float(before @ before), 1e-300)
+        now = some(wide(leaf.grad))
+        before = torch.zeros_like(now) if self._left is None else self._left
+        products = torch.stack([before @ now, before @ before])
+        found = reduced(products, leaf) if is_sharded(leaf) else products
+        kept = float(found[0]) / max(float(found[1]), 1e-300)
         return kept if math.isfinite(kept) and kept > 0 else 1.0
 
     def _over_ranks(self) -> bool:
@@ -136,30 +137,43 @@ class Probe:
             return False
         ranks = dist.get_world_size()
         for p in self._parameters():
+            if is_sharded(p):  # the engine has averaged it
+                if p in self._a:
+                    self._a[p] = self._a[p] * ranks
+                continue
             self._a[p] = _summed(self._a.get(p, torch.zeros_like(p)))
             self._acting[p] = _summed(self._acting.get(p, torch.zeros_like(p))) / ranks
         leaf = None if self._leaf is None else self._leaf()
-        if leaf is not None:
+        if leaf is not None and not is_sharded(leaf):
             none = torch.zeros_like(some(wide(leaf)))
             self._left = _summed(none if self._left is None else self._left) / ranks
         return True
 
 
-def refuse_shards(params: Iterable[Tensor]) -> None:
-    """Raise `TypeError` for parameters of which each rank has a part."""
-    if any(map(is_sharded, params)):
-        raise TypeError(
-            "ALMConstraint: mu='auto' in the loss found sharded parameters (FSDP2 or tensor "
-            "parallel), for which `torch.autograd.grad` gives nothing; mu would have stayed 0. Did "
-            "you mean a `DualOptimizer`, which has the gradient anyway, a number for mu, or DDP?"
-        )
+def _found(c: Tensor, params: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Differentiate, and leave `.grad` alone."""
+    a = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
+    return _there(params, a)
 
 
-def _pairs(
-    params: Sequence[Tensor], gradients: Sequence[Tensor | None]
-) -> list[tuple[Tensor, Tensor]]:
+def _swept(c: Tensor, params: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Take what a backward pass leaves in `.grad`, and put back what was there.
+
+    Raises:
+        RuntimeError: if it leaves nothing.
+    """
+    before = gradients.take(params)
+    try:
+        backward = partial(Tensor.backward, retain_graph=True)
+        gradients.differentiate(c, 1.0, backward, params, "ALMConstraint, mu='auto'")
+        return _there(params, gradients.take(params))
+    finally:
+        gradients.put(params, before)
+
+
+def _there(params: Sequence[Tensor], found: Sequence[Tensor | None]) -> dict[Tensor, Tensor]:
     """Leave out the parameters that there is no gradient for."""
-    return [(p, g) for p, g in zip(params, gradients, strict=True) if g is not None]
+    return {p: g.detach() for p, g in zip(params, found, strict=True) if g is not None}
 
 
 def _summed(part: Tensor) -> Tensor:
