@@ -1,5 +1,6 @@
 """For every test and docstring example: a fixed seed, and `torch` at hand."""
 
+import gc
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,3 +16,13 @@ def seeded(doctest_namespace: dict[str, Any]) -> None:
     """Seed torch; docstring examples may use it without importing it."""
     torch.manual_seed(0)
     doctest_namespace["torch"] = torch
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of later collections: a Trainer asks for one in each training.
+
+    Modules stay until the end anyway; to look through millions of their objects takes longer than
+    a small training.
+    """
+    gc.collect()
+    gc.freeze()
