@@ -25,6 +25,7 @@ from torch_alm.rules import Leak
 
 PACKAGE = "torch_alm.integrations.openunlearning"
 
+
 def test_overrides_are_completed_and_nothing_given_is_lost() -> None:
     start = ["--config-name=unlearn.yaml", f"hydra.searchpath=[{CONFIGS}]"]
     assert completed(["a=1"]) == [*start, "trainer=SAUL", "a=1"]
