@@ -15,7 +15,7 @@ from torch_alm.filters import Mean
 
 
 class Ones(TorchDispatchMode):
-    """Whoever asks a tensor for its number is told 1."""
+    """Numbers of tensors that have none: each is 1."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:

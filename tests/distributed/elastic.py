@@ -58,7 +58,7 @@ def train(folder: str, dies_at: int) -> dict[str, Any]:
 
 
 def script(path: str, *arguments: str) -> Any:
-    """What `python path arguments` does, with its modules imported as from there; its exit code."""
+    """Do what `python path arguments` does, modules found beside it first; return its exit code."""
     sys.argv, sys.path[:0] = [path, *arguments], [str(Path(path).parent)]
     for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
         del sys.modules[name]
