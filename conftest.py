@@ -10,11 +10,14 @@ import torch
 # Docstrings are looked for in every module, and this one imports what no extra installs.
 collect_ignore = [] if find_spec("lightning") else ["torch_alm/integrations/lightning.py"]
 
+# `torch.manual_seed` formats the stack for devices that may come later: longer than a small test.
+SEED = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+
 
 @pytest.fixture(autouse=True)
 def seeded(doctest_namespace: dict[str, Any]) -> None:
     """Seed torch; docstring examples may use it without importing it."""
-    torch.manual_seed(0)
+    SEED(0)
     doctest_namespace["torch"] = torch
 
 
