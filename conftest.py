@@ -1,5 +1,6 @@
 """For every test and docstring example: a fixed seed, and `torch` at hand."""
 
+import gc
 from importlib.util import find_spec
 from typing import Any
 
@@ -9,9 +10,22 @@ import torch
 # Docstrings are looked for in every module, and this one imports what no extra installs.
 collect_ignore = [] if find_spec("lightning") else ["torch_alm/integrations/lightning.py"]
 
+# `torch.manual_seed` formats the stack for devices that may come later: longer than a small test.
+SEED = torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed
+
 
 @pytest.fixture(autouse=True)
 def seeded(doctest_namespace: dict[str, Any]) -> None:
     """Seed torch; docstring examples may use it without importing it."""
-    torch.manual_seed(0)
+    SEED(0)
     doctest_namespace["torch"] = torch
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of later collections: a Trainer asks for one in each training.
+
+    Modules stay until the end anyway; to look through millions of their objects takes longer than
+    a small training.
+    """
+    gc.collect()
+    gc.freeze()

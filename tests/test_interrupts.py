@@ -53,9 +53,10 @@ class Loop:
     """A small problem under one of the optimizers, after one step."""
 
     def __init__(self, name: str) -> None:
-        torch.manual_seed(0)
-        self.theta = [nn.Parameter(torch.randn(s, dtype=torch.float64)) for s in ((3, 2), (2,))]
-        self.x = torch.randn(4, 3, dtype=torch.float64)
+        g = torch.Generator().manual_seed(0)
+        drawn = (torch.randn(s, generator=g, dtype=torch.float64) for s in ((3, 2), (2,), (4, 3)))
+        *theta, self.x = drawn
+        self.theta = [nn.Parameter(p) for p in theta]
         sides: list[Optimizer] = [AdamW(self.theta, lr=0.1), SGD(self.theta, lr=0.1, momentum=0.9)]
         if "sharp" in name:
             sides = [SAM(sides[0], rho=0.2), ReverseSAM(sides[1], rho=0.1)]

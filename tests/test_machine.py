@@ -11,10 +11,13 @@ suite the sequences are always the same ones; a long run with new ones, here of 
 
 import sys
 from typing import Any
+from unittest import mock
 
 import hypothesis.strategies as st
 import torch
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from tests import machine_common as common
@@ -263,8 +266,17 @@ class DualMachine(Common):
 def run(
     machine: type[Common], examples: int, *, steps: int, shrinks: bool = True, **kw: Any
 ) -> None:
-    """Run sequences of a machine; what must happen in them is asked by the tests."""
+    """Run sequences of a machine; what must happen in them is asked by the tests.
+
+    Hypothesis draws numbers that it finds in the modules that are loaded, among others: without
+    them the sequences do not depend on what else is tested.
+    """
     machine.seen.clear()
+    with mock.patch.multiple(providers, _get_local_constants=Constants, CONSTANTS_CACHE={}):
+        _run(machine, examples, steps=steps, shrinks=shrinks, **kw)
+
+
+def _run(machine: type[Common], examples: int, *, steps: int, shrinks: bool, **kw: Any) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(

@@ -17,7 +17,7 @@ import datasets
 import pytest
 
 from benchmarks import studies
-from benchmarks.engine import scratch
+from benchmarks.engine import language, scratch
 from benchmarks.engine.training import Schedule
 from benchmarks.report import figures
 from benchmarks.report.results import ResultsFolder
@@ -48,7 +48,10 @@ def commands() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pass over what a model is to know, four words of it, no pictures: other tests look."""
+    """One pass over what a model is to know, four words of it, no memory counted, no pictures.
+
+    Tests of the scripts look at all of them.
+    """
     train = scratch.train_to_memorisation
 
     def once(model: Any, rows: Any, pad: int, schedule: Schedule, **options: Any) -> Any:
@@ -57,6 +60,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scratch, "train_to_memorisation", once)
     for name in ("VERBATIM_TOKENS", "ANSWER_TOKENS"):
         monkeypatch.setattr(muse_metrics, name, 4)
+    monkeypatch.setattr(language, "announce", lambda *_: None)
     monkeypatch.setattr(figures, "save", lambda _, path: path.touch())
 
 

@@ -1,14 +1,19 @@
-"""A run under torchrun's agent whose rank 1 dies once, in the middle of a step.
+"""Runs under torchrun's agent: a training whose rank 1 dies once, and a script.
 
-The agent starts both ranks again, and they go on from the newest whole checkpoint.
+Where a rank dies, the agent starts both again, and they go on from the newest whole checkpoint.
 """
 
 import os
+import runpy
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from tests.distributed import task
@@ -52,8 +57,24 @@ def train(folder: str, dies_at: int) -> dict[str, Any]:
     return found
 
 
-def launch(folder: str, dies_at: int) -> list[dict[str, Any]]:
-    """The answers of both ranks; their processes are forked where those of `Ranks` are."""
+def script(path: str, *arguments: str) -> Any:
+    """Do what `python path arguments` does, modules found beside it first; return its exit code."""
+    sys.argv, sys.path[:0] = [path, *arguments], [str(Path(path).parent)]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
+        del sys.modules[name]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def launch(function: Callable[..., Any], *arguments: Any, logs: Path | None = None) -> list[Any]:
+    """The answers of both ranks; their processes are forked where those of `Ranks` are.
+
+    This is torchrun's agent and what it sets in the environment; what they say goes to `logs`.
+    """
+    told = DefaultLogsSpecs(log_dir=str(logs), redirects=Std.ALL) if logs else DefaultLogsSpecs()
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -64,6 +85,8 @@ def launch(folder: str, dies_at: int) -> list[dict[str, Any]]:
         max_restarts=1,
         monitor_interval=0.1,
         start_method="forkserver",
+        logs_specs=told,
     )
-    answers = elastic_launch(config, train)(folder, dies_at)
+    with ThreadPoolExecutor(1) as thread:  # in the first thread the agent would take the signals
+        answers = thread.submit(elastic_launch(config, function), *arguments).result()
     return [answers[rank] for rank in (0, 1)]

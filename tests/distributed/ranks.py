@@ -16,8 +16,14 @@ import torch.multiprocessing as mp
 
 WORLD = 2
 # Imported once, by the process that the others are forked from: also what torch imports late, in an
-# optimizer's first step.
-PRELOADED = ["tests.distributed.test_checkpoint", "torch._dynamo"]
+# optimizer's first step, and transformers with its Trainer.
+PRELOADED = [
+    "tests.distributed.test_checkpoint",
+    "torch._dynamo",
+    "tests.distributed.test_benchmarks",
+    "tests.integrations.test_trainers",
+    "benchmarks.tofu",
+]
 PATIENCE = 300.0  # seconds until a call that does not answer is given up
 
 

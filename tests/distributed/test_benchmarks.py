@@ -2,14 +2,12 @@
 
 import json
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.distributed import run as torchrun
 
 from benchmarks.engine import ranks as benchmark_ranks
 from benchmarks.engine.runner import begin, run, unlearn
@@ -21,6 +19,7 @@ from benchmarks.studies.accelerator.checks import Place
 from tests.benchmarks.methods.test_methods_rmu import SETTINGS, Wide
 from tests.benchmarks.toy import Batch, batch, flat
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
+from tests.distributed import elastic
 from tests.distributed.ranks import Ranks
 
 METHODS = "dual_adamw,saul,npo+alm,sharp_min_max+alm,blur"
@@ -98,22 +97,17 @@ def test_every_rank_has_rows(ranks: Ranks, rows: int, expected: list[list[int]])
     assert ranks(shared, rows) == expected
 
 
-def test_torchrun_runs_the_script_as_it_is(
-    tmp_path: Path,
-    shared_models: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    command = ["--standalone", "--nproc-per-node=2", str(REPOSITORY / "benchmarks" / "tofu.py")]
-    command += ["--quick", "--methods", "saul", "--no-control", "--epochs", "1"]
-    command += ["--questions", "4", "--cache", str(shared_models)]
-    with ThreadPoolExecutor(1) as thread:  # in the first thread torchrun would take the signals
-        command += ["--output", str(tmp_path / "results")]
-        thread.submit(torchrun.main, command).result(timeout=300)
-    lines = (tmp_path / "results" / "results.jsonl").read_text().splitlines()
+@pytest.mark.usefixtures("forks")
+def test_torchrun_runs_the_script_as_it_is(tmp_path: Path, shared_models: Path) -> None:
+    results, logs = tmp_path / "results", tmp_path / "logs"
+    command = ["--quick", "--methods", "saul", "--no-control", "--epochs", "1", "--questions", "4"]
+    command += ["--cache", str(shared_models), "--output", str(results)]
+    path = str(REPOSITORY / "benchmarks" / "tofu.py")
+    assert elastic.launch(elastic.script, path, *command, logs=logs) == [0, 0]
+    lines = (results / "results.jsonl").read_text().splitlines()
     assert [json.loads(line)["method"] for line in lines] == ["original", "retrained", "saul"]
-    assert capfd.readouterr().out.count("results.jsonl") == 1, "one report"
+    said = [path.read_text().count("results.jsonl") for path in logs.rglob("stdout.log")]
+    assert sorted(said) == [0, 1], "one report"
 
 
 def of_the_study(rank: int) -> list[Any]:

@@ -6,7 +6,6 @@ import sys
 import time
 import traceback
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -132,8 +131,7 @@ def test_a_rank_that_dies_and_comes_back_goes_on_from_its_checkpoint(
 ) -> None:
     # Else both attempts meet in one store, where the second may find an address of the first.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    with ThreadPoolExecutor(1) as thread:  # in the first thread the agent would take the signals
-        first, second = thread.submit(elastic.launch, str(tmp_path), 5).result()
+    first, second = elastic.launch(elastic.train, str(tmp_path), 5)
     assert first == second and (first["start"], first["restarts"]) == (4, 1)
     expected = task.by_hand(lambda step: [task.batch(step, 0)])
     theta = [torch.tensor(p, dtype=torch.float64) for p in first["theta"]]

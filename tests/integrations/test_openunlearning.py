@@ -2,8 +2,7 @@
 
 import importlib.resources
 import json
-import os
-import subprocess
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,8 @@ from torch_alm.integrations.openunlearning._trainers import trainers
 from torch_alm.integrations.transformers import StopOnStatus
 from torch_alm.measures import token_nll
 from torch_alm.rules import Leak
+
+PACKAGE = "torch_alm.integrations.openunlearning"
 
 
 def test_overrides_are_completed_and_nothing_given_is_lost() -> None:
@@ -45,29 +46,6 @@ def test_says_how_it_is_used(arguments: list[str]) -> None:
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"has no src/train\.py"):
         main([str(tmp_path)])
-
-
-def launched(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: it changes the folder, the path and `__main__`."""
-    root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root), str(folder), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-m", "torch_alm.integrations.openunlearning", *arguments],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_a_package_that_the_checkout_needs_is_named(tmp_path: Path) -> None:
-    source = tmp_path / "src"
-    (source / "trainer").mkdir(parents=True)
-    (source / "train.py").touch()
-    (source / "trainer" / "__init__.py").write_text("import a_package_nobody_has")
-    done = launched(str(tmp_path), folder=tmp_path)
-    assert done.returncode == 1
-    assert "imports a_package_nobody_has, which is not installed" in done.stderr
 
 
 class Theirs(Trainer):
@@ -148,6 +126,15 @@ def test_their_script_runs_as_it_would_on_its_own_and_knows_our_trainers(
         **dict.fromkeys(("GradAscent", "GradDiff", "SAUL", "ALM", "takes a constraint"), True),
         "Trainer": False,
     }
+
+
+def test_the_package_is_a_command(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = checkout(at_home / "theirs")
+    monkeypatch.setattr(sys, "argv", ["-m", "theirs", "b=2"])
+    monkeypatch.delitem(sys.modules, f"{PACKAGE}.__main__")
+    runpy.run_module(PACKAGE, run_name="__main__")
+    name, _, arguments, *_ = json.loads((theirs / "seen.json").read_text())
+    assert name == "__main__" and "b=2" in arguments
 
 
 def test_a_package_that_the_checkout_needs_is_named_with_the_checkout(at_home: Path) -> None:

@@ -1,11 +1,9 @@
 """The loop over runs: what is done once, what is repeated, and what is refused."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -176,25 +174,18 @@ def test_methods_are_told_when_an_epoch_ends() -> None:
     assert nu[2] < nu[1]
 
 
-SCRIPT = """
-import sys
-from pathlib import Path
-from benchmarks.engine.runner import begin, run
-from tests.benchmarks.toy_benchmark import ToyBenchmark, options
-run(begin(ToyBenchmark(), options(Path(sys.argv[1]), *sys.argv[2:])))
-"""
-
-
+@pytest.mark.usefixtures("forks")
 def test_a_kill_costs_at_most_one_run(tmp_path: Path) -> None:
     many = ("--methods", "dual_adamw,saul,grad_diff", "--seeds", "3")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "killed"), *many]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[3])
+    process = get_context("forkserver").Process(target=complete, args=(tmp_path / "killed", *many))
+    process.start()
     results = tmp_path / "killed" / "results.jsonl"
     while not (results.exists() and results.read_bytes().count(b"\n") >= 4):
-        assert process.poll() is None, "finished before it could be killed"
+        assert process.is_alive(), "finished before it could be killed"
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
     survived = len(results.read_bytes().splitlines())
     benchmark = complete(tmp_path / "killed", *many)
     assert benchmark.evaluated <= 11 - survived + 1

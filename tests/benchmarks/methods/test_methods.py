@@ -26,7 +26,8 @@ from tests.benchmarks.methods.oracles import (
 )
 from tests.benchmarks.toy import FORGET, RETAIN, batch, ce, flat, memorised, sequence_sums
 
-BATCHES = [(batch(10 + i), FORGET) for i in range(3)] * 8
+BATCHES = [(batch(10 + i), FORGET) for i in range(3)] * 5  # gates close after 14 steps at last
+FEW = BATCHES[:6]
 SETTINGS = Settings(
     lr=0.05,
     alpha=1.0,
@@ -122,9 +123,9 @@ def test_a_frozen_controller_is_the_plain_method(
     weight = 1.0 if key in TWO_STATES else 0.375
     settings = change(optimizer=optimizer, mu=0.0, multiplier=weight, forget_weight=weight)
     settings = dataclasses.replace(settings, lr=0.003 if "pdu" in key else 0.05)
-    plain = trained(key, original, settings)
+    plain = trained(key, original, settings, FEW)
     assert not torch.equal(plain, flat(original))
-    assert torch.equal(trained(f"{key}+alm", original, settings), plain)
+    assert torch.equal(trained(f"{key}+alm", original, settings, FEW), plain)
 
 
 @pytest.mark.parametrize("key", TWO_STATES)
@@ -139,16 +140,16 @@ def test_a_frozen_controller_is_the_plain_method_with_step_placement(
 def test_a_closed_gate_leaves_the_retain_direction_alone(key: str, original: nn.Module) -> None:
     satisfied = change(alpha=-1.0, multiplier=0.0)
     closed = copy.deepcopy(original)
-    method = train(f"{key}+alm", closed, satisfied)
+    method = train(f"{key}+alm", closed, satisfied, FEW)
     assert method.metrics()["gate_open"] == 0.0
-    elsewhere = [(retain, batch(77)) for retain, _ in BATCHES]
+    elsewhere = [(retain, batch(77)) for retain, _ in FEW]
     assert torch.equal(trained(f"{key}+alm", original, satisfied, elsewhere), flat(closed))
     assert torch.equal(flat(closed), flat(original)) == (key == "grad_ascent")
 
 
 @pytest.mark.parametrize("key", [*(f"{k}+alm" for k in TWO_STATES), "saul", "saul_no_sam"])
 def test_a_closed_gate_never_calls_the_forget_optimizer(key: str, original: nn.Module) -> None:
-    method: Any = train(key, copy.deepcopy(original), change(alpha=-1.0))
+    method: Any = train(key, copy.deepcopy(original), change(alpha=-1.0), FEW)
     side = method.optimizer.forget if hasattr(method, "optimizer") else method.forget_side
     assert not side.state
 
@@ -384,7 +385,7 @@ def test_pdu_with_both_multipliers_at_zero_stays_where_it_is(original: nn.Module
 
 def test_pdu_flattens_the_forget_logits(original: nn.Module) -> None:
     model = copy.deepcopy(original)
-    train("pdu", model, change(lr=0.01))
+    train("pdu", model, change(lr=0.01), BATCHES * 2)
     assert flattening_by_hand(model, FORGET) < 0.5 * flattening_by_hand(original, FORGET)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,15 @@ import transformers
 from benchmarks.studies.cost import __main__ as cost
 from benchmarks.studies.cost import runs as cost_run
 from benchmarks.studies.cost import steps as cost_steps
+
+
+def counted(method: cost_steps.Method) -> dict[str, Any]:
+    return cost.counted(cost_steps.TINY, method, (2, 16))
+
+
+@pytest.fixture(scope="module")
+def base() -> dict[str, Any]:
+    return counted(cost_steps.BASELINE)
 
 
 @pytest.mark.skipif(
@@ -25,14 +35,14 @@ from benchmarks.studies.cost import steps as cost_steps
         ("SAUL, gate open, SAM(every=3)", 8),
     ],
 )
-def test_a_forward_is_a_third_of_a_pass_and_sam_takes_two(name: str, passes: int) -> None:
+def test_a_forward_is_a_third_of_a_pass_and_sam_takes_two(
+    name: str, passes: int, base: dict[str, Any]
+) -> None:
     """Dual AdamW has 2 forward passes and 2 backward passes of twice the operations: 6.
 
     A little is missing: the first layer's inputs need no gradient.
     """
-    method = next(method for method in cost_steps.METHODS if method.name == name)
-    both = (cost_steps.BASELINE, method)
-    base, mine = (cost.counted(cost_steps.TINY, each, (2, 16)) for each in both)
+    mine = counted(next(method for method in cost_steps.METHODS if method.name == name))
     assert mine["flops"] / base["flops"] == pytest.approx(passes / 6, rel=0.01)
     assert (mine["peak bytes"] > base["peak bytes"]) == ("open" in name)
 
