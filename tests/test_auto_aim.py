@@ -1,4 +1,4 @@
-"""How long a finished forget step is made: foretold exactly, in any unit, noise left aside."""
+"""Aimed forget steps: foretold exactly, in any unit, noise left aside."""
 
 import random
 from collections.abc import Callable, Iterable

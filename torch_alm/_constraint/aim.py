@@ -1,4 +1,4 @@
-"""How much of a finished forget step to make: as much as ends the violation, noise left aside.
+"""The share of a finished forget step to make: as much as ends the violation, noise left aside.
 
 Where the share s of the forget step is made, the violation c falls to first order by f = s G - d:
 G is what all of that step takes off, d what the retain step adds. Of such a fall a share `reach`
@@ -21,7 +21,7 @@ LEAST, NEW, RECENT = 0.02, 0.3, 5
 
 
 class Aim(Stateful):
-    """What was foretold, and what came of it.
+    """The memory of what was foretold, and of what came of it.
 
     Attributes:
         reach: the share of a foretold fall that c makes.

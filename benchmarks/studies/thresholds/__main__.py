@@ -116,7 +116,7 @@ def one_run(benchmark: Tofu, key: str, seed: int, one: Variant, rate: float, par
 
 
 def overshoot_epoch(trace: Sequence[Row], steps: int) -> float | None:
-    """How far the mean over an epoch ever was beyond alpha: what a batch's own noise is not in."""
+    """Find how far beyond alpha the mean over an epoch ever was: a batch's noise is not in it."""
     seen = [row["violation"] for row in trace if "lambda" in row]
     if not seen:
         return None
