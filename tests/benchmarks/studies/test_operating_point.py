@@ -1,6 +1,7 @@
 """Searched without the controller beside asked for with it: the plan, the numbers, the marks."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import tofu
+from benchmarks.report.results import read_lines
 from benchmarks.studies.operating_point import __main__ as study
 from benchmarks.studies.operating_point import report
 from benchmarks.studies.operating_point.plan import KINDS, PLAIN, RATES, TRIALS, Place
@@ -83,3 +85,17 @@ def test_a_pretrained_model_brings_its_width_and_its_prose() -> None:
     assert "--width" not in words and words[words.index("--base") + 1] == "BASE"
     assert words[words.index("--prose") + 1] == str(Path("BASE") / "held_out.jsonl")
     assert words[words.index("--epochs") + 1] == "2"
+
+
+def test_enough_is_the_next_twentieth_above_what_the_retrained_model_says() -> None:
+    found = [
+        (place, row["forget_rouge"])
+        for place in report.PLACES
+        for rate in RATES
+        for row in read_lines(study.KEPT / place.folder(rate, "searched") / "results.jsonl")
+        if row["method"] == "retrained"
+    ]
+    assert found
+    for place, said in found:
+        above = math.floor(20 * said) / 20 + 0.05
+        assert float(place.level) == pytest.approx(above), place.name
