@@ -145,17 +145,17 @@ def test_an_infeasible_pair_is_reported_and_nothing_overflows() -> None:
 
 
 def test_no_feasible_problem_is_suspected_along_the_way() -> None:
-    for name in ("HS11", "HS14", "HS43"):
-        problem = next(p for p in EASY if p.name == name)
-        group = constrained(problem, mu=1.0)
-        x = problem.first().requires_grad_()
-        adam = Adam([x], lr=0.02)
-        for _ in range(600):
-            adam.zero_grad()
-            (problem.objective(x) + group(x)).backward()
-            adam.step()
+    problems = [problem for problem in EASY if problem.name in ("HS11", "HS14", "HS43")]
+    parts = [(p, constrained(p, mu=1.0), p.first().requires_grad_()) for p in problems]
+    adam = Adam([x for *_, x in parts], lr=0.02)
+    for _ in range(600):
+        adam.zero_grad()
+        torch.autograd.backward([problem.objective(x) + group(x) for problem, group, x in parts])
+        adam.step()
+        for problem, group, _ in parts:
             group.step()
-            assert group.metrics()["status"] != "suspected_infeasible"
+            assert group.metrics()["status"] != "suspected_infeasible", problem
+    assert len(parts) == 3
 
 
 def test_a_noisy_active_constraint_is_met_on_average() -> None:
