@@ -24,14 +24,14 @@ def retain_loss(theta: list[nn.Parameter], x: float) -> Tensor:
     """Bounded, so that no multiplier makes it run away."""
     a, b, c, *extras = theta
     loss = torch.sin(a * x + 0.3).sum() + torch.tanh(b @ b - x).square().mean() + torch.cos(c - x)
-    return loss + sum(torch.cos(extra + x).sum() for extra in extras)
+    return sum((torch.cos(extra + x).sum() for extra in extras), start=loss)
 
 
 def forget_loss(theta: list[nn.Parameter], x: float) -> Tensor:
     """Between about -3 and 3; the number has no part in it."""
     a, b, _, *extras = theta
     loss = torch.cos(a + x).mean() + 0.5 * torch.tanh(b * x + 0.1).sum()
-    return loss + sum(0.3 * torch.sin(extra - x).mean() for extra in extras)
+    return sum((0.3 * torch.sin(extra - x).mean() for extra in extras), start=loss)
 
 
 class Boom(Exception):
@@ -87,10 +87,10 @@ class Objective:
         if kind == "raise":
             raise Boom("in the forward pass")
         # Made first, it is differentiated last, when some gradients have arrived already.
-        late = Breaks.apply(self.theta[0]).sum() * 0 if kind == "backward" else 0.0
-        value = self.loss(self.theta, self.x) + late
+        late = Breaks.apply(self.theta[0]).sum() * 0 if kind == "backward" else None
+        value = self.loss(self.theta, self.x)
         if kind is not None:
-            value = BROKEN[kind](value)
+            value = BROKEN[kind](value if late is None else value + late)
         if not self.is_pair:
             return value
         loss = -0.5 * value + (torch.sin(self.theta[2]) if isinstance(value, Tensor) else 0)

@@ -28,25 +28,18 @@ class Model(nn.Module):
         super().__init__()
         self.weights = nn.ParameterList([nn.Parameter(x.detach().clone()) for x in theta])
 
-    @property
-    def theta(self) -> list[nn.Parameter]:
-        return list(self.weights)
-
 
 class World:
     """A model and what trains it; `sides` are the optimizers the oracle knows by these names."""
 
     def __init__(self, oracle: Oracle, build: Callable[[list[nn.Parameter]], Optimizer]) -> None:
         self.model = Model([p.detach() for p in oracle.theta])
+        self.theta = list(self.model.weights)
         for p, q in zip(self.theta, oracle.theta, strict=True):
             p.requires_grad_(q.requires_grad)
         self.optimizer: Any = build(self.theta)
         self.constraint: ALMConstraint | None = None
         self.schedulers: list[LambdaLR] = []
-
-    @property
-    def theta(self) -> list[nn.Parameter]:
-        return self.model.theta
 
     @property
     def sides(self) -> dict[str, Any]:
@@ -59,6 +52,7 @@ class World:
     def add_group(self, x: Tensor, **options: Any) -> None:
         p = nn.Parameter(x.clone())
         self.model.weights.append(p)
+        self.theta.append(p)
         self.optimizer.add_param_group({"params": [p], **options})
         self.schedulers = []
 
@@ -98,6 +92,7 @@ class World:
         parts = (self.model, self.optimizer, self.constraint)
         parts = pickle.loads(pickle.dumps(parts)) if pickled else copy.deepcopy(parts)
         self.model, self.optimizer, self.constraint = parts
+        self.theta = list(self.model.weights)
         rates = [group["lr"] for group in self.optimizer.param_groups]
         states, of_sides = [s.state_dict() for s in self.schedulers], len(self.schedulers) == 2
         if states:

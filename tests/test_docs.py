@@ -4,8 +4,13 @@ A block stands alone (it needs its own imports), passes the linter, and prints e
 that follow its `print` calls as `#> ...` comments.
 """
 
+import inspect
 import re
+import subprocess
+import sys
 import warnings
+from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -27,18 +32,42 @@ def test_examples_are_found() -> None:
     assert any(example.path.name == "README.md" for example in EXAMPLES)
 
 
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[str]]:
+    """The linter's findings by the example's number, of a single run over all of them.
+
+    A reader's ten lines need neither annotations nor docstrings.
+    """
+    folder = tmp_path_factory.mktemp("examples")
+    for i, example in enumerate(EXAMPLES):
+        (folder / f"example_{i}.py").write_text(example.source)
+    linter = [sys.executable, "-m", "ruff", "check", "--no-cache", "--output-format=concise"]
+    options = [f"--config={ROOT / 'pyproject.toml'}", "--ignore=E501,ANN,D,INP"]
+    done = subprocess.run([*linter, *options, folder], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    found = defaultdict[int, list[str]](list)
+    for line in re.finditer(r"^.*example_(\d+)\.py:(.*)$", done.stdout, re.MULTILINE):
+        found[int(line[1])].append(line[2])
+    assert bool(found) == bool(done.returncode), done.stdout
+    return found
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: f"{e.path.name}:{e.start_line}")
 def test_example_runs_and_prints_what_it_says(
-    example: CodeExample, eval_example: EvalExample
+    example: CodeExample,
+    eval_example: EvalExample,
+    findings: dict[int, list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(0)
     for name in NO_EXTRAS:
         if re.search(rf"^(import|from) {name}\b", example.source, re.MULTILINE):
             pytest.importorskip(name, reason=f"{name} is no extra of ours")
             warnings.simplefilter("ignore")  # its own: of workers, loggers and changes to come
-    # A reader's ten lines need neither annotations nor docstrings.
-    eval_example.set_config(ruff_ignore=["ANN", "D"], target_version="py310")
-    eval_example.lint_ruff(example)
+    assert not findings[EXAMPLES.index(example)], "line:column in the example, and what is wrong"
+    # A print is looked for in the frames above it, and not in the source of them all.
+    monkeypatch.setattr(inspect, "stack", partial(inspect.stack, 0))
+    eval_example.set_config(target_version="py310")
     eval_example.run_print_check(example)
 
 

@@ -1,6 +1,8 @@
 """Optima and multipliers that are known: by hand, by the literature, by SciPy."""
 
+import copy
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -14,23 +16,40 @@ from benchmarks.studies.controllers.problems import (
     Solution,
     constrained,
     solve,
+    solve_side_by_side,
     vector,
 )
 from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import PenaltyGrowth
 
-# These settle within 1,500 steps. `benchmarks/studies/controllers` runs all, for the full 4,000.
+# Steps within which these settle. `benchmarks/studies/controllers` runs all, for the full 4,000.
 SETTLED = {
-    *("HS11", "HS12", "HS14", "HS22", "HS28", "HS35", "HS43", "HS48", "HS51", "HS65", "HS76"),
-    *("QP", "line"),
+    **dict.fromkeys(("HS35", "QP"), 500),
+    **dict.fromkeys(("HS12", "HS22", "HS28"), 1000),
+    **dict.fromkeys(("HS11", "HS14", "HS43", "HS48", "HS51", "HS65", "HS76", "line"), 1500),
 }
 QUICK = [problem for problem in EASY if problem.name in SETTLED]
 
 
+optimum = cache(slsqp.optimum)
+
+
+@cache
+def solved() -> dict[str, Solution]:
+    """Every quick problem with the one default. Do not change them."""
+    found: dict[str, Solution] = {}
+    for steps in sorted({*SETTLED.values()}):
+        alike = [problem for problem in QUICK if SETTLED[problem.name] == steps]
+        posed = [(problem, constrained(problem, mu=1.0, every=50)) for problem in alike]
+        names = [problem.name for problem in alike]
+        found |= zip(names, solve_side_by_side(posed, steps), strict=True)
+    return found
+
+
 @pytest.mark.parametrize("problem", EASY, ids=repr)
 def test_the_problems_are_those_of_the_literature(problem: Problem) -> None:
-    x = slsqp.optimum(problem)
+    x = optimum(problem)
     found = float(problem.objective(torch.tensor(x)))
     assert found == pytest.approx(problem.optimum, abs=2e-7, rel=2e-7)
     _, residual = slsqp.multipliers(problem, x)
@@ -39,13 +58,23 @@ def test_the_problems_are_those_of_the_literature(problem: Problem) -> None:
 
 @pytest.mark.parametrize("problem", QUICK, ids=repr)
 def test_one_default_finds_optimum_and_multipliers(problem: Problem) -> None:
-    solution = solve(problem, steps=1500)
+    solution = solved()[problem.name]
     assert solution.is_within(1e-3)
-    expected, residual = slsqp.multipliers(problem, slsqp.optimum(problem))
+    expected, residual = slsqp.multipliers(problem, optimum(problem))
     assert residual <= 1e-4
     by_name = np.concatenate([expected[name] for name in sorted(expected)])
     assert solution.multipliers.numpy() == pytest.approx(by_name, abs=1e-3)
     assert solution.group.metrics()["kkt_complementarity"] <= 1e-3
+
+
+def test_side_by_side_each_problem_goes_where_it_goes_alone() -> None:
+    posed = [(problem, constrained(problem, mu=1.0, every=50)) for problem in QUICK]
+    together = solve_side_by_side(posed, steps=60)
+    for problem, found in zip(QUICK[:3], together, strict=False):
+        alone = solve(problem, steps=60)
+        assert torch.equal(found.x, alone.x), problem
+        assert torch.equal(found.multipliers, alone.multipliers), problem
+    assert any(found.multipliers.any() for found in together[:3])
 
 
 def stationarity(problem: Problem, solution: Solution) -> float:
@@ -56,7 +85,7 @@ def stationarity(problem: Problem, solution: Solution) -> float:
 
 def test_stationarity_is_the_gradient_of_the_lagrangian() -> None:
     problem = next(p for p in EASY if p.name == "HS12")
-    solution = solve(problem, steps=1500)
+    solution = copy.deepcopy(solved()["HS12"])
     assert stationarity(problem, solution) <= 1e-5
     solution.x.add_(1.0)
     assert stationarity(problem, solution) > 1.0
@@ -77,22 +106,23 @@ def test_a_rescaled_constraint_has_a_rescaled_multiplier() -> None:
             "scaled", (0.0,), lambda x: (x[0] - 3) ** 2, 4.0, vector(lambda a: factor * (1 - a))
         )
 
-    found = {}
-    for factor, mu in ((1.0, 1.0), (1000.0, 1e-6), (0.001, 1e6)):
-        solution = solve(scaled(factor), steps=1500, mu=mu)
-        assert solution.gap <= 1e-3
-        found[factor] = solution.multipliers.item() * factor
-    assert list(found.values()) == pytest.approx([4.0] * 3, abs=1e-2)
+    posed = {
+        factor: (scaled(factor), constrained(scaled(factor), mu=mu, every=50))
+        for factor, mu in ((1.0, 1.0), (1000.0, 1e-6), (0.001, 1e6))
+    }
+    found = solve_side_by_side([*posed.values()], steps=1500)
+    assert all(solution.gap <= 1e-3 for solution in found)
+    rescaled = [s.multipliers.item() * f for f, s in zip(posed, found, strict=True)]
+    assert rescaled == pytest.approx([4.0] * 3, abs=1e-2)
 
 
 def test_growth_rescues_a_penalty_that_is_too_small() -> None:
     problem = Problem(
         "badly scaled", (0.0,), lambda x: (x[0] - 3) ** 2, 4.0, vector(lambda a: 0.01 * (1 - a))
     )
-    stuck = solve(problem, steps=1500)
-    grown = solve(
-        problem, steps=1500, rules=[PenaltyGrowth(factor=10.0, limit=1e4)], tolerance=1e-6
-    )
+    grows = {"rules": [PenaltyGrowth(factor=10.0, limit=1e4)], "tolerance": 1e-6}
+    posed = [(problem, constrained(problem, mu=1.0, every=50, **more)) for more in ({}, grows)]
+    stuck, grown = solve_side_by_side(posed, steps=1500)
     assert stuck.gap > 0.1 and grown.gap <= 1e-3
     assert grown.multipliers.item() == pytest.approx(400.0, rel=1e-2)
     assert 1.0 < grown.group["at least"].mu <= 1e4
@@ -120,17 +150,17 @@ def test_an_infeasible_pair_is_reported_and_nothing_overflows() -> None:
 
 
 def test_no_feasible_problem_is_suspected_along_the_way() -> None:
-    for name in ("HS11", "HS14", "HS43"):
-        problem = next(p for p in EASY if p.name == name)
-        group = constrained(problem, mu=1.0)
-        x = problem.first().requires_grad_()
-        adam = Adam([x], lr=0.02)
-        for _ in range(600):
-            adam.zero_grad()
-            (problem.objective(x) + group(x)).backward()
-            adam.step()
+    problems = [problem for problem in EASY if problem.name in ("HS11", "HS14", "HS43")]
+    parts = [(p, constrained(p, mu=1.0), p.first().requires_grad_()) for p in problems]
+    adam = Adam([x for *_, x in parts], lr=0.02)
+    for _ in range(600):
+        adam.zero_grad()
+        torch.autograd.backward([problem.objective(x) + group(x) for problem, group, x in parts])
+        adam.step()
+        for problem, group, _ in parts:
             group.step()
-            assert group.metrics()["status"] != "suspected_infeasible"
+            assert group.metrics()["status"] != "suspected_infeasible", problem
+    assert len(parts) == 3
 
 
 def test_a_noisy_active_constraint_is_met_on_average() -> None:

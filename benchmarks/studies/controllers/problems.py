@@ -5,7 +5,7 @@ and starting points are theirs. Inequalities are g(x) >= 0; bounds are among the
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -302,16 +302,25 @@ def constrained(problem: Problem, **settings: object) -> ConstraintGroup:
 
 def solve(problem: Problem, steps: int = 4000, lr: float = 5e-2, **settings: object) -> Solution:
     """One default for all: Adam, a cosine schedule, mu = 1, a dual update every 50 steps."""
-    x = problem.first().requires_grad_()
     group = constrained(problem, **{"mu": 1.0, "every": 50, **settings})
-    adam = torch.optim.Adam([x], lr=lr)
+    return solve_side_by_side([(problem, group)], steps, lr)[0]
+
+
+def solve_side_by_side(
+    posed: Sequence[tuple[Problem, ConstraintGroup]], steps: int = 4000, lr: float = 5e-2
+) -> list[Solution]:
+    """Solve problems that share nothing but the backward pass: each goes where it goes alone."""
+    parts = [(problem, group, problem.first().requires_grad_()) for problem, group in posed]
+    adam = torch.optim.Adam([x for *_, x in parts], lr=lr)
     for step in range(steps):
         adam.param_groups[0]["lr"] = 0.5 * lr * (1 + math.cos(math.pi * step / steps))
         adam.zero_grad()
-        (problem.objective(x) + group(x)).backward()
+        losses = [problem.objective(x) + group(x) for problem, group, x in parts]
+        torch.autograd.backward(losses)
         adam.step()
-        group.step()
-    return judged(problem, x.detach(), group)
+        for _, group, _ in parts:
+            group.step()
+    return [judged(problem, x.detach(), group) for problem, group, x in parts]
 
 
 def judged(problem: Problem, x: Tensor, group: ConstraintGroup) -> Solution:

@@ -30,7 +30,7 @@ def optimum(problem: Any) -> np.ndarray:
         jac=gradient_of(problem.objective),
         constraints=constraints,
         method="SLSQP",
-        options={"ftol": 1e-13, "maxiter": 1000},
+        options={"ftol": 1e-13, "maxiter": 200},
     )
     return found.x
 
