@@ -102,6 +102,29 @@ def test_sharded_sides_find_one_mu_and_it_is_that_of_one_process(
     assert alone["auto"]["gain"] > 0 and max(alone["weights"]) > 0
 
 
+def train_parallel(_: int, engine: str) -> dict[str, Any]:
+    """Train with all rows on every rank, which has a part of the weights."""
+    net = task.wrapped(engine)
+    params = list(net.parameters())
+    optimizer = Adam(params, lr=0.02)
+    retain, forget = (torch.linspace(a, a + 1, 24).double().reshape(4, 6) for a in (-1, 1))
+    constraint = ALMConstraint(lambda: net(forget).square().mean(), 1.5, "auto")
+    constraint.attach(optimizer)
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        (net(retain).square().mean() + constraint()).backward()
+        optimizer.step()
+    return {"auto": constraint.state_dict()["auto"], "theta": [whole(p) for p in params]}
+
+
+def test_tensor_parallel_ranks_find_the_mu_of_one_process(ranks: Ranks) -> None:
+    first, second = ranks(train_parallel, "tp")
+    assert first["auto"] == second["auto"]
+    alone = train_parallel(0, "alone")
+    torch.testing.assert_close(first, alone, rtol=1e-7, atol=1e-9)
+    assert alone["auto"]["gain"] > 0
+
+
 def without_sync(_: int) -> str:
     net = task.wrapped("fsdp")
     constraint = ALMConstraint(lambda x: net(x).square().mean(), 1.0, "auto")

@@ -66,7 +66,7 @@ class Aim(Stateful):
         At most all of it, or the weight; a closed gate stays closed, and foretells nothing: its
         gradient may have been spared, and steps that do not measure may follow.
         """
-        self.foretold = self.ahead = 0.0
+        self.foretold = 0.0
         if weight == 0 or sides is None:
             return weight
         share = sides.share(self.level / self.reach, max(weight, 1.0))

@@ -82,6 +82,7 @@ class Rates(Stateful):
 
     def step(self, c: Number, seen: Mask, response: Response | None) -> Number:
         """Take one step, where something was seen; return what it adds to the multipliers."""
+        self.aimed.ahead = 0.0  # the weight of this step has been found; `aim` looks further
         entry, added = self.entry, list[float]()
         rows = zip(self.each, self._apart(c), self._apart(seen), strict=True)
         for i, (auto, x, is_seen) in enumerate(rows):

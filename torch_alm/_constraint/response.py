@@ -197,16 +197,19 @@ def _next(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Tens
     Of an optimizer that is not known here it is what the gradient alone would take off.
     """
     g = -g if group.get("maximize") else g
-    found = [state.get(name) for name in ("exp_avg", "exp_avg_sq", "momentum_buffer")]
-    m, v, buffer = (wide(x) if isinstance(x, Tensor) else None for x in found)
-    if m is not None and v is not None and m.shape == v.shape == g.shape and "betas" in group:
+    rate, root, eps = _step(g, group, state)
+    lr = float(group["lr"])
+    names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+    found = (wide(x) if isinstance(x, Tensor) else None for x in map(state.get, names))
+    m, v, most, buffer = (x if x is None or x.shape == g.shape else None for x in found)
+    if m is not None and v is not None and "betas" in group:
         (b1, b2, *_), t = group["betas"], float(state.get("step", 0)) + 1
-        root = ((b2 * v + (1 - b2) * g * g) / (1 - b2**t)).sqrt()
-        return group["lr"] / (1 - b1**t) * (b1 * m + (1 - b1) * g) / (root + group["eps"] + TINY)
+        v = b2 * v + (1 - b2) * g * g
+        root = ((v if most is None else torch.maximum(v, most)) / (1 - b2**t)).sqrt()
+        return lr / (1 - b1**t) * (b1 * m + (1 - b1) * g) / (root + eps + TINY)
     if buffer is not None and "dampening" in group:  # torch's SGD
         buffer = group["momentum"] * buffer + (1 - group["dampening"]) * g
-        return group["lr"] * (g + group["momentum"] * buffer if group["nesterov"] else buffer)
-    rate, root, eps = _step(g, group, state)
+        return lr * (g + group["momentum"] * buffer if group.get("nesterov") else buffer)
     return rate * g if root is None else rate * g / (root + eps + TINY)
 
 

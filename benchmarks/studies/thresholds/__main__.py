@@ -121,7 +121,7 @@ def overshoot_epoch(trace: Sequence[Row], steps: int) -> float | None:
     if not seen:
         return None
     means = [fmean(seen[i : i + steps]) for i in range(0, len(seen) - steps + 1, steps)]
-    return max(0.0, *(-mean for mean in means))
+    return max([0.0, *(-mean for mean in means)])
 
 
 def measured(benchmark: Tofu, key: str, model: Any, part: str) -> Row:

@@ -172,15 +172,25 @@ def test_a_run_that_cannot_be_made_is_a_line_that_says_why(tmp_path: Path) -> No
     assert "seed 0: not reached" in (tmp_path / "report.md").read_text()
 
 
-def test_every_way_to_overshoot_is_a_constraint_and_takes_fifty_steps() -> None:
-    ways = PARTS["overshoot"]("forget01")
+def test_an_epoch_is_beyond_alpha_where_its_mean_is() -> None:
+    trace = [{"lambda": 1.0, "violation": c} for c in (1.0, 0.5, -0.4, 0.2, -0.1, -0.3, -9.0)]
+    assert thresholds.overshoot_epoch(trace, 2) == pytest.approx(0.2)
+    assert thresholds.overshoot_epoch(trace[:1], 2) == 0.0, "no whole epoch was seen"
+    assert thresholds.overshoot_epoch([{"step": 1}], 2) is None, "no constraint"
+
+
+@pytest.mark.parametrize(("split", "examples"), [("forget01", 40), ("forget05", 200)])
+def test_every_way_to_overshoot_is_a_constraint_and_takes_fifty_steps(
+    split: str, examples: int
+) -> None:
+    ways = PARTS["overshoot"](split)
     assert len({one.key for one in ways}) == len(ways) == 16
     for one in ways:
         given = {**one.settings.controller(), "alpha": 0.5}
         found = ALMConstraint(None, **given)
         is_found = one.settings.mu == "auto"
         assert found.mu == (0.0 if is_found else 0.1) and not (is_found and found.rules)
-        assert math.ceil(40 / one.settings.batch_size) * one.settings.epochs == 50
+        assert math.ceil(examples / one.settings.batch_size) * one.settings.epochs == 50
 
 
 def test_a_mu_that_is_found_is_a_word_among_numbers() -> None:
