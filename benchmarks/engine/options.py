@@ -72,7 +72,10 @@ class Options:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options every benchmark script has."""
     add = parser.add_argument
-    listed = "keys of methods, comma-separated, or 'all'; default: %(default)s"
+    listed = (
+        "keys of methods, comma-separated, or 'all'; "
+        f"'{methods.CONTROL}' for the control alone; default: %(default)s"
+    )
     add("--methods", default=",".join(FIRST_RUN), metavar="LIST", help=listed)
     add("--no-control", action="store_true", help="leave out the run of the retain side alone")
     add("--seed", type=int, default=0, metavar="N", help="first seed of the batch order")
@@ -121,8 +124,14 @@ def checked(
     chosen = given.preset or preset
     check_preset(chosen)
     changes = overrides(given)
+    keys = method_keys(given.methods, changes.get("losses", losses))
+    if given.no_control and not keys:
+        raise ValueError(
+            f"--methods {given.methods} --no-control: nothing would be run. "
+            "Did you mean one of the two?"
+        )
     return Options(
-        methods=method_keys(given.methods, changes.get("losses", losses)),
+        methods=keys,
         control=not given.no_control,
         seeds=tuple(range(given.seed, given.seed + given.seeds)),
         output=given.output or Path("results") / name,
@@ -140,7 +149,10 @@ def checked(
 
 
 def method_keys(text: str, losses: str = "tokens") -> tuple[str, ...]:
-    """The methods of a comma-separated list, each once; `all` is every one with these losses."""
+    """The methods of a comma-separated list, each once; `all` is every one with these losses.
+
+    The control is no method: it runs beside them, and alone where the list has nothing else.
+    """
     if losses not in methods.LOSSES:
         known = " or ".join(methods.LOSSES)
         raise ValueError(f"losses={losses}: no method has such losses. Did you mean {known}?")
@@ -149,9 +161,10 @@ def method_keys(text: str, losses: str = "tokens") -> tuple[str, ...]:
     wanted = [k for key in named for k in (known if key == "all" else [key])]
     if not wanted:
         raise ValueError(f"--methods {text!r} names none. Known: {', '.join(known)}.")
-    for key in wanted:
+    compared = tuple(dict.fromkeys(key for key in wanted if key != methods.CONTROL))
+    for key in compared:
         methods.check(key, losses)
-    return tuple(dict.fromkeys(wanted))
+    return compared
 
 
 def fixed(text: str) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ class Candidate:
         return f"preset-{self.target}-{self.way}-{self.relative:.2g}"
 
     def arguments(self) -> list[str]:
-        """Of `tofu.py`: every number that the preset has, so that a new one changes nothing here."""
+        """Of `tofu.py`, with every number of the preset: another one changes nothing here."""
         alpha, sets = TARGETS[self.target]
         forget = f"{self.relative * float(self.rate):.4g}"
         named = [word for one in (f"measure={self.target}", *sets) for word in ("--set", one)]
