@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks import methods
 from benchmarks.engine.presets import PRESETS
+from benchmarks.engine.runner import runs
 from benchmarks.methods import Settings
 from benchmarks.methods.dual_adamw import DualAdamW
 from benchmarks.methods.settings import parse
@@ -19,6 +20,7 @@ from tests.benchmarks.toy_benchmark import options
     [
         (("--methods", "saul,dual_adam"), "unknown method 'dual_adam'. Did you mean 'dual_adamw'"),
         (("--methods", ","), "names none"),
+        (("--methods", "retain_only"), "nothing would be run"),
         (("--preset", "papre"), "unknown preset 'papre'. Did you mean 'paper'"),
         (("--set", "alhpa=3"), "no setting is called 'alhpa'"),
         (("--set", "alpha"), "Did you mean NAME=VALUE"),
@@ -39,6 +41,13 @@ def test_all_is_every_method_once(tmp_path: Path) -> None:
     assert options(tmp_path, "--methods", "saul,all,saul").methods[0] == "saul"
     assert sorted(options(tmp_path, "--methods", "all").methods) == sorted(methods.names())
     assert len(set(methods.names())) == len(methods.names())
+
+
+def test_the_control_alone_can_be_asked_for(tmp_path: Path) -> None:
+    alone = options(tmp_path, "--methods", "retain_only", control=True)
+    assert runs(alone) == ("retain_only",)
+    beside = options(tmp_path, "--methods", "saul,retain_only", control=True)
+    assert runs(beside) == ("retain_only", "saul")
 
 
 def test_seeds_count_from_the_first(tmp_path: Path) -> None:

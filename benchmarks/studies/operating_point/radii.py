@@ -1,0 +1,157 @@
+"""SAM at equal forgetting: with and without, on either side, over a decade of radii.
+
+    python -m benchmarks.studies.operating_point.radii                            the embedded world
+    python -m benchmarks.studies.operating_point.radii --data DIR --split forget01
+    python -m benchmarks.studies.operating_point.radii --page                     only the tables
+
+All runs have one target, the token certificate of the preset, at a rate at which the retain side
+alone keeps its utility; so they differ in SAM and not in how much is forgotten. `attacks` then
+tries to bring the answers back. Differences are paired by seed. A run that was interrupted goes on
+where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report.results import Row, read_lines
+from benchmarks.report.tables import markdown
+from benchmarks.studies import attacks
+from benchmarks.studies.evidence.__main__ import record
+from benchmarks.studies.evidence.plan import FEWER, SHARED
+from benchmarks.studies.operating_point.__main__ import KEPT
+from benchmarks.studies.operating_point.plan import WORLD
+from benchmarks.studies.operating_point.report import Pair, interval
+from torch_alm.unlearning.files import write_text
+
+RADII = ("0.01", "0.03", "0.1")
+SIDES = {"both": (1, 1), "forget": (1, 0), "retain": (0, 1)}
+"""Whether the radius holds for the forget side and for the retain side."""
+
+RATE = "3e-4"
+TARGET = ("--alpha", "0.5", "--set", "measure=token_certificate", "--set", "release=0.5")
+CONTROLLER = ("--mu", "0.1", "--multiplier", "0", "--scale", "gradient")
+LOSS, EXACT = "loss", "exact_match"
+COLUMNS = {
+    "no attack": ("int8", "before", LOSS),
+    "relearn forget": ("relearn forget, 0.001", "after", LOSS),
+    "relearn retain": ("relearn retain, 0.001", "after", LOSS),
+    "int4": ("int4", "after", LOSS),
+    "paraphrase": ("paraphrase", "after", LOSS),
+    "prefix": ("answer prefix", "after", LOSS),
+    "retain, word for word": ("retain", EXACT),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One setting of both radii.
+
+    Attributes:
+        split: Of TOFU, or `world`.
+        side: Of `SIDES`, or `none`.
+        radius: Of `RADII`; 0 for none.
+    """
+
+    split: str
+    side: str
+    radius: str
+
+    @property
+    def folder(self) -> str:
+        """Of its runs."""
+        return f"{self.split}-sam-{self.side}-{self.radius}"
+
+    def arguments(self, data: Path | None, seeds: int, output: Path) -> list[str]:
+        """Of `attacks`."""
+        forget, retain = (self.radius if on else "0" for on in SIDES.get(self.side, (0, 0)))
+        sizes = (*SHARED, *FEWER.get(self.split, ("--epochs", "10")))
+        where = ["--questions", "40", "--epochs", "10"]
+        if data is not None:
+            where = ["--data", str(data), "--split", self.split, *sizes]
+        return [
+            *("--methods", "dual_adamw+alm" if self.side == "none" else "saul"),
+            *("--lr", RATE, "--batch-size", "8", *TARGET, *CONTROLLER, *where),
+            *("--set", f"rho_forget={forget}", "--set", f"rho_retain={retain}"),
+            *("--seeds", str(seeds), "--output", str(output / self.folder)),
+        ]
+
+
+def runs(split: str) -> list[Run]:
+    """The run without SAM first, then every radius on every side."""
+    return [Run(split, "none", "0"), *(Run(split, s, r) for s in SIDES for r in RADII)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do the runs that are left, record them, and write the tables."""
+    parser = argparse.ArgumentParser(
+        prog="operating_point.radii",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data", type=Path, metavar="DIR", help="TOFU's files; default: the embedded world")
+    add("--split", default="forget01", metavar="NAME", help="of TOFU")
+    add("--seeds", type=int, default=3, metavar="K", help="fresh seeds")
+    add("--output", type=Path, default=Path("results/radii"), metavar="DIR")
+    add("--page", action="store_true", help="run nothing")
+    given = parser.parse_args(argv)
+    split = WORLD if given.data is None else given.split
+    for one in () if given.page else runs(split):
+        attacks.main(one.arguments(given.data, given.seeds, given.output))
+        record(given.output / one.folder, KEPT / one.folder)
+    for place in (WORLD, "forget01", "forget05", "forget10"):
+        if lines := list(table(KEPT, place)):
+            write_text(KEPT / f"{place}-sam.md", page(place, lines))
+    return 0
+
+
+def table(folder: Path, split: str) -> Iterator[list[str]]:
+    """Yield what is left without SAM, then the difference that SAM makes, radius by radius."""
+    first, *others = runs(split)
+    without = numbers(folder, first)
+    if not without:
+        return
+    means = (f"{sum(row[name] for row in without) / len(without):.2f}" for name in COLUMNS)
+    yield ["none", "", *means]
+    for one in others:
+        pair = Pair(without, numbers(folder, one))
+        if pair.asked:
+            yield [one.side, one.radius, *(interval(pair.gain(name)) for name in COLUMNS)]
+
+
+def numbers(folder: Path, one: Run) -> list[Row]:
+    """A row per seed with the number of every column."""
+    rows = read_lines(folder / one.folder / "results.jsonl")
+    unlearned = [row for row in rows if row["method"] not in ("original", "retrained")]
+    return [
+        {"seed": row["seed"], **{name: at(row["attacks"], path) for name, path in COLUMNS.items()}}
+        for row in unlearned
+    ]
+
+
+def at(found: Any, path: Sequence[str]) -> float:
+    """The number at the end of a path of keys."""
+    for key in path:
+        found = found[key]
+    return found
+
+
+def page(split: str, lines: list[list[str]]) -> str:
+    """Write the table with what its columns are."""
+    text = markdown(("SAM on", "ρ", *COLUMNS), lines)
+    return (
+        f"# SAM, {split}\n\nWritten by `python -m benchmarks.studies.operating_point.radii`. Loss "
+        "of the forget answers in nats per token after each attack (higher: less comes back), and "
+        "the share of retain answers said word for word. The first row is Dual AdamW + ALM; the "
+        "others are the difference to it, paired by seed, with its 95 % interval.\n\n"
+        f"<!-- --8<-- [start:table] -->\n{text}\n<!-- --8<-- [end:table] -->\n"
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
