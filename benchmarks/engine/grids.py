@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from benchmarks.methods import Settings, is_controlled
 from benchmarks.methods.forgetting import check_attainable
@@ -88,7 +89,10 @@ def trials(key: str, preset: Settings, budget: int, fixed: Collection[str] = ())
 
 
 def _scaled(preset: Settings, factors: Mapping[str, float]) -> Settings:
-    changes = {name: _times(preset, name, factor) for name, factor in factors.items()}
+    changes: dict[str, Any] = {n: _times(preset, n, factor) for n, factor in factors.items()}
+    if preset.forget_lr is not None:
+        forget_lr = changes.get("forget_lr", preset.forget_lr)
+        changes["forget_lr"] = forget_lr * factors.get("lr", 1.0)
     return dataclasses.replace(preset, **changes)
 
 

@@ -82,15 +82,18 @@ class Presets:
             split: A split of the benchmark, or the name of an embedded world.
             method: A registry key.
             overrides: Settings that replace the preset's. An alpha alone is in nats per token, as
-                in the paper, whatever the preset measures.
+                in the paper, whatever the preset measures. A learning rate alone takes that of the
+                forget side along, where the preset has one.
         """
         check_preset(name)
         changes = dict(overrides or {})
         if "alpha" in changes:
             changes = {"measure": "token_nll", **changes}
         found = self._paper(split, method) if name == "paper" else self._recommended(split, method)
-        settings = dataclasses.replace(found.settings, **changes)
-        return Preset(settings, found.note)
+        own = found.settings.forget_lr
+        if "lr" in changes and own is not None:
+            changes = {"forget_lr": own * changes["lr"] / found.settings.lr, **changes}
+        return Preset(dataclasses.replace(found.settings, **changes), found.note)
 
     def _paper(self, split: str, method: str) -> Preset:
         """The paper's settings; a `+alm` starts from its baseline, lambda_0 = the forget weight.

@@ -26,7 +26,8 @@ class Settings:
             other, or in the machine's memory, from where its weights come when they are used.
         rounding: Of a perturbation of bfloat16 weights, which nearest rounding mostly drops.
         lr: Learning rate, of both sides unless `forget_lr` is given.
-        forget_lr: Learning rate of the forget side of a method with two states.
+        forget_lr: Learning rate of the forget side of a method with two states. Where a preset has
+            one, it keeps its ratio to `lr` when only that is changed.
         weight_decay: Decoupled decay, applied once per step (the forget side never decays).
         epochs: Passes over the forget set.
         batch_size: Forget examples per step, and as many retain examples.

@@ -43,14 +43,20 @@ VARIED = "dual_adamw+alm,saul,sharp_min_max+alm,blur+alm,pdu+alm"
 ATTACKED = "dual_adamw,dual_adamw+alm,saul,saul_no_sam,npo,npo+alm"
 
 
+GATE = ("--forget-lr", "none", "--mu", "0.1", "--scale", "gradient", "--set", "release=0.5")
+BEFORE = ("--lr", "1e-3", "--set", "probe_every=1", *GATE)
+"""The preset that most tables were recorded with."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """One table: a split at one operating point.
 
     Attributes:
         split: Of TOFU.
-        point: `recommended`, `matched` (by three trials), `matched8`, `gentle`, `longer`,
-            `varied-...`, `words-...`, `paper`, `alpha-...`, `others-...` or `attacks`.
+        point: `preset`, the present one; `recommended`, the one before; around that one `matched`
+            (by three trials), `matched8`, `gentle`, `longer`, `varied-...`, `words-...`,
+            `alpha-...`, `others-...` and `attacks`; or `paper`.
         methods: Keys, comma-separated.
         seeds: How many.
         more: Further arguments of `tofu.py`.
@@ -73,7 +79,8 @@ class Stage:
         """Of the script."""
         run = ["--methods", self.methods, "--seeds", str(self.seeds)]
         where = ["--data", str(data), "--split", self.split, *SHARED]
-        return [*where, *run, "--output", str(output / self.name), *self.more]
+        before = () if self.point in ("preset", "paper") else BEFORE
+        return [*where, *run, "--output", str(output / self.name), *before, *self.more]
 
     def command(self) -> str:
         """Make the command to type."""
@@ -122,7 +129,11 @@ WORDS = (
     ("missed", ONE_STATE, share("token_failure", "0.6")),
 )
 
+PRESENT = ",".join([CORE, "npo", "npo+alm"])
+"""Of the present preset."""
+
 PLAN = (
+    Stage("forget01", "preset", PRESENT, 3),
     Stage("forget01", "recommended", ALL, 5),
     Stage("forget01", "matched", ALL, 5, matched("forget01")),
     Stage("forget01", "attacks", ATTACKED, 3, script="attacks"),

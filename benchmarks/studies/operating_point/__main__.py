@@ -18,7 +18,7 @@ from benchmarks import tofu
 from benchmarks.report.results import RECORDED
 from benchmarks.studies.evidence.__main__ import record
 from benchmarks.studies.operating_point import report
-from benchmarks.studies.operating_point.plan import KINDS, RATES, WORLD, Place
+from benchmarks.studies.operating_point.plan import KINDS, PLAIN, RATES, WORLD, Place
 
 KEPT = RECORDED / "operating_point"
 
@@ -40,12 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--split", default="forget01", metavar="NAME", help="of TOFU")
     add("--base", type=Path, metavar="DIR", help="a pretrained model, see `pretrained`")
     add("--rates", nargs="+", default=RATES, choices=RATES, help="learning rates")
+    add("--methods", nargs="+", default=PLAIN, choices=PLAIN, help="without the controller's +alm")
     add("--seeds", type=int, default=3, metavar="K", help="fresh seeds")
     add("--output", type=Path, default=Path("results/operating_point"), metavar="DIR")
     add("--page", action="store_true", help="run nothing")
     given = parser.parse_args(argv)
     split = WORLD if given.data is None else given.split
-    place = Place(split, given.seeds, base=given.base)
+    place = Place(split, given.seeds, methods=tuple(given.methods), base=given.base)
     for rate in () if given.page else given.rates:
         for kind in KINDS:
             tofu.main(place.arguments(rate, kind, given.data, given.output))

@@ -7,8 +7,8 @@ At each learning rate of the retain side, for the paper's number of steps:
 2. Every method *without* the controller tries eight forget pressures (its forget weight, or the
    rate of its forget side) on a search seed. The one with the best utility that forgets enough is
    run on fresh seeds: equal forgetting, chosen with hindsight.
-3. The same method *with* the controller is run on the fresh seeds as the preset has it: one
-   setting, nothing searched.
+3. The same method *with* the controller is run on the fresh seeds as the preset of that time had
+   it, a gate at the one rate of both sides: one setting, nothing searched.
 4. *Enough* is the forget ROUGE-L that `evidence.plan.MATCHED` has for the split: the next twentieth
    above what the model says that never saw it. In the embedded world that model says 0.66.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.studies.evidence.plan import FEWER, MATCHED, SHARED
+from benchmarks.studies.evidence.plan import FEWER, GATE, MATCHED, SHARED
 
 RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 PLAIN = ("dual_adamw", "sharp_min_max", "npo", "pdu")
@@ -70,7 +70,7 @@ class Place:
         search = ["--match", f"forget_rouge={self.level}", "--trials", str(TRIALS), "--fix", "lr"]
         return [
             *(self._where(data) if data is not None else ["--questions", "40"]),
-            *("--methods", ",".join(keys), "--seeds", str(self.seeds), "--lr", rate),
+            *("--methods", ",".join(keys), "--seeds", str(self.seeds), "--lr", rate, *GATE),
             *(search if searched else ()),
             *("--output", str(output / self.folder(rate, kind))),
         ]

@@ -112,6 +112,9 @@ def candidates(split: str) -> list[Variant]:
     return found
 
 
+BEFORE: dict[str, Any] = {"forget_lr": None, "mu": 0.1, "scale": "gradient", **RELEASED}
+"""What `recommended` was when `others` and `presets` were recorded, apart from the rate."""
+
 OTHERS = (
     *("grad_ascent", "single_adamw", "npo", "simnpo", "sharp_min_max", "relearning_resilient"),
     *("blur", "pdu"),
@@ -139,7 +142,7 @@ def others(split: str) -> list[Variant]:
     for name, (label, changes) in REACHED.items():
         for method in OTHERS:
             own = TOFU.preset("recommended", split, method).settings
-            target = {"measure": "token_nll", **RELEASED, **changes}
+            target = {**BEFORE, "measure": "token_nll", **changes}
             told = f"{label}: {methods.label(method)}"
             found.append(
                 Variant(
@@ -154,7 +157,8 @@ def presets(split: str) -> list[Variant]:
     found = []
     for method in ("dual_adamw+alm", "saul"):
         for name in PRESETS:
-            settings = TOFU.preset(name, split, method).settings
+            before = BEFORE if name == "recommended" else None
+            settings = TOFU.preset(name, split, method, before).settings
             label = f"{methods.label(method)}, {name}"
             found.append(Variant(f"{method}-{name}", label, method, settings))
     return found

@@ -77,6 +77,15 @@ def test_a_grid_leaves_out_what_no_model_could_meet() -> None:
     assert max(float(found.alpha) for found in grid("npo+alm", nats)) == 6.0
 
 
+def test_a_forget_side_with_a_rate_of_its_own_follows_the_other_side() -> None:
+    start = TOFU.preset("recommended", "forget", "saul").settings
+    assert start.forget_lr is not None
+    found = {each.lr: each.forget_lr for each in grid("saul", start)}
+    assert len(found) == 5
+    for lr, forget_lr in found.items():
+        assert forget_lr == pytest.approx(lr * start.forget_lr / start.lr)
+
+
 def test_every_method_gets_the_same_number_of_trials_and_it_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -101,7 +110,7 @@ def test_trials_use_a_seed_no_report_uses_and_are_not_repeated(tmp_path: Path) -
 
 
 def test_the_reported_run_has_the_chosen_settings(tmp_path: Path) -> None:
-    chosen = matching.matched(plan(tmp_path))
+    chosen = matching.matched(plan(tmp_path, level="forget_rouge=0.4"))
     best = matching.choose(matching.search(chosen, "saul"), chosen)
     assert best["settings"]["lr"] == chosen.settings["saul"].lr
     assert matching.meets(best, chosen)

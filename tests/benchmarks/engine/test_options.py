@@ -140,11 +140,28 @@ def test_the_controller_starts_at_the_baselines_forget_weight() -> None:
         assert settings.multiplier == settings.forget_weight
 
 
-def test_recommended_gives_every_method_the_same_rate_steps_and_controller() -> None:
-    shared = ("lr", "epochs", "batch_size", "mu", "multiplier", "release", "every", "window")
+def test_recommended_gives_every_method_the_same_rate_steps_and_radii() -> None:
+    shared = ("lr", "epochs", "batch_size", "multiplier", "every", "window", "rho_forget")
     found = [TOFU.preset("recommended", "forget", key).settings for key in methods.names()]
     assert len({tuple(getattr(s, name) for name in shared) for s in found}) == 1
     assert all(dataclasses.asdict(s)["optimizer"] == "adamw" for s in found)
+
+
+def test_recommended_aims_where_the_measure_is_what_is_raised_and_is_a_gate_elsewhere() -> None:
+    own = ("forget_lr", "mu", "scale", "release")
+    for key in methods.names():
+        settings = TOFU.preset("recommended", "forget", key).settings
+        raises = issubclass(methods.METHODS[key.removesuffix("+alm")].method, DualAdamW)
+        aimed = raises and methods.is_controlled(key)
+        expected = (9e-4, "auto", "step", 0.0) if aimed else (None, 0.1, "gradient", 0.5)
+        assert tuple(getattr(settings, name) for name in own) == expected, key
+
+
+def test_a_rate_takes_that_of_the_forget_side_along_unless_that_is_given_too() -> None:
+    slower = TOFU.preset("recommended", "forget", "saul", {"lr": 1e-4}).settings
+    assert (slower.lr, slower.forget_lr) == (1e-4, pytest.approx(3e-4))
+    both = TOFU.preset("recommended", "forget", "saul", {"lr": 1e-4, "forget_lr": None}).settings
+    assert (both.lr, both.forget_lr) == (1e-4, None)
 
 
 def test_a_share_of_tokens_is_only_asked_of_methods_that_raise_it() -> None:
