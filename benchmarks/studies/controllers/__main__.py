@@ -3,9 +3,9 @@
     python -m benchmarks.studies.controllers [--quick] [--only LIBRARY ...] [--no-problems]
         [--more | --no-more] [--output DIR]
 
-- solved: problems with known optima (`problems.py`), one default for all: Adam, 4,000 steps,
+- solved: problems with known optima (`problems.txt`), one default for all: Adam, 4,000 steps,
   lr 5e-2 with a cosine schedule, mu = 1; the dual step every 50 steps, and every step; ours also
-  on more problems (`problems_more.py`), with the penalty as it is and growing;
+  on more problems (`problems_more.txt`), with the penalty as it is and growing;
 - noise: an inactive constraint (slack 0.1, sd 1, mu 1) for 20,000 steps: mean multiplier, and the
   share of steps on which it is above zero;
 - NaN: whether multiplier and weights are finite 15 steps after one NaN measurement;
@@ -38,9 +38,8 @@ from benchmarks.report.results import write_json
 from benchmarks.studies.controllers import slsqp
 from benchmarks.studies.controllers.costs import cost, gate
 from benchmarks.studies.controllers.peers import Controller, Cooper, HumanCompatible, Ours
-from benchmarks.studies.controllers.problems import EASY, Problem
+from benchmarks.studies.controllers.problems import EASY, MORE, Problem, errors
 from benchmarks.studies.controllers.problems import solve as solve_with
-from benchmarks.studies.controllers.problems_more import MORE
 from benchmarks.studies.controllers.snippets import LINES
 from benchmarks.studies.controllers.table import filtered, markdown, more_lines
 from torch_alm import ALMConstraint
@@ -68,14 +67,7 @@ def solve(
         controller.loss(problem.objective(x), x).backward()
         adam.step()
         controller.update(step)
-    x = x.detach()
-    gap = abs(float(problem.objective(x)) - problem.optimum) / (1 + abs(problem.optimum))
-    parts = [torch.zeros(1)]
-    if problem.at_least is not None:
-        parts.append((-problem.at_least(x)).clamp(min=0))
-    if problem.equal is not None:
-        parts.append(problem.equal(x).abs())
-    return float(torch.cat(parts).max()), gap
+    return errors(problem, x.detach())
 
 
 def solved(library: type[Controller], every: int, steps: int) -> dict[str, Any]:
@@ -101,8 +93,7 @@ def more(steps: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for problem in MORE:
-        x = torch.tensor(slsqp.optimum(problem))
-        gap = abs(float(problem.objective(x)) - problem.optimum) / (1 + abs(problem.optimum))
+        _, gap = errors(problem, torch.tensor(slsqp.optimum(problem)))
         ends = {name: solve_with(problem, steps, **how) for name, how in GROWTH.items()}
         found[problem.name] = {
             "scipy": gap,
