@@ -53,7 +53,11 @@ def _combinations(key: str, preset: Settings, fixed: Collection[str]) -> list[Se
     if fixed and len(factors) == 1:  # a knob alone is turned more finely
         factors = dict.fromkeys(factors, FINE)
     combinations = itertools.product(*factors.values())
-    found = [_scaled(preset, dict(zip(factors, c, strict=True))) for c in combinations]
+    changes = (
+        {name: _times(preset, name, factor) for name, factor in zip(factors, c, strict=True)}
+        for c in combinations
+    )
+    found = [dataclasses.replace(preset, **each) for each in changes]
     return list(dict.fromkeys([preset, *(s for s in found if _is_attainable(key, s))]))
 
 
@@ -85,11 +89,6 @@ def trials(key: str, preset: Settings, budget: int, fixed: Collection[str] = ())
     first, *others = _combinations(key, preset, fixed)
     random.Random(key).shuffle(others)
     return _distinct([first, *others])[:budget]
-
-
-def _scaled(preset: Settings, factors: Mapping[str, float]) -> Settings:
-    changes = {name: _times(preset, name, factor) for name, factor in factors.items()}
-    return dataclasses.replace(preset, **changes)
 
 
 def _times(preset: Settings, name: str, factor: float) -> float | int | str:

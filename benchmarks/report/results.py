@@ -46,7 +46,9 @@ class ResultsFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         if overwrite:
-            self._clear()
+            runs = self.path.glob("*/*-seed*.jsonl")
+            for file in (self.results, self.settings, self.trials, *runs):
+                file.unlink(missing_ok=True)
         drop_cut_line(self.results)
         drop_cut_line(self.trials)
         earlier = self._earlier_settings()
@@ -57,7 +59,8 @@ class ResultsFolder:
                 "Mixing them would make one table of two experiments. "
                 "Did you mean another --output, or --overwrite to start again?"
             )
-        write_json(self.settings, _merged(earlier, settings))
+        methods = {**earlier.get("methods", {}), **settings.get("methods", {})}
+        write_json(self.settings, {**earlier, **settings, "methods": methods})
 
     def remember(self, more: Mapping[str, Any]) -> None:
         """Add to `settings.json` what was found out on the way."""
@@ -101,10 +104,6 @@ class ResultsFolder:
                 "made with. Did you mean another --output, or --overwrite?"
             )
         return json.loads(self.settings.read_text())
-
-    def _clear(self) -> None:
-        for file in (self.results, self.settings, self.trials, *self.path.glob("*/*-seed*.jsonl")):
-            file.unlink(missing_ok=True)
 
 
 def read_lines(path: Path) -> list[Row]:
@@ -163,7 +162,3 @@ def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any], at: str = "
 def _listed(differences: Sequence[str], most: int = 4) -> str:
     more = len(differences) - most
     return "; ".join(differences[:most]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _merged(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Row:
-    return {**earlier, **now, "methods": {**earlier.get("methods", {}), **now.get("methods", {})}}

@@ -26,7 +26,7 @@ import torch
 from benchmarks.report.results import RECORDED, write_json
 from benchmarks.studies.accelerator.apart import lines_apart
 from benchmarks.studies.accelerator.checks import Line, Place
-from benchmarks.studies.accelerator.page import numbers, page
+from benchmarks.studies.accelerator.page import page, told
 from benchmarks.studies.accelerator.sections import SECTIONS, lines
 from benchmarks.studies.machine import machine
 from torch_alm.unlearning.files import write_text
@@ -91,11 +91,6 @@ def study(
         write_json(path, content)
         write_text(output / "accelerator.md", page(content))
     return failed
-
-
-def told(line: Line) -> str:
-    """Say what was seen, or why nothing was."""
-    return numbers(line["seen"]) if line["status"] == "ok" else line["why"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

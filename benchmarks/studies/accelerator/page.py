@@ -52,12 +52,17 @@ def table(lines: list[Line]) -> str:
         (
             escaped(line["name"]),
             line["status"].upper() if line["status"] == "failed" else line["status"],
-            escaped(numbers(line["seen"]) if line["status"] == "ok" else line["why"]),
+            escaped(told(line)),
             f"{line['seconds']:.1f}",
         )
         for line in lines
     ]
     return markdown(("what", "outcome", "seen", "seconds"), rows, others="---")
+
+
+def told(line: Line) -> str:
+    """Say what was seen, or why nothing was."""
+    return numbers(line["seen"]) if line["status"] == "ok" else line["why"]
 
 
 def numbers(seen: Mapping[str, Any]) -> str:

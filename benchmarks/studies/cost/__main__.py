@@ -19,11 +19,11 @@ import argparse
 import json
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.engine.counters import Answers, Memory
@@ -142,8 +142,10 @@ def perturb(quick: bool) -> Rows:
         for rounding in roundings:
             for swap in (False, True):
                 name = f"perturbed, {rounding}{', swap' * swap}"
-                work[name] = ours(weights, rounding=rounding, swap=swap)
-        work["two steps, pointer restore"] = pointers(weights)
+                visit = partial(perturbed, weights.params, overhead.RHO, memory={})
+                visit = partial(visit, rounding=rounding, swap=swap)
+                work[name] = overhead.there_and_back(weights, visit)
+        work["two steps, pointer restore"] = overhead.two_steps(weights, swap=True)
         work["pytorch_optimizer SAM"] = overhead.pytorch_optimizer_sam(weights, foreach=False)
         pairs = overhead.rounds(work, "copy_", 4 if quick else 10)
         for name, measured in pairs.items():
@@ -151,34 +153,6 @@ def perturb(quick: bool) -> Rows:
             target = TARGETS.get((str(dtype)[6:], name))
             rows.append({"dtype": str(dtype)[6:], "way": name, "ratio": ratio, "target": target})
     return rows
-
-
-def ours(weights: overhead.Weights, **settings: Any) -> Callable[[], None]:
-    memory: dict[Tensor, Tensor] = {}
-
-    def run() -> None:
-        weights.put_gradients()
-        with perturbed(weights.params, overhead.RHO, memory=memory, **settings):
-            pass
-
-    return run
-
-
-def pointers(weights: overhead.Weights) -> Callable[[], None]:
-    """The SAM that most projects copied: the old weights come back as other memory."""
-
-    @torch.no_grad()
-    def run() -> None:
-        weights.put_gradients()
-        norm = torch.stack([(1.0 * p.grad).norm(p=2) for p in weights.params]).norm(p=2)
-        scale = overhead.RHO / (norm + 1e-12)
-        saved = [p.data.clone() for p in weights.params]
-        for p in weights.params:
-            p.add_(1.0 * p.grad * scale.to(p))
-        for p, old in zip(weights.params, saved, strict=True):
-            p.data = old
-
-    return run
 
 
 # Written

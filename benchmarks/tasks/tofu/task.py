@@ -123,6 +123,7 @@ class Tofu(LanguageBenchmark):
     """The retrained model, which forget quality and privacy compare with."""
 
     def identity(self) -> dict[str, Any]:
+        read = {"base": self.given.base, "prose": self.given.prose}
         return {
             "benchmark": "tofu",
             "data": self.data.name if self.given.data is None else str(self.given.data),
@@ -134,13 +135,8 @@ class Tofu(LanguageBenchmark):
             "convention": self.given.convention,
             "questions": self.given.questions,
             "width": self.given.width,
-            **self.reading_identity(),
+            **{name: str(path) for name, path in read.items() if path is not None},
         }
-
-    def reading_identity(self) -> dict[str, str]:
-        """Name the pretrained model and the prose, where there are any."""
-        found = {"base": self.given.base, "prose": self.given.prose}
-        return {name: str(path) for name, path in found.items() if path is not None}
 
     def prepare(self) -> None:
         super().prepare()
