@@ -43,12 +43,8 @@ def checks(place: Place) -> list[Check]:
     keys, ways = (METHODS[-1:], ["float32"]) if place.quick else (METHODS, list(SETUPS))
     given = Settings(alpha=1.0, batch_size=4), (4, 16 if place.quick else 256)
     cases = [Case(way, math.inf, SETUPS[way], key, *given) for way in ways for key in keys]
-    return [
-        Check(
-            f"{methods.label(case.key)}, {case.what}", partial(measured, config=config, case=case)
-        )
-        for case in cases
-    ]
+    measure = partial(measured, config=config)
+    return [Check(f"{methods.label(c.key)}, {c.what}", partial(measure, case=c)) for c in cases]
 
 
 def measured(place: Place, config: Any, case: Case) -> Seen:

@@ -41,7 +41,7 @@ from benchmarks.studies.controllers.peers import Controller, Cooper, HumanCompat
 from benchmarks.studies.controllers.problems import EASY, MORE, Problem, errors
 from benchmarks.studies.controllers.problems import solve as solve_with
 from benchmarks.studies.controllers.snippets import LINES
-from benchmarks.studies.controllers.table import filtered, markdown, more_lines
+from benchmarks.studies.controllers.table import markdown, more_lines
 from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import PenaltyGrowth
@@ -212,28 +212,10 @@ def compare(
             "every 50": solved(library, 50, steps) if problems else UNSOLVED,
             "every step": solved(library, 1, steps) if problems else UNSOLVED,
         }
-        print(row(name, found[name]), flush=True)
+        print(f"{name}: done", flush=True)
     if further and problems:
         found["more"] = more(steps)
     return found
-
-
-HEADER = (
-    f"{'library':<16} lines  us/step  (+hand)  gate  noise: mean  open   NaN  resume  "
-    "K=50: 1e-3 1e-5   K=1: 1e-3 1e-5"
-)
-
-
-def row(name: str, found: dict[str, Any]) -> str:
-    """One line of the table."""
-    mean, share = found["noise"]
-    slow, fast = found["every 50"], found["every step"]
-    return (
-        f"{name:<16} {found['lines']:>5} {found['microseconds']:>8.0f} {found['extra']:>+8.0f} "
-        f"{found['gate']:>5.2f} {mean:>12.3f} {share:>5.0%} {'yes' if found['nan'] else 'no':>5} "
-        f"{found['resume']:>5}/8 {slow['1e-3']:>11} {slow['1e-5']:>4} of {slow['of']} "
-        f"{fast['1e-3']:>7} {fast['1e-5']:>4} of {fast['of']}"
-    )
 
 
 def main() -> int:
@@ -255,29 +237,28 @@ def main() -> int:
     path = options.output / "controllers.json" if options.output else None
     if options.more:
         earlier = json.loads(path.read_text()) if path else {}
-        publish(path, {**earlier, "more": more(400 if options.quick else 4_000)})
+        found = more(400 if options.quick else 4_000)
+        print("\n".join(more_lines(found)))
+        publish(path, {**earlier, "more": found})
         return 0
-    print(HEADER)
     found = compare(
         options.only,
         quick=options.quick,
         problems=not options.no_problems,
         further=not options.no_more,
     )
-    print(f"\n{filtered(found)}")
     print("us/step: " + ", ".join(f"{name} {value:.0f}" for name, value in found["cost"].items()))
     print(
         "ms/step with a constraint that never acts: "
         + ", ".join(f"{name} {value:.2f}" for name, value in found["gate"].items())
     )
+    print(f"\n{markdown(found)}")
     publish(path, found)
     return 0
 
 
 def publish(path: Path | None, found: dict[str, Any]) -> None:
-    """Say how the further problems went; write the numbers, and the tables beside them."""
-    if "more" in found:
-        print("\n".join(more_lines(found["more"])))
+    """Write the numbers, and the tables beside them."""
     if path is not None:
         write_json(path, found)
         write_text(path.with_suffix(".md"), markdown(found))
