@@ -37,11 +37,8 @@ def checks(_: Place) -> list[Check]:
     return [
         *wide,
         *(
-            Check(f"theta returns, {str(d)[6:]} {r}", partial(returns, dtype=d, rounding=r))
-            for d, r in kinds
-        ),
-        *(
-            Check(f"where theta goes, {str(d)[6:]} {r}", partial(goes, dtype=d, rounding=r))
+            Check(f"{told}, {str(d)[6:]} {r}", partial(run, dtype=d, rounding=r))
+            for told, run in (("theta returns", returns), ("where theta goes", goes))
             for d, r in kinds
         ),
         Check("SAM in bfloat16 is a base step with the gradient there", narrow_step),
