@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,20 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole, or leave the old one as it was."""
     write_text(path, json.dumps(finite(content), indent=2, sort_keys=True) + "\n")
+
+
+def read_record(folder: Path, name: str) -> dict[str, Any]:
+    """The numbers of a study, empty where there are none yet."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def write_record(
+    folder: Path, name: str, content: Mapping[str, Any], page: Callable[[Any], str]
+) -> None:
+    """Write the numbers of a study as `NAME.json`, and `NAME.md`, which is made from them."""
+    write_json(folder / f"{name}.json", content)
+    write_text(folder / f"{name}.md", page(content))
 
 
 def drop_cut_line(path: Path) -> None:

@@ -29,7 +29,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, write_json
+from benchmarks.report.results import RECORDED, write_record
 from benchmarks.studies.machine import machine
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.models import load_or_train
@@ -37,7 +37,6 @@ from benchmarks.tasks.tofu.world import build_world
 from torch_alm import perturbed
 from torch_alm.language import collate, pad_id
 from torch_alm.measures import token_nll
-from torch_alm.unlearning.files import write_text
 
 Named = dict[str, nn.Parameter]
 Chosen = Callable[[str], bool]
@@ -249,8 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"in a model of {options.like:.2g} weights."
     )
     content = {"what": what, "machine": machine(), "rows": rows}
-    write_json(options.output / "precision.json", content)
-    write_text(options.output / "precision.md", markdown(content))
+    write_record(options.output, "precision", content, markdown)
     return 0
 
 

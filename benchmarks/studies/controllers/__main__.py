@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam
 
-from benchmarks.report.results import write_json
+from benchmarks.report.results import write_record
 from benchmarks.studies.controllers import slsqp
 from benchmarks.studies.controllers.costs import cost, gate
 from benchmarks.studies.controllers.peers import Controller, Cooper, HumanCompatible, Ours
@@ -45,7 +45,6 @@ from benchmarks.studies.controllers.table import markdown, more_lines
 from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import PenaltyGrowth
-from torch_alm.unlearning.files import write_text
 
 LIBRARIES: dict[str, type[Controller]] = {
     "torch-alm": Ours,
@@ -228,18 +227,18 @@ def main() -> int:
         "--only", nargs="+", choices=LIBRARIES, default=list(LIBRARIES), help="of these libraries"
     )
     parser.add_argument("--no-problems", action="store_true", help="all but the long part")
-    further = parser.add_mutually_exclusive_group()
-    further.add_argument("--more", action="store_true", help="only the further problems")
-    further.add_argument("--no-more", action="store_true", help="without the further problems")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--more", action="store_true", help="only the further problems")
+    either.add_argument("--no-more", action="store_true", help="without the further problems")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to write the numbers")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = options.output / "controllers.json" if options.output else None
     if options.more:
-        earlier = json.loads(path.read_text()) if path else {}
-        found = more(400 if options.quick else 4_000)
-        print("\n".join(more_lines(found)))
-        publish(path, {**earlier, "more": found})
+        further = more(400 if options.quick else 4_000)
+        print("\n".join(more_lines(further)))
+        if options.output:
+            earlier = json.loads((options.output / "controllers.json").read_text())
+            write_record(options.output, "controllers", {**earlier, "more": further}, markdown)
         return 0
     found = compare(
         options.only,
@@ -253,15 +252,9 @@ def main() -> int:
         + ", ".join(f"{name} {value:.2f}" for name, value in found["gate"].items())
     )
     print(f"\n{markdown(found)}")
-    publish(path, found)
+    if options.output:
+        write_record(options.output, "controllers", found, markdown)
     return 0
-
-
-def publish(path: Path | None, found: dict[str, Any]) -> None:
-    """Write the numbers, and the tables beside them."""
-    if path is not None:
-        write_json(path, found)
-        write_text(path.with_suffix(".md"), markdown(found))
 
 
 if __name__ == "__main__":

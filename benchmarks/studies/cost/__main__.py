@@ -16,7 +16,6 @@ Sections that are run replace theirs in `cost.json`; `cost.md` is written from i
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -28,7 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.engine.counters import Answers, Memory
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, write_json
+from benchmarks.report.results import RECORDED, read_record, write_record
 from benchmarks.studies.cost import overhead
 from benchmarks.studies.cost.compiled import compiled
 from benchmarks.studies.cost.runs import whole_runs
@@ -44,7 +43,6 @@ from benchmarks.studies.cost.steps import (
 )
 from benchmarks.studies.machine import machine
 from torch_alm import perturbed
-from torch_alm.unlearning.files import write_text
 
 Rows = list[dict[str, Any]]
 
@@ -224,8 +222,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, and write what was measured."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
-    path = options.output / "cost.json"
-    content = json.loads(path.read_text()) if path.exists() else {}
+    content = read_record(options.output, "cost")
     for section in options.sections:
         rows = SECTIONS[section](options)
         if section == "flops":  # models that were not counted now keep their rows
@@ -233,8 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
             kept = [row for row in old if row["model"] not in {row["model"] for row in rows}]
             rows = sorted(kept + rows, key=lambda row: row["model"])
         content[section] = {"machine": machine(), "rows": rows}
-        write_json(path, content)
-        write_text(options.output / "cost.md", markdown(content))
+        write_record(options.output, "cost", content, markdown)
         print(table(content[section]["rows"]), flush=True)
     return 0
 
