@@ -51,7 +51,6 @@ class ModelSetup:
 
 
 def add_setup_arguments(parser: argparse.ArgumentParser, parameters: str = "all") -> None:
-    """The options of `ModelSetup`."""
     add = parser.add_argument_group("memory").add_argument
     trained = "what is trained: a regular expression of whole names, or all, rmu, below"
     add("--parameters", default=parameters, metavar="REGEX", help=trained)
@@ -64,7 +63,6 @@ def add_setup_arguments(parser: argparse.ArgumentParser, parameters: str = "all"
 
 
 def model_setup(given: argparse.Namespace) -> ModelSetup:
-    """The parsed options."""
     return ModelSetup(**{field.name: getattr(given, field.name) for field in fields(ModelSetup)})
 
 

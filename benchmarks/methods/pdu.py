@@ -51,5 +51,4 @@ class PDU(JointMethod):
         return loss
 
     def metrics(self) -> dict[str, Any]:
-        """Report the metrics of every method, and the retain multiplier."""
         return {**super().metrics(), "retain_multiplier": float(self.retain_constraint.multiplier)}

@@ -154,7 +154,6 @@ def report(rows: list[list[str]], runs: list[list[str]], epochs: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--radii", type=float, nargs="+", default=[0.01, 0.03, 0.1])
     parser.add_argument("--epochs", type=int, default=5)

@@ -66,7 +66,6 @@ class Pupil:
     wordings: int = 1
 
     def recipe(self) -> Recipe:
-        """Choose how a model is taught."""
         schedule = Schedule(60, batch_size=8, lr=2e-3, target=0.99)
         return Recipe("bpe", 1500, self.layers, self.width, 4, schedule)
 

@@ -93,7 +93,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def markdown(lines: list[dict[str, Any]]) -> str:
-    """The record as a table."""
     heads = ("What", "Method", "Batch", "Weights", "Trained", "Peak", "Card", "Fits")
     rows = []
     for line in lines:

@@ -231,7 +231,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write what was measured."""
     options = parse(arguments)
     data = build_world(quick=options.quick)
     model, tokenizer = load_or_train(data, options.model, options.cache, progress=False)

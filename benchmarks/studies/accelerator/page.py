@@ -36,18 +36,15 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def summary(lines: list[Line]) -> str:
-    """Count the lines of each kind."""
     counts = [sum(line["status"] == status for line in lines) for status in STATUSES]
     return ", ".join(f"{n} {status}" for n, status in zip(counts, STATUSES, strict=True)) + "."
 
 
 def said(line: Line) -> str:
-    """A failure in one line."""
     return f"**{escaped(line['name'])}**: {escaped(line['why'])}"
 
 
 def table(lines: list[Line]) -> str:
-    """One row a line."""
     rows = [
         (
             escaped(line["name"]),

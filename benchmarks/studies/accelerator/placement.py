@@ -46,7 +46,6 @@ class Words(nn.Module):
         self.out = nn.Linear(4, 3).to(place.device, torch.float64)
 
     def losses(self, number: int) -> Any:
-        """Retain and forget."""
         generator = torch.Generator().manual_seed(number)
         rows = torch.randint(0, 50, (2, 8), generator=generator)
         rows[:, 1] = rows[:, 0]

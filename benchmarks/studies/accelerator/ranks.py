@@ -99,7 +99,6 @@ def _ranked(rank: int, kind: str, folder: str, engines: list[str]) -> None:
 
 
 def wrapped(net: nn.Sequential, place: Place, engine: str) -> nn.Module:
-    """The network under an engine."""
     if engine == "alone":
         return net
     if engine == "ddp":

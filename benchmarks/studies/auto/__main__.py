@@ -25,7 +25,6 @@ ALSO = tuple(KINDS)[1:]
 
 
 def main() -> int:
-    """Parse, run, write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

@@ -144,7 +144,6 @@ MARKED = "<!-- --8<-- [start:table] -->\n{}\n<!-- --8<-- [end:table] -->"
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The whole page."""
     parts = [
         "# One rule for mu, against mu that is tuned",
         "Written by `python -m benchmarks.studies.auto`; numbers in `auto.json`. A cell, one"

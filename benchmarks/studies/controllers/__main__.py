@@ -218,7 +218,6 @@ def compare(
 
 
 def main() -> int:
-    """Parse, compare, print, write."""
     parser = argparse.ArgumentParser(
         prog="controllers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )

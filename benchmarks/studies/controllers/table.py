@@ -15,7 +15,6 @@ TOLERANCES = (1e-3, 1e-5)
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """`controllers.md`."""
     names = [name for name in NAMES if name in found]
     cells = rows(found, names)
     lines = [
@@ -75,7 +74,6 @@ def rows(found: Mapping[str, Any], names: Sequence[str]) -> list[list[str]]:
 
 
 def solved(found: Mapping[str, Any]) -> str:
-    """Both counts."""
     return f"{found['1e-3']}, {found['1e-5']}"
 
 

@@ -219,7 +219,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write what was measured."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
     content = read_record(options.output, "cost")

@@ -311,7 +311,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print, and write."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
     count = options.rounds or (8 if options.quick else 24)

@@ -178,7 +178,6 @@ def mean(rows: Iterable[Row], key: str) -> float | None:
 
 
 def shown(value: float | None, digits: int) -> str:
-    """A number, or a dash."""
     return MISSING if value is None else f"{value:.{digits}f}"
 
 

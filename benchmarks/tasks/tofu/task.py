@@ -43,7 +43,6 @@ QUICK_QUESTIONS = 8
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of what to unlearn, and from which model."""
     add = parser.add_argument
     add("--data", type=Path, metavar="PATH", help="folder of TOFU's JSON-lines files")
     add("--split", default="forget01", choices=sorted(SPLITS), help="how much to forget")
@@ -150,7 +149,6 @@ class Tofu(LanguageBenchmark):
         return forget, retain
 
     def encoded(self, examples: Iterable[Example]) -> list[Row]:
-        """Questions and answers as they were asked for."""
         return encode_all(self.tokenizer, examples, convention=self.given.convention)
 
     def load(self, key: str) -> tuple[Any, Any]:
