@@ -86,7 +86,7 @@ def parsed(head: str, *lines: str) -> Problem:
 
 def numbers(text: str) -> list[float]:
     """Numbers, or formulas of them, between commas."""
-    return [float(number) for number in eval(f"[{text}]", vars(math))]
+    return [float(number) for number in eval(f"[{text}]", {}, vars(math))]
 
 
 def written(texts: Sequence[str], size: int) -> Function | None:

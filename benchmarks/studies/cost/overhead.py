@@ -229,7 +229,7 @@ def there_and_back(
 def two_steps(weights: Weights, *, swap: bool = False) -> Callable[[], None]:
     """The first and second step that most projects copied, without the base optimizer's.
 
-    With `swap` the old weights come back as other memory, as they did in the beginning.
+    With `swap` the old weights come back as other memory.
     """
 
     @torch.no_grad()
