@@ -17,14 +17,7 @@ from benchmarks.tasks.muse.task import Muse, add_data_arguments, load_data
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when every run is finished."""
-    return run_script(
-        argv,
-        prog="muse.py",
-        doc=__doc__,
-        add_data_arguments=add_data_arguments,
-        load_data=load_data,
-        benchmark=Muse,
-    )
+    return run_script(argv, "muse.py", __doc__, add_data_arguments, load_data, Muse)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,7 @@ from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when every run is finished."""
-    return run_script(
-        argv,
-        prog="tofu.py",
-        doc=__doc__,
-        add_data_arguments=add_data_arguments,
-        load_data=load_data,
-        benchmark=Tofu,
-    )
+    return run_script(argv, "tofu.py", __doc__, add_data_arguments, load_data, Tofu)
 
 
 if __name__ == "__main__":

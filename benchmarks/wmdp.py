@@ -16,14 +16,7 @@ from benchmarks.tasks.wmdp.task import Wmdp, add_data_arguments, load_data
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when every run is finished."""
-    return run_script(
-        argv,
-        prog="wmdp.py",
-        doc=__doc__,
-        add_data_arguments=add_data_arguments,
-        load_data=load_data,
-        benchmark=Wmdp,
-    )
+    return run_script(argv, "wmdp.py", __doc__, add_data_arguments, load_data, Wmdp)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from benchmarks.studies.controllers import slsqp
-from benchmarks.studies.controllers.problems import EASY, Problem
-from benchmarks.studies.controllers.problems_more import MORE
+from benchmarks.studies.controllers.problems import EASY, MORE, Problem
 
 # From the published start SLSQP ends in another local optimum, or nowhere.
 ELSEWHERE = {"HS16", "HS33", "HS61"}

@@ -34,13 +34,8 @@ def resolved(settings: Settings, benchmark: Benchmark) -> Settings:
     """
     names = ["alpha"] + (["level"] if settings.measure == "level_share" else [])
     words = {name: getattr(settings, name) for name in names}
-    found = {n: number(word, settings, benchmark) for n, word in words.items() if is_word(word)}
+    found = {n: number(w, settings, benchmark) for n, w in words.items() if isinstance(w, str)}
     return dataclasses.replace(settings, **found)
-
-
-def is_word(alpha: float | str) -> bool:
-    """Tell whether a number is still to be found."""
-    return isinstance(alpha, str)
 
 
 def number(word: str, settings: Settings, benchmark: Benchmark) -> float:
@@ -71,8 +66,9 @@ def calibrated(settings: Settings, benchmark: Benchmark, share: float) -> float:
             f"alpha is rate:{share:g} and the measure {settings.measure}, which is a rate already. "
             f"Did you mean alpha={share:g}?"
         )
-    measures = {name: measure(_with(settings, name)) for name in ("token_nll", "certificate")}
-    pairs = record(settings, benchmark, lambda *seen: [m(*seen).item() for m in measures.values()])
+    both = [dataclasses.replace(settings, measure=m) for m in ("token_nll", "certificate")]
+    measures = [measure(each) for each in both]
+    pairs = record(settings, benchmark, lambda *seen: [m(*seen).item() for m in measures])
     losses, rates = zip(*pairs, strict=True)
     return loss_for_rate(losses, rates, share)
 
@@ -89,7 +85,3 @@ def record(
             found.append(look(*forward(model, forget)))
         method.step(retain, forget)
     return found
-
-
-def _with(settings: Settings, name: str) -> Settings:
-    return dataclasses.replace(settings, measure=name)

@@ -146,7 +146,6 @@ def announce(
 
 
 def described(found: Count) -> str:
-    """A count in words."""
     return (
         f"{found.peak / GB:.1f} GB at most, {found.weights / GB:.1f} of weights, of which "
         f"{found.trained / GB:.1f} are trained"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -42,7 +43,7 @@ class ModelSetup:
         Raises:
             ValueError: Adapters beside chosen parameters, or a rank below 0.
         """
-        if self.lora < 0 or (self.lora and self.parameters not in ("all", "rmu", "below")):
+        if self.lora < 0 or (self.lora and self.parameters not in WORDS):
             raise ValueError(
                 f"--lora {self.lora} with --parameters {self.parameters!r}: either adapters are "
                 "trained or parameters are. Did you mean one of the two?"
@@ -50,7 +51,6 @@ class ModelSetup:
 
 
 def add_setup_arguments(parser: argparse.ArgumentParser, parameters: str = "all") -> None:
-    """The options of `ModelSetup`."""
     add = parser.add_argument_group("memory").add_argument
     trained = "what is trained: a regular expression of whole names, or all, rmu, below"
     add("--parameters", default=parameters, metavar="REGEX", help=trained)
@@ -63,7 +63,6 @@ def add_setup_arguments(parser: argparse.ArgumentParser, parameters: str = "all"
 
 
 def model_setup(given: argparse.Namespace) -> ModelSetup:
-    """The parsed options."""
     return ModelSetup(**{field.name: getattr(given, field.name) for field in fields(ModelSetup)})
 
 
@@ -115,8 +114,7 @@ def select(model: nn.Module, pattern: str) -> None:
     Raises:
         ValueError: No parameter has such a name.
     """
-    words = {"all": lambda _: ".*", "rmu": down_projections, "below": layers_below}
-    wanted = re.compile(words[pattern](model) if pattern in words else pattern)
+    wanted = re.compile(WORDS[pattern](model) if pattern in WORDS else pattern)
     named = dict(model.named_parameters())
     chosen = {name for name in named if wanted.fullmatch(name)}
     if not chosen:
@@ -128,19 +126,17 @@ def select(model: nn.Module, pattern: str) -> None:
         parameter.requires_grad_(name in chosen)
 
 
-def down_projections(model: nn.Module) -> str:
-    """RMU's parameters: the steered layer's down projection and those of the two before it."""
-    return rf"{_layers(model, back=2)}\.mlp\.down_proj\.weight"
-
-
-def layers_below(model: nn.Module) -> str:
-    """Every parameter of the steered layer and of all before it."""
-    return rf"{_layers(model)}\..*"
-
-
 def _layers(model: nn.Module, back: int | None = None) -> str:
     """The steered layer and those before it, or only so many of them."""
     stack, _, number = steered_layer(model, "auto").rpartition(".")
     first = 0 if back is None else max(0, int(number) - back)
     numbers = "|".join(map(str, range(first, int(number) + 1)))
     return rf"{re.escape(stack)}\.({numbers})"
+
+
+WORDS: dict[str, Callable[[nn.Module], str]] = {
+    "all": lambda _: ".*",
+    "rmu": lambda model: rf"{_layers(model, back=2)}\.mlp\.down_proj\.weight",
+    "below": lambda model: rf"{_layers(model)}\..*",
+}
+"""The words of `ModelSetup.parameters` as regular expressions."""

@@ -34,23 +34,15 @@ SHORT = {
 
 @dataclass(frozen=True)
 class Options:
-    """A checked command line.
+    """A checked command line; what is not told here `add_arguments` tells.
 
     Attributes:
         methods: Keys of the registry, in the order of the table.
         control: Run the retain side alone beside them.
         seeds: Seeds of the batch order; the models to unlearn from are the same for all of them.
-        output: Folder for results, settings, traces, figures and tables.
-        cache: Folder for trained models; None for the usual one.
-        overwrite: Drop what the output folder holds.
-        quick: A tiny world and a tiny model.
-        preset: Which table of settings to start from.
         overrides: Settings that replace the preset's, for every method.
         match: Metric and level of a matched comparison, if asked for.
-        trials: Settings to try per method when matching.
         fixed: Settings that matching leaves as they are.
-        model_setup: What of a model is trained, and in which numbers.
-        memory_limit: Gigabytes to do with, in place of what the device has.
     """
 
     methods: tuple[str, ...]
@@ -70,7 +62,6 @@ class Options:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options every benchmark script has."""
     add = parser.add_argument
     listed = (
         "keys of methods, comma-separated, or 'all'; "

@@ -108,7 +108,8 @@ class Presets:
         for change, _ in filter(None, found):
             changes |= change
         notes = dict.fromkeys(note for _, note in filter(None, found) if note)
-        return Preset(_starting_at_forget_weight(changes), "; ".join(notes))
+        start = {"multiplier": changes.get("forget_weight", 1.0)}
+        return Preset(Settings(**{**start, **changes}), "; ".join(notes))
 
     def _recommended(self, split: str, method: str) -> Preset:
         """Give every method one rate, number of steps and controller; what is its own differs."""
@@ -116,7 +117,3 @@ class Presets:
         by_split = self.recommended_splits.get(split, {})
         by_method = self.recommended_methods.get(method, {})
         return Preset(Settings(**{**self.recommended, **by_split, **by_method, **own}))
-
-
-def _starting_at_forget_weight(changes: Change) -> Settings:
-    return Settings(**{"multiplier": changes.get("forget_weight", 1.0), **changes})

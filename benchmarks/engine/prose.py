@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from torch_alm.language import read_records
 
 ROWS, LENGTH = 64, 256
 """The size of the text that is read: so many rows of so many tokens."""
@@ -19,15 +20,9 @@ def read_prose(path: Path) -> list[str]:
     """The `text` of every line of a JSON-lines file.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is none, or a line without one, which is named.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    try:
-        found = [json.loads(line)["text"] for line in lines if line.strip()]
-    except (KeyError, TypeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"{path} is no prose to read: {error!r}. Did you mean JSON lines with a `text` each?"
-        ) from error
+    found = [record.text("text") for record in read_records(path)]
     if not found:
         raise ValueError(f"{path} is empty, so there is no prose to read. Did it get lost?")
     return found

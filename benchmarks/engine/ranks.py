@@ -42,7 +42,6 @@ def joined() -> Iterator[None]:
 
 
 def world() -> int:
-    """Count the processes."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 

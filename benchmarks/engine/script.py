@@ -15,7 +15,6 @@ from benchmarks.report.page import publish
 
 def run_script(
     argv: Sequence[str] | None,
-    *,
     prog: str,
     doc: str | None,
     add_data_arguments: Callable[[argparse.ArgumentParser], None],

@@ -102,7 +102,7 @@ class _Learner:
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=schedule.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
-        factor = _warm_cosine(steps_per_epoch, schedule.epochs * steps_per_epoch)
+        factor = warm_cosine(steps_per_epoch, schedule.epochs * steps_per_epoch)
         self.lr = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
 
     def epoch(self, batches: Iterator[Batch], bar: tqdm) -> tuple[float, float]:
@@ -128,7 +128,7 @@ class _Learner:
         return loss.item(), _rows_right(logits.argmax(-1), labels, batch)
 
 
-def _warm_cosine(warm: int, total: int) -> Callable[[int], float]:
+def warm_cosine(warm: int, total: int) -> Callable[[int], float]:
     """Factor of the learning rate: up over `warm` steps, then along a cosine to a tenth."""
 
     def factor(step: int) -> float:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from benchmarks.methods.forgetting import FAILURES, measure
 from benchmarks.methods.method import Batch, Method, forward
 from benchmarks.methods.registry import register
-from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint, DualOptimizer
 from torch_alm.measures import token_nll_of_logits
 
@@ -23,10 +22,8 @@ class DualAdamW(Method):
     The forget weight of the plain method is 1: under two AdamW states a constant has no effect.
     """
 
-    def __init__(
-        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
-    ) -> None:
-        super().__init__(model, settings, constraint)
+    def begin(self) -> None:
+        settings, constraint = self.settings, self.constraint
         if constraint is not None and settings.measure in FAILURES:
             raise ValueError(
                 f"{type(self).__name__} raises what is measured, and {settings.measure} has no "

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.methods.method import Batch, Method, clip
-from benchmarks.methods.settings import Settings
-from torch_alm import ALMConstraint
 
 
 class JointMethod(Method):
@@ -20,10 +18,7 @@ class JointMethod(Method):
     keeps_retain: ClassVar[bool] = True
     """True if there is a retain direction at all."""
 
-    def __init__(
-        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
-    ) -> None:
-        super().__init__(model, settings, constraint)
+    def begin(self) -> None:
         self.optimizer = self.make_optimizer()
 
     def step(self, retain: Batch, forget: Batch) -> None:

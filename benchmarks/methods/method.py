@@ -61,6 +61,11 @@ class Method(ABC):
         self.weight = settings.forget_weight
         self.epochs_done = 0
         self.losses: dict[str, float] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Make what the method keeps beside these: optimizers, models to compare with."""
+        return
 
     @classmethod
     def controller(cls, settings: Settings) -> ALMConstraint:

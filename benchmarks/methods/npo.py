@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward
 from benchmarks.methods.registry import register
-from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
-from torch_alm import ALMConstraint
 from torch_alm.measures import sequence_nll, token_nll_of_logits
 from torch_alm.unlearning.methods import npo
 
@@ -18,11 +16,9 @@ from torch_alm.unlearning.methods import npo
 class NPOMethod(JointMethod):
     """U = NPO against the model from before unlearning: a frozen copy of what is trained."""
 
-    def __init__(
-        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
-    ) -> None:
-        super().__init__(model, settings, constraint)
-        self.reference = frozen(model, offloaded=settings.reference == "offloaded")
+    def begin(self) -> None:
+        super().begin()
+        self.reference = frozen(self.model, offloaded=self.settings.reference == "offloaded")
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward
 from benchmarks.methods.registry import register
-from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
 from torch_alm.measures import flattening_of_logits, token_nll, token_nll_of_logits
 
@@ -24,10 +23,9 @@ class PDU(JointMethod):
     moves. Cost: two backward passes, one optimizer state.
     """
 
-    def __init__(
-        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
-    ) -> None:
-        super().__init__(model, settings, constraint)
+    def begin(self) -> None:
+        super().begin()
+        settings = self.settings
         self.retain_constraint = ALMConstraint(
             token_nll,
             alpha=settings.epsilon,
@@ -53,5 +51,4 @@ class PDU(JointMethod):
         return loss
 
     def metrics(self) -> dict[str, Any]:
-        """Report the metrics of every method, and the retain multiplier."""
         return {**super().metrics(), "retain_multiplier": float(self.retain_constraint.multiplier)}

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from torch import nn
-
 from benchmarks.methods.method import Batch, Method, clip
-from benchmarks.methods.settings import Settings
-from torch_alm import ALMConstraint
 
 CONTROL, LABEL = "retain_only", "Retain side alone"
 """Its key in results and its name in tables: it stands beside the methods and is none of them."""
@@ -23,10 +19,7 @@ class RetainOnly(Method):
 
     alm: ClassVar[Literal["optional", "built in", "left out"]] = "left out"
 
-    def __init__(
-        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
-    ) -> None:
-        super().__init__(model, settings, constraint)
+    def begin(self) -> None:
         self.weight = 0.0
         self.optimizer = self.make_optimizer()
 

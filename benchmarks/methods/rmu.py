@@ -50,16 +50,14 @@ class OnRMU(Method):
 
     reference: nn.Module
 
-    def __init__(
-        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
-    ) -> None:
-        super().__init__(model, settings, constraint)
+    def begin(self) -> None:
+        super().begin()
         if "reference" not in vars(self):  # the methods that know NPO keep one already
-            self.reference = frozen(model, offloaded=settings.reference == "offloaded")
-        self.layer = steered_layer(model, settings.layer)
+            self.reference = frozen(self.model, offloaded=self.settings.reference == "offloaded")
+        self.layer = steered_layer(self.model, self.settings.layer)
         self.seed = int(torch.randint(2**31 - 1, ()))
         self.topic = 0
-        self.constraints = {} if constraint is None else {self.topic: constraint}
+        self.constraints = {} if self.constraint is None else {self.topic: self.constraint}
         self.directions: dict[int, Tensor] = {}
 
     @classmethod

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from benchmarks.methods import gradients
 from benchmarks.methods.method import Batch, Method, weighted_step
 from benchmarks.methods.registry import register
-from benchmarks.methods.settings import Settings
-from torch_alm import ALMConstraint, perturbed
+from torch_alm import perturbed
 
 
 @register("sharp_min_max", "Sharp Min-Max", position=30)
@@ -29,12 +28,9 @@ class SharpMinMax(Method):
     two optimizer states, a copy of a gradient.
     """
 
-    def __init__(
-        self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
-    ) -> None:
-        super().__init__(model, settings, constraint)
+    def begin(self) -> None:
         self.retain_side = self.make_optimizer()
-        self.forget_side = self.make_optimizer(lr=settings.forget_lr, weight_decay=0.0)
+        self.forget_side = self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
     def step(self, retain: Batch, forget: Batch) -> None:
         """One step of each side, in the order of the settings."""

@@ -38,7 +38,8 @@ def training(traces: Traces, path: Path, titles: Mapping[str, str] | None = None
             _line(axes, method, [row for row in steps if row.get(key) is not None], key)
         axes.set(title=title, xlabel="step")
         axes.xaxis.get_major_locator().set_params(integer=True)
-        _zero_line(axes, key)
+        if key == "violation":
+            axes.axhline(0.0, color="0.6", linewidth=0.8)
     handles = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
     shown = {name: line for name, line in handles.items() if not str(name).startswith("_")}
     figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=4)
@@ -48,11 +49,6 @@ def training(traces: Traces, path: Path, titles: Mapping[str, str] | None = None
 def _line(axes: Axes, method: str, steps: Sequence[Row], key: str) -> None:
     xs, ys = [row["step"] for row in steps], [row[key] for row in steps]
     axes.plot(xs, ys, label=name_of(method), color=colour(method), linestyle=dash(method))
-
-
-def _zero_line(axes: Axes, key: str) -> None:
-    if key == "violation":
-        axes.axhline(0.0, color="0.6", linewidth=0.8)
 
 
 def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:

@@ -130,7 +130,6 @@ def caption(rows: Sequence[Row], layout: Layout, how: str) -> str:
 
 
 def draw(folder: ResultsFolder, rows: Sequence[Row], layout: Layout) -> None:
-    """The figures of one folder."""
     traces = {method: folder.trace(method, seed) for method, seed in first_seeds(rows).items()}
     seen = {method: trace for method, trace in traces.items() if trace}
     figures.training(seen, folder.path / "training.png", layout.panels)

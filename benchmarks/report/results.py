@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,9 @@ class ResultsFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         if overwrite:
-            self._clear()
+            runs = self.path.glob("*/*-seed*.jsonl")
+            for file in (self.results, self.settings, self.trials, *runs):
+                file.unlink(missing_ok=True)
         drop_cut_line(self.results)
         drop_cut_line(self.trials)
         earlier = self._earlier_settings()
@@ -57,7 +59,8 @@ class ResultsFolder:
                 "Mixing them would make one table of two experiments. "
                 "Did you mean another --output, or --overwrite to start again?"
             )
-        write_json(self.settings, _merged(earlier, settings))
+        methods = {**earlier.get("methods", {}), **settings.get("methods", {})}
+        write_json(self.settings, {**earlier, **settings, "methods": methods})
 
     def remember(self, more: Mapping[str, Any]) -> None:
         """Add to `settings.json` what was found out on the way."""
@@ -102,10 +105,6 @@ class ResultsFolder:
             )
         return json.loads(self.settings.read_text())
 
-    def _clear(self) -> None:
-        for file in (self.results, self.settings, self.trials, *self.path.glob("*/*-seed*.jsonl")):
-            file.unlink(missing_ok=True)
-
 
 def read_lines(path: Path) -> list[Row]:
     """The rows of a JSON-lines file; none where there is no file.
@@ -131,6 +130,20 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file whole, or leave the old one as it was."""
     write_text(path, json.dumps(finite(content), indent=2, sort_keys=True) + "\n")
+
+
+def read_record(folder: Path, name: str) -> dict[str, Any]:
+    """The numbers of a study, empty where there are none yet."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def write_record(
+    folder: Path, name: str, content: Mapping[str, Any], page: Callable[[Any], str]
+) -> None:
+    """Write the numbers of a study as `NAME.json`, and `NAME.md`, which is made from them."""
+    write_json(folder / f"{name}.json", content)
+    write_text(folder / f"{name}.md", page(content))
 
 
 def drop_cut_line(path: Path) -> None:
@@ -163,7 +176,3 @@ def _differences(earlier: Mapping[str, Any], now: Mapping[str, Any], at: str = "
 def _listed(differences: Sequence[str], most: int = 4) -> str:
     more = len(differences) - most
     return "; ".join(differences[:most]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _merged(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Row:
-    return {**earlier, **now, "methods": {**earlier.get("methods", {}), **now.get("methods", {})}}

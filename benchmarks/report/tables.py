@@ -157,10 +157,8 @@ def text_table(table: Sequence[Line], columns: Sequence[Column]) -> str:
     groups = ["", *(c.group for c in columns)]
     shown = [g if i == 0 or g != groups[i - 1] else "" for i, g in enumerate(groups)]
     rule = "─" * (sum(widths) + 2 * (len(widths) - 1))
-    return "\n".join(
-        [_overhanging(shown, widths), *(_aligned(row, widths) for row in [heads]), rule]
-        + [_aligned(row, widths) for row in body]
-    )
+    aligned = [_aligned(row, widths) for row in [heads, *body]]
+    return "\n".join([_overhanging(shown, widths), aligned[0], rule, *aligned[1:]])
 
 
 def texts(line: Line, columns: Sequence[Column]) -> list[str]:
@@ -191,7 +189,10 @@ def markdown_table(
     heads = ["Method", *(f"{c.group}: {c.header} {c.arrow}".strip(": ") for c in columns)]
     marks = {0: "", 1: "**", 2: "*"}
     body = [
-        [_struck(line, red), *(f"{marks[r]}{t}{marks[r]}" for t, r in zip(shown, row, strict=True))]
+        [
+            f"~~{line.label}~~" if line.method in red else line.label,
+            *(f"{marks[r]}{t}{marks[r]}" for t, r in zip(shown, row, strict=True)),
+        ]
         for line, row in zip(table, emphasis(table, columns, red), strict=True)
         for shown in [texts(line, columns)]
     ]
@@ -219,10 +220,6 @@ def statuses(rows: Sequence[Row]) -> str:
     words = [row["status"] for row in rows if row.get("status")]
     counts = sorted(((words.count(word), word) for word in set(words)), reverse=True)
     return ", ".join(f"{word} {count}" for count, word in counts) or MISSING
-
-
-def _struck(line: Line, red: Collection[str]) -> str:
-    return f"~~{line.label}~~" if line.method in red else line.label
 
 
 def emphasis(

@@ -43,7 +43,6 @@ Numbers = dict[str, float]
 
 
 def add_attack_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the attacker."""
     add = parser.add_argument
     add("--relearn", type=int, default=8, metavar="N", help="examples to relearn on")
     add("--relearn-steps", type=int, default=20, metavar="N", help="steps of relearning")
@@ -95,7 +94,6 @@ def attacked(benchmark: Tofu, model: nn.Module, attacker: Attacker) -> dict[str,
 
 
 def numbers(tokenizer: Any, rows: Sequence[Any], readings: Sequence[Reading]) -> Numbers:
-    """Means over the rows."""
     texts = [decode(tokenizer, answer_ids(row)[:-1]) for row in rows]
     said = zip(readings, texts, strict=True)
     return {

@@ -31,7 +31,7 @@ from benchmarks import tofu
 from benchmarks.methods.method import Batch
 from benchmarks.methods.saul import SAUL
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, read_lines
+from benchmarks.report.results import RECORDED, Row, read_lines
 from torch_alm.unlearning.files import write_text
 
 EVERY, PART = (2, 3, 5), 2
@@ -109,10 +109,8 @@ def compared(rho: float, epochs: int) -> list[list[str]]:
                 found[name, way, f"{passes:.2f}"].append(pair)
         step(self, retain, forget)
 
-    arguments = ["--methods", "saul", "--seeds", "1", "--epochs", str(epochs), "--alpha", "2.5"]
-    arguments += ["--no-control", "--set", f"rho_retain={rho}", "--set", f"rho_forget={rho}"]
-    with tempfile.TemporaryDirectory() as folder, patch.object(SAUL, "step", watched):
-        tofu.main([*arguments, "--output", folder])
+    with patch.object(SAUL, "step", watched):
+        ran([f"rho_retain={rho}", f"rho_forget={rho}"], 1, epochs)
     return [[f"{rho:g}", *key, *medians(pairs)] for key, pairs in sorted(found.items())]
 
 
@@ -122,13 +120,18 @@ def medians(pairs: list[tuple[float, float]]) -> list[str]:
 
 def ended(name: str, changes: list[str], seeds: int, epochs: int) -> list[str]:
     """One row of the second table."""
+    lines = ran(changes, seeds, epochs)
+    return [name, *(spread([line[number] for line in lines]) for number in NUMBERS)]
+
+
+def ran(changes: list[str], seeds: int, epochs: int) -> list[Row]:
+    """Run SAUL on the embedded world; a line of results per seed."""
     arguments = ["--methods", "saul", "--seeds", str(seeds), "--epochs", str(epochs)]
     arguments += ["--alpha", "2.5", "--no-control"]
     arguments += [word for change in changes for word in ("--set", change)]
     with tempfile.TemporaryDirectory() as folder:
         tofu.main([*arguments, "--output", folder])
-        lines = [x for x in read_lines(Path(folder, "results.jsonl")) if x["method"] == "saul"]
-    return [name, *(spread([line[number] for line in lines]) for number in NUMBERS)]
+        return [x for x in read_lines(Path(folder, "results.jsonl")) if x["method"] == "saul"]
 
 
 def spread(values: list[float]) -> str:
@@ -151,7 +154,6 @@ def report(rows: list[list[str]], runs: list[list[str]], epochs: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--radii", type=float, nargs="+", default=[0.01, 0.03, 0.1])
     parser.add_argument("--epochs", type=int, default=5)

@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.engine.scratch import Lesson, Recipe, teach
 from benchmarks.engine.training import Schedule
+from benchmarks.report.results import read_lines
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.data import Example, load_tofu
 
@@ -65,7 +66,6 @@ class Pupil:
     wordings: int = 1
 
     def recipe(self) -> Recipe:
-        """Choose how a model is taught."""
         schedule = Schedule(60, batch_size=8, lr=2e-3, target=0.99)
         return Recipe("bpe", 1500, self.layers, self.width, 4, schedule)
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = given.output / given.part
     folder.mkdir(parents=True, exist_ok=True)
     lines = folder / "results.jsonl"
-    done = {(row["model"], row["run"]) for row in _rows(lines)}
+    done = {(row["model"], row["run"]) for row in read_lines(lines)}
     for name in names:
         place = taught(given.output / "models" / name, PUPILS[name], given.data)
         for key, options in {"never saw": (), "original": (), **kinds}.items():
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 row = {"model": name, "run": key, **run(place, folder / f"{name}-{key}", options)}
                 with lines.open("a") as file:
                     file.write(json.dumps(row) + "\n")
-                (folder / "report.md").write_text(table(list(_rows(lines))))
+                (folder / "report.md").write_text(table(read_lines(lines)))
     return 0
 
 
@@ -197,11 +197,6 @@ def _texts(rows: Sequence[Example]) -> Iterator[str]:
 def _line(row: Example) -> str:
     more = {"paraphrased_question": row.paraphrased_question} if row.paraphrased_question else {}
     return json.dumps({"question": row.question, "answer": row.answer, **more}) + "\n"
-
-
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    if path.is_file():
-        yield from map(json.loads, path.read_text().splitlines())
 
 
 if __name__ == "__main__":

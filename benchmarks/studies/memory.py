@@ -8,7 +8,6 @@ writes `results/memory.md` and `.json`.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +18,7 @@ from benchmarks.engine.memory import GB, SPARE, counted, described
 from benchmarks.engine.model_setup import ModelSetup
 from benchmarks.methods import Settings
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, write_json
-from torch_alm.unlearning.files import write_text
+from benchmarks.report.results import RECORDED, read_record, write_record
 
 RMU = ModelSetup("rmu", dtype="bfloat16", checkpointing=True)
 LORA = ModelSetup(lora=16, dtype="bfloat16", checkpointing=True)
@@ -88,20 +86,13 @@ def main(arguments: list[str] | None = None) -> int:
         }
         lines[f"{case.what}: {case.key}"] = line
         print(f"{case.what}: {methods.label(case.key)}: {described(found)}", flush=True)
-    path = options.output / "memory.json"
-    earlier = recorded(path)
-    write_json(path, {"model": "7 billion weights, the shape of Mistral", "lines": earlier | lines})
-    write_text(options.output / "memory.md", markdown(list((earlier | lines).values())))
+    lines = read_record(options.output, "memory").get("lines", {}) | lines
+    content = {"model": "7 billion weights, the shape of Mistral", "lines": lines}
+    write_record(options.output, "memory", content, lambda _: markdown(list(lines.values())))
     return 0
 
 
-def recorded(path: Path) -> dict[str, Any]:
-    """The lines of an earlier record."""
-    return json.loads(path.read_text())["lines"] if path.exists() else {}
-
-
 def markdown(lines: list[dict[str, Any]]) -> str:
-    """The record as a table."""
     heads = ("What", "Method", "Batch", "Weights", "Trained", "Peak", "Card", "Fits")
     rows = []
     for line in lines:

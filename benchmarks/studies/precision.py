@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, write_json
+from benchmarks.report.results import RECORDED, write_record
 from benchmarks.studies.machine import machine
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.models import load_or_train
@@ -37,8 +37,6 @@ from benchmarks.tasks.tofu.world import build_world
 from torch_alm import perturbed
 from torch_alm.language import collate, pad_id
 from torch_alm.measures import token_nll
-from torch_alm.unlearning.files import write_text
-from torch_alm.unlearning.models import load_model
 
 Named = dict[str, nn.Parameter]
 Chosen = Callable[[str], bool]
@@ -72,22 +70,12 @@ class Way(NamedTuple):
     trained: bool = False
 
 
-def every(_: str) -> bool:
-    return True
+def of(part: str) -> Chosen:
+    """The weights whose names have this part; all of them have the empty one."""
+    return lambda name: part in name
 
 
-def of_mlp(name: str) -> bool:
-    return "down_proj" in name
-
-
-def of_norms(name: str) -> bool:
-    return "norm" in name
-
-
-def of_lora(name: str) -> bool:
-    return "lora_" in name
-
-
+every, of_mlp, of_norms, of_lora = map(of, ("", "down_proj", "norm", "lora_"))
 WAYS = (
     Way("bfloat16 weights"),
     Way("bfloat16 weights, stochastic rounding", rounding="stochastic"),
@@ -176,15 +164,17 @@ def change(
 def stored_gradient(mine: Named, its: Named, truth: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     """The float64 gradient at the point that `mine` stands at; `truth` returns to where it was."""
     before = [p.detach().clone() for p in its.values()]
-    with torch.no_grad():
-        for p, there in zip(its.values(), mine.values(), strict=True):
-            p.copy_(there)
+    put(its, mine.values())
     differentiated(truth, batch, nullcontext)
     found = gradients(its)
-    with torch.no_grad():
-        for p, old in zip(its.values(), before, strict=True):
-            p.copy_(old)
+    put(its, before)
     return found
+
+
+@torch.no_grad()
+def put(named: Named, values: Iterable[Tensor]) -> None:
+    for p, value in zip(named.values(), values, strict=True):
+        p.copy_(value)
 
 
 def measured(model: nn.Module, batch: dict[str, Tensor], way: Way, rho: float) -> dict[str, Any]:
@@ -231,9 +221,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--model", metavar="PATH", help="a causal language model to look at instead"
-    )
+    parser.add_argument("--model", metavar="PATH", help="a causal LM to look at instead")
     parser.add_argument("--like", type=float, default=7e9, help="size of the model to stand for")
     parser.add_argument("--rho", type=float, nargs="+", default=[0.01, 0.1], help="radii there")
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
@@ -243,15 +231,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write what was measured."""
     options = parse(arguments)
     data = build_world(quick=options.quick)
-    loaded = (
-        load_model(options.model)
-        if options.model
-        else load_or_train(data, cache_dir=options.cache, progress=False)
-    )
-    model, tokenizer = loaded
+    model, tokenizer = load_or_train(data, options.model, options.cache, progress=False)
     batch = collate(encode_all(tokenizer, data.forget)[:8], pad_id(tokenizer))
     weights = sum(p.numel() for p in model.parameters())
     rows: list[dict[str, Any]] = []
@@ -265,8 +247,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"in a model of {options.like:.2g} weights."
     )
     content = {"what": what, "machine": machine(), "rows": rows}
-    write_json(options.output / "precision.json", content)
-    write_text(options.output / "precision.md", markdown(content))
+    write_record(options.output, "precision", content, markdown)
     return 0
 
 

@@ -145,7 +145,6 @@ def expected(steps: int) -> nn.Module:
 
 
 def alone(library: Any) -> float:
-    """Some steps."""
     model = network()
     train(library, model, library.make(model.parameters()), range(STEPS))
     return apart(model, expected(STEPS))

@@ -14,7 +14,6 @@ With `--device cpu` it shows that the study itself works, and what of it holds w
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +22,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.report.results import RECORDED, write_json
+from benchmarks.report.results import RECORDED, read_record, write_record
 from benchmarks.studies.accelerator.apart import lines_apart
 from benchmarks.studies.accelerator.checks import Line, Place
-from benchmarks.studies.accelerator.page import numbers, page
+from benchmarks.studies.accelerator.page import page, told
 from benchmarks.studies.accelerator.sections import SECTIONS, lines
 from benchmarks.studies.machine import machine
-from torch_alm.unlearning.files import write_text
 
 ABSENT = 2
 
@@ -79,23 +77,15 @@ def study(
     run: Callable[[str, Place], Iterator[Line]],
 ) -> int:
     """Run sections and write after each; the number of lines that failed."""
-    path, failed = output / "accelerator.json", 0
-    content = json.loads(path.read_text()) if path.exists() else {}
-    where = described(place)
+    content, where, failed = read_record(output, "accelerator"), described(place), 0
     for name in names:
         content[name] = {"machine": where, "lines": []}
         for line in run(name, place):
             content[name]["lines"].append(line)
             failed += line["status"] == "failed"
             print(f"{name:10} {line['status']:8} {line['name']}: {told(line)}", flush=True)
-        write_json(path, content)
-        write_text(output / "accelerator.md", page(content))
+        write_record(output, "accelerator", content, page)
     return failed
-
-
-def told(line: Line) -> str:
-    """Say what was seen, or why nothing was."""
-    return numbers(line["seen"]) if line["status"] == "ok" else line["why"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,13 +11,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, NAdam, Optimizer, RMSprop
 
 from benchmarks.studies.accelerator import problem
-from benchmarks.studies.accelerator.checks import (
-    Absent,
-    Check,
-    Place,
-    Seen,
-    check_equal,
-)
+from benchmarks.studies.accelerator.checks import Absent, Check, Place, Seen, check_equal
 from torch_alm import SAM, ALMConstraint, DualOptimizer
 
 Settings = dict[str, Any]
@@ -42,7 +36,8 @@ def _checks(kinds: list[tuple[type[Optimizer], Settings, list[Settings]]]) -> It
         for way in ways:
             settings = ", ".join(f"{key}={value}" for key, value in way.items())
             name, make = f"{kind.__name__}({settings})", partial(made, kind, {**common, **way})
-            yield Check(f"{name}: SAUL is Algorithm 1 over it", partial(saul, make=make))
+            by_hand = partial(problem.equals_oracle, make=make, dtype=torch.float64, atol=1e-11)
+            yield Check(f"{name}: SAUL is Algorithm 1 over it", by_hand)
             told = f"{name}: with rho 0 and a closed gate it is alone"
             yield Check(told, partial(alone, make=make))
 
@@ -56,11 +51,6 @@ def made(kind: type[Optimizer], settings: Settings, params: list[Tensor]) -> Opt
     if "capturable" in settings and params[0].device.type == "cpu":
         raise Absent("capturable optimizers need CUDA")
     return kind(params, **settings)
-
-
-def saul(place: Place, make: Callable[[list[Tensor]], Optimizer]) -> Seen:
-    """Both sides step with it; the oracle's do, too."""
-    return problem.equals_oracle(place, make, torch.float64, 1e-11)
 
 
 def alone(place: Place, make: Callable[[list[Tensor]], Optimizer]) -> Seen:

@@ -98,15 +98,10 @@ def sentence(error: BaseException) -> str:
     return said if isinstance(error, Absent) else f"{type(error).__name__}: {said[:400]}"
 
 
-def largest_difference(found: Any, expected: Any) -> float:
-    """Over all entries of two lists of tensors."""
-    pairs = zip(found, expected, strict=True)
-    return max((float((a - b).detach().abs().max()) for a, b in pairs if a.numel()), default=0.0)
-
-
 def check_close(found: Any, expected: Any, atol: float) -> Seen:
     """Measure how far two lists of tensors are apart, which must be at most `atol`."""
-    difference = largest_difference(found, expected)
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a.numel()]
+    difference = max((float((a - b).detach().abs().max()) for a, b in pairs), default=0.0)
     if not difference <= atol:
         raise AssertionError(f"differs by {difference:.3g}, where {atol:.3g} is rounding")
     return {"difference": difference}

@@ -21,8 +21,9 @@ ULP = 2.0**-7  # the distance between neighbours in bfloat16, over a number's po
 
 def checks(_: Place) -> list[Check]:
     """All of them; each takes a moment."""
+    by_hand = partial(problem.equals_oracle, make=problem.adamw)
     wide = [
-        Check(f"SAUL is Algorithm 1, {name}", partial(algorithm, dtype=dtype, atol=atol))
+        Check(f"SAUL is Algorithm 1, {name}", partial(by_hand, dtype=dtype, atol=atol))
         for name, dtype, atol in (
             ("float64", torch.float64, 1e-12),
             ("float32", torch.float32, 2e-5),
@@ -36,11 +37,8 @@ def checks(_: Place) -> list[Check]:
     return [
         *wide,
         *(
-            Check(f"theta returns, {str(d)[6:]} {r}", partial(returns, dtype=d, rounding=r))
-            for d, r in kinds
-        ),
-        *(
-            Check(f"where theta goes, {str(d)[6:]} {r}", partial(goes, dtype=d, rounding=r))
+            Check(f"{told}, {str(d)[6:]} {r}", partial(run, dtype=d, rounding=r))
+            for told, run in (("theta returns", returns), ("where theta goes", goes))
             for d, r in kinds
         ),
         Check("SAM in bfloat16 is a base step with the gradient there", narrow_step),
@@ -49,11 +47,6 @@ def checks(_: Place) -> list[Check]:
         Check("a NaN on the forget side reaches no weight", nan_is_skipped),
         Check("empty and frozen parameters", empty_and_frozen),
     ]
-
-
-def algorithm(place: Place, dtype: torch.dtype, atol: float) -> Seen:
-    """SAUL with AdamW against the oracle with torch's."""
-    return problem.equals_oracle(place, problem.adamw, dtype, atol)
 
 
 def weights(place: Place, dtype: torch.dtype) -> list[nn.Parameter]:
@@ -141,13 +134,8 @@ def nothing_moves(place: Place, entry: float) -> Seen:
         p.grad = torch.full_like(p, entry)
     with perturbed(params, 1.0) as perturbation:
         check_equal(params, before, "theta inside the block")
-    return {"entries said to move": check_zero(perturbation.moved)}
-
-
-def check_zero(count: int) -> int:
-    """The number of entries that moved, of which there are none."""
-    check(count == 0, f"{count} entries are said to have moved")
-    return count
+    check(perturbation.moved == 0, f"{perturbation.moved} entries are said to have moved")
+    return {"entries said to move": 0}
 
 
 def nan_is_skipped(place: Place) -> Seen:
@@ -177,9 +165,5 @@ def empty_and_frozen(place: Place) -> Seen:
     point = 1 + 0.3 / 3**0.5
     expected = [make(3) - 0.2 * point, make(0), make(2)]
     check_equal([frozen], expected[2:], "what is frozen")
-    check(largest(used - expected[0]) < 1e-6, "the parameter beside them is elsewhere")
+    check((used - expected[0]).abs().max() < 1e-6, "the parameter beside them is elsewhere")
     return {}
-
-
-def largest(t: Tensor) -> float:
-    return float(t.detach().abs().max())

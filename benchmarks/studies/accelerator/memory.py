@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import warnings
 from functools import partial
 from typing import Any
@@ -13,10 +14,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from benchmarks import methods
 from benchmarks.engine.counters import Memory
-from benchmarks.engine.memory import GB, SPARE, Count, counted, device_memory
+from benchmarks.engine.memory import GB, SPARE, counted, device_memory
 from benchmarks.engine.model_setup import ModelSetup, set_up
 from benchmarks.methods import Settings
 from benchmarks.studies.accelerator.checks import Absent, Check, Place, Seen, check
+from benchmarks.studies.memory import Case
 
 SETUPS = {
     "float32": ModelSetup(),
@@ -39,57 +41,32 @@ def checks(place: Place) -> list[Check]:
     """Methods and ways of holding a hundred million weights; a few thousand for a look."""
     config = LlamaConfig(**(TOY if place.quick else WIDE), use_cache=False)
     keys, ways = (METHODS[-1:], ["float32"]) if place.quick else (METHODS, list(SETUPS))
-    return [
-        Check(
-            f"{methods.label(key)}, {way}",
-            partial(measured, config=config, how=SETUPS[way], key=key),
-        )
-        for way in ways
-        for key in keys
-    ]
+    given = Settings(alpha=1.0, batch_size=4), (4, 16 if place.quick else 256)
+    cases = [Case(way, math.inf, SETUPS[way], key, *given) for way in ways for key in keys]
+    measure = partial(measured, config=config)
+    return [Check(f"{methods.label(c.key)}, {c.what}", partial(measure, case=c)) for c in cases]
 
 
-def measured(
-    place: Place,
-    config: Any,
-    how: ModelSetup,
-    key: str,
-    settings: Settings | None = None,
-    tokens: tuple[int, int] | None = None,
-) -> Seen:
+def measured(place: Place, config: Any, case: Case) -> Seen:
     """Peaks of two steps: measured on the device, counted without it.
 
     Raises:
         Absent: the device has not as much as is counted.
     """
-    if how.lora:
+    if case.how.lora:
         place.need_package("peft", "an adapter")
-    settings = settings or Settings(alpha=1.0, batch_size=4)
-    tokens = tokens or (4, 16 if place.quick else 256)
-    count = counted(config, how, key, settings, tokens)
-    need(place, count)
-    peak = peak_of(place, config, how, key, settings, tokens)
+    count = counted(config, case.how, case.key, case.settings, case.tokens)
+    room = device_memory()
+    if place.is_cuda and count.peak > SPARE * room:
+        raise Absent(f"{count.peak / GB:.0f} GB are counted, and {room / GB:.0f} are here")
+    peak = peak_of(place, config, case)
     seen = {"measured GB": peak / GB, "counted GB": count.peak / GB, "ratio": peak / count.peak}
     low, high = WITHIN
     check(low <= seen["ratio"] <= high, f"measured {seen['ratio']:.2f} times what is counted")
     return seen
 
 
-def need(place: Place, count: Count) -> None:
-    """Leave out what will not fit."""
-    room = device_memory()
-    if place.is_cuda and count.peak > SPARE * room:
-        raise Absent(f"{count.peak / GB:.0f} GB are counted, and {room / GB:.0f} are here")
-
-
-def peak_of(
-    place: Place,
-    config: Any,
-    how: ModelSetup,
-    key: str,
-    settings: Settings,
-    tokens: tuple[int, int],
-) -> int:
+def peak_of(place: Place, config: Any, case: Case) -> int:
     """Bytes at most during two steps on random weights."""
     gc.collect()
     torch.manual_seed(0)
@@ -97,13 +74,13 @@ def peak_of(
         warnings.simplefilter("ignore")  # of what peft and transformers think of random weights
         with torch.device(place.device):
             model = AutoModelForCausalLM.from_config(config)
-        method = methods.build(key, set_up(model, how).train(), settings)
+        method = methods.build(case.key, set_up(model, case.how).train(), case.settings)
         memory.restart()
     if not place.is_cuda:
-        return host_peak(memory, method, batch(place, tokens))
+        return host_peak(memory, method, batch(place, case.tokens))
     torch.cuda.reset_peak_memory_stats(place.device)
     for _ in range(2):
-        method.step(*batch(place, tokens))
+        method.step(*batch(place, case.tokens))
     peak = torch.cuda.max_memory_allocated(place.device)
     del model, method
     gc.collect()

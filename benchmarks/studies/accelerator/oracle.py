@@ -47,7 +47,6 @@ def grad_sam(loss: Loss, theta: Sequence[Tensor], rho: float) -> tuple[list[Tens
 
 
 def step(optimizer: Optimizer, theta: Sequence[Tensor], g: Sequence[Tensor]) -> None:
-    """A step along a gradient."""
     for p, x in zip(theta, g, strict=True):
         p.grad = x
     optimizer.step()

@@ -36,28 +36,30 @@ def page(content: Mapping[str, Any]) -> str:
 
 
 def summary(lines: list[Line]) -> str:
-    """Count the lines of each kind."""
     counts = [sum(line["status"] == status for line in lines) for status in STATUSES]
     return ", ".join(f"{n} {status}" for n, status in zip(counts, STATUSES, strict=True)) + "."
 
 
 def said(line: Line) -> str:
-    """A failure in one line."""
     return f"**{escaped(line['name'])}**: {escaped(line['why'])}"
 
 
 def table(lines: list[Line]) -> str:
-    """One row a line."""
     rows = [
         (
             escaped(line["name"]),
             line["status"].upper() if line["status"] == "failed" else line["status"],
-            escaped(numbers(line["seen"]) if line["status"] == "ok" else line["why"]),
+            escaped(told(line)),
             f"{line['seconds']:.1f}",
         )
         for line in lines
     ]
     return markdown(("what", "outcome", "seen", "seconds"), rows, others="---")
+
+
+def told(line: Line) -> str:
+    """Say what was seen, or why nothing was."""
+    return numbers(line["seen"]) if line["status"] == "ok" else line["why"]
 
 
 def numbers(seen: Mapping[str, Any]) -> str:

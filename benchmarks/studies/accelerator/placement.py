@@ -46,7 +46,6 @@ class Words(nn.Module):
         self.out = nn.Linear(4, 3).to(place.device, torch.float64)
 
     def losses(self, number: int) -> Any:
-        """Retain and forget."""
         generator = torch.Generator().manual_seed(number)
         rows = torch.randint(0, 50, (2, 8), generator=generator)
         rows[:, 1] = rows[:, 0]
@@ -61,24 +60,19 @@ def sparse(place: Place, clip: float | None = None) -> Seen:
     nets = [Words(place, is_sparse=flag) for flag in (True, False)]
     found = [run(net, net.losses, clip) for net in nets]
     check(found[0][1] and max(found[0][1]) > 0, "the gate never opened")
-    check_close([torch.tensor(found[0][1])], [torch.tensor(found[1][1])], 1e-6)
-    return check_close(found[0][0], found[1][0], 1e-12)
+    return alike(found)
+
+
+def alike(found: list[tuple[list[Tensor], list[float]]]) -> Seen:
+    """Compare what two runs came to."""
+    (theta, weights), (expected, others) = found
+    check_close([torch.tensor(weights)], [torch.tensor(others)], 1e-6)
+    return check_close(theta, expected, 1e-12)
 
 
 def run(net: nn.Module, objectives: Any, clip: float | None) -> tuple[list[Tensor], list[float]]:
     """theta on the host after some steps, and lambda+ of each."""
-    optimizer = sgd(list(net.parameters()))
-    constraint, weights = optimizer.constraint, list[float]()
-    assert constraint is not None
-    for number in range(STEPS):
-        constraint.alpha = problem.alpha_at(number)
-        retain, forget = objectives(number)
-        optimizer.backward(retain=retain, forget=forget)
-        if clip is not None:
-            optimizer.clip_grad_norm_(clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        weights.append(float(constraint.weight))
+    weights = problem.train(sgd(list(net.parameters())), objectives, range(STEPS), clip)
     return [p.detach().cpu() for p in net.parameters()], weights
 
 
@@ -102,8 +96,7 @@ def on_host(place: Place, clip: float | None = None) -> Seen:
     found = [
         run(net, lambda number, net=net: problem.losses(net, place, number), clip) for net in nets
     ]
-    check_close([torch.tensor(found[0][1])], [torch.tensor(found[1][1])], 1e-6)
-    return check_close(found[0][0], found[1][0], 1e-12)
+    return alike(found)
 
 
 def moves(place: Place, there_and_back: bool = False) -> Seen:

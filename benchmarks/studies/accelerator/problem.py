@@ -59,7 +59,10 @@ def dual(params: list[Tensor], make: Make = adamw, **settings: Any) -> DualOptim
 
 
 def train(
-    optimizer: DualOptimizer, objectives: Callable[[int], tuple[Loss, Loss]], span: range
+    optimizer: DualOptimizer,
+    objectives: Callable[[int], tuple[Loss, Loss]],
+    span: range,
+    clip: float | None = None,
 ) -> list[float]:
     """lambda+ of each step."""
     constraint = optimizer.constraint
@@ -69,6 +72,8 @@ def train(
         constraint.alpha = alpha_at(number)
         retain, forget = objectives(number)
         optimizer.backward(retain=retain, forget=forget)
+        if clip is not None:
+            optimizer.clip_grad_norm_(clip)
         optimizer.step()
         optimizer.zero_grad()
         weights.append(float(constraint.weight))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import tempfile
-import traceback
-from functools import partial
-from multiprocessing.connection import Connection
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
@@ -64,63 +63,42 @@ def spawned(place: Place, engines: list[str]) -> list[list[Outcome]]:
     """By rank, what each engine comes to.
 
     Raises:
-        RuntimeError: with the traceback of a rank that failed, or died.
+        TimeoutError: a rank does not answer.
+        torch.multiprocessing.ProcessException: with the traceback of a rank that failed, or died.
     """
-    context = multiprocessing.get_context(START)
     with tempfile.TemporaryDirectory() as folder:
-        ends, processes = [], []
-        for rank in range(WORLD):
-            here, there = context.Pipe(duplex=False)
-            arguments = (there, rank, place.device.type, f"{folder}/store", engines)
-            processes.append(context.Process(target=_answer, args=arguments))
-            processes[-1].start()
-            there.close()
-            ends.append(here)
+        arguments = place.device.type, folder, engines
+        running = mp.start_processes(_ranked, arguments, WORLD, join=False, start_method=START)
+        deadline = time.monotonic() + PATIENCE
         try:
-            answers = [_received(end) for end in ends]
+            while not running.join(max(deadline - time.monotonic(), 0.0)):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"no answer within {PATIENCE:g} seconds")
         finally:
-            for process in processes:
+            for process in running.processes:
                 process.kill()
-                process.join()
-    for answer in answers:
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-    as_tensors = partial(torch.tensor, dtype=torch.float64)
-    return [[([*map(as_tensors, theta)], w) for theta, w in answer] for answer in answers]
+        return [torch.load(Path(folder, str(rank))) for rank in range(WORLD)]
 
 
-def _received(end: Connection) -> Any:
-    try:
-        return end.recv() if end.poll(PATIENCE) else f"no answer within {PATIENCE:g} seconds"
-    except EOFError:
-        return "a rank died"
-
-
-def _answer(end: Connection, rank: int, kind: str, store: str, engines: list[str]) -> None:
-    try:
-        found = _ranked(rank, kind, store, engines)  # tensors would be shared by one who has left
-        end.send([([t.tolist() for t in theta], weights) for theta, weights in found])
-    except BaseException:
-        end.send(f"rank {rank}: {traceback.format_exc()}")
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-
-def _ranked(rank: int, kind: str, store: str, engines: list[str]) -> list[Outcome]:
+def _ranked(rank: int, kind: str, folder: str, engines: list[str]) -> None:
+    """Leave what each engine comes to in a file named by the rank."""
     torch.set_num_threads(1)
     device = torch.device("cpu")
     if kind == "cuda":
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=WORLD)
-    share = slice(rank * 4, rank * 4 + 4)
-    return [trained(Place(device), engine, share) for engine in engines]
+    store = f"file://{folder}/store"
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=WORLD)
+    try:
+        share = slice(rank * 4, rank * 4 + 4)
+        found = [trained(Place(device), engine, share) for engine in engines]
+        torch.save(found, Path(folder, str(rank)))
+    finally:
+        dist.destroy_process_group()
 
 
 def wrapped(net: nn.Sequential, place: Place, engine: str) -> nn.Module:
-    """The network under an engine."""
     if engine == "alone":
         return net
     if engine == "ddp":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,8 @@ def checks(_: Place) -> list[Check]:
     """All of them run on a CPU, too, whose autocast knows float16."""
     return [
         Check("SAM under a scaler is SAM by hand without one", scaled),
-        Check("SAM likewise with fused SGD inside", fused),
+        # which would take the scale itself, were it not inside another
+        Check("SAM likewise with fused SGD inside", partial(scaled, fused=True)),
         Check("a skipped step leaves theta, moments and an attached constraint alone", skipped),
         Check("`attach` counts the steps that are taken", attached),
         Check("DualOptimizer refuses a scaler, and nothing has moved", refused),
@@ -73,11 +75,6 @@ def scaled(place: Place, **settings: Any) -> Seen:
         g, _ = oracle.grad_sam(objective(its, place, number), theta, 0.05)
         oracle.step(base, theta, g)
     return check_close(mine.parameters(), its.parameters(), 1e-4)
-
-
-def fused(place: Place) -> Seen:
-    """A fused optimizer would take the scale itself, were it not inside another."""
-    return scaled(place, fused=True)
 
 
 def skipped(place: Place) -> Seen:

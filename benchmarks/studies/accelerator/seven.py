@@ -31,4 +31,4 @@ def fits(place: Place, config: MistralConfig, case: Case) -> Seen:
     if case.settings.optimizer == "adamw8bit":
         place.need_package("torchao", "a moment of 8 bits")
     tokens = (case.tokens[0], 16) if place.quick else case.tokens
-    return measured(place, config, case.how, case.key, case.settings, tokens)
+    return measured(place, config, case._replace(tokens=tokens))

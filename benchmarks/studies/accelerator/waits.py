@@ -89,7 +89,6 @@ def dual(
 
 
 def penalised(world: World) -> Callable[[], None]:
-    """The constraint in the loss of one optimizer."""
     optimizer = SGD(world.params, lr=0.1)
     constraint = ALMConstraint(lambda: world.value, alpha=2.0, mu=1e-3)
 
@@ -104,7 +103,6 @@ def penalised(world: World) -> Callable[[], None]:
 
 
 def visit(world: World, **settings: Any) -> Callable[[], None]:
-    """Perturb theta and bring it back."""
 
     def run() -> None:
         for p in world.params:

@@ -16,17 +16,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.report.results import write_json
+from benchmarks.report.results import write_record
 from benchmarks.studies.auto.compare import KINDS, SIDES, Comparison, joined
 from benchmarks.studies.auto.suite import SUITE
 from benchmarks.studies.auto.table import page
-from torch_alm.unlearning.files import write_text
 
 ALSO = tuple(KINDS)[1:]
 
 
 def main() -> int:
-    """Parse, run, write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -45,8 +43,7 @@ def main() -> int:
             rows = joined([*rows, *found])
             print(f"{kind}, {side}: {found[0]['problem']}", flush=True)
             if options.output is not None:
-                write_json(options.output / "auto.json", {"rows": rows})
-                write_text(options.output / "auto.md", page(rows))
+                write_record(options.output, "auto", {"rows": rows}, lambda c: page(c["rows"]))
     print(page(rows))
     return 0
 

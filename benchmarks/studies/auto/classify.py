@@ -9,15 +9,19 @@ from torch.nn import functional
 from benchmarks.studies.auto.problem import Data, Problem, normal, seeded, uniform
 
 
-def cross_entropy(score: Tensor, label: Tensor) -> Tensor:
-    return (functional.softplus(score) - label * score).mean()
-
-
 def linear(theta: Tensor, x: Tensor) -> Tensor:
     return x @ theta[:-1] + theta[-1]
 
 
-class Fairness(Problem):
+class Logistic(Problem):
+    """A problem whose objective is the cross-entropy of a linear score."""
+
+    def objective(self, theta: Tensor, data: Data) -> Tensor:
+        score, label = linear(theta, data[0]), data[1]
+        return (functional.softplus(score) - label * score).mean()
+
+
+class Fairness(Logistic):
     """Logistic regression; two groups' mean scores may differ by 0.05 at most."""
 
     alpha, rate = (0.05,), 0.5
@@ -30,10 +34,6 @@ class Fairness(Problem):
         label = (x[:, 0] + x[:, 2] + 0.3 * normal(g, rows) > 0.7).double()
         self.data = (x, label, group)
         self.start = 0.4 * normal(g, 6)
-
-    def objective(self, theta: Tensor, data: Data) -> Tensor:
-        x, label, _ = data
-        return cross_entropy(linear(theta, x), label)
 
     def gap(self, theta: Tensor, data: Data) -> Tensor:
         x, _, group = data
@@ -60,7 +60,7 @@ class FairnessBatches(Fairness):
     smooth = Problem.smooth
 
 
-class Recall(Problem):
+class Recall(Logistic):
     """A rare class of which at least nine in ten must be found, in mean score."""
 
     sense, alpha, rate = (">=",), (0.9,), 0.5
@@ -72,10 +72,6 @@ class Recall(Problem):
         share = label.mean().expand(rows)
         self.data = (x, label, share)
         self.start = 0.4 * normal(g, 5)
-
-    def objective(self, theta: Tensor, data: Data) -> Tensor:
-        x, label, _ = data
-        return cross_entropy(linear(theta, x), label)
 
     def measure(self, theta: Tensor, data: Data) -> Tensor:
         x, label, share = data
@@ -112,7 +108,7 @@ class NeymanPearson(Problem):
         return torch.sigmoid(linear(theta, data[0])).mean()[None]
 
 
-class GroupRecall(Problem):
+class GroupRecall(Logistic):
     """Recall of three groups, each with a threshold of its own: a vector of multipliers."""
 
     sense, alpha, rate = (">=",) * 3, (0.8, 0.85, 0.6), 0.5
@@ -125,9 +121,6 @@ class GroupRecall(Problem):
         found = functional.one_hot(group, 3).double() * label[:, None]
         self.data = (x, label, found / found.mean(0))
         self.start = 0.4 * normal(g, 5)
-
-    def objective(self, theta: Tensor, data: Data) -> Tensor:
-        return cross_entropy(linear(theta, data[0]), data[1])
 
     def measure(self, theta: Tensor, data: Data) -> Tensor:
         x, _, found = data

@@ -137,8 +137,3 @@ def _errors(problem: Problem, best: Optimum, seen: list[tuple[Tensor, Tensor]]) 
     beyond = torch.where(equal, c.abs(), c) / best.size
     found = torch.stack([beyond.clamp(min=0).amax(1), (f - best.value) / best.gap], 1)
     return torch.nan_to_num(found, nan=torch.inf)
-
-
-def solved(found: Tensor) -> Tensor:
-    """At most 1 % violated and 2 % short of the optimum."""
-    return (found[..., 0] <= 0.01) & (found[..., 1] <= 0.02)

@@ -8,11 +8,14 @@ from torch import Tensor
 from benchmarks.studies.auto.problem import Data, Problem, normal, seeded
 
 
-def squares(theta: Tensor, data: Data) -> Tensor:
-    return (data[0] @ theta - data[1]).square().mean()
+class LeastSquares(Problem):
+    """A problem whose objective is a mean square."""
+
+    def objective(self, theta: Tensor, data: Data) -> Tensor:
+        return (data[0] @ theta - data[1]).square().mean()
 
 
-class L1(Problem):
+class L1(LeastSquares):
     """Least squares with an L1 budget of five: the lasso in its constrained form."""
 
     alpha, rate = (5.0,), 0.05
@@ -24,9 +27,6 @@ class L1(Problem):
         truth[:5] = torch.tensor([3.0, -2, 1.5, 1, -1])
         self.data = (x, x @ truth + 0.1 * normal(g, 200))
         self.start = 0.01 * normal(g, 30)
-
-    def objective(self, theta: Tensor, data: Data) -> Tensor:
-        return squares(theta, data)
 
     def measure(self, theta: Tensor, data: Data) -> Tensor:
         return theta.abs().sum()[None]
@@ -42,7 +42,7 @@ class L1(Problem):
         return point[:30] - point[30:]
 
 
-class Ball(Problem):
+class Ball(LeastSquares):
     """Least squares within a ball, from outside of it."""
 
     alpha, rate = (2.0,), 0.05
@@ -52,9 +52,6 @@ class Ball(Problem):
         x = normal(g, 100, 8) * torch.linspace(0.5, 1.5, 8)
         self.data = (x, x @ normal(g, 8) + 0.3 * normal(g, 100))
         self.start = torch.full((8,), 1.5, dtype=torch.float64)
-
-    def objective(self, theta: Tensor, data: Data) -> Tensor:
-        return squares(theta, data)
 
     def measure(self, theta: Tensor, data: Data) -> Tensor:
         return theta.square().sum()[None]
@@ -66,7 +63,7 @@ class Inactive(Ball):
     alpha = (50.0,)
 
 
-class Physics(Problem):
+class Physics(LeastSquares):
     """A curve through noisy points that obeys u' = -u up to a small residual: a linear PINN."""
 
     alpha, rate = (1e-2,), 0.1
@@ -82,14 +79,11 @@ class Physics(Problem):
         self.data = (basis, noisy, slope + basis)
         self.start = torch.zeros(6, dtype=torch.float64)
 
-    def objective(self, theta: Tensor, data: Data) -> Tensor:
-        return squares(theta, data)
-
     def measure(self, theta: Tensor, data: Data) -> Tensor:
         return (data[2] @ theta).square().mean()[None]
 
 
-class GroupLosses(Problem):
+class GroupLosses(LeastSquares):
     """The best mean fit with a bound on each of four groups' losses; two of them act."""
 
     sense, alpha, rate = ("<=",) * 4, (1.9, 1.9, 1.9, 1.9), 0.1
@@ -104,9 +98,6 @@ class GroupLosses(Problem):
         member = torch.nn.functional.one_hot(group, 4).double()
         self.data = (x, y, member / member.mean(0))
         self.start = torch.zeros(6, dtype=torch.float64)
-
-    def objective(self, theta: Tensor, data: Data) -> Tensor:
-        return squares(theta, data)
 
     def measure(self, theta: Tensor, data: Data) -> Tensor:
         x, y, member = data

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from benchmarks.studies.auto.problem import Problem, normal, seeded
+from benchmarks.studies.controllers.slsqp import gradient_of, value_of
 
 Function = Callable[[Tensor], Tensor]
 
@@ -22,14 +23,6 @@ class Optimum(NamedTuple):
     gap: float  # max(|f_0 - f*|, |f_free - f*|)
     size: Tensor  # max(|alpha|, |c_0|), one per constraint
     theta: Tensor | None = None  # none is known where the optimum is a bound
-
-
-def _value(f: Function) -> Callable[[Any], Any]:
-    return lambda x: f(torch.from_numpy(x)).detach().numpy()
-
-
-def _gradient(f: Function) -> Callable[[Any], Any]:
-    return lambda x: torch.autograd.functional.jacobian(f, torch.from_numpy(x)).numpy()
 
 
 def constrained(problem: Problem, tries: int = 3) -> tuple[float, Tensor]:
@@ -45,7 +38,7 @@ def constrained(problem: Problem, tries: int = 3) -> tuple[float, Tensor]:
     first = problem.lift(problem.start)
     sizes = [len(side(first)) for _, side in sides]
     rules = [
-        {"type": kind, "fun": _value(side), "jac": _gradient(side)}
+        {"type": kind, "fun": value_of(side), "jac": gradient_of(side)}
         for (kind, side), size in zip(sides, sizes, strict=True)
         if size
     ]
@@ -53,7 +46,7 @@ def constrained(problem: Problem, tries: int = 3) -> tuple[float, Tensor]:
     for seed in range(tries):
         x = first + 0.3 * (seed > 0) * normal(seeded(seed), len(first))
         end = minimize(
-            _value(objective), x.numpy(), jac=_gradient(objective), constraints=rules,
+            value_of(objective), x.numpy(), jac=gradient_of(objective), constraints=rules,
             method="SLSQP", options={"maxiter": 1000, "ftol": 1e-12},
         )  # fmt: skip
         point = torch.from_numpy(end.x)
@@ -68,7 +61,9 @@ def free(problem: Problem) -> float:
     """The objective's least value without the constraint, or as far down as 500 steps lead."""
     f: Function = lambda x: problem.objective(x, problem.data)  # noqa: E731
     start = problem.start.numpy()
-    end = minimize(_value(f), start, jac=_gradient(f), method="L-BFGS-B", options={"maxiter": 500})
+    end = minimize(
+        value_of(f), start, jac=gradient_of(f), method="L-BFGS-B", options={"maxiter": 500}
+    )
     return float(end.fun) if np.isfinite(end.fun) else float(f(problem.start))
 
 

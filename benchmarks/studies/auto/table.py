@@ -46,6 +46,13 @@ def anyone(row: Row) -> bool:
     return any(is_solved(pair) for each in row["ways"].values() for pair in each)
 
 
+def halves(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of either half of the problems."""
+    names = {"search half": SEARCH, "report half": REPORT}
+    known = {told: {kind().name for kind in half} for told, half in names.items()}
+    return {told: [row for row in rows if row["problem"] in of] for told, of in known.items()}
+
+
 def contestants(rows: Sequence[Row]) -> dict[str, Solved]:
     """The ways to count, by what the table calls them."""
     found: dict[str, Solved] = {"the rule, nothing tuned": single("auto")}
@@ -67,13 +74,7 @@ def contestants(rows: Sequence[Row]) -> dict[str, Solved]:
 
 def shares(rows: Sequence[Row]) -> str:
     """Solved cells: all of them, of either half, and of those that some way solves."""
-    search, report = ({kind().name for kind in half} for half in (SEARCH, REPORT))
-    groups = {
-        "all cells": list(rows),
-        "search half": [row for row in rows if row["problem"] in search],
-        "report half": [row for row in rows if row["problem"] in report],
-        "solved by any": list(filter(anyone, rows)),
-    }
+    groups = {"all cells": list(rows), **halves(rows), "solved by any": list(filter(anyone, rows))}
     body = [
         [name, *(_count(solved, group) for group in groups.values())]
         for name, solved in contestants(rows).items()
@@ -81,21 +82,10 @@ def shares(rows: Sequence[Row]) -> str:
     return markdown(["way", *groups], body)
 
 
-def compared_count(compared: Sequence[Row], rows: Sequence[Row]) -> str:
-    """Say what the table is about, and what the rule does in all."""
-    told = f"Cells in which all ways were run, {len(compared)} of {len(rows)}."
-    return told if len(compared) == len(rows) else f"{told} The rule alone: {alone(rows)}."
-
-
 def alone(rows: Sequence[Row]) -> str:
     """Count the cells that the rule solves."""
-    halves = {"search half": SEARCH, "report half": REPORT}
-    counts = [f"{_count(single('auto'), rows)} of all"]
-    for told, half in halves.items():
-        names = {kind().name for kind in half}
-        own = [row for row in rows if row["problem"] in names]
-        counts.append(f"{_count(single('auto'), own)} of the {told}")
-    return "; ".join(counts)
+    groups = {"all": rows, **{f"the {told}": half for told, half in halves(rows).items()}}
+    return "; ".join(f"{_count(single('auto'), own)} of {told}" for told, own in groups.items())
 
 
 def _count(solved: Solved, rows: Sequence[Row]) -> str:
@@ -154,7 +144,6 @@ MARKED = "<!-- --8<-- [start:table] -->\n{}\n<!-- --8<-- [end:table] -->"
 
 
 def page(rows: Sequence[Row]) -> str:
-    """The whole page."""
     parts = [
         "# One rule for mu, against mu that is tuned",
         "Written by `python -m benchmarks.studies.auto`; numbers in `auto.json`. A cell, one"
@@ -169,7 +158,9 @@ def page(rows: Sequence[Row]) -> str:
         if own:
             parts.append(f"## {title}")
         if compared:
-            found = f"{compared_count(compared, own)}\n\n{shares(compared)}"
+            told = f"Cells in which all ways were run, {len(compared)} of {len(own)}."
+            told += "" if len(compared) == len(own) else f" The rule alone: {alone(own)}."
+            found = f"{told}\n\n{shares(compared)}"
             parts.append(MARKED.format(found) if kind == "main" else found)
             if kind == "main":
                 parts.append(problems(compared))

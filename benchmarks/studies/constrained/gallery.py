@@ -28,7 +28,6 @@ EXAMPLES = {
 
 @cache
 def trained(name: str) -> Trace:
-    """The record of an example."""
     return EXAMPLES[name]()
 
 
@@ -48,7 +47,6 @@ def ended(name: str) -> list[dict[str, float | str]]:
 
 
 def table() -> str:
-    """All of them, in Markdown."""
     head = "| Example | Asked for | Got | Multiplier | Objective |"
     rows = [
         f"| {row['example']} | {row['constraint']} | {row['measured']:.5g} "

@@ -3,9 +3,9 @@
     python -m benchmarks.studies.controllers [--quick] [--only LIBRARY ...] [--no-problems]
         [--more | --no-more] [--output DIR]
 
-- solved: problems with known optima (`problems.py`), one default for all: Adam, 4,000 steps,
+- solved: problems with known optima (`problems.txt`), one default for all: Adam, 4,000 steps,
   lr 5e-2 with a cosine schedule, mu = 1; the dual step every 50 steps, and every step; ours also
-  on more problems (`problems_more.py`), with the penalty as it is and growing;
+  on more problems (`problems_more.txt`), with the penalty as it is and growing;
 - noise: an inactive constraint (slack 0.1, sd 1, mu 1) for 20,000 steps: mean multiplier, and the
   share of steps on which it is above zero;
 - NaN: whether multiplier and weights are finite 15 steps after one NaN measurement;
@@ -34,19 +34,17 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adam
 
-from benchmarks.report.results import write_json
+from benchmarks.report.results import write_record
 from benchmarks.studies.controllers import slsqp
 from benchmarks.studies.controllers.costs import cost, gate
 from benchmarks.studies.controllers.peers import Controller, Cooper, HumanCompatible, Ours
-from benchmarks.studies.controllers.problems import EASY, Problem
+from benchmarks.studies.controllers.problems import EASY, MORE, Problem, errors
 from benchmarks.studies.controllers.problems import solve as solve_with
-from benchmarks.studies.controllers.problems_more import MORE
 from benchmarks.studies.controllers.snippets import LINES
-from benchmarks.studies.controllers.table import filtered, markdown, more_lines
+from benchmarks.studies.controllers.table import markdown, more_lines
 from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import PenaltyGrowth
-from torch_alm.unlearning.files import write_text
 
 LIBRARIES: dict[str, type[Controller]] = {
     "torch-alm": Ours,
@@ -68,14 +66,7 @@ def solve(
         controller.loss(problem.objective(x), x).backward()
         adam.step()
         controller.update(step)
-    x = x.detach()
-    gap = abs(float(problem.objective(x)) - problem.optimum) / (1 + abs(problem.optimum))
-    parts = [torch.zeros(1)]
-    if problem.at_least is not None:
-        parts.append((-problem.at_least(x)).clamp(min=0))
-    if problem.equal is not None:
-        parts.append(problem.equal(x).abs())
-    return float(torch.cat(parts).max()), gap
+    return errors(problem, x.detach())
 
 
 def solved(library: type[Controller], every: int, steps: int) -> dict[str, Any]:
@@ -101,8 +92,7 @@ def more(steps: int) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for problem in MORE:
-        x = torch.tensor(slsqp.optimum(problem))
-        gap = abs(float(problem.objective(x)) - problem.optimum) / (1 + abs(problem.optimum))
+        _, gap = errors(problem, torch.tensor(slsqp.optimum(problem)))
         ends = {name: solve_with(problem, steps, **how) for name, how in GROWTH.items()}
         found[problem.name] = {
             "scipy": gap,
@@ -221,32 +211,13 @@ def compare(
             "every 50": solved(library, 50, steps) if problems else UNSOLVED,
             "every step": solved(library, 1, steps) if problems else UNSOLVED,
         }
-        print(row(name, found[name]), flush=True)
+        print(f"{name}: done", flush=True)
     if further and problems:
         found["more"] = more(steps)
     return found
 
 
-HEADER = (
-    f"{'library':<16} lines  us/step  (+hand)  gate  noise: mean  open   NaN  resume  "
-    "K=50: 1e-3 1e-5   K=1: 1e-3 1e-5"
-)
-
-
-def row(name: str, found: dict[str, Any]) -> str:
-    """One line of the table."""
-    mean, share = found["noise"]
-    slow, fast = found["every 50"], found["every step"]
-    return (
-        f"{name:<16} {found['lines']:>5} {found['microseconds']:>8.0f} {found['extra']:>+8.0f} "
-        f"{found['gate']:>5.2f} {mean:>12.3f} {share:>5.0%} {'yes' if found['nan'] else 'no':>5} "
-        f"{found['resume']:>5}/8 {slow['1e-3']:>11} {slow['1e-5']:>4} of {slow['of']} "
-        f"{fast['1e-3']:>7} {fast['1e-5']:>4} of {fast['of']}"
-    )
-
-
 def main() -> int:
-    """Parse, compare, print, write."""
     parser = argparse.ArgumentParser(
         prog="controllers", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -255,41 +226,34 @@ def main() -> int:
         "--only", nargs="+", choices=LIBRARIES, default=list(LIBRARIES), help="of these libraries"
     )
     parser.add_argument("--no-problems", action="store_true", help="all but the long part")
-    further = parser.add_mutually_exclusive_group()
-    further.add_argument("--more", action="store_true", help="only the further problems")
-    further.add_argument("--no-more", action="store_true", help="without the further problems")
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--more", action="store_true", help="only the further problems")
+    either.add_argument("--no-more", action="store_true", help="without the further problems")
     parser.add_argument("--output", type=Path, metavar="DIR", help="where to write the numbers")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = options.output / "controllers.json" if options.output else None
     if options.more:
-        earlier = json.loads(path.read_text()) if path else {}
-        publish(path, {**earlier, "more": more(400 if options.quick else 4_000)})
+        further = more(400 if options.quick else 4_000)
+        print("\n".join(more_lines(further)))
+        if options.output:
+            earlier = json.loads((options.output / "controllers.json").read_text())
+            write_record(options.output, "controllers", {**earlier, "more": further}, markdown)
         return 0
-    print(HEADER)
     found = compare(
         options.only,
         quick=options.quick,
         problems=not options.no_problems,
         further=not options.no_more,
     )
-    print(f"\n{filtered(found)}")
     print("us/step: " + ", ".join(f"{name} {value:.0f}" for name, value in found["cost"].items()))
     print(
         "ms/step with a constraint that never acts: "
         + ", ".join(f"{name} {value:.2f}" for name, value in found["gate"].items())
     )
-    publish(path, found)
+    print(f"\n{markdown(found)}")
+    if options.output:
+        write_record(options.output, "controllers", found, markdown)
     return 0
-
-
-def publish(path: Path | None, found: dict[str, Any]) -> None:
-    """Say how the further problems went; write the numbers, and the tables beside them."""
-    if "more" in found:
-        print("\n".join(more_lines(found["more"])))
-    if path is not None:
-        write_json(path, found)
-        write_text(path.with_suffix(".md"), markdown(found))
 
 
 if __name__ == "__main__":

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from benchmarks.studies.controllers.snippets import SNIPPETS
+from benchmarks.studies.controllers.snippets import SNIPPETS, plain
 from torch_alm import ALMConstraint
 
 
@@ -29,21 +30,19 @@ def microseconds(run: Callable[[int], Any], steps: int, repeats: int = 5) -> flo
 def cost(steps: int) -> dict[str, float]:
     """A loop with one parameter; the first row has no constraint."""
 
-    def loop(snippet: Any, count: int) -> None:
+    def loop(run: Callable[[nn.Parameter, SGD, int], Any], count: int) -> None:
         x = nn.Parameter(torch.zeros(1))
-        sgd = SGD([x], lr=0.01)
-        if snippet is None:
-            for _ in range(count):
-                sgd.zero_grad()
-                x.square().sum().backward()
-                sgd.step()
-        elif snippet == "by hand":
-            by_hand(x, sgd, count)
-        else:
-            snippet(x, lambda x: x.square().sum(), lambda x: x.sum(), 1.0, sgd, count)
+        run(x, SGD([x], lr=0.01), count)
 
-    rows: dict[str, Any] = {"plain": None, "by hand": "by hand", **SNIPPETS}
-    return {name: microseconds(lambda n, s=s: loop(s, n), steps) for name, s in rows.items()}
+    def through(snippet: Any) -> Any:
+        return lambda x, sgd, count: snippet(x, square, lambda x: x.sum(), 1.0, sgd, count)
+
+    def square(x: Tensor) -> Tensor:
+        return x.square().sum()
+
+    rows = {"plain": lambda x, sgd, count: plain(x, square, sgd, count), "by hand": by_hand}
+    rows |= {name: through(snippet) for name, snippet in SNIPPETS.items()}
+    return {name: microseconds(partial(loop, run), steps) for name, run in rows.items()}
 
 
 def by_hand(x: Tensor, sgd: SGD, count: int) -> None:
@@ -84,17 +83,7 @@ def gate(steps: int) -> dict[str, float]:
             (retain(model) - weight * value if weight else retain(model)).backward()
             optimizer.step()
 
-    rows = {**SNIPPETS, "torch-alm, gated": gated}
-    found = {}
-    for name, snippet in rows.items():
-        found[name] = (
-            microseconds(lambda n, s=snippet: s(net, loss, loss, -1e9, sgd, n), steps) / 1e3
-        )
-
-    def retain_only(count: int) -> None:
-        for _ in range(count):
-            sgd.zero_grad()
-            loss(net).backward()
-            sgd.step()
-
-    return {"retain only": microseconds(retain_only, steps) / 1e3, **found}
+    rows: dict[str, Any] = {"retain only": partial(plain, net, loss, sgd)}
+    for name, snippet in {**SNIPPETS, "torch-alm, gated": gated}.items():
+        rows[name] = partial(snippet, net, loss, loss, -1e9, sgd)
+    return {name: microseconds(run, steps) / 1e3 for name, run in rows.items()}

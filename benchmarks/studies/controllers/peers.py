@@ -18,16 +18,14 @@ from torch.optim import SGD
 
 from torch_alm import ALMConstraint, ConstraintGroup
 
-Function = Callable[[Tensor], Tensor]
+Side = Callable[[Tensor], Tensor] | None
 FLOAT = torch.float64
 
 
 class Controller(Protocol):
     """The interface that the comparisons ask of a library."""
 
-    def __init__(
-        self, at_least: Function | None, equal: Function | None, mu: float, every: int
-    ) -> None: ...
+    def __init__(self, at_least: Side, equal: Side, mu: float, every: int) -> None: ...
 
     def loss(self, objective: Tensor, x: Tensor) -> Tensor: ...
 
@@ -40,9 +38,7 @@ class Controller(Protocol):
 class Ours:
     """torch-alm."""
 
-    def __init__(
-        self, at_least: Function | None, equal: Function | None, mu: float, every: int
-    ) -> None:
+    def __init__(self, at_least: Side, equal: Side, mu: float, every: int) -> None:
         given = {"at least": (at_least, ">="), "equal": (equal, "==")}
         self.group = ConstraintGroup(
             {
@@ -73,7 +69,7 @@ class Ours:
 class CooperProblem(cooper.ConstrainedMinimizationProblem):
     """The problem class that cooper asks for."""
 
-    def __init__(self, measures: list[tuple[Function, bool, int]], mu: float) -> None:
+    def __init__(self, measures: list[tuple[Any, bool, int]], mu: float) -> None:
         super().__init__()
         self.measures = [measure for measure, _, _ in measures]
         self.sides = [self.side(equality, size, mu) for _, equality, size in measures]
@@ -105,9 +101,7 @@ class Cooper:
 
     momentum = 0.0
 
-    def __init__(
-        self, at_least: Function | None, equal: Function | None, mu: float, every: int
-    ) -> None:
+    def __init__(self, at_least: Side, equal: Side, mu: float, every: int) -> None:
         self.given, self.every, self.mu = [(at_least, False), (equal, True)], every, mu
         self.problem: CooperProblem | None = None
         self.state: Any = None
@@ -151,9 +145,7 @@ class HumanCompatible:
 
     momentum = 0.0
 
-    def __init__(
-        self, at_least: Function | None, equal: Function | None, mu: float, every: int
-    ) -> None:
+    def __init__(self, at_least: Side, equal: Side, mu: float, every: int) -> None:
         self.measures = {"equal": equal, "at least": at_least}
         self.every, self.mu = every, mu
         self.dual: ALM | None = None

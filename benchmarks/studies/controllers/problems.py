@@ -1,12 +1,15 @@
 """Problems with a known optimum, most of them Hock and Schittkowski's, and a way to solve them.
 
-Source: W. Hock and K. Schittkowski, Test Examples for Nonlinear Programming Codes, 1981. Numbers
-and starting points are theirs. Inequalities are g(x) >= 0; bounds are among them.
+They stand in `problems.txt` and `problems_more.txt`. Inequalities are g(x) >= 0; bounds are among
+them.
 """
 
 import math
+import re
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -51,229 +54,48 @@ def bounded(function: Function | None, low: list[float], high: list[float]) -> F
     return together
 
 
-def box(low: list[float], high: list[float], *functions: Callable[..., Tensor]) -> Function:
-    """Inequalities and bounds."""
-    return bounded(vector(*functions) if functions else None, low, high)
-
-
 INF = math.inf
+NAMES = {name: getattr(torch, name) for name in ("sin", "cos", "exp", "log")}
+NAMES |= {"sqrt": math.sqrt, "pi": math.pi}
 
-HS = [
-    Problem(
-        "HS6",
-        (-1.2, 1.0),
-        lambda x: (1 - x[0]) ** 2,
-        0.0,
-        equal=vector(lambda a, b: 10 * (b - a**2)),
-    ),
-    Problem(
-        "HS7",
-        (2.0, 2.0),
-        lambda x: torch.log(1 + x[0] ** 2) - x[1],
-        -math.sqrt(3),
-        equal=vector(lambda a, b: (1 + a**2) ** 2 + b**2 - 4),
-    ),
-    Problem(
-        "HS10",
-        (-10.0, 10.0),
-        lambda x: x[0] - x[1],
-        -1.0,
-        vector(lambda a, b: -3 * a**2 + 2 * a * b - b**2 + 1),
-    ),
-    Problem(
-        "HS11",
-        (4.9, 0.1),
-        lambda x: (x[0] - 5) ** 2 + x[1] ** 2 - 25,
-        -8.498464223,
-        vector(lambda a, b: -(a**2) + b),
-    ),
-    Problem(
-        "HS12",
-        (0.0, 0.0),
-        lambda x: 0.5 * x[0] ** 2 + x[1] ** 2 - x[0] * x[1] - 7 * x[0] - 7 * x[1],
-        -30.0,
-        vector(lambda a, b: 25 - 4 * a**2 - b**2),
-    ),
-    Problem(
-        "HS14",
-        (2.0, 2.0),
-        lambda x: (x[0] - 2) ** 2 + (x[1] - 1) ** 2,
-        9 - 2.875 * math.sqrt(7),
-        vector(lambda a, b: -0.25 * a**2 - b**2 + 1),
-        vector(lambda a, b: a - 2 * b + 1),
-    ),
-    Problem(
-        "HS21",
-        (-1.0, -1.0),
-        lambda x: 0.01 * x[0] ** 2 + x[1] ** 2 - 100,
-        -99.96,
-        bounded(vector(lambda a, b: 10 * a - b - 10), [2.0, -50.0], [50.0, 50.0]),
-    ),
-    Problem(
-        "HS22",
-        (2.0, 2.0),
-        lambda x: (x[0] - 2) ** 2 + (x[1] - 1) ** 2,
-        1.0,
-        vector(lambda a, b: -a - b + 2, lambda a, b: -(a**2) + b),
-    ),
-    Problem(
-        "HS27",
-        (2.0, 2.0, 2.0),
-        lambda x: 0.01 * (x[0] - 1) ** 2 + (x[1] - x[0] ** 2) ** 2,
-        0.04,
-        equal=vector(lambda a, b, c: a + c**2 + 1),
-    ),
-    Problem(
-        "HS28",
-        (-4.0, 1.0, 1.0),
-        lambda x: (x[0] + x[1]) ** 2 + (x[1] + x[2]) ** 2,
-        0.0,
-        equal=vector(lambda a, b, c: a + 2 * b + 3 * c - 1),
-    ),
-    Problem(
-        "HS35",
-        (0.5, 0.5, 0.5),
-        lambda x: (
-            9
-            - 8 * x[0]
-            - 6 * x[1]
-            - 4 * x[2]
-            + 2 * x[0] ** 2
-            + 2 * x[1] ** 2
-            + x[2] ** 2
-            + 2 * x[0] * x[1]
-            + 2 * x[0] * x[2]
-        ),
-        1 / 9,
-        bounded(vector(lambda a, b, c: 3 - a - b - 2 * c), [0.0] * 3, [INF] * 3),
-    ),
-    Problem(
-        "HS39",
-        (2.0, 2.0, 2.0, 2.0),
-        lambda x: -x[0],
-        -1.0,
-        equal=vector(lambda a, b, c, d: b - a**3 - c**2, lambda a, b, c, d: a**2 - b - d**2),
-    ),
-    Problem(
-        "HS43",
-        (0.0, 0.0, 0.0, 0.0),
-        lambda x: (
-            x[0] ** 2
-            + x[1] ** 2
-            + 2 * x[2] ** 2
-            + x[3] ** 2
-            - 5 * x[0]
-            - 5 * x[1]
-            - 21 * x[2]
-            + 7 * x[3]
-        ),
-        -44.0,
-        vector(
-            lambda a, b, c, d: 8 - a**2 - b**2 - c**2 - d**2 - a + b - c + d,
-            lambda a, b, c, d: 10 - a**2 - 2 * b**2 - c**2 - 2 * d**2 + a + d,
-            lambda a, b, c, d: 5 - 2 * a**2 - b**2 - c**2 - 2 * a + b + d,
-        ),
-    ),
-    Problem(
-        "HS48",
-        (3.0, 5.0, -3.0, 2.0, -2.0),
-        lambda x: (x[0] - 1) ** 2 + (x[1] - x[2]) ** 2 + (x[3] - x[4]) ** 2,
-        0.0,
-        equal=vector(lambda *x: sum(x) - 5, lambda a, b, c, d, e: c - 2 * (d + e) + 3),
-    ),
-    Problem(
-        "HS50",
-        (35.0, -31.0, 11.0, 5.0, -5.0),
-        lambda x: (x[0] - x[1]) ** 2 + (x[1] - x[2]) ** 2 + (x[2] - x[3]) ** 4 + (x[3] - x[4]) ** 2,
-        0.0,
-        equal=vector(
-            lambda a, b, c, d, e: a + 2 * b + 3 * c - 6,
-            lambda a, b, c, d, e: b + 2 * c + 3 * d - 6,
-            lambda a, b, c, d, e: c + 2 * d + 3 * e - 6,
-        ),
-    ),
-    Problem(
-        "HS51",
-        (2.5, 0.5, 2.0, -1.0, 0.5),
-        lambda x: (x[0] - x[1]) ** 2 + (x[1] + x[2] - 2) ** 2 + (x[3] - 1) ** 2 + (x[4] - 1) ** 2,
-        0.0,
-        equal=vector(
-            lambda a, b, c, d, e: a + 3 * b - 4,
-            lambda a, b, c, d, e: c + d - 2 * e,
-            lambda a, b, c, d, e: b - e,
-        ),
-    ),
-    Problem(
-        "HS65",
-        (-5.0, 5.0, 0.0),
-        lambda x: (x[0] - x[1]) ** 2 + (x[0] + x[1] - 10) ** 2 / 9 + (x[2] - 5) ** 2,
-        0.9535288567,
-        bounded(
-            vector(lambda a, b, c: 48 - a**2 - b**2 - c**2), [-4.5, -4.5, -5.0], [4.5, 4.5, 5.0]
-        ),
-    ),
-    Problem(
-        "HS76",
-        (0.5, 0.5, 0.5, 0.5),
-        lambda x: (
-            x[0] ** 2
-            + 0.5 * x[1] ** 2
-            + x[2] ** 2
-            + 0.5 * x[3] ** 2
-            - x[0] * x[2]
-            + x[2] * x[3]
-            - x[0]
-            - 3 * x[1]
-            + x[2]
-            - x[3]
-        ),
-        -4.681818181,
-        bounded(
-            vector(
-                lambda a, b, c, d: 5 - a - 2 * b - c - d,
-                lambda a, b, c, d: 4 - 3 * a - b - 2 * c + d,
-                lambda a, b, c, d: b + 4 * c - 1.5,
-            ),
-            [0.0] * 4,
-            [INF] * 4,
-        ),
-    ),
-    Problem(
-        "HS100",
-        (1.0, 2.0, 0.0, 4.0, 0.0, 1.0, 1.0),
-        lambda x: (
-            (x[0] - 10) ** 2
-            + 5 * (x[1] - 12) ** 2
-            + x[2] ** 4
-            + 3 * (x[3] - 11) ** 2
-            + 10 * x[4] ** 6
-            + 7 * x[5] ** 2
-            + x[6] ** 4
-            - 4 * x[5] * x[6]
-            - 10 * x[5]
-            - 8 * x[6]
-        ),
-        680.6300573,
-        vector(
-            lambda a, b, c, d, e, f, g: 127 - 2 * a**2 - 3 * b**4 - c - 4 * d**2 - 5 * e,
-            lambda a, b, c, d, e, f, g: 282 - 7 * a - 3 * b - 10 * c**2 - d + e,
-            lambda a, b, c, d, e, f, g: 196 - 23 * a - b**2 - 6 * f**2 + 8 * g,
-            lambda a, b, c, d, e, f, g: -4 * a**2 - b**2 + 3 * a * b - 2 * c**2 - 5 * f + 11 * g,
-        ),
-    ),
-]
 
-# By hand: x = (-1, -2, 3) + lambda1 (1, 1, 1) + lambda2 (-1, 1, 0) with lambda = (1/3, 1/2).
-QP = Problem(
-    "QP",
-    (0.0, 0.0, 0.0),
-    lambda x: 0.5 * x.square().sum() + x[0] + 2 * x[1] - 3 * x[2],
-    -79 / 12,
-    vector(lambda a, b, c: a + b + c - 1, lambda a, b, c: b - a),
-)
-LINE = Problem("line", (0.0,), lambda x: (x[0] - 3) ** 2, 4.0, vector(lambda a: 1 - a))
+def read(file: str) -> list[Problem]:
+    """The problems of a file of this folder; the head of `problems.txt` says how it is written."""
+    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    blocks = [block.splitlines() for block in text.split("\n\n")]
+    return [parsed(*lines) for lines in blocks if not lines[0].startswith("#")]
 
-EASY = [*HS, QP, LINE]
+
+def parsed(head: str, *lines: str) -> Problem:
+    """A problem from its name, start and optimum, and the lines below them."""
+    name, start, optimum = head.split(" | ")
+    said: dict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        said[line[2:6].strip()].append(line[6:])
+    first = numbers(start)
+    at_least, equal = (written(said[sign], len(first)) for sign in ("0 <=", "0 =="))
+    bounds = {"x >=": [-INF] * len(first), "x <=": [INF] * len(first)}
+    if said.keys() & bounds:
+        at_least = bounded(
+            at_least, *(numbers(*said[s]) if said[s] else b for s, b in bounds.items())
+        )
+    objective = re.sub(r"\bx(\d)", lambda place: f"x[{int(place[1]) - 1}]", *said["min"])
+    minimised = eval(f"lambda x: {objective}", NAMES)
+    return Problem(name, tuple(first), minimised, *numbers(optimum), at_least, equal)
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers, or formulas of them, between commas."""
+    return [float(number) for number in eval(f"[{text}]", {}, vars(math))]
+
+
+def written(texts: Sequence[str], size: int) -> Function | None:
+    """Functions of so many coordinates as one function of x; None for none."""
+    names = ", ".join(f"x{i}" for i in range(1, size + 1))
+    return vector(*(eval(f"lambda {names}: {text}", NAMES) for text in texts)) if texts else None
+
+
+EASY, MORE = read("problems.txt"), read("problems_more.txt")
 
 
 @dataclass(frozen=True)
@@ -285,9 +107,6 @@ class Solution:
     violation: float
     gap: float
     group: ConstraintGroup
-
-    def is_within(self, tolerance: float) -> bool:
-        return self.violation <= tolerance and self.gap <= tolerance
 
 
 def constrained(problem: Problem, **settings: object) -> ConstraintGroup:
@@ -324,12 +143,17 @@ def solve_side_by_side(
 
 
 def judged(problem: Problem, x: Tensor, group: ConstraintGroup) -> Solution:
-    """Violation and gap of a point, with the definition of the published comparisons."""
+    """The end of a run at a point."""
+    multipliers = torch.cat([torch.as_tensor(c.multiplier).reshape(-1) for c in group.values()])
+    return Solution(x, multipliers, *errors(problem, x), group)
+
+
+def errors(problem: Problem, x: Tensor) -> tuple[float, float]:
+    """The largest violation and the relative gap, as the published comparisons define them."""
     gap = abs(float(problem.objective(x)) - problem.optimum) / (1 + abs(problem.optimum))
     violations = [torch.zeros(1, dtype=torch.float64)]
     if problem.at_least is not None:
         violations.append((-problem.at_least(x)).clamp(min=0))
     if problem.equal is not None:
         violations.append(problem.equal(x).abs())
-    multipliers = torch.cat([torch.as_tensor(c.multiplier).reshape(-1) for c in group.values()])
-    return Solution(x, multipliers, float(torch.cat(violations).max()), gap, group)
+    return float(torch.cat(violations).max()), gap

@@ -42,25 +42,16 @@ def multipliers(problem: Any, x: np.ndarray, active: float = 1e-6) -> tuple[dict
     of `alpha - F` has. Non-negative least squares, an equality as the difference of two.
     """
     gradient = gradient_of(problem.objective)(x)
-    columns, places = [], []
+    columns, places, found = [], [], {}
     for name, function in (("at least", problem.at_least), ("equal", problem.equal)):
         if function is None:
             continue
         values, jacobian = value_of(function)(x), gradient_of(function)(x)
+        found[name] = np.zeros(len(values))
         for i, value in enumerate(values):
-            if name == "at least" and value > active:
-                continue
-            columns.append(jacobian[i])
-            places.append((name, i, 1.0))
-            if name == "equal":
-                columns.append(-jacobian[i])
-                places.append((name, i, -1.0))
-    sizes = {
-        name: len(value_of(function)(x))
-        for name, function in (("at least", problem.at_least), ("equal", problem.equal))
-        if function is not None
-    }
-    found = {name: np.zeros(size) for name, size in sizes.items()}
+            for sign in (1.0, -1.0) if name == "equal" else (1.0,) if value <= active else ():
+                columns.append(sign * jacobian[i])
+                places.append((name, i, sign))
     if not columns:
         return found, float(np.linalg.norm(gradient))
     solution, residual = nnls(np.array(columns).T, gradient)

@@ -15,7 +15,6 @@ TOLERANCES = (1e-3, 1e-5)
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """`controllers.md`."""
     names = [name for name in NAMES if name in found]
     cells = rows(found, names)
     lines = [
@@ -38,6 +37,7 @@ def rows(found: Mapping[str, Any], names: Sequence[str]) -> list[list[str]]:
     each = [found[name] for name in names]
     of = each[0]["every 50"]["of"]
     gated = gate["torch-alm, gated"] / gate["retain only"]
+    mean, stored, _ = found["filtered noise"]
     return [
         ["lines beside a plain loop", *(str(one["lines"]) for one in each)],
         [
@@ -63,7 +63,7 @@ def rows(found: Mapping[str, Any], names: Sequence[str]) -> list[list[str]]:
         ],
         [
             "the same with `every=50, filter=Mean(50, deadband=1)`",
-            *(smoothed(found) if name == "torch-alm" else "–" for name in names),
+            *(f"{mean:.3f}, {stored:.0%}" if name == "torch-alm" else "–" for name in names),
         ],
         ["goes on after one NaN measurement", *("yes" if one["nan"] else "no" for one in each)],
         [
@@ -74,14 +74,7 @@ def rows(found: Mapping[str, Any], names: Sequence[str]) -> list[list[str]]:
 
 
 def solved(found: Mapping[str, Any]) -> str:
-    """Both counts."""
     return f"{found['1e-3']}, {found['1e-5']}"
-
-
-def smoothed(found: Mapping[str, Any]) -> str:
-    """Mean multiplier, and the share of steps with one."""
-    mean, stored, _ = found["filtered noise"]
-    return f"{mean:.3f}, {stored:.0%}"
 
 
 def filtered(found: Mapping[str, Any]) -> str:

@@ -16,19 +16,18 @@ Sections that are run replace theirs in `cost.json`; `cost.md` is written from i
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.engine.counters import Answers, Memory
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, write_json
+from benchmarks.report.results import RECORDED, read_record, write_record
 from benchmarks.studies.cost import overhead
 from benchmarks.studies.cost.compiled import compiled
 from benchmarks.studies.cost.runs import whole_runs
@@ -44,7 +43,6 @@ from benchmarks.studies.cost.steps import (
 )
 from benchmarks.studies.machine import machine
 from torch_alm import perturbed
-from torch_alm.unlearning.files import write_text
 
 Rows = list[dict[str, Any]]
 
@@ -142,8 +140,10 @@ def perturb(quick: bool) -> Rows:
         for rounding in roundings:
             for swap in (False, True):
                 name = f"perturbed, {rounding}{', swap' * swap}"
-                work[name] = ours(weights, rounding=rounding, swap=swap)
-        work["two steps, pointer restore"] = pointers(weights)
+                visit = partial(perturbed, weights.params, overhead.RHO, memory={})
+                visit = partial(visit, rounding=rounding, swap=swap)
+                work[name] = overhead.there_and_back(weights, visit)
+        work["two steps, pointer restore"] = overhead.two_steps(weights, swap=True)
         work["pytorch_optimizer SAM"] = overhead.pytorch_optimizer_sam(weights, foreach=False)
         pairs = overhead.rounds(work, "copy_", 4 if quick else 10)
         for name, measured in pairs.items():
@@ -151,34 +151,6 @@ def perturb(quick: bool) -> Rows:
             target = TARGETS.get((str(dtype)[6:], name))
             rows.append({"dtype": str(dtype)[6:], "way": name, "ratio": ratio, "target": target})
     return rows
-
-
-def ours(weights: overhead.Weights, **settings: Any) -> Callable[[], None]:
-    memory: dict[Tensor, Tensor] = {}
-
-    def run() -> None:
-        weights.put_gradients()
-        with perturbed(weights.params, overhead.RHO, memory=memory, **settings):
-            pass
-
-    return run
-
-
-def pointers(weights: overhead.Weights) -> Callable[[], None]:
-    """The SAM that most projects copied: the old weights come back as other memory."""
-
-    @torch.no_grad()
-    def run() -> None:
-        weights.put_gradients()
-        norm = torch.stack([(1.0 * p.grad).norm(p=2) for p in weights.params]).norm(p=2)
-        scale = overhead.RHO / (norm + 1e-12)
-        saved = [p.data.clone() for p in weights.params]
-        for p in weights.params:
-            p.add_(1.0 * p.grad * scale.to(p))
-        for p, old in zip(weights.params, saved, strict=True):
-            p.data = old
-
-    return run
 
 
 # Written
@@ -247,11 +219,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, and write what was measured."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
-    path = options.output / "cost.json"
-    content = json.loads(path.read_text()) if path.exists() else {}
+    content = read_record(options.output, "cost")
     for section in options.sections:
         rows = SECTIONS[section](options)
         if section == "flops":  # models that were not counted now keep their rows
@@ -259,8 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
             kept = [row for row in old if row["model"] not in {row["model"] for row in rows}]
             rows = sorted(kept + rows, key=lambda row: row["model"])
         content[section] = {"machine": machine(), "rows": rows}
-        write_json(path, content)
-        write_text(options.output / "cost.md", markdown(content))
+        write_record(options.output, "cost", content, markdown)
         print(table(content[section]["rows"]), flush=True)
     return 0
 

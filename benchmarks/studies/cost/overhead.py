@@ -21,6 +21,7 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -191,13 +192,13 @@ class Weights:
         for p, g in zip(self.params, self.grads, strict=True):
             p.grad = g
 
-    def is_back(self) -> bool:
+    @torch.no_grad()
+    def return_exactly(self) -> bool:
+        """Put the weights where they were; whether they were there already."""
         pairs = zip(self.params, self.origin, strict=True)
-        return all(torch.equal(p, origin) for p, origin in pairs)
-
-    def return_exactly(self) -> None:
-        with torch.no_grad():
-            torch._foreach_copy_(self.params, self.origin)
+        were_back = all(torch.equal(p, origin) for p, origin in pairs)
+        torch._foreach_copy_(self.params, self.origin)
+        return were_back
 
 
 def plain_copy(weights: Weights) -> Callable[[], None]:
@@ -212,28 +213,24 @@ def plain_copy(weights: Weights) -> Callable[[], None]:
     return run
 
 
-def sam(weights: Weights) -> Callable[[], None]:
-    optimizer = SAM(SGD(weights.params, lr=0.0), rho=RHO)
+def there_and_back(
+    weights: Weights, visit: Callable[[], contextlib.AbstractContextManager[Any]]
+) -> Callable[[], None]:
+    """Perturb along the gradients, and restore."""
 
     def run() -> None:
         weights.put_gradients()
-        with optimizer.perturbed():
+        with visit():
             pass
 
     return run
 
 
-def free_function(weights: Weights) -> Callable[[], None]:
-    def run() -> None:
-        weights.put_gradients()
-        with perturbed(weights.params, RHO):
-            pass
+def two_steps(weights: Weights, *, swap: bool = False) -> Callable[[], None]:
+    """The first and second step that most projects copied, without the base optimizer's.
 
-    return run
-
-
-def two_steps(weights: Weights) -> Callable[[], None]:
-    """The first and second step that most projects copied, without the base optimizer's."""
+    With `swap` the old weights come back as other memory.
+    """
 
     @torch.no_grad()
     def run() -> None:
@@ -245,7 +242,10 @@ def two_steps(weights: Weights) -> Callable[[], None]:
             saved.append(p.data.clone())
             p.add_(1.0 * p.grad * scale.to(p))
         for p, old in zip(weights.params, saved, strict=True):
-            p.copy_(old)
+            if swap:
+                p.data = old
+            else:
+                p.copy_(old)
 
     return run
 
@@ -271,8 +271,13 @@ def pytorch_optimizer_sam(weights: Weights, foreach: bool) -> Callable[[], None]
 
 def perturbation(weights: Weights, count: int) -> list[Row]:
     """Milliseconds; `extra` is the multiple of `copy_`."""
-    work: Work = {"copy_": plain_copy(weights), "SAM.perturbed()": sam(weights)}
-    work |= {"perturbed(params, rho)": free_function(weights), "two steps": two_steps(weights)}
+    optimizer = SAM(SGD(weights.params, lr=0.0), rho=RHO)
+    work: Work = {
+        "copy_": plain_copy(weights),
+        "SAM.perturbed()": there_and_back(weights, optimizer.perturbed),
+        "perturbed(params, rho)": there_and_back(weights, partial(perturbed, weights.params, RHO)),
+        "two steps": two_steps(weights),
+    }
     if util.find_spec("pytorch_optimizer"):
         for foreach in (False, True):
             name = f"pytorch_optimizer, foreach={foreach}"
@@ -280,8 +285,7 @@ def perturbation(weights: Weights, count: int) -> list[Row]:
     table = []
     for name, run in work.items():  # one after the other: those that allocate leave traces
         run()  # memory is warm afterwards
-        note = "bit-exact" if weights.is_back() else "not exact"
-        weights.return_exactly()
+        note = "bit-exact" if weights.return_exactly() else "not exact"
         pairs = rounds({"copy_": work["copy_"], name: run}, "copy_", count)[name]
         milli = [1e3 * mine for mine, _ in pairs]
         ratio = statistics.median(mine / its for mine, its in pairs)
@@ -307,7 +311,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, print, and write."""
     options = parse(arguments)
     torch.set_num_threads(options.threads)
     count = options.rounds or (8 if options.quick else 24)

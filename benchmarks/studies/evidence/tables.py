@@ -33,16 +33,16 @@ PARTS = ("saul", "saul_no_alm", "saul_no_sam", "saul_no_alm_no_sam", "dual_adamw
 SEPARATE = ("single_adamw+alm", "single_adamw")
 
 Column = tuple[str, str, int]
+ROUGE: Column = ("forget_rouge", "forget ROUGE-L", 2)
+RETAINED: Column = ("retain_exact_match", "retain exact", 2)
+UTILITY: Column = ("model_utility", "MU", 3)
+OPEN: Column = ("gate_open", "gate open", 2)
 COLUMNS: tuple[Column, ...] = (
-    ("forget_rouge", "forget ROUGE-L", 2),
-    ("forget_exact_match", "forget exact", 2),
-    ("certificate", "certificate", 2),
-    ("retain_exact_match", "retain exact", 2),
-    ("model_utility", "MU", 3),
-    (QUALITY, "log10 FQ (OU)", 1),
-    ("membership_auc", "AUC", 2),
-    ("gate_open", "gate open", 2),
+    *(ROUGE, ("forget_exact_match", "forget exact", 2), ("certificate", "certificate", 2)),
+    *(RETAINED, UTILITY, (QUALITY, "log10 FQ (OU)", 1), ("membership_auc", "AUC", 2), OPEN),
 )
+Line = tuple[str, Sequence[str], Sequence[Row]]
+"""A method, what is told of its runs, and the runs."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,16 @@ def numbers(rows: Sequence[Row], key: str, digits: int) -> str:
     return marked(text, rows) if key == QUALITY and text != MISSING else text
 
 
+def table(head: Sequence[str], columns: Sequence[Column], lines: Iterable[Line]) -> str:
+    """A line for each method that was run: what is told of it, and the mean of every column."""
+    cells = (
+        [name_of(method), *told, *(numbers(rows, key, digits) for key, _, digits in columns)]
+        for method, told, rows in lines
+        if rows
+    )
+    return markdown([*head, *(title for _, title, _ in columns)], cells)
+
+
 def guard(found: Recorded) -> str:
     """Count the runs beyond the guard, and at the smallest forget quality, stage by stage."""
     lines = []
@@ -110,10 +120,11 @@ def pairs_at(point: str) -> Callable[[Recorded], str]:
     head = ["method", "split", "seeds", "MU", "MU `+ALM`", "difference", "better on"]
     head += ["forget ROUGE-L", "with `+ALM`", "retain exact", "with `+ALM`"]
 
-    def table(found: Recorded) -> str:
-        return markdown(head, (line for split in SPLITS for line in _pairs(found, split, point)))
+    def lines(found: Recorded) -> Iterator[list[str]]:
+        for split in SPLITS:
+            yield from _pairs(found, split, point)
 
-    return table
+    return lambda found: markdown(head, lines(found))
 
 
 def _pairs(found: Recorded, split: str, point: str) -> Iterator[list[str]]:
@@ -166,108 +177,101 @@ def gains(found: Recorded) -> str:
 
 def everything_at(point: str) -> Callable[[Recorded], str]:
     """All methods of all splits."""
-    head = ["method", "split", "seeds", *(title for _, title, _ in COLUMNS)]
 
-    def table(found: Recorded) -> str:
-        lines = []
+    def lines(found: Recorded) -> Iterator[Line]:
         for split in SPLITS:
-            stage = f"{split}-{point}"
-            for method in found.methods(stage):
-                rows = found.of(stage, method)
-                cells = [numbers(rows, key, digits) for key, _, digits in COLUMNS]
-                lines.append([name_of(method), split, str(len(rows)), *cells])
-        return markdown(head, lines)
+            for method in found.methods(f"{split}-{point}"):
+                rows = found.of(f"{split}-{point}", method)
+                yield method, (split, str(len(rows))), rows
 
-    return table
+    return lambda found: table(["method", "split", "seeds"], COLUMNS, lines(found))
 
 
 def parts(found: Recorded) -> str:
     """SAUL with one part after another taken away."""
-    head = ["", "split and point", "MU", "retain exact", "forget ROUGE-L", "gate open"]
-    lines = []
-    for split in SPLITS:
-        for point in POINTS:
-            stage = f"{split}-{point}"
-            for method in (*PARTS, *SEPARATE):
-                if rows := found.of(stage, method):
-                    keys = ("model_utility", "retain_exact_match", "forget_rouge", "gate_open")
-                    cells = [numbers(rows, key, 3 if key == "model_utility" else 2) for key in keys]
-                    lines.append([name_of(method), f"{split}, {point}", *cells])
-    return markdown(head, lines)
+    lines = (
+        (method, (f"{split}, {point}",), found.of(f"{split}-{point}", method))
+        for split in SPLITS
+        for point in POINTS
+        for method in (*PARTS, *SEPARATE)
+    )
+    return table(["", "split and point"], (UTILITY, RETAINED, ROUGE, OPEN), lines)
 
 
 def thresholds(found: Recorded) -> str:
     """Table what alpha does to the two methods that are asked."""
     stages = ["forget01-alpha-10", "forget01-alpha-20", "forget01-alpha-30"]
     stages += ["forget01-alpha-never_seen", "forget01-recommended"]
-    extra: tuple[Column, ...] = (("forget_loss", "forget loss", 2), ("overshoot", "overshoot", 2))
-    columns = (*extra, *COLUMNS)
-    head = ["method", "threshold", *(title for _, title, _ in columns)]
-    lines = []
-    for method in ("dual_adamw+alm", "saul"):
-        for stage in stages:
-            if rows := found.of(stage, method):
-                named = threshold(stage, rows)
-                cells = [numbers(rows, key, digits) for key, _, digits in columns]
-                lines.append([name_of(method), named, *cells])
-    return markdown(head, lines)
+    columns = (("forget_loss", "forget loss", 2), ("overshoot", "overshoot", 2), *COLUMNS)
+    runs = (
+        (method, stage, found.of(stage, method))
+        for method in ("dual_adamw+alm", "saul")
+        for stage in stages
+    )
+    lines = ((method, (threshold(stage, rows),), rows) for method, stage, rows in runs if rows)
+    return table(["method", "threshold"], columns, lines)
 
 
-def reach(found: Recorded) -> str:
-    """Methods that raise a loss of their own, under four targets."""
-    stages = {
+def under(of: str, head: str, stages: Mapping[str, str]) -> Callable[[Recorded], str]:
+    """Each method of a stage at one stage after the other, called by what is special there."""
+    columns = (UTILITY, RETAINED, ROUGE, ("lambda", "last λ", 2), OPEN)
+
+    def lines(found: Recorded) -> Iterator[list[str]]:
+        for method in (m for m in found.methods(of) if m not in REFERENCE_LABELS):
+            for stage, told in stages.items():
+                if rows := found.of(stage, method):
+                    cells = [numbers(rows, key, digits) for key, _, digits in columns]
+                    yield [name_of(method), told, str(len(rows)), *cells, statuses(rows)]
+
+    heads = ["method", head, "seeds", *(title for _, title, _ in columns), "status at the end"]
+    return lambda found: markdown(heads, lines(found))
+
+
+# Methods that raise a loss of their own, under four targets.
+reach = under(
+    "forget01-others-tokens",
+    "target",
+    {
         "forget01-recommended": "95 % of the answers fail",
         "forget01-others-certificate": "95 % of the answers certified",
         "forget01-others-tokens": "half of the tokens certified",
         "forget01-others-never_seen": "never-seen level in nats",
-    }
-    methods = [m for m in found.methods("forget01-others-tokens") if m.endswith(ALM)]
-    return _under(found, methods, "target", stages)
+    },
+)
 
-
-def asked_more(found: Recorded) -> str:
-    """forget05 as the preset has it, with a target of more words, and with more steps."""
-    stages = {
+# forget05 as the preset has it, with a target of more words, and with more steps.
+asked_more = under(
+    "forget05-gentle",
+    "settings",
+    {
         "forget05-recommended": "recommended",
         "forget05-gentle": "three quarters of the tokens certified, half the rate",
         "forget05-longer": "recommended, twice the steps",
-    }
-    return _under(found, found.methods("forget05-gentle"), "settings", stages)
+    },
+)
 
-
-def varied(found: Recorded) -> str:
-    """forget05 with one part of the controller changed at a time."""
-    stages = {
+# forget05 with one part of the controller changed at a time.
+varied = under(
+    "forget05-varied-nothing",
+    "changed",
+    {
         "forget05-varied-nothing": "nothing",
         "forget05-varied-placement": "weight on the step, or ten times as heavy",
         "forget05-varied-multiplier": "λ₀ = 1",
         "forget05-varied-cadence": "λ updated every fifth step",
-    }
-    return _under(found, found.methods("forget05-varied-nothing"), "changed", stages)
+    },
+)
 
-
-def words(found: Recorded) -> str:
-    """The search on forget05 by two kinds of targets, eight settings each."""
-    stages = {
+# The search on forget05 by two kinds of targets, eight settings each.
+words = under(
+    "forget05-matched8",
+    "targets searched",
+    {
         "forget05-matched8": "those of the preset",
         "forget05-words-certified": "words, λ on the step",
         "forget05-words-missed": "words",
-    }
-    return _under(found, found.methods("forget05-matched8"), "targets searched", stages)
-
-
-def _under(found: Recorded, methods: Iterable[str], head: str, stages: Mapping[str, str]) -> str:
-    """Each method at one stage after the other, called by what is special there."""
-    keys = (("model_utility", 3), ("retain_exact_match", 2), ("forget_rouge", 2))
-    keys = (*keys, ("lambda", 2), ("gate_open", 2))
-    heads = ["MU", "retain exact", "forget ROUGE-L", "last λ", "gate open", "status at the end"]
-    lines = []
-    for method in methods:
-        for stage, told in stages.items():
-            if (rows := found.of(stage, method)) and method not in REFERENCE_LABELS:
-                cells = [numbers(rows, key, digits) for key, digits in keys]
-                lines.append([name_of(method), told, str(len(rows)), *cells, statuses(rows)])
-    return markdown(["method", head, "seeds", *heads], lines)
+    },
+)
 
 
 def threshold(stage: str, rows: Sequence[Row]) -> str:

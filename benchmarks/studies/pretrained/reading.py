@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from tqdm import tqdm
 
 from benchmarks.engine.prose import next_token_loss
 from benchmarks.engine.scratch import Recipe, small_llama
+from benchmarks.engine.training import warm_cosine
 
 CHECKPOINT = "checkpoint.pt"
 WARM = 100
@@ -67,10 +67,10 @@ def read(tokenizer: Any, recipe: Recipe, order: Order, folder: Path, seconds: fl
         model.parameters(), lr=recipe.schedule.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True
     )
     done = _resume(folder / CHECKPOINT, model, optimizer)
-    saved = time.monotonic()
+    saved, factor = time.monotonic(), warm_cosine(WARM, order.steps)
     bar = tqdm(range(done, order.steps), desc="reading", initial=done, total=order.steps)
     for step in bar:
-        optimizer.param_groups[0]["lr"] = recipe.schedule.lr * _factor(step, order.steps)
+        optimizer.param_groups[0]["lr"] = recipe.schedule.lr * factor(step)
         loss = next_token_loss(model, order.batch(step), bfloat16=recipe.schedule.bfloat16)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -84,13 +84,6 @@ def read(tokenizer: Any, recipe: Recipe, order: Order, folder: Path, seconds: fl
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model
-
-
-def _factor(step: int, steps: int) -> float:
-    """Of the learning rate: up over `WARM` steps, then along a cosine to a tenth."""
-    if step < WARM:
-        return (step + 1) / WARM
-    return 0.55 + 0.45 * math.cos(math.pi * (step - WARM) / max(1, steps - WARM))
 
 
 def _resume(path: Path, model: Any, optimizer: torch.optim.Optimizer) -> int:

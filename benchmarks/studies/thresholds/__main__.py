@@ -75,7 +75,7 @@ def run(benchmark: Tofu, data: TofuData, folder: ResultsFolder, given: argparse.
     variants = [
         one for one in PARTS[given.part](data.split) if one.key in (given.only or [one.key])
     ]
-    wanted = {run_key(one, rate): (one, rate) for one in variants for rate in given.rates}
+    wanted = {f"{one.key}@{rate:g}": (one, rate) for one in variants for rate in given.rates}
     first = given.seed + (SEARCH_SEED if given.part in SEARCHES else 0)
     seeds = range(first, first + given.seeds)
     folder.claim(description(benchmark, data, wanted), overwrite=given.overwrite)
@@ -130,11 +130,6 @@ def measured(benchmark: Tofu, key: str, model: Any, part: str) -> Row:
     quick = part in ("choose", "overshoot")
     found = benchmark.quick_eval(model) if quick else benchmark.evaluate(model).numbers
     return {name: found.get(name) for name in KEPT}
-
-
-def run_key(one: Variant, rate: float) -> str:
-    """The name of a variant at a learning rate."""
-    return f"{one.key}@{rate:g}"
 
 
 if __name__ == "__main__":

@@ -77,10 +77,10 @@ def by_pressure(rows: Sequence[Row], labels: dict[str, str]) -> Figure:
     every = list(figure.subplots(1, len(PRESSURE)))
     for axes, (key, title) in zip(every, PRESSURE, strict=True):
         for at, start in enumerate(("0", "1")):
-            points = [(row, mu_of(row)) for row in rows if is_step(row, start)]
-            known = [{**row, "mu": mu} for row, mu in points if row.get(key) is not None]
+            steps, gates = (aimed(rows, f"{scale}-start{start}") for scale in ("step", "gradient"))
+            known = [{**row, "mu": float(row["variant"].rpartition("mu")[2])} for row in steps]
             line(axes, known, "mu", key, f"λ₀ = {start}, step", 2 * at + 2)
-            flat = [r[key] for r in rows if is_gate(r, start) and r.get(key) is not None]
+            flat = [row[key] for row in gates if row.get(key) is not None]
             if flat:
                 axes.axhline(fmean(flat), ls="--", color=f"C{at}", label=f"λ₀ = {start}, gradient")
         axes.set(xscale="log", xlabel="μ", title=title)
@@ -88,16 +88,6 @@ def by_pressure(rows: Sequence[Row], labels: dict[str, str]) -> Figure:
     return figure
 
 
-def is_step(row: Row, start: str) -> bool:
-    """Tell whether this is a run of `scale="step"` from this multiplier."""
-    return row.get("variant", "").startswith(f"step-start{start}-")
-
-
-def is_gate(row: Row, start: str) -> bool:
-    """Tell whether this is a run of `scale="gradient"`, where mu hardly matters."""
-    return row.get("variant", "").startswith(f"gradient-start{start}-")
-
-
-def mu_of(row: Row) -> float:
-    """mu, from the variant's key."""
-    return float(row["variant"].rpartition("mu")[2])
+def aimed(rows: Sequence[Row], target: str) -> list[Row]:
+    """The runs of the variants whose keys begin with a target."""
+    return [row for row in rows if row.get("variant", "").startswith(f"{target}-")]

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.report.results import ResultsFolder, Row
 from benchmarks.report.tables import MISSING, markdown, statuses
-from benchmarks.studies.thresholds.figures import draw
+from benchmarks.studies.thresholds.figures import aimed, draw
 from benchmarks.studies.thresholds.variants import PARTS, REACHED
 from benchmarks.tasks.muse.metrics import privleak
 from torch_alm.unlearning.files import write_text
@@ -87,11 +87,6 @@ def choice_for_others(rows: Sequence[Row]) -> str:
     return max(good or REACHED, key=lambda name: reached(runs[name]))
 
 
-def aimed(rows: Sequence[Row], target: str) -> list[Row]:
-    """The runs of all methods with a target."""
-    return [row for row in rows if row.get("variant", "").startswith(f"{target}-")]
-
-
 def reached(rows: Sequence[Row]) -> tuple[int, float]:
     """Count the runs that ended with the constraint met, and take the mean utility of all."""
     met = sum(row.get("status") in MET for row in rows)
@@ -137,26 +132,23 @@ def _privleak(auc: float | None, retrained: float | None) -> float | None:
 
 def report(rows: Sequence[Row], labels: dict[str, str], part: str) -> str:
     """The table between the marks is also part of the documentation."""
-    return (
-        "\n".join(
-            [
-                f"# Thresholds: {part}\n",
-                f"Written by `python -m benchmarks.studies.thresholds {part}` from "
-                "`results.jsonl`; the settings are in `settings.json`.\n",
-                "<!-- --8<-- [start:table] -->",
-                table(rows, labels, BEYOND if part == "overshoot" else NUMBERS),
-                "<!-- --8<-- [end:table] -->",
-                *failures(rows, labels),
-            ]
-        )
-        + "\n"
-    )
+    lines = [
+        f"# Thresholds: {part}\n",
+        f"Written by `python -m benchmarks.studies.thresholds {part}` from "
+        "`results.jsonl`; the settings are in `settings.json`.\n",
+        "<!-- --8<-- [start:table] -->",
+        table(rows, labels, BEYOND if part == "overshoot" else NUMBERS),
+        "<!-- --8<-- [end:table] -->",
+        *failures(rows, labels),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def table(rows: Sequence[Row], labels: dict[str, str], numbers: Sequence[Number]) -> str:
     """Table what is kept at each learning rate, and what is forgotten over all of them."""
     rates = sorted({row["rate"] for row in rows if "rate" in row})
-    kept = ("retain_exact_match", "retain exact") if _is_search(rows) else ("model_utility", "MU")
+    is_search = all(row.get("model_utility") is None for row in rows)
+    kept = ("retain_exact_match", "retain exact") if is_search else ("model_utility", "MU")
     head = ["", *(f"{kept[1]} at {rate:g}" for rate in rates), *(name for _, name, _ in numbers)]
     head.append("status at the end")
     references = ("original", "retrained")
@@ -168,10 +160,6 @@ def table(rows: Sequence[Row], labels: dict[str, str], numbers: Sequence[Number]
             overall = [shown(mean(mine, name), digits) for name, _, digits in numbers]
             lines.append([label, *(shown(v, 3) for v in per_rate), *overall, statuses(mine)])
     return markdown(head, lines)
-
-
-def _is_search(rows: Sequence[Row]) -> bool:
-    return all(row.get("model_utility") is None for row in rows)
 
 
 def reference(
@@ -190,17 +178,16 @@ def mean(rows: Iterable[Row], key: str) -> float | None:
 
 
 def shown(value: float | None, digits: int) -> str:
-    """A number, or a dash."""
     return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def failures(rows: Sequence[Row], labels: dict[str, str]) -> list[str]:
     """The runs that could not be made, and why."""
-    failed = [row for row in rows if row.get("failed")]
     return [
         f"\nNot run: {labels.get(row['variant'], row['variant'])} at {row['rate']:g}, seed "
         f"{row['seed']}: {row['failed']}"
-        for row in failed
+        for row in rows
+        if row.get("failed")
     ]
 
 

@@ -65,9 +65,11 @@ def verbatim_memory(
     written = continuations(
         model, tokenizer, prompts, max_new_tokens=VERBATIM_TOKENS, batch_size=batch_size
     )
+    whole = (tokenizer(extract.continuation)["input_ids"] for extract in extracts)
+    references = (_text(tokenizer, ids[:VERBATIM_TOKENS]) for ids in whole)
     return [
-        _answer(extract.prompt, _beginning(tokenizer, extract.continuation), _text(tokenizer, ids))
-        for extract, ids in zip(extracts, written, strict=True)
+        _answer(extract.prompt, reference, _text(tokenizer, ids))
+        for extract, reference, ids in zip(extracts, references, written, strict=True)
     ]
 
 
@@ -201,10 +203,6 @@ def _answer(question: str, reference: str, generation: str) -> Answer:
         "generation": generation,
         "rouge": rouge_l_f(generation, reference),
     }
-
-
-def _beginning(tokenizer: Any, text: str) -> str:
-    return _text(tokenizer, tokenizer(text)["input_ids"][:VERBATIM_TOKENS])
 
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:

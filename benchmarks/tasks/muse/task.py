@@ -37,7 +37,6 @@ QUICK_COUNT, QUICK_CHARACTERS = 6, 600
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of what to unlearn, and from which model."""
     add = parser.add_argument
     add("--data", type=Path, metavar="PATH", help="folder of MUSE's JSON files")
     add("--hub", action="store_true", help="MUSE from the hub; the default with --model")
@@ -91,7 +90,6 @@ class Muse(LanguageBenchmark):
 
     @property
     def block(self) -> int:
-        """Tokens of a block."""
         return self.given.block or BLOCKS.get(self.data.name, BLOCK)
 
     @property

@@ -12,20 +12,7 @@ from benchmarks.tasks.tofu import conventions
 from benchmarks.tasks.tofu.conventions import DATE, SYSTEM
 from benchmarks.tasks.tofu.data import Example
 from torch_alm import language
-from torch_alm.language import IGNORE, Batch, Format, Row, check_eos, collate, pad_id, pairs
-
-__all__ = [
-    "IGNORE",
-    "Batch",
-    "Row",
-    "check_eos",
-    "collate",
-    "encode",
-    "encode_all",
-    "pad_id",
-    "pairs",
-]
-
+from torch_alm.language import Format, Row
 
 # What OpenUnlearning's chat models were taught and are asked with.
 CHAT = Format(system=SYSTEM, variables=DATE)

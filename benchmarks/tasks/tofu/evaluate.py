@@ -99,7 +99,9 @@ def evaluate(
     alternatives = _alternative_losses(model, tokenizer, items, convention)
     texts: list[str | None] = [None] * len(items)
     if generations:
-        longest = _longest(encoded) + SPARE_TOKENS if max_new_tokens is None else max_new_tokens
+        longest = max_new_tokens
+        if longest is None:
+            longest = max(len(answer_ids(row)) for row in encoded) + SPARE_TOKENS
         tokens = min(longest, QUICK_TOKENS) if quick else longest
         texts = _generate(model, tokenizer, items, encoded, scores, tokens)
     taught = [tokenizer.decode(answer_ids(row), skip_special_tokens=True) for row in encoded]
@@ -163,10 +165,6 @@ def _generate(
     for i, text in zip(asked, written, strict=True):
         texts[i] = text
     return texts
-
-
-def _longest(encoded: Sequence[Row]) -> int:
-    return max(len(answer_ids(row)) for row in encoded)
 
 
 def _row(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -58,16 +57,6 @@ def rouge_1_recall(generation: str, reference: str, *, stemmer: bool = True) -> 
     1.0
     """
     return float(_scorer(stemmer).score(reference, generation)["rouge1"].recall)
-
-
-def forget_rouge(generations: Sequence[str], references: Sequence[str]) -> float:
-    """Mean ROUGE-L recall of greedy generations against the *original* forget answers.
-
-    The quantity SAUL matches methods on. A model that never saw the forget set scores about 0.4
-    (TOFU's own retain models), not 0. Source: SAUL, experimental set-up; TOFU, section 2.2.
-    """
-    pairs = zip(generations, references, strict=True)
-    return float(np.mean([rouge_l_recall(generation, truth) for generation, truth in pairs]))
 
 
 def model_utility(parts: ArrayLike) -> float:

@@ -43,7 +43,6 @@ QUICK_QUESTIONS = 8
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of what to unlearn, and from which model."""
     add = parser.add_argument
     add("--data", type=Path, metavar="PATH", help="folder of TOFU's JSON-lines files")
     add("--split", default="forget01", choices=sorted(SPLITS), help="how much to forget")
@@ -123,6 +122,7 @@ class Tofu(LanguageBenchmark):
     """The retrained model, which forget quality and privacy compare with."""
 
     def identity(self) -> dict[str, Any]:
+        read = {"base": self.given.base, "prose": self.given.prose}
         return {
             "benchmark": "tofu",
             "data": self.data.name if self.given.data is None else str(self.given.data),
@@ -134,13 +134,8 @@ class Tofu(LanguageBenchmark):
             "convention": self.given.convention,
             "questions": self.given.questions,
             "width": self.given.width,
-            **self.reading_identity(),
+            **{name: str(path) for name, path in read.items() if path is not None},
         }
-
-    def reading_identity(self) -> dict[str, str]:
-        """Name the pretrained model and the prose, where there are any."""
-        found = {"base": self.given.base, "prose": self.given.prose}
-        return {name: str(path) for name, path in found.items() if path is not None}
 
     def prepare(self) -> None:
         super().prepare()
@@ -154,7 +149,6 @@ class Tofu(LanguageBenchmark):
         return forget, retain
 
     def encoded(self, examples: Iterable[Example]) -> list[Row]:
-        """Questions and answers as they were asked for."""
         return encode_all(self.tokenizer, examples, convention=self.given.convention)
 
     def load(self, key: str) -> tuple[Any, Any]:

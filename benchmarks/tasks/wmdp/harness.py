@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,31 +48,34 @@ def answers(
     by_subject: dict[str, list[int]] = {}
     for i, question in enumerate(questions):
         by_subject.setdefault(question.subject, []).append(i)
+    tasks = {f"choices_{n}": places for n, places in enumerate(by_subject.values())}
     with tempfile.TemporaryDirectory() as folder:
-        tasks = {
-            f"choices_{n}": [questions[i] for i in places]
-            for n, places in enumerate(by_subject.values())
-        }
         found = simple_evaluate(
             model=HFLM(
                 pretrained=model, tokenizer=tokenizer, batch_size=batch_size, add_bos_token=bos
             ),
             tasks=[
-                _task(name, asked, examples.get(asked[0].subject, ()), Path(folder))
-                for name, asked in tasks.items()
+                _task(name, [questions[i] for i in places], examples, Path(folder))
+                for name, places in tasks.items()
             ],
             task_manager=TaskManager(include_defaults=False),  # reading all of lm-eval's takes 15 s
             bootstrap_iters=0,
             log_samples=True,
             verbosity="ERROR",
         )
-    return _in_order(found["samples"], tasks, by_subject, len(questions))
+    said = {
+        tasks[name][sample["doc_id"]]: tuple(float(reply[0]) for reply in sample["filtered_resps"])
+        for name, samples in found["samples"].items()
+        for sample in samples
+    }
+    return [Answer(said[i]) for i in range(len(questions))]
 
 
 def _task(
-    name: str, questions: Sequence[Question], examples: Sequence[Question], folder: Path
+    name: str, questions: Sequence[Question], known: Examples, folder: Path
 ) -> dict[str, Any]:
     """lm-eval's task of one subject: its own templates, over files of ours."""
+    examples = known.get(questions[0].subject, ())
     files = {"test": folder / f"{name}.jsonl", "dev": folder / f"{name}_dev.jsonl"}
     _write(files["test"], questions)
     _write(files["dev"], examples or questions[:1])  # a split must have a row
@@ -99,18 +102,3 @@ def _task(
 def _write(file: Path, questions: Sequence[Question]) -> None:
     rows = ({"question": q.question, "choices": q.choices, "answer": q.answer} for q in questions)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def _in_order(
-    samples: Mapping[str, Any],
-    tasks: Mapping[str, Sequence[Question]],
-    by_subject: Mapping[str, list[int]],
-    count: int,
-) -> list[Answer]:
-    """lm-eval's samples, back in the order of the questions."""
-    found: dict[int, Answer] = {}
-    for name, places in zip(tasks, by_subject.values(), strict=True):
-        for sample in samples[name]:
-            likelihoods = tuple(float(reply[0]) for reply in sample["filtered_resps"])
-            found[places[sample["doc_id"]]] = Answer(likelihoods)
-    return [found[i] for i in range(count)]

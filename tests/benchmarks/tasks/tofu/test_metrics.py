@@ -71,12 +71,6 @@ def test_rouge_is_the_longest_common_subsequence_over_the_reference(
     assert tofu.rouge_1_recall(*texts, stemmer=False) == pytest.approx(expected, abs=1e-12)
 
 
-def test_forget_rouge_is_the_mean_over_pairs() -> None:
-    assert tofu.forget_rouge(["a b", "c"], ["a b", "d"]) == 0.5
-    with pytest.raises(ValueError, match="zip"):
-        tofu.forget_rouge(["a"], [])
-
-
 def test_worked_model_utility() -> None:
     parts = [0.9, 0.8, 0.5, 0.6, 0.9, 0.6, 0.5, 0.9, 0.6]
     assert tofu.model_utility(parts) == pytest.approx(0.66258, abs=5e-6)
