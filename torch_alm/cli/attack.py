@@ -28,7 +28,7 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     reworded = (
         files.read_entries(given.paraphrases, "paraphrases", given.columns)
         if given.paraphrases
-        else files.paraphrased(found.forget)
+        else files.paraphrased(found["forget"])
     )
     output = Output(given.output, REPORTS)
     output.check([given.model, given.compare], force=given.force)
