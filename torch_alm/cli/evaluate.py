@@ -15,14 +15,8 @@ from torch_alm.cli.redaction import redacted
 from torch_alm.cli.report import Result
 from torch_alm.cli.settings import READ
 
-UNTOLD = {
-    "verb",
-    "output",
-    "force",
-    "json",
-    "quiet",
-    "redact",
-}  # nothing in a report depends on them
+# Nothing in a report depends on them
+UNTOLD = {"verb", "output", "force", "json", "quiet", "redact"}
 
 
 def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
