@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
 
-from torch_alm.cli.bars import bar
 from torch_alm.cli.files import Entry
+from torch_alm.cli.saying import bar
 from torch_alm.language import (
     LanguageModel,
     Reading,
