@@ -49,12 +49,7 @@ class FromConfig(Launched):
         callbacks: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
-        settings: dict[str, Any] = {
-            "alpha": alpha,
-            "mu": mu,
-            "measure": measure,
-            **(constraint or {}),
-        }
+        settings = {"alpha": alpha, "mu": mu, "measure": measure, **(constraint or {})}
         control = from_settings(type(self).__name__, settings)
         stops = [StopOnStatus(control, times=stop_when_released)] if stop_when_released else []
         given = {"constraint": control, "callbacks": [*callbacks, *stops], **kwargs}
