@@ -220,13 +220,7 @@ class State(Stateful):
         return Preview(c, seen, kept, weight, acts, overflows)
 
     def step(self, found: Mean, settings: Settings, response: Response | None = None) -> Events:
-        """Take one step: the weight, and on every `every`-th the multiplier.
-
-        Args:
-            found: what was measured.
-            settings: those of the constraint.
-            response: of the optimizer, in a step that tells.
-        """
+        """Take one step: the weight, and on every `every`-th the multiplier."""
         is_waiting, before = self.is_waiting(settings), self.multiplier
         c, seen, self.filter, self.weight, acts, overflows = self.preview(found, settings)
         self.value = numbers.choose(seen, found.value, self.value)

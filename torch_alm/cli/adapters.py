@@ -19,11 +19,7 @@ RANK = 16
 
 
 def check_asked(given: argparse.Namespace) -> None:
-    """Refuse options of adapters where none are trained.
-
-    Raises:
-        Refusal: names the first of them.
-    """
+    """Refuse options of adapters where none are trained."""
     asked = {"--lora-rank": given.lora_rank, "--lora-targets": given.lora_targets}
     asked["--merge"] = given.merge
     first = next((name for name, value in asked.items() if value), None)
@@ -91,16 +87,10 @@ def _check_targets(model: nn.Module, names: Iterable[str]) -> None:
 
 
 def save_merged(adapted: Any, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:  # noqa: ANN401
-    """Save a plain model: the one below, with the adapters merged into its weights.
+    """Save a plain model: the one below one of peft, with the adapters merged into its weights.
 
     Merged are the saved adapters with the model they name, as everybody who loads them does: the
     adapted model itself stays as it is.
-
-    Args:
-        adapted: a model of peft.
-        tokenizer: saved beside it.
-        folder: where the model goes.
-        dtype: of its weights there.
 
     Cost: the model below, loaded once more.
     """

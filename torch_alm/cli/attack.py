@@ -95,13 +95,7 @@ def _told(attacks: Iterator[Attacked], name: str, say: Say) -> Iterator[Attacked
 
 
 def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, Any]:
-    """One attack as a row of the report.
-
-    Args:
-        tokenizer: of the model.
-        each: the attack.
-        known: the rows that were asked, with the entries they are from.
-    """
+    """One attack as a row of the report; `known` has the entries of the rows that were asked."""
     entries = {id(row): entry for entry, row in known}
     earlier = {
         entries[id(row)].where: read.text for row, read in zip(each.asked, each.before, strict=True)

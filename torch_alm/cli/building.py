@@ -27,13 +27,8 @@ def trained(
 ) -> LanguageModel:
     """The model whose weights shall move: with `--lora` those of adapters alone.
 
-    The loaded model has them from then on; new ones change nothing before the first step.
-
-    Args:
-        settings: of the run.
-        loaded: the model and its rows.
-        recomputes: whether its layers are computed a second time in the backward pass, so that
-            what is between them need not be kept.
+    The loaded model has them from then on; new ones change nothing before the first step. One that
+    recomputes its layers in the backward pass need not keep what is between them.
     """
     torch.manual_seed(settings["seed"])
     if recomputes:
@@ -44,11 +39,7 @@ def trained(
 
 
 def check_recomputing(model: LanguageModel) -> None:
-    """Refuse a model that cannot recompute its layers in the backward pass.
-
-    Raises:
-        Refusal: it cannot.
-    """
+    """Refuse a model that cannot recompute its layers in the backward pass."""
     if not model.supports_gradient_checkpointing:
         raise Refusal(
             f"--gradient-checkpointing, and {type(model).__name__} cannot compute its layers a "

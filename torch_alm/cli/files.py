@@ -87,11 +87,7 @@ def read_entries(path: Path, role: str, columns: Mapping[str, str] | None = None
 
 
 def check_distinct(first: Sequence[Entry], second: Sequence[Entry], otherwise: str) -> None:
-    """Refuse rows that stand in both lists.
-
-    Raises:
-        Refusal: names the first such pair, and how many there are.
-    """
+    """Refuse rows that stand in both lists: names the first such pair, and how many there are."""
     seen = {entry.key: entry for entry in first}
     shared = [(seen[entry.key], entry) for entry in second if entry.key in seen]
     if shared:

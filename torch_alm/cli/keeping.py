@@ -18,10 +18,6 @@ class Keeper:
 
     The state that was last written down stays until the next one is there, whole.
 
-    Args:
-        unfinished: where it is written.
-        training: the run.
-
     Attributes:
         kept: the step of the state that was last written down; None where there is none.
         waits: whether it is waiting for room.

@@ -61,14 +61,7 @@ def format_of(given: argparse.Namespace) -> Format:
 
 
 def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool = False) -> Loaded:
-    """Load a model and encode the rows for it.
-
-    Args:
-        given: the command line.
-        name: of the model.
-        found: the rows.
-        lora: whether adapters will be trained: its own, if it has some, or new ones.
-    """
+    """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
     where = place(given.device, given.precision, lora=lora)
     whole, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
     adapters = whole if isinstance(whole, PeftModel) else None

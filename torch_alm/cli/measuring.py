@@ -83,11 +83,7 @@ def read(
 ) -> list[Reading]:
     """Read every row, each answer to its end; a plain text goes on after its first half.
 
-    Args:
-        model: a causal language model of transformers.
-        tokenizer: its tokenizer.
-        rows: entries with their tokens.
-        done: told how many rows were read since it was last called.
+    After each batch `done` is told how many rows it had.
     """
     readings: dict[int, Reading] = {}
     asked = [_asked(entry, row) for entry, row in rows]
