@@ -53,7 +53,6 @@ class Observations(list[Observation]):
     STREAK = 3
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__()
         self._differentiated = 0
         self._is_apart = False

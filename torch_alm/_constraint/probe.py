@@ -34,7 +34,6 @@ class Probe:
     """
 
     def __init__(self) -> None:
-        """Start without an optimizer."""
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._leaf: weakref.ref[Tensor] | None = None
         self.has_seen = False

@@ -24,7 +24,6 @@ class History(Stateful):
     PER_ENTRY = ("met_for", "overshoot", "first")
 
     def __init__(self) -> None:
-        """Start before the first step."""
         self.steps = 0
         self.active_steps = 0
         self.skipped = 0
@@ -59,7 +58,6 @@ class Stall(Stateful):
     PER_ENTRY = ("run", "side")
 
     def __init__(self) -> None:
-        """Start with nothing violated."""
         self.run: Number = 0.0  # steps in a row violated to the same side
         self.side: Number = 0.0
         self._restart()
@@ -154,7 +152,6 @@ class State(Stateful):
     PER_ENTRY = ("multiplier", "weight", "value", "violation")
 
     def __init__(self) -> None:
-        """Start with no step taken."""
         self.multiplier: Number = 0.0
         self.mu: Number = 0.0
         self.auto: Rates | None = None

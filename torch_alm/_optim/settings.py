@@ -41,7 +41,6 @@ class Attribute(Generic[T]):
     """
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Learn the name under which errors speak of it."""
         self._name = name
 
     if TYPE_CHECKING:
@@ -61,6 +60,5 @@ class Setting(Attribute[T]):
         self._checked = checked
 
     def __set__(self, instance: object, value: object) -> None:
-        """Keep it, converted, in the instance."""
         name = f"{type(instance).__name__}: {self._name}"
         vars(instance)[self._name] = self._checked(value, name)
