@@ -44,7 +44,9 @@ def with_adapters(settings: Mapping[str, Any], loaded: Loaded) -> LanguageModel:
     if loaded.adapters is None:
         return _with_new(loaded.model, rank or RANK, targets or ALL)
     config = loaded.adapters.peft_config["default"]
-    had = {"--lora-rank": config.r, "--lora-targets": _named(config.target_modules)}
+    names: str | set[str] = config.target_modules
+    named = names if isinstance(names, str) else ",".join(sorted(names))
+    had = {"--lora-rank": config.r, "--lora-targets": named}
     asked = {"--lora-rank": rank, "--lora-targets": None if targets == ALL else targets}
     for name, value in asked.items():
         if value is not None and value != had[name]:
@@ -54,10 +56,6 @@ def with_adapters(settings: Mapping[str, Any], loaded: Loaded) -> LanguageModel:
                 f"forgotten would come back. Did you mean to leave out {name}?"
             )
     return loaded.adapters
-
-
-def _named(targets: str | Iterable[str]) -> str:
-    return targets if isinstance(targets, str) else ",".join(sorted(targets))
 
 
 def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:

@@ -49,7 +49,7 @@ class Chart:
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
         """Height and label of the marks of the value axis."""
-        return [(self._y(v), _label(v)) for v in ticks(*self._range)]
+        return [(self._y(v), f"{v:.3g}") for v in ticks(*self._range)]
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
@@ -93,7 +93,3 @@ def ticks(low: float, high: float) -> list[float]:
     step = next(step * f for f in (0.2, 0.5, 1.0, 2.0) if (high - low) / (step * f) <= 5)
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _label(value: float) -> str:
-    return f"{value:.3g}"

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import ceil
 from time import monotonic
 from types import FrameType
 from typing import Any
@@ -60,7 +61,7 @@ class Training:
         method.rows_at_once = batch_size
         size = batch_size * accumulate
         if steps is not None:
-            epochs = -(-steps // self.per_epoch(len(forget), size))
+            epochs = ceil(steps / ceil(len(forget) / size))
         order = pairs(range(len(forget)), range(len(retain)), size, epochs, seed)
         self.order = list(order)[:steps]
         self.guide: Guide | None = None
@@ -69,11 +70,6 @@ class Training:
         if method.needs_reference:
             batches = self.batches(forget, range(len(forget)), batch_size)
             self.reference = reference_nll(method.model, batches)
-
-    @staticmethod
-    def per_epoch(rows: int, batch_size: int) -> int:
-        """Steps in which each of so many forget rows is seen once."""
-        return -(-rows // batch_size)
 
     @property
     def steps(self) -> int:

@@ -206,16 +206,14 @@ def _finished(run: Run) -> Result:
     return Result(code, content, f"{run.ready.given.output}: {written}.{_close(run.keeper, code)}")
 
 
-def _reported(run: Run) -> dict[str, Any]:
+def _reported(run: Run) -> Mapping[str, Any]:
     ready, training, limit = run.ready, run.training, run.ready.given.max_retain_loss
     after = save_model(ready.given, training, ready.loaded, ready.found, ready.output)
     ready.output.note(MODEL)
     goal = training.method.goal
     content = content_of(ready.settings, goal, run.start, after, training, limit, run.note)
-    content["run"] = report.run_of(run.begun, ready.loaded.place.device)
-    content = redacted(content) if ready.given.redact else content
-    report.publish(ready.output, content)
-    return content
+    device, redact = ready.loaded.place.device, ready.given.redact
+    return report.publish(ready.output, content, run.begun, device, redact=redact)
 
 
 def _close(keeper: Keeper, code: int) -> str:
