@@ -131,13 +131,7 @@ class Sides(NamedTuple):
 def sides(
     retain: Optimizer, forget: Optimizer, r: Mapping[Tensor, Tensor], a: Mapping[Tensor, Tensor]
 ) -> Sides:
-    """Foretell both steps, to first order.
-
-    Args:
-        retain: the retain side.
-        forget: the forget side.
-        r: the retain gradient.
-        a: grad c, which the forget side descends.
+    """Foretell both steps, to first order: r is the retain gradient, and forget descends a, grad c.
 
     Cost: one device synchronisation, of sharded parameters one reduction over ranks.
     """
