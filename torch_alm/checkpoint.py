@@ -3,9 +3,9 @@
 Not imported by `torch_alm`: the machinery behind it is heavy.
 """
 
-import io
 from collections import defaultdict
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any
 
 import torch
@@ -72,7 +72,9 @@ class DualState(Stateful):
             for name, side in self._sides.items()
         }
         rest = {"control": self.optimizer.control_state_dict(), "stepped": stepped}
-        return {**named, "rest": _packed(rest)}
+        packed = BytesIO()
+        torch.save(rest, packed)  # into one leaf: lists that grow would not match a fresh run's
+        return {**named, "rest": packed.getvalue()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both sides, and the constraint where there is one.
@@ -82,8 +84,11 @@ class DualState(Stateful):
                 did not where this was saved, or some state was saved that could not be foreseen,
                 and so was not read. Nothing is loaded then.
         """
-        rest = _unpacked(state_dict["rest"])
-        names = {name: _fqns(self.model, side) for name, side in self._sides.items()}
+        rest = torch.load(BytesIO(state_dict["rest"]), weights_only=True)
+        names = {
+            name: _names(get_optimizer_state_dict(self.model, _Still(side)), side)
+            for name, side in self._sides.items()
+        }
         ordered = {
             name: _in_order(state_dict[name], names[name], side)
             for name, side in self._sides.items()
@@ -156,10 +161,6 @@ def _stepped(named: Mapping[str, Any], side: Optimizer) -> list[str]:
     return [fqn for fqn, p in _names(named, side) if side.state.get(p)]
 
 
-def _fqns(model: nn.Module, side: Optimizer) -> list[tuple[str, Tensor]]:
-    return _names(get_optimizer_state_dict(model, _Still(side)), side)
-
-
 def _in_order(
     named: Mapping[str, Any], names: list[tuple[str, Tensor]], side: Optimizer
 ) -> dict[str, Any]:
@@ -199,14 +200,3 @@ def _check_read(saved: Mapping[str, list[str]], found: Mapping[str, Any]) -> Non
             f"a first step makes none (so for {len(unread)} parameters); training would go on "
             "without. Did you mean `torch.save(optimizer.state_dict())`, which foresees nothing?"
         )
-
-
-def _packed(rest: dict[str, Any]) -> bytes:
-    """Pack into one leaf: lists that grow would not match those of a fresh run."""
-    buffer = io.BytesIO()
-    torch.save(rest, buffer)
-    return buffer.getvalue()
-
-
-def _unpacked(packed: bytes) -> dict[str, Any]:
-    return torch.load(io.BytesIO(packed), weights_only=True)

@@ -242,7 +242,7 @@ class ALMConstraint(ConstraintBase):
         found = self._observed.mean(self._shape, self)
         if self.nonfinite == "raise":
             status.refuse(found, self._state, self)
-        return numbers.copied(self._state.preview(found, self).weight)
+        return numbers.kept(self._state.preview(found, self).weight)
 
     def step(self) -> float | Tensor:
         """Update the multiplier, once per optimizer step; return the weight lambda+.
@@ -268,7 +268,7 @@ class ALMConstraint(ConstraintBase):
             if not isinstance(error, KeyboardInterrupt):
                 self.discard()  # or the next step would fail as well
             raise
-        return numbers.copied(self._state.weight)
+        return numbers.kept(self._state.weight)
 
     def _update(self) -> None:
         self._home = get_ident()

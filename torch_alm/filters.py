@@ -56,7 +56,6 @@ class Mean(Filter):
     deadband: float = 0.0
 
     def __post_init__(self) -> None:
-        """Convert and check both."""
         checks.settle(
             self,
             window=checks.count("window", 1),
@@ -105,7 +104,6 @@ class EMA(Filter):
     decay: float
 
     def __post_init__(self) -> None:
-        """Convert and check it."""
         checks.settle(
             self, decay=checks.number("decay", lambda share: 0 <= share < 1, "at least 0, below 1")
         )

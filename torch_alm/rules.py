@@ -49,7 +49,6 @@ class Hold(Rule):
     share: float
 
     def __post_init__(self) -> None:
-        """Convert and check it."""
         checks.settle(self, share=_share())
 
     def init(self) -> Any:  # noqa: ANN401
@@ -111,7 +110,6 @@ class Leak(Rule):
     senses: ClassVar[tuple[Sense, ...]] = (">=", "<=")
 
     def __post_init__(self) -> None:
-        """Convert and check both."""
         checks.settle(self, share=_share(), after=checks.count("after", 1))
 
     def update(self, update: Update, memory: Any) -> tuple[Update, Any]:  # noqa: ANN401
@@ -139,7 +137,6 @@ class Cap(Rule):
     limit: float
 
     def __post_init__(self) -> None:
-        """Convert and check it."""
         checks.settle(self, limit=checks.number("limit", lambda limit: limit > 0, "positive"))
 
     def update(self, update: Update, memory: Any) -> tuple[Update, Any]:  # noqa: ANN401
@@ -169,7 +166,6 @@ class WarmUp(Rule):
     steps: int
 
     def __post_init__(self) -> None:
-        """Convert and check it."""
         checks.settle(self, steps=checks.count("steps", 0))
 
     def is_waiting(self, steps: int) -> bool:
@@ -222,7 +218,6 @@ class PenaltyGrowth(Rule):
     progress: float = 0.5
 
     def __post_init__(self) -> None:
-        """Convert and check all three."""
         checks.settle(
             self,
             factor=checks.number("factor", lambda n: 1 < n < math.inf, "above 1"),

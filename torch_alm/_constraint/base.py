@@ -53,7 +53,7 @@ class ConstraintBase(Settings):
 
         With `"auto"` the one found so far, of a vector one per entry: 0 before the first gradient.
         """
-        return numbers.copied(self._state.mu)
+        return numbers.kept(self._state.mu)
 
     @mu.setter
     def mu(self, value: Numeric | Literal["auto"]) -> None:
@@ -65,7 +65,7 @@ class ConstraintBase(Settings):
 
         It may be assigned, to go on from another one.
         """
-        return numbers.copied(self._state.multiplier)
+        return numbers.kept(self._state.multiplier)
 
     @multiplier.setter
     def multiplier(self, value: Numeric) -> None:
@@ -74,7 +74,7 @@ class ConstraintBase(Settings):
     @property
     def weight(self) -> Number:
         """lambda+, what acted in the latest step; 0 means the gate is closed."""
-        return numbers.copied(self._state.weight)
+        return numbers.kept(self._state.weight)
 
     @property
     def observed(self) -> int:

@@ -68,10 +68,6 @@ def _same(value: object) -> object:
     return value
 
 
-def _not_negative(name: str) -> Limit:
-    return number(name, lambda value: 0 <= value < math.inf, "at least 0")
-
-
 def _multiplier(given: Given) -> bool:
     multiplier = given["multiplier"]
     return numbers.is_number(multiplier) and (
@@ -110,7 +106,7 @@ LIMITS: dict[str, Limit] = {
         "a list of rules, such as [torch_alm.rules.Cap(5.0)], each for this sense (an equality has "
         "no side on which it could be left alone)",
     ),
-    "tolerance": _not_negative("tolerance"),
+    "tolerance": number("tolerance", lambda value: 0 <= value < math.inf, "at least 0"),
     "nonfinite": Limit(
         _same, lambda given: given["nonfinite"] in ("skip", "raise"), '"skip" or "raise"'
     ),

@@ -206,7 +206,6 @@ class Waiting:
     """
 
     def __init__(self) -> None:
-        """Start with nothing to watch."""
         self.owner = ""
         self._leaf: weakref.ref[Tensor] | None = None
         self._seen: tuple[int, Tensor] = (0, torch.empty(0))
@@ -270,7 +269,6 @@ class Steps:
     """Hears of optimizers' steps in the thread that made it, as long as it lives."""
 
     def __init__(self) -> None:
-        """Start to listen."""
         here, heard = get_ident(), list[None]()
 
         def hear(*_: object) -> None:

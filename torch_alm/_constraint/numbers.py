@@ -161,11 +161,6 @@ def largest(value: Number) -> float:
     return known.max().item() if known.numel() else math.nan
 
 
-def copied(value: Number) -> Number:
-    """Copy a number, sharing no memory."""
-    return value.clone() if isinstance(value, Tensor) else value
-
-
 def expanded(value: Number, size: torch.Size) -> Number:
     """Repeat a number once per entry, in memory of its own; a single one stays as it is."""
     if size == ():

@@ -53,7 +53,6 @@ class Observations(list[Observation]):
     STREAK = 3
 
     def __init__(self) -> None:
-        """Start empty."""
         super().__init__()
         self._differentiated = 0
         self._is_apart = False
@@ -83,14 +82,12 @@ class Observations(list[Observation]):
 
     def mean(self, size: torch.Size, settings: Settings) -> Mean:
         """Average all of it; asked twice, it waits for devices and other ranks once."""
-        against = settings.alpha, settings.sense
-        if self._mean is None or self._averaged != len(self) or self._differs(against):
+        against, before = (settings.alpha, settings.sense), self._against
+        is_same = before[0] is against[0] and before[1] == against[1]
+        if self._mean is None or self._averaged != len(self) or not is_same:
             self._mean, self._against = mean(self, size, settings), against
             self._averaged = len(self)
         return self._mean
-
-    def _differs(self, against: tuple[Number, str]) -> bool:
-        return self._against[0] is not against[0] or self._against[1] != against[1]
 
     def drop(self, keep: int = 0) -> None:
         """Start again, or go back to the first `keep`."""
@@ -121,16 +118,14 @@ def mean(observations: Sequence[Observation], size: torch.Size, settings: Settin
     for v, o in zip(values, observations, strict=True):
         c = numbers.beyond(settings.alpha, settings.sense, v, o.dtype)
         if numbers.is_finite(c):
-            total, violation, weight = (
-                total + v * o.weight,
-                violation + c * o.weight,
-                weight + o.weight,
-            )
+            total += v * o.weight
+            violation += c * o.weight
+            weight += o.weight
         else:
             bad += 1
     if is_distributed():
         sums = torch.tensor([total, violation, weight, bad], dtype=torch.float64)
-        total, violation, weight, bad = _over_ranks(sums).tolist()
+        total, violation, weight, bad = over_ranks(sums).tolist()
     if not weight:
         return Mean(0.0, 0.0, False, int(bad))
     return Mean(total / weight, violation / weight, True, int(bad))
@@ -140,7 +135,7 @@ def mean_of_numbers(value: float) -> float:
     """Average one finite number per rank; `nan` if it is not finite on some rank."""
     if not is_distributed():
         return value
-    total, count = _over_ranks(torch.tensor([value, 1.0], dtype=torch.float64)).tolist()
+    total, count = over_ranks(torch.tensor([value, 1.0], dtype=torch.float64)).tolist()
     return total / count
 
 
@@ -177,7 +172,7 @@ def _mean_of_vectors(
     numerators = [each.where(finite, nothing) * weights for each in (values, c)]
     columns = torch.stack([*numerators, weights, (~finite).double()])
     sums = torch.zeros(4, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
-    total, violation, weight, bad = (_over_ranks(sums) if is_distributed() else sums).unbind()
+    total, violation, weight, bad = (over_ranks(sums) if is_distributed() else sums).unbind()
     seen = weight > 0
     weight = weight.where(seen, torch.ones_like(weight))
     value, c = (total / weight).reshape(size), (violation / weight).reshape(size)
@@ -203,9 +198,9 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _over_ranks(sums: Tensor) -> Tensor:
-    """Add up the sums of all ranks, through the device that the backend speaks to."""
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    shared = sums.to(device, torch.float64)
-    dist.all_reduce(shared)
-    return shared.cpu()
+def over_ranks(part: Tensor) -> Tensor:
+    """Add up over ranks, in memory of its own and on a device the backend speaks to."""
+    device = torch.device("cuda") if dist.get_backend() == "nccl" else part.device
+    found = part.detach().to(device, copy=True)
+    dist.all_reduce(found)
+    return found.to(part.device)

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torch_alm._constraint.auto import Response
-from torch_alm._constraint.observations import is_distributed
+from torch_alm._constraint.observations import is_distributed, over_ranks
 from torch_alm._constraint.response import pulls, response, wide
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters, some
@@ -34,7 +34,6 @@ class Probe:
     """
 
     def __init__(self) -> None:
-        """Start without an optimizer."""
         self._optimizer: weakref.ref[Optimizer] | None = None
         self._leaf: weakref.ref[Tensor] | None = None
         self.has_seen = False
@@ -101,7 +100,7 @@ class Probe:
     @torch.no_grad()
     def read(self, optimizer: Optimizer) -> None:
         """Find the response of the step that is about to be taken, if its gradient was seen."""
-        if not self._over_ranks():
+        if not self._average():
             return
         a = {p: g / self._share for p, g in self._a.items()}
         kept = self._kept()
@@ -127,11 +126,11 @@ class Probe:
         kept = float(found[0]) / max(float(found[1]), 1e-300)
         return kept if math.isfinite(kept) and kept > 0 else 1.0
 
-    def _over_ranks(self) -> bool:
+    def _average(self) -> bool:
         """Average over ranks, as the measurements are; tell whether there is anything."""
         if not is_distributed():
             return self._share != 0
-        share = _summed(torch.tensor([self._share], dtype=torch.float64))
+        share = over_ranks(torch.tensor([self._share], dtype=torch.float64))
         self._share = float(share)
         if self._share == 0:
             return False
@@ -141,12 +140,12 @@ class Probe:
                 if p in self._a:
                     self._a[p] = self._a[p] * ranks
                 continue
-            self._a[p] = _summed(self._a.get(p, torch.zeros_like(p)))
-            self._acting[p] = _summed(self._acting.get(p, torch.zeros_like(p))) / ranks
+            self._a[p] = over_ranks(self._a.get(p, torch.zeros_like(p)))
+            self._acting[p] = over_ranks(self._acting.get(p, torch.zeros_like(p))) / ranks
         leaf = None if self._leaf is None else self._leaf()
         if leaf is not None and not is_sharded(leaf):
             none = torch.zeros_like(some(wide(leaf)))
-            self._left = _summed(none if self._left is None else self._left) / ranks
+            self._left = over_ranks(none if self._left is None else self._left) / ranks
         return True
 
 
@@ -174,11 +173,3 @@ def _swept(c: Tensor, params: Sequence[Tensor]) -> dict[Tensor, Tensor]:
 def _there(params: Sequence[Tensor], found: Sequence[Tensor | None]) -> dict[Tensor, Tensor]:
     """Leave out the parameters that there is no gradient for."""
     return {p: g.detach() for p, g in zip(params, found, strict=True) if g is not None}
-
-
-def _summed(part: Tensor) -> Tensor:
-    """Add up over ranks, in memory of its own and on a device the backend speaks to."""
-    device = torch.device("cuda") if dist.get_backend() == "nccl" else part.device
-    found = part.detach().to(device, copy=True)
-    dist.all_reduce(found)
-    return found.to(part.device)

@@ -131,13 +131,7 @@ class Sides(NamedTuple):
 def sides(
     retain: Optimizer, forget: Optimizer, r: Mapping[Tensor, Tensor], a: Mapping[Tensor, Tensor]
 ) -> Sides:
-    """Foretell both steps, to first order.
-
-    Args:
-        retain: the retain side.
-        forget: the forget side.
-        r: the retain gradient.
-        a: grad c, which the forget side descends.
+    """Foretell both steps, to first order: r is the retain gradient, and forget descends a, grad c.
 
     Cost: one device synchronisation, of sharded parameters one reduction over ranks.
     """
@@ -184,7 +178,8 @@ def _step(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Step
     v = next((state[name] for name in SQUARES if name in state), None)
     square = wide(v) if isinstance(v, Tensor) else None
     if square is not None and square.shape == g.shape:
-        unbias = 1 - group["betas"][1] ** float(state["step"]) if _is_biased(group, state) else 1.0
+        is_biased = "betas" in group and float(state.get("step", 0)) > 0
+        unbias = 1 - group["betas"][1] ** float(state["step"]) if is_biased else 1.0
         return Step(rate, (square / unbias).sqrt(), eps)
     if eps or "betas" in group:
         return Step(rate, g.abs(), eps)
@@ -211,10 +206,6 @@ def _next(g: Tensor, group: Mapping[str, Any], state: Mapping[str, Any]) -> Tens
         buffer = group["momentum"] * buffer + (1 - group["dampening"]) * g
         return lr * (g + group["momentum"] * buffer if group.get("nesterov") else buffer)
     return rate * g if root is None else rate * g / (root + eps + TINY)
-
-
-def _is_biased(group: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    return "betas" in group and float(state.get("step", 0)) > 0
 
 
 def wide(tensor: Tensor) -> Tensor:

@@ -2,20 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    NamedTuple,
-    SupportsIndex,
-    TypeAlias,
-    TypeVar,
-    overload,
-)
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 from torch_alm._constraint.numbers import Mask, Number, Numeric
+from torch_alm._optim.settings import Attribute
 
 Sense: TypeAlias = Literal[">=", "<=", "=="]
 Policy: TypeAlias = Literal["skip", "raise"]
@@ -111,37 +101,19 @@ class Rule:
         return False
 
 
-class Settled:
-    """An object whose settings are converted and checked whenever they are assigned."""
+class Setting(Attribute[Held], Generic[Held, Taken]):
+    """An attribute that is checked next to the others whenever it is assigned."""
+
+    def __set__(self, instance: "Settings", value: Taken) -> None:
+        instance._settle({self._name: value})  # pyright: ignore[reportPrivateUsage]
+
+
+class Settings:
+    """The settings as the parts of a constraint know them; they read, and never write."""
 
     def _settle(self, given: Mapping[str, Any]) -> None:
         """Take over new settings next to those there are: all of them, or none."""
         raise NotImplementedError
-
-
-class Setting(Generic[Held, Taken]):
-    """An attribute that holds one type and takes all that can be converted to it.
-
-    Python finds the value, once it is set, in the instance itself.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    if TYPE_CHECKING:
-
-        @overload
-        def __get__(self, instance: None, owner: type) -> "Setting[Held, Taken]": ...
-        @overload
-        def __get__(self, instance: object, owner: type) -> Held: ...
-        def __get__(self, instance: object, owner: type) -> Any: ...
-
-    def __set__(self, instance: Settled, value: Taken) -> None:
-        instance._settle({self._name: value})  # pyright: ignore[reportPrivateUsage]
-
-
-class Settings(Settled):
-    """The settings as the parts of a constraint know them; they read, and never write."""
 
     alpha = Setting[Number, Numeric]()
     sense = Setting[Sense, Sense]()

@@ -24,7 +24,6 @@ class History(Stateful):
     PER_ENTRY = ("met_for", "overshoot", "first")
 
     def __init__(self) -> None:
-        """Start before the first step."""
         self.steps = 0
         self.active_steps = 0
         self.skipped = 0
@@ -59,7 +58,6 @@ class Stall(Stateful):
     PER_ENTRY = ("run", "side")
 
     def __init__(self) -> None:
-        """Start with nothing violated."""
         self.run: Number = 0.0  # steps in a row violated to the same side
         self.side: Number = 0.0
         self._restart()
@@ -154,7 +152,6 @@ class State(Stateful):
     PER_ENTRY = ("multiplier", "weight", "value", "violation")
 
     def __init__(self) -> None:
-        """Start with no step taken."""
         self.multiplier: Number = 0.0
         self.mu: Number = 0.0
         self.auto: Rates | None = None
@@ -220,13 +217,7 @@ class State(Stateful):
         return Preview(c, seen, kept, weight, acts, overflows)
 
     def step(self, found: Mean, settings: Settings, response: Response | None = None) -> Events:
-        """Take one step: the weight, and on every `every`-th the multiplier.
-
-        Args:
-            found: what was measured.
-            settings: those of the constraint.
-            response: of the optimizer, in a step that tells.
-        """
+        """Take one step: the weight, and on every `every`-th the multiplier."""
         is_waiting, before = self.is_waiting(settings), self.multiplier
         c, seen, self.filter, self.weight, acts, overflows = self.preview(found, settings)
         self.value = numbers.choose(seen, found.value, self.value)

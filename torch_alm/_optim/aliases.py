@@ -17,12 +17,7 @@ def apart(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def check(tensors: Sequence[Tensor], owner: str) -> None:
-    """Raise a `ValueError` if the memory of two tensors overlaps without being the same.
-
-    Args:
-        tensors: those of this process.
-        owner: the call to name.
-    """
+    """Raise a `ValueError` if the memory of two tensors overlaps without being the same."""
     filled = sorted((t for t in tensors if t.numel()), key=lambda t: (_storage(t), _extent(t)))
     for one, other in pairwise(filled):
         overlaps = _storage(one) == _storage(other) and _extent(other)[0] < _extent(one)[1]

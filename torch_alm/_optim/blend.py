@@ -13,11 +13,7 @@ from torch_alm._optim import aliases, gradients, shards
 class Blend:
     """theta <- theta + scale * (the move of a step), or theta where that would not be finite.
 
-    It begins where theta is; `calls` are for after the step.
-
-    Args:
-        params: those that the step moves.
-        scale: the factor.
+    It begins where theta is; `calls` are for after the step that moves these parameters.
 
     Attributes:
         is_refused: whether theta stayed where it was.

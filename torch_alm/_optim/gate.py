@@ -34,7 +34,6 @@ class Gate:
     """
 
     def __init__(self, probe_every: Cadence) -> None:
-        """Start unreleased."""
         self.probe_every: Cadence = probe_every
         self.idle: int | None = None
         self.known: list[Any] = []

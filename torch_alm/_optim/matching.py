@@ -16,10 +16,7 @@ from torch_alm._optim.fresh import fresh_state
 def check(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> None:
     """Raise a `ValueError` if the groups, names or shapes of a checkpoint are not those of `base`.
 
-    Args:
-        base: the optimizer that would load it.
-        state_dict: the checkpoint.
-        owner: the call to name in errors, and the part of the checkpoint that is looked at.
+    The owner names the call, and the part of the checkpoint that is looked at.
 
     Cost: for moments that have not their parameter's shape (factored, projected, quantised ones),
     a step of a copy of the smallest such parameter of each number of dimensions.

@@ -162,12 +162,7 @@ def placed(sentence: str) -> Iterator[None]:
 
 
 def evaluate(objective: Objective, owner: str, *, pair: bool = False) -> Evaluation:
-    """Run an objective with gradients enabled and check what it returns.
-
-    Args:
-        objective: a function of no arguments that runs the forward pass.
-        owner: the call to name in errors, such as `"SAM.backward"`.
-        pair: whether `(loss, value)` is welcome.
+    """Run an objective with gradients enabled and check what it returns; see `Run`.
 
     Raises:
         TypeError: if it returns something other than a tensor (or a pair, where welcome).

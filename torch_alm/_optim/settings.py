@@ -34,29 +34,31 @@ def count(value: Any, name: str) -> int:  # noqa: ANN401
     return found
 
 
-class Setting(Generic[T]):
-    """An attribute that is converted and checked whenever it is set, not only at construction.
+class Attribute(Generic[T]):
+    """An attribute that holds one type and takes all that can be converted to it.
 
     Python finds the value, once it is set, in the instance itself.
     """
 
-    def __init__(self, checked: Callable[[Any, str], T]) -> None:
-        """Take the function from what is set, and the setting's name, to what is kept."""
-        self._checked = checked
-
     def __set_name__(self, owner: type, name: str) -> None:
-        """Learn the name under which errors speak of it."""
         self._name = name
 
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, instance: None, owner: type) -> "Setting[T]": ...
+        def __get__(self, instance: None, owner: type) -> "Attribute[T]": ...
         @overload
         def __get__(self, instance: object, owner: type) -> T: ...
-        def __get__(self, instance: object | None, owner: type) -> "Setting[T] | T": ...
+        def __get__(self, instance: object | None, owner: type) -> "Attribute[T] | T": ...
+
+
+class Setting(Attribute[T]):
+    """An attribute that is converted and checked whenever it is set, not only at construction."""
+
+    def __init__(self, checked: Callable[[Any, str], T]) -> None:
+        """Take the function from what is set, and the setting's name, to what is kept."""
+        self._checked = checked
 
     def __set__(self, instance: object, value: object) -> None:
-        """Keep it, converted, in the instance."""
         name = f"{type(instance).__name__}: {self._name}"
         vars(instance)[self._name] = self._checked(value, name)

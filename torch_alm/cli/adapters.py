@@ -19,11 +19,7 @@ RANK = 16
 
 
 def check_asked(given: argparse.Namespace) -> None:
-    """Refuse options of adapters where none are trained.
-
-    Raises:
-        Refusal: names the first of them.
-    """
+    """Refuse options of adapters where none are trained."""
     asked = {"--lora-rank": given.lora_rank, "--lora-targets": given.lora_targets}
     asked["--merge"] = given.merge
     first = next((name for name, value in asked.items() if value), None)
@@ -48,7 +44,9 @@ def with_adapters(settings: Mapping[str, Any], loaded: Loaded) -> LanguageModel:
     if loaded.adapters is None:
         return _with_new(loaded.model, rank or RANK, targets or ALL)
     config = loaded.adapters.peft_config["default"]
-    had = {"--lora-rank": config.r, "--lora-targets": _named(config.target_modules)}
+    names: str | set[str] = config.target_modules
+    named = names if isinstance(names, str) else ",".join(sorted(names))
+    had = {"--lora-rank": config.r, "--lora-targets": named}
     asked = {"--lora-rank": rank, "--lora-targets": None if targets == ALL else targets}
     for name, value in asked.items():
         if value is not None and value != had[name]:
@@ -58,10 +56,6 @@ def with_adapters(settings: Mapping[str, Any], loaded: Loaded) -> LanguageModel:
                 f"forgotten would come back. Did you mean to leave out {name}?"
             )
     return loaded.adapters
-
-
-def _named(targets: str | Iterable[str]) -> str:
-    return targets if isinstance(targets, str) else ",".join(sorted(targets))
 
 
 def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:
@@ -91,16 +85,10 @@ def _check_targets(model: nn.Module, names: Iterable[str]) -> None:
 
 
 def save_merged(adapted: Any, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:  # noqa: ANN401
-    """Save a plain model: the one below, with the adapters merged into its weights.
+    """Save a plain model: the one below one of peft, with the adapters merged into its weights.
 
     Merged are the saved adapters with the model they name, as everybody who loads them does: the
     adapted model itself stays as it is.
-
-    Args:
-        adapted: a model of peft.
-        tokenizer: saved beside it.
-        folder: where the model goes.
-        dtype: of its weights there.
 
     Cost: the model below, loaded once more.
     """

@@ -1,7 +1,7 @@
 """`torch-alm attack`: what of the forgotten comes back."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     reworded = (
         files.read_entries(given.paraphrases, "paraphrases", given.columns)
         if given.paraphrases
-        else files.paraphrased(found.forget)
+        else files.paraphrased(found["forget"])
     )
     output = Output(given.output, REPORTS)
     output.check([given.model, given.compare], force=given.force)
@@ -61,11 +61,10 @@ def attacked(
     loaded = load_for(given, path, found)
     model, tokenizer = loaded.model, loaded.tokenizer
     asked = files.encode_entries(tokenizer, reworded, given.max_length, format_of(given))
-    forget = loaded.sets["forget"]
-    left = len(forget) - len(forget[: given.rows])
-    if left:
-        told = f"{left} of {len(forget)} forget rows were left out, by --rows {given.rows}."
-        notes.append(told)
+    whole, asked = loaded.sets["forget"], asked[: given.rows]
+    forget = whole[: given.rows]
+    if left := len(whole) - len(forget):
+        notes.append(f"{left} of {len(whole)} forget rows were left out, by --rows {given.rows}.")
     settings = Attacks(
         relearn_rows=given.relearn,
         relearn_steps=given.relearn_steps,
@@ -74,7 +73,6 @@ def attacked(
         batch_size=given.batch_size,
         seed=given.seed,
     )
-    forget, asked = forget[: given.rows], asked[: given.rows]
     attacks = language.attack(
         model,
         tokenizer,
@@ -85,27 +83,20 @@ def attacked(
         autocast=loaded.place.context(),
         read=lambda rows: read_rows(model, tokenizer, rows),
     )
-    return [summary(tokenizer, each, [*forget, *asked]) for each in _told(attacks, name, say)]
-
-
-def _told(attacks: Iterator[Attacked], name: str, say: Say) -> Iterator[Attacked]:
+    known, told = [*forget, *asked], list[dict[str, Any]]()
     for each in attacks:
         say(f"{name}: {each.name}")
-        yield each
+        told.append(summary(tokenizer, each, known))
+    return told
 
 
 def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, Any]:
-    """One attack as a row of the report.
-
-    Args:
-        tokenizer: of the model.
-        each: the attack.
-        known: the rows that were asked, with the entries they are from.
-    """
+    """One attack as a row of the report; `known` has the entries of the rows that were asked."""
     entries = {id(row): entry for entry, row in known}
     earlier = {
         entries[id(row)].where: read.text for row, read in zip(each.asked, each.before, strict=True)
     }
+    before = [said(tokenizer, *pair) for pair in zip(each.asked, each.before, strict=True)]
     answers: list[dict[str, Any]] = []
     for i, (row, reading) in enumerate(zip(each.rows, each.after, strict=True)):
         entry = entries[id(row)] if id(row) in entries else entries[id(each.asked[i])]
@@ -113,7 +104,7 @@ def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, A
     return {
         "name": each.name,
         "attacker": each.attacker,
-        "before": _numbers(tokenizer, each.asked, each.before),
+        "before": numbers(each.before, before),
         "after": numbers(each.after, answers),
         "answers": answers,
     }
@@ -131,9 +122,3 @@ def _answer(
         "loss": reading.loss,
         **said(tokenizer, row, reading),
     }
-
-
-def _numbers(
-    tokenizer: Tokenizer, rows: Sequence[Row], readings: Sequence[Reading]
-) -> dict[str, float]:
-    return numbers(readings, [said(tokenizer, *each) for each in zip(rows, readings, strict=True)])

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 import torch
@@ -27,33 +28,22 @@ def trained(
 ) -> LanguageModel:
     """The model whose weights shall move: with `--lora` those of adapters alone.
 
-    The loaded model has them from then on; new ones change nothing before the first step.
+    The loaded model has them from then on; new ones change nothing before the first step. One that
+    recomputes its layers in the backward pass need not keep what is between them.
 
-    Args:
-        settings: of the run.
-        loaded: the model and its rows.
-        recomputes: whether its layers are computed a second time in the backward pass, so that
-            what is between them need not be kept.
+    Raises:
+        Refusal: it cannot recompute them.
     """
     torch.manual_seed(settings["seed"])
     if recomputes:
-        check_recomputing(loaded.model)
+        if not loaded.model.supports_gradient_checkpointing:
+            raise Refusal(
+                f"--gradient-checkpointing, and {type(loaded.model).__name__} cannot compute its "
+                "layers a second time. Did you mean --accumulate, with a smaller --batch-size?"
+            )
         with quiet():  # it is to be called otherwise one day, and cannot yet in transformers 4
             loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     return with_adapters(settings, loaded) if settings["lora"] else loaded.model
-
-
-def check_recomputing(model: LanguageModel) -> None:
-    """Refuse a model that cannot recompute its layers in the backward pass.
-
-    Raises:
-        Refusal: it cannot.
-    """
-    if not model.supports_gradient_checkpointing:
-        raise Refusal(
-            f"--gradient-checkpointing, and {type(model).__name__} cannot compute its layers a "
-            "second time. Did you mean --accumulate, with a smaller --batch-size?"
-        )
 
 
 def training_of(
@@ -67,8 +57,7 @@ def training_of(
     size, accumulate = settings["batch_size"], settings["accumulate"]
     steps, epochs = settings["steps"], settings["epochs"]
     if steps is None and epochs is None:
-        per_epoch = Training.per_epoch(len(loaded.rows("forget")), size * accumulate)
-        steps = max(STEPS, EPOCHS * per_epoch)
+        steps = max(STEPS, EPOCHS * ceil(len(loaded.rows("forget")) / (size * accumulate)))
     return Training(
         method,
         loaded.rows("forget"),

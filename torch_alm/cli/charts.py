@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import fmean
 
 WIDTH, HEIGHT = 480, 190
@@ -36,20 +37,17 @@ class Chart:
     def bands(self) -> list[tuple[float, float]]:
         """Left edge and width of each stretch of steps with an open gate."""
         found: list[tuple[float, float]] = []
-        start: int | None = None
-        for i, is_open in enumerate([*self.is_open, False]):
-            if is_open and start is None:
-                start = i
-            elif not is_open and start is not None:
-                left, right = self._x(start - 0.5), self._x(i - 0.5)
+        for is_open, group in groupby(range(len(self.is_open)), self.is_open.__getitem__):
+            steps = [*group]
+            if is_open:
+                left, right = self._x(steps[0] - 0.5), self._x(steps[-1] + 0.5)
                 found.append((left, right - left))
-                start = None
         return found
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
         """Height and label of the marks of the value axis."""
-        return [(self._y(v), _label(v)) for v in ticks(*self._range)]
+        return [(self._y(v), f"{v:.3g}") for v in ticks(*self._range)]
 
     @property
     def x_ticks(self) -> list[tuple[float, str]]:
@@ -93,7 +91,3 @@ def ticks(low: float, high: float) -> list[float]:
     step = next(step * f for f in (0.2, 0.5, 1.0, 2.0) if (high - low) / (step * f) <= 5)
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _label(value: float) -> str:
-    return f"{value:.3g}"

@@ -9,10 +9,9 @@ from typing import Any
 
 from torch_alm.cli import report
 from torch_alm.cli.attack import attack
-from torch_alm.cli.bars import SHOWN
 from torch_alm.cli.evaluate import evaluate
 from torch_alm.cli.report import Result
-from torch_alm.cli.saying import complain, say
+from torch_alm.cli.saying import SHOWN, complain, say
 from torch_alm.cli.unlearn import unlearn
 from torch_alm.unlearning.files import FULL, UNWRITABLE, finite
 from torch_alm.unlearning.refusal import Refusal

@@ -11,18 +11,11 @@ from torch_alm.cli.loading import load_for, read_files
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.places import place
-from torch_alm.cli.redaction import redacted
 from torch_alm.cli.report import Result
 from torch_alm.cli.settings import READ
 
-UNTOLD = {
-    "verb",
-    "output",
-    "force",
-    "json",
-    "quiet",
-    "redact",
-}  # nothing in a report depends on them
+# Nothing in a report depends on them
+UNTOLD = {"verb", "output", "force", "json", "quiet", "redact"}
 
 
 def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
@@ -47,10 +40,8 @@ def published(
 ) -> Result:
     """Write the reports of a verb that gives no verdict."""
     device = place(given.device, given.precision, lora=False).device
-    content = {**content, "run": report.run_of(begun, device)}
-    content = redacted(content) if given.redact else content
-    report.publish(output, content)
-    return Result(0, content, f"{output.folder}: {', '.join(REPORTS)}.")
+    shown = report.publish(output, content, begun, device, redact=given.redact)
+    return Result(0, shown, f"{output.folder}: {', '.join(REPORTS)}.")
 
 
 def plain_content(

@@ -80,18 +80,14 @@ def read_entries(path: Path, role: str, columns: Mapping[str, str] | None = None
         raise Refusal(str(error)) from error
     if not entries:
         raise Refusal(
-            f"the {role} file {path} has no rows; there would be nothing to {_verb(role)}. Is it "
-            "the right file?"
+            f"the {role} file {path} has no rows; there would be nothing to "
+            f"{role if role in ('forget', 'retain') else 'compare with'}. Is it the right file?"
         )
     return entries
 
 
 def check_distinct(first: Sequence[Entry], second: Sequence[Entry], otherwise: str) -> None:
-    """Refuse rows that stand in both lists.
-
-    Raises:
-        Refusal: names the first such pair, and how many there are.
-    """
+    """Refuse rows that stand in both lists: names the first such pair, and how many there are."""
     seen = {entry.key: entry for entry in first}
     shared = [(seen[entry.key], entry) for entry in second if entry.key in seen]
     if shared:
@@ -202,10 +198,6 @@ def _is_message(value: Any) -> bool:  # noqa: ANN401  # whatever JSON holds
         and isinstance(cast("dict[str, Any]", value).get("role"), str)
         and isinstance(cast("dict[str, Any]", value).get("content"), str)
     )
-
-
-def _verb(role: str) -> str:
-    return {"forget": "forget", "retain": "retain"}.get(role, "compare with")
 
 
 def _plain(text: str) -> str:

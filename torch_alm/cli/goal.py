@@ -62,11 +62,7 @@ class Goal:
 
 
 def check_goal(alpha: float | None, certify: float | None) -> None:
-    """Refuse a level that nothing could reach, or that everything meets.
-
-    Raises:
-        Refusal: it says which.
-    """
+    """Refuse a level that nothing could reach, or that everything meets."""
     if alpha is not None and not 0 < alpha < math.inf:
         raise Refusal(
             f"--alpha {alpha:g} asks for nothing, or for what no model reaches. Did you mean 4, in "

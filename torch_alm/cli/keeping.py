@@ -1,7 +1,6 @@
 """A run that nothing can be written of: it stays in memory, and goes on when there is room."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from time import sleep
 from typing import TypeVar
 
@@ -18,10 +17,6 @@ class Keeper:
     """The writer of a run's state, which holds on to it while it cannot be written.
 
     The state that was last written down stays until the next one is there, whole.
-
-    Args:
-        unfinished: where it is written.
-        training: the run.
 
     Attributes:
         kept: the step of the state that was last written down; None where there is none.
@@ -63,24 +58,13 @@ class Keeper:
             Unwritten: the hour is over.
             KeyboardInterrupt: the user would not wait.
         """
-        written: list[T] = []
-        left = TRIES
-        while not written:
-            with self._patient(left):
-                written.append(write())
-            left -= 1
-        return written[0]
-
-    @contextmanager
-    def _patient(self, left: int) -> Iterator[None]:
-        """Turn what cannot be written into a pause, unless no tries are left."""
-        try:
-            yield
-        except Unwritten as problem:
-            if left == 0:
-                raise
-            self._tell(problem)
+        for _ in range(TRIES):
+            try:
+                return write()
+            except Unwritten as problem:
+                self._tell(problem)
             sleep(SECONDS)
+        return write()
 
     def _tell(self, problem: Unwritten) -> None:
         if not self.waits:

@@ -1,10 +1,10 @@
 """From the paths of a command line to a model and its rows."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from peft import PeftModel
 
@@ -16,14 +16,8 @@ from torch_alm.language import Format, LanguageModel, Row, Tokenizer
 from torch_alm.unlearning.models import load_model, positions_of
 from torch_alm.unlearning.whole import check_answers
 
-
-@dataclass(frozen=True)
-class Files:
-    """The user's rows, checked against one another before any model is loaded."""
-
-    forget: list[Entry]
-    retain: list[Entry]
-    holdout: list[Entry]
+Files: TypeAlias = Mapping[str, Sequence[Entry]]
+"""The user's rows by set, checked against one another before any model is loaded."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,7 @@ def read_files(given: argparse.Namespace) -> Files:
     files.check_distinct(forget, retain, "it would be forgotten and kept at once")
     for rows in (forget, retain):
         files.check_distinct(rows, holdout, "what was trained on says nothing of what was not")
-    return Files(forget, retain, holdout)
+    return {"forget": forget, "retain": retain, "holdout": holdout}
 
 
 def format_of(given: argparse.Namespace) -> Format:
@@ -67,23 +61,15 @@ def format_of(given: argparse.Namespace) -> Format:
 
 
 def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool = False) -> Loaded:
-    """Load a model and encode the rows for it.
-
-    Args:
-        given: the command line.
-        name: of the model.
-        found: the rows.
-        lora: whether adapters will be trained: its own, if it has some, or new ones.
-    """
+    """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
     where = place(given.device, given.precision, lora=lora)
     whole, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
     adapters = whole if isinstance(whole, PeftModel) else None
     model = whole if adapters is None else adapters.get_base_model()
-    entries = {"forget": found.forget, "retain": found.retain, "holdout": found.holdout}
     longest = min(given.max_length, positions_of(model))
     sets = {
         key: files.encode_entries(tokenizer, rows, longest, format_of(given))
-        for key, rows in entries.items()
+        for key, rows in found.items()
         if rows
     }
     check_answers(f"the model {name}", model, sets["forget"][0][1])

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
 
-from torch_alm.cli.bars import bar
 from torch_alm.cli.files import Entry
+from torch_alm.cli.saying import bar
 from torch_alm.language import (
     LanguageModel,
     Reading,
@@ -83,11 +83,7 @@ def read(
 ) -> list[Reading]:
     """Read every row, each answer to its end; a plain text goes on after its first half.
 
-    Args:
-        model: a causal language model of transformers.
-        tokenizer: its tokenizer.
-        rows: entries with their tokens.
-        done: told how many rows were read since it was last called.
+    After each batch `done` is told how many rows it had.
     """
     readings: dict[int, Reading] = {}
     asked = [_asked(entry, row) for entry, row in rows]

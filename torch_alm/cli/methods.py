@@ -50,12 +50,6 @@ class Step(NamedTuple):
 class Method(ABC):
     """A model, a constraint on it, and the optimizer that moves it.
 
-    Args:
-        model: changed in place.
-        goal: what is measured, and the level it shall reach.
-        rates: the numbers.
-        autocast: makes the context of a forward pass.
-
     Attributes:
         rows_at_once: most rows of a forward pass of training; a larger batch goes through in parts.
     """

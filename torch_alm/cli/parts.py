@@ -14,12 +14,8 @@ def mean_in_parts(kernel: Callable[[Batch], Tensor], batch: Batch, size: int | N
 
     The forward pass of a part keeps its rows alone and is repeated in the backward pass, with the
     same dropout: value and gradient are those of the whole batch, wherever the weights stand. SAM
-    needs that: parts with a perturbation each would be another method.
-
-    Args:
-        kernel: mean over the rows it is given.
-        batch: the rows.
-        size: of a part; None for all of them.
+    needs that: parts with a perturbation each would be another method. The kernel is the mean over
+    the rows it is given; without a size, over all of them at once.
 
     Cost: with more than one part, a forward pass more in each backward pass.
     """

@@ -1,7 +1,7 @@
 """A dry run: what a run would do, and the memory, disk and time that it would take."""
 
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,18 +12,8 @@ from torch_alm.cli.training import Training
 from torch_alm.language import Batch
 
 
-class Memory(NamedTuple):
-    """Bytes that a step needs, each kind of them counted or measured."""
-
-    weights: int
-    gradients: int
-    optimizers: int
-    copy: int
-    activations: int
-
-
-def memory_of(training: Training) -> Memory:
-    """Count what a step keeps beside one another, and measure the activations of its longest rows.
+def memory_of(training: Training) -> dict[str, int]:
+    """Count the bytes that a step keeps, and measure the activations of its longest rows.
 
     The gradients of two sides are kept apart; SAM keeps the weights that it moved away from.
 
@@ -31,11 +21,13 @@ def memory_of(training: Training) -> Memory:
     """
     method = training.method
     moved = trained_bytes(method.model)
-    weights = sum(p.numel() * p.element_size() for p in method.model.parameters())
-    sides = 2 if isinstance(method, Dual) else 1
-    optimizers = state_bytes(method.model, type(method)) - moved
-    copy = moved if isinstance(method, SAUL) else 0
-    return Memory(weights, sides * moved, optimizers, copy, activations_of(training))
+    return {
+        "weights": sum(p.numel() * p.element_size() for p in method.model.parameters()),
+        "gradients": (2 if isinstance(method, Dual) else 1) * moved,
+        "optimizers": state_bytes(method.model, type(method)) - moved,
+        "copy": moved if isinstance(method, SAUL) else 0,
+        "activations": activations_of(training),
+    }
 
 
 def activations_of(training: Training) -> int:
@@ -88,7 +80,7 @@ def plan_of(training: Training, saved: int) -> dict[str, Any]:
         "steps": training.steps,
         "rows_per_step": len(training.order[0][1]),
         "goal": training.method.goal.alpha,
-        "memory": {**memory._asdict(), "all": sum(memory)},
+        "memory": {**memory, "all": sum(memory.values())},
         "disk": {"state": state, "saved": saved},
         "seconds_per_step": seconds,
         "seconds": seconds * training.steps,

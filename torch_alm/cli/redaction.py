@@ -11,9 +11,6 @@ def redacted(content: Mapping[str, Any]) -> dict[str, Any]:
 
     The mark tells how many words there were. A digest would tell more than that: who has a list of
     names or numbers finds the one that it belongs to.
-
-    Args:
-        content: what a report says, or a part of it.
     """
     return {key: _redacted(key, value) for key, value in content.items()}
 

@@ -16,6 +16,7 @@ from torch_alm.cli.charts import Chart
 from torch_alm.cli.measuring import ROWS
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.places import described
+from torch_alm.cli.redaction import redacted
 from torch_alm.cli.tables import ATTACKED, Content, attack_table, cell, table
 from torch_alm.unlearning.files import write_json, write_text
 
@@ -46,11 +47,16 @@ TONES = {
 }
 
 
-def publish(output: Output, content: Content) -> None:
-    """Write both reports."""
+def publish(
+    output: Output, content: Content, begun: datetime, device: str, *, redact: bool
+) -> Content:
+    """Write both reports of a run that began then, on that device; return what they say."""
+    content = {**content, "run": run_of(begun, device)}
+    content = redacted(content) if redact else content
     write_json(output.folder / "report.json", content, output.announce)
     write_text(output.folder / "report.html", html(content), output.announce)
     output.note(*REPORTS)
+    return content
 
 
 def run_of(begun: datetime, device: str) -> dict[str, Any]:
@@ -78,7 +84,7 @@ def html(content: Content) -> str:
         "duration": str(timedelta(seconds=round(run["seconds"]))),
         **content["settings"],
         "device": run["device"],
-        "versions": _listed(content["versions"]),
+        "versions": ", ".join(f"{k} {v}" for k, v in content["versions"].items()),
     }
     return (
         _environment()
@@ -229,7 +235,3 @@ def _row(name: str, cells: Iterable[str]) -> str:
 def _narrow(name: str, cells: Iterable[str]) -> str:
     short = (each.replace(" %", "%").replace(" → ", "→") for each in cells)
     return f"{name:<24}" + "".join(f"{each:>14}" for each in short)
-
-
-def _listed(found: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in found.items())

@@ -112,12 +112,7 @@ def _before(attacks: Attacks) -> str:
 
 
 def examples(attacks: Attacks, count: int = 5) -> list[dict[str, Any]]:
-    """The rows of which most came back by any attack, with what each model says of them.
-
-    Args:
-        attacks: one or two models under attack.
-        count: how many rows.
-    """
+    """The rows of which most came back by any attack, with what each model says of them."""
     most: dict[str, dict[str, Any]] = {}
     for row in attacks[0]["rows"]:
         for answer in row["answers"]:

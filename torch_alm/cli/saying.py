@@ -1,9 +1,15 @@
-"""Sentences on the terminal, wrapped where they are prose."""
+"""Sentences and progress bars on the terminal: prose is wrapped, and bars are as wide."""
 
 import sys
 import textwrap
+from contextvars import ContextVar
+from typing import Any
+
+from tqdm import tqdm
 
 from torch_alm.cli.options import WIDTH
+
+SHOWN = ContextVar("SHOWN", default=True)  # whether the command was asked for bars
 
 
 def say(text: str) -> None:
@@ -15,6 +21,12 @@ def say(text: str) -> None:
 def complain(text: str) -> None:
     """Print one sentence on standard error."""
     print(_wrapped(f"torch-alm: {text}"), file=sys.stderr, flush=True)
+
+
+def bar(label: str, form: str, total: int, done: int = 0) -> "tqdm[Any]":
+    """A bar on standard error, in the form of tqdm's `bar_format`; `done` were done before."""
+    hidden = not SHOWN.get()
+    return tqdm(total=total, initial=done, desc=label, ncols=WIDTH, bar_format=form, disable=hidden)
 
 
 def _wrapped(text: str) -> str:

@@ -5,6 +5,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -65,16 +66,11 @@ def data_set(name: str) -> list[Record]:
     except Exception as error:  # the library has no error of its own for the many reasons
         if isinstance(error, Refusal) or str(error).startswith(f"{name}, row"):
             raise
-        raise Refusal(_not_loaded(name, error)) from error
-
-
-def _not_loaded(name: str, error: Exception) -> str:
-    first = first_line(error).rstrip(".")
-    return (
-        f"{name} is no file, and cannot be loaded as a data set ({first}). Is it the "
-        "path of a file, a folder with a data set, or a name on the hub (NAME, NAME:SPLIT or "
-        "NAME:CONFIG:SPLIT)?"
-    )
+        raise Refusal(
+            f"{name} is no file, and cannot be loaded as a data set "
+            f"({first_line(error).rstrip('.')}). Is it the path of a file, a folder with a data "
+            "set, or a name on the hub (NAME, NAME:SPLIT or NAME:CONFIG:SPLIT)?"
+        ) from error
 
 
 def _may_be_name(path: Path) -> bool:
@@ -122,8 +118,6 @@ def _parquet(path: Path) -> list[Record]:
 
 
 def _imported(module: str, wanted: str) -> Any:  # noqa: ANN401  # a module
-    from importlib import import_module
-
     try:
         return import_module(module)
     except ImportError as error:

@@ -22,28 +22,14 @@ def trained_bytes(model: nn.Module) -> int:
 
 
 def saved_bytes(model: nn.Module, dtype: torch.dtype | None) -> int:
-    """Size of the model that is saved: all of its weights in a dtype, or with None adapters alone.
-
-    Args:
-        model: the whole of it, in whatever dtype it is trained.
-        dtype: of what is saved.
-    """
+    """Size of what is saved: all weights of the model in a dtype, or with None adapters alone."""
     if dtype is None:
         return trained_bytes(model)
     return sum(p.numel() for p in model.parameters()) * dtype.itemsize
 
 
 def check_space(output: Path, state: int, saved: int) -> None:
-    """Refuse before the work, not after it, if state and result have no place.
-
-    Args:
-        output: the folder, which need not be there yet.
-        state: bytes of the state.
-        saved: bytes of the result.
-
-    Raises:
-        Refusal: tells how much there is, and how much is needed for what.
-    """
+    """Refuse before the work, not after it, if so many bytes of state and result have no place."""
     there = next(folder for folder in (output, *output.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
     if free < state + saved:

@@ -3,19 +3,21 @@
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import ceil
 from time import monotonic
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
-from torch_alm.cli.bars import bar
 from torch_alm.cli.guide import Guide
 from torch_alm.cli.methods import Method, reference_nll
+from torch_alm.cli.saying import bar
 from torch_alm.language import Batch, Row, collate, pairs
 from torch_alm.unlearning.models import trainable
+
+BAR = "{desc}|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}"
 
 
 class Stopped(Exception):
@@ -59,19 +61,15 @@ class Training:
         method.rows_at_once = batch_size
         size = batch_size * accumulate
         if steps is not None:
-            epochs = -(-steps // self.per_epoch(len(forget), size))
+            epochs = ceil(steps / ceil(len(forget) / size))
         order = pairs(range(len(forget)), range(len(retain)), size, epochs, seed)
         self.order = list(order)[:steps]
         self.guide: Guide | None = None
         self.trace: list[dict[str, float]] = []
         self.reference: Tensor | None = None
         if method.needs_reference:
-            self.reference = self._reference(batch_size)
-
-    @staticmethod
-    def per_epoch(rows: int, batch_size: int) -> int:
-        """Steps in which each of so many forget rows is seen once."""
-        return -(-rows // batch_size)
+            batches = self.batches(forget, range(len(forget)), batch_size)
+            self.reference = reference_nll(method.model, batches)
 
     @property
     def steps(self) -> int:
@@ -103,7 +101,7 @@ class Training:
         self.method.model.train()
         left = self.order[len(self.trace) :]
         saved = monotonic()
-        with _asked_to_stop() as stop, self._bar(label) as shown:
+        with _asked_to_stop() as stop, bar(label, BAR, self.steps, len(self.trace)) as shown:
             for retain, forget in left:
                 if self.is_over:
                     break
@@ -153,21 +151,14 @@ class Training:
 
     def pair(self, retain: list[int], forget: list[int]) -> tuple[Batch, Batch]:
         """The batches of a step: of the rows to keep, and of those to forget."""
-        return self._batch(self.retain, retain), self._forget(forget)
+        batch = self._batch(self.forget, forget)
+        if self.reference is not None:
+            batch["reference_nll"] = self.reference[forget]
+        return self._batch(self.retain, retain), batch
 
     def _batch(self, rows: list[Row], chosen: list[int]) -> Batch:
         batch = collate([rows[i] for i in chosen], self.pad)
         return {name: tensor.to(self.device) for name, tensor in batch.items()}
-
-    def _forget(self, chosen: list[int]) -> Batch:
-        batch = self._batch(self.forget, chosen)
-        if self.reference is not None:
-            batch["reference_nll"] = self.reference[chosen]
-        return batch
-
-    def _reference(self, batch_size: int) -> Tensor:
-        batches = self.batches(self.forget, range(len(self.forget)), batch_size)
-        return reference_nll(self.method.model, batches)
 
     def _numbers(self, retain: float, forget: float) -> dict[str, float]:
         seen = self.method.constraint.metrics()
@@ -179,10 +170,6 @@ class Training:
             "weight": seen["weight"],
             "lr": self.method.optimizer.param_groups[0]["lr"],
         }
-
-    def _bar(self, label: str) -> "tqdm[Any]":
-        form = "{desc}|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}"
-        return bar(label, form, self.steps, done=len(self.trace))
 
 
 def postfix(numbers: Mapping[str, float]) -> str:

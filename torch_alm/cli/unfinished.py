@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,17 @@ from torch_alm.unlearning.refusal import Refusal
 LENGTH = ("steps", "epochs")  # of which a run may be given more than it began with
 
 
-@dataclass(frozen=True)
 class Unfinished:
-    """The folder `unfinished` inside the output folder."""
+    """The folder `unfinished` inside the output folder.
 
-    output: Path
+    Attributes:
+        settings: the file of the run's settings, and of what was measured before it.
+        state: that of weights, optimizers, constraint, random state, and what happened so far.
+    """
 
-    @property
-    def folder(self) -> Path:
-        """The folder of the state."""
-        return self.output / "unfinished"
-
-    @property
-    def settings(self) -> Path:
-        """The settings of the run, and what was measured before it."""
-        return self.folder / "run.json"
-
-    @property
-    def state(self) -> Path:
-        """Weights, optimizers, constraint, random state, and what happened so far."""
-        return self.folder / "state.pt"
+    def __init__(self, output: Path) -> None:
+        self.output, self.folder = output, output / "unfinished"
+        self.settings, self.state = self.folder / "run.json", self.folder / "state.pt"
 
     def claim(self, settings: Mapping[str, Any], *, force: bool) -> dict[str, Any] | None:
         """The record of an unfinished run with the same settings, or None; changes nothing.

@@ -34,25 +34,10 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run that has begun: what was asked for, and what it works on."""
-
-    given: argparse.Namespace
-    found: Files
-    settings: dict[str, Any]
-    output: Output
-    loaded: Loaded
-    training: Training
-    keeper: Keeper
-    start: Mapping[str, Any]
-    begun: datetime
-    note: str | None
-
-
-@dataclass(frozen=True)
 class Ready:
     """All that a run needs before anything is measured."""
 
+    given: argparse.Namespace
     found: Files
     settings: dict[str, Any]
     output: Output
@@ -63,13 +48,25 @@ class Ready:
     saved: int
 
 
+@dataclass(frozen=True)
+class Run:
+    """A run that has begun, and when; what was measured before it, and what was noted."""
+
+    ready: Ready
+    training: Training
+    keeper: Keeper
+    start: Mapping[str, Any]
+    begun: datetime
+    note: str | None
+
+
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
     now = datetime.now(timezone.utc)
     ready = prepared(given)
     if given.dry_run:
-        return planned(given, ready)
-    run = begun(given, ready, now, say)
+        return planned(ready)
+    run = begun(ready, now, say)
     _take_up(run, say)
     try:
         run.training.run(given.method, run.keeper.autosave, given.save_every)
@@ -104,15 +101,13 @@ def prepared(given: argparse.Namespace) -> Ready:
     saved = saved_bytes(model, None if saves_adapters else stored_dtype(given.model))
     if is_new:
         check_space(given.output, state_bytes(model, METHODS[given.method]), saved)
-    return Ready(found, settings, output, unfinished, is_new, loaded, model, saved)
+    return Ready(given, found, settings, output, unfinished, is_new, loaded, model, saved)
 
 
-def planned(given: argparse.Namespace, ready: Ready) -> Result:
+def planned(ready: Ready) -> Result:
     """The plan of a run: what it would do and take, for a dry run."""
-    loaded = ready.loaded
-    goal = goal_of(
-        given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
-    )
+    given, loaded = ready.given, ready.loaded
+    goal = _goal(given, loaded)
     training = training_of(ready.settings, loaded, ready.model, goal)
     plan = plan_of(training, ready.saved)
     told = plan_told(plan, given.method, given.lr, f"{goal.alpha:.4g} {goal.unit} ({goal.source})")
@@ -120,9 +115,14 @@ def planned(given: argparse.Namespace, ready: Ready) -> Result:
     return Result(0, None, f"{told}\n\nA dry run: nothing was written.{more}", plan)
 
 
-def begun(given: argparse.Namespace, ready: Ready, now: datetime, say: Say) -> Run:
+def _goal(given: argparse.Namespace, loaded: Loaded) -> Goal:
+    unseen = loaded.rows("holdout")
+    return goal_of(given.alpha, given.certify, unseen, loaded.model, loaded.tokenizer)
+
+
+def begun(ready: Ready, now: datetime, say: Say) -> Run:
     """Everything up to the first step, or to where an earlier run stands."""
-    loaded, unfinished = ready.loaded, ready.unfinished
+    given, loaded, unfinished = ready.given, ready.loaded, ready.unfinished
     if ready.is_new:
         start = _measured(given, loaded, say)
         unfinished.begin(ready.settings, start)
@@ -134,9 +134,7 @@ def begun(given: argparse.Namespace, ready: Ready, now: datetime, say: Say) -> R
         say(note)
     training = training_of(ready.settings, loaded, ready.model, goal)
     training.guide = guide_of(given, training, loaded, start)
-    keeper = Keeper(unfinished, training)
-    found, settings, output = ready.found, ready.settings, ready.output
-    return Run(given, found, settings, output, loaded, training, keeper, start, now, note)
+    return Run(ready, training, Keeper(unfinished, training), start, now, note)
 
 
 def _measured(given: argparse.Namespace, loaded: Loaded, say: Say) -> dict[str, Any]:
@@ -151,10 +149,7 @@ def _measured(given: argparse.Namespace, loaded: Loaded, say: Say) -> dict[str, 
         loaded, measured["answers"]["forget"], say, anyway=given.anyway, redact=given.redact
     )
     measured = redacted(measured) if given.redact else measured
-    goal = goal_of(
-        given.alpha, given.certify, loaded.rows("holdout"), loaded.model, loaded.tokenizer
-    )
-    goal = with_unseen_words(goal, measured["numbers"].get("holdout"))
+    goal = with_unseen_words(_goal(given, loaded), measured["numbers"].get("holdout"))
     return {"measured": measured, "known_before": known, "goal": asdict(goal)}
 
 
@@ -172,7 +167,7 @@ def _take_up(run: Run, say: Say) -> None:
     if (most := state.get("through")) is not None:
         if training.steps <= most:
             raise Refusal(
-                f"--output {run.given.output} holds a run that is through after "
+                f"--output {run.ready.given.output} holds a run that is through after "
                 f"{len(training.trace)} of at most {most} steps. Did you mean a --steps above "
                 f"{most}, which goes on with it, or --force to begin anew?"
             )
@@ -208,19 +203,17 @@ def _finished(run: Run) -> Result:
         ) from problem
     code = content["verdict"]["code"]
     written = ", ".join((MODEL, *REPORTS))
-    return Result(code, content, f"{run.given.output}: {written}.{_close(run.keeper, code)}")
+    return Result(code, content, f"{run.ready.given.output}: {written}.{_close(run.keeper, code)}")
 
 
-def _reported(run: Run) -> dict[str, Any]:
-    given, start = run.given, run.start
-    after = save_model(given, run.training, run.loaded, run.found, run.output)
-    run.output.note(MODEL)
-    limit, goal = given.max_retain_loss, run.training.method.goal
-    content = content_of(run.settings, goal, start, after, run.training, limit, run.note)
-    content["run"] = report.run_of(run.begun, run.loaded.place.device)
-    content = redacted(content) if given.redact else content
-    report.publish(run.output, content)
-    return content
+def _reported(run: Run) -> Mapping[str, Any]:
+    ready, training, limit = run.ready, run.training, run.ready.given.max_retain_loss
+    after = save_model(ready.given, training, ready.loaded, ready.found, ready.output)
+    ready.output.note(MODEL)
+    goal = training.method.goal
+    content = content_of(ready.settings, goal, run.start, after, training, limit, run.note)
+    device, redact = ready.loaded.place.device, ready.given.redact
+    return report.publish(ready.output, content, run.begun, device, redact=redact)
 
 
 def _close(keeper: Keeper, code: int) -> str:

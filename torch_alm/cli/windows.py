@@ -15,10 +15,6 @@ def windows(row: Row, max_length: int) -> list[Row]:
     half a row or more, and go on where the last one ended; the labels are shared out evenly, so
     that none is left with a token or two, which any model would guess.
 
-    Args:
-        row: prompt and answer, of any length.
-        max_length: most tokens of a row.
-
     Raises:
         ValueError: the prompt alone takes as much.
     """

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch.optim import Optimizer
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
@@ -32,34 +33,29 @@ __all__ = ["ConstraintCallback", "ManualDualOptimizer", "ManualReverseSAM", "Man
 LOGGED = ("value", "violation", "multiplier", "weight")
 
 
-class ManualSAM(SAM):  # pyright: ignore[reportGeneralTypeIssues]
+class _Manual(Optimizer):
+    """A mixin for an optimizer whose gradients are there when Lightning steps it."""
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Run Lightning's closure, which takes no gradient, and step."""
+        if closure is not None:
+            closure()
+        return super().step()
+
+
+class ManualSAM(_Manual, SAM):  # pyright: ignore[reportGeneralTypeIssues]
     """A `SAM` whose gradients are there when Lightning steps it."""
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Run Lightning's closure, which takes no gradient, and step."""
-        _run(closure)
-        return super().step()
 
-
-class ManualReverseSAM(ReverseSAM):  # pyright: ignore[reportGeneralTypeIssues]
+class ManualReverseSAM(_Manual, ReverseSAM):  # pyright: ignore[reportGeneralTypeIssues]
     """A `ReverseSAM` whose gradients are there when Lightning steps it."""
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Run Lightning's closure, which takes no gradient, and step."""
-        _run(closure)
-        return super().step()
 
-
-class ManualDualOptimizer(DualOptimizer):  # pyright: ignore[reportGeneralTypeIssues]
+class ManualDualOptimizer(_Manual, DualOptimizer):  # pyright: ignore[reportGeneralTypeIssues]
     """A `DualOptimizer` whose gradients are there when Lightning steps it.
 
     Its sides are plain ones, `SAM(...)` and `ReverseSAM(...)`: Lightning does not step them.
     """
-
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        """Run Lightning's closure, which takes no gradient, and step."""
-        _run(closure)
-        super().step()
 
 
 class ConstraintCallback(Callback):
@@ -116,8 +112,3 @@ class ConstraintCallback(Callback):
     def on_validation_batch_end(self, *_: Any, **__: Any) -> None:
         """Forget what a validation has measured."""
         self.constraint.discard(keep=self._kept)
-
-
-def _run(closure: Callable[[], Any] | None) -> None:
-    if closure is not None:
-        closure()

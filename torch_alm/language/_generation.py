@@ -166,7 +166,8 @@ def _continue(
             )
     finally:
         model.train(was_training)
-    return [_until(config.eos_token_id, row) for row in output[:, width:].tolist()]
+    ends = config.eos_token_id
+    return [[*takewhile(lambda i: i not in ends, row)] for row in output[:, width:].tolist()]
 
 
 @contextmanager
@@ -185,7 +186,3 @@ def _only(model: LanguageModel, config: GenerationConfig) -> Iterator[None]:
     finally:
         for m, theirs in zip(holders, own, strict=True):
             m.generation_config = theirs
-
-
-def _until(ends: Collection[int], ids: list[int]) -> list[int]:
-    return list(takewhile(lambda token: token not in ends, ids))

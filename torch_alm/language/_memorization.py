@@ -108,7 +108,7 @@ def min_k_plus_plus_score(
     >>> min_k_plus_plus_score([-1.0, -3.0, -2.0], moments)
     1.0
     """
-    mean, variance = _float64_pairs(moments).unbind(-1)
+    mean, variance = torch.tensor([*moments], dtype=torch.float64).reshape(-1, 2).unbind(-1)
     official = convention == "openunlearning"
     if official:
         variance = variance.clamp(min=SMALLEST_VARIANCE)
@@ -155,10 +155,6 @@ def membership_auc(
     below, not_above = (torch.searchsorted(holdout, forget, right=side) for side in (False, True))
     muse = (below + not_above).sum().item() / (2 * len(forget) * len(holdout))
     return muse if convention == "muse" else 1 - muse
-
-
-def _float64_pairs(pairs: Iterable[tuple[float, float]]) -> Tensor:
-    return torch.tensor([*pairs], dtype=torch.float64).reshape(-1, 2)
 
 
 def _float64(values: Iterable[float]) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from torch_alm.language._attacks import quantized, relearned, with_prefix
@@ -88,11 +89,7 @@ def attack(
     Cost: a reading of the forget rows, one more per attack, and the relearning steps.
     """
     given = settings or Attacks()
-
-    def plainly(rows: Sequence[Row]) -> list[Reading]:
-        return read_answers(model, tokenizer, rows, max_new_tokens=max_new_tokens)
-
-    read = read or plainly
+    read = read or partial(read_answers, model, tokenizer, max_new_tokens=max_new_tokens)
 
     def learn(rows: Sequence[Row], asked: Sequence[Row]) -> tuple[list[Reading], float]:
         pad, steps, lr = pad_id(tokenizer), given.relearn_steps, given.relearn_lr
@@ -129,9 +126,7 @@ def _prefixed(
     share: float,
     read: Read,
 ) -> Iterator[Attacked]:
-    begun = [with_prefix(row, share) for row in forget]
-    left = [i for i, row in enumerate(begun) if row is not None]
-    if left:
-        rows = [row for row in begun if row is not None]
-        asked, before = [forget[i] for i in left], [now[i] for i in left]
+    begun = {i: row for i, each in enumerate(forget) if (row := with_prefix(each, share))}
+    if begun:
+        rows, asked, before = [*begun.values()], [forget[i] for i in begun], [now[i] for i in begun]
         yield Attacked("answer prefix", asked, rows, before, read(rows), {"share": share})

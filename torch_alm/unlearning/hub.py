@@ -10,11 +10,7 @@ CONFIGS = ("config.json", "adapter_config.json")
 
 
 def check_model(name: str) -> None:
-    """Refuse what is no folder, is not in the cache, and that the hub does not know or give.
-
-    Raises:
-        Refusal: says which, and what came in between.
-    """
+    """Refuse what is no folder, is not in the cache, and that the hub does not know or give."""
     check_known(f"the model {name} is no folder", name, "model")
 
 
@@ -25,9 +21,6 @@ def check_known(told: str, name: str, kind: str) -> None:
         told: the beginning of the sentence: what was given, and what it is not.
         name: as on the hub.
         kind: `"model"`, which may be in the cache, or `"dataset"`.
-
-    Raises:
-        Refusal: says which, and what came in between.
     """
     try:
         found = (try_to_load_from_cache(name, file, repo_type=kind) for file in CONFIGS)

@@ -13,11 +13,7 @@ class Unwritten(Refusal):
 
 
 def tried(load: Callable[[], Any], name: str, kind: str) -> Any:  # noqa: ANN401
-    """Load something.
-
-    Raises:
-        Refusal: it could not be, with the first line of the reason.
-    """
+    """Load something, or refuse with the first line of the reason why it could not be."""
     try:
         return load()
     except Exception as error:  # transformers has no error of its own for any of the many reasons

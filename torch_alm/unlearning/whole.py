@@ -22,9 +22,6 @@ def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
         name: what the model is called in a sentence, such as `"the model M"`.
         info: what `from_pretrained(..., output_loading_info=True)` returns; tied weights are not
             among the missing ones.
-
-    Raises:
-        Refusal: names the weights.
     """
     mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith(BUFFERS)]
@@ -44,9 +41,6 @@ def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
 def check_finite(name: str, model: LanguageModel) -> None:
     """Refuse weights that are not numbers.
 
-    Raises:
-        Refusal: names them.
-
     Cost: one pass over the weights.
     """
     tensors = [*model.named_parameters(), *model.named_buffers()]
@@ -59,11 +53,7 @@ def check_finite(name: str, model: LanguageModel) -> None:
 
 
 def check_vocabulary(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that knows tokens the model has no embedding for.
-
-    Raises:
-        Refusal: says how many of each there are.
-    """
+    """Refuse a tokenizer that knows tokens the model has no embedding for."""
     most = max(tokenizer.get_vocab().values(), default=-1) + 1
     rows = model.get_input_embeddings().weight.shape[0]
     if most > rows:
@@ -77,9 +67,6 @@ def check_vocabulary(name: str, model: LanguageModel, tokenizer: Tokenizer) -> N
 @torch.no_grad()
 def check_answers(name: str, model: LanguageModel, row: Row) -> None:
     """Refuse a model whose logits on a row are not finite, or depend on the tokens to come.
-
-    Raises:
-        Refusal: says which of the two.
 
     Cost: two forward passes over one row.
     """

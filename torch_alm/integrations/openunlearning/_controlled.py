@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from torch_alm.integrations.openunlearning._trainers import Launched, from_settings, named
+from torch_alm.integrations.openunlearning._trainers import Launched, from_settings
 from torch_alm.integrations.transformers import ConstraintCallback
 
 
@@ -28,14 +28,9 @@ class Controlled(Launched):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        constraint: Mapping[str, Any] | None = None,
-        tokenizer: Any = None,
-        **kwargs: Any,
+        self, *args: Any, constraint: Mapping[str, Any] | None = None, **kwargs: Any
     ) -> None:
-        super().__init__(*args, **kwargs, **named(tokenizer))
-        self.tokenizer = tokenizer  # as in `FromConfig`
+        super().__init__(*args, **kwargs)
         self.model_accepts_loss_kwargs = False  # each loss is the mean of its micro-batch,
         self.loss_is_scaled_for_ga = False  # which transformers 5 has to be told as well
         self.constraint = None

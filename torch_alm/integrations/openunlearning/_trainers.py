@@ -21,12 +21,16 @@ class Launched(Trainer):
     """A mixin for what OpenUnlearning's script leaves out.
 
     It takes `args.resume_from_checkpoint` and does not pass it on. Its evaluations bring their own
-    data, and it gives none to the Trainer, which since 4.46 does not evaluate without.
+    data, and it gives none to the Trainer, which since 4.46 does not evaluate without, and calls
+    the tokenizer otherwise.
     """
 
-    def __init__(self, *args: Any, eval_dataset: Any = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, eval_dataset: Any = None, tokenizer: Any = None, **kwargs: Any
+    ) -> None:
         given = {} if eval_dataset is None else eval_dataset
-        super().__init__(*args, eval_dataset=given, **kwargs)
+        super().__init__(*args, eval_dataset=given, **kwargs, **named(tokenizer))
+        self.tokenizer = tokenizer  # its evaluations read it; transformers 5 has dropped it
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train, from the checkpoint of that name; `True` is the newest one of the run."""
@@ -35,7 +39,7 @@ class Launched(Trainer):
 
 
 class FromConfig(Launched):
-    """A mixin that makes the constraint and hands the tokenizer over by its present name."""
+    """A mixin that makes the constraint."""
 
     def __init__(
         self,
@@ -45,21 +49,14 @@ class FromConfig(Launched):
         measure: str = "token_nll",
         constraint: Mapping[str, Any] | None = None,
         stop_when_released: int = 0,
-        tokenizer: Any = None,
         callbacks: Sequence[Any] = (),
         **kwargs: Any,
     ) -> None:
-        settings: dict[str, Any] = {
-            "alpha": alpha,
-            "mu": mu,
-            "measure": measure,
-            **(constraint or {}),
-        }
+        settings = {"alpha": alpha, "mu": mu, "measure": measure, **(constraint or {})}
         control = from_settings(type(self).__name__, settings)
         stops = [StopOnStatus(control, times=stop_when_released)] if stop_when_released else []
         given = {"constraint": control, "callbacks": [*callbacks, *stops], **kwargs}
-        super().__init__(*args, **cast(Any, given), **named(tokenizer))
-        self.tokenizer = tokenizer  # its evaluations read it; transformers 5 has dropped it
+        super().__init__(*args, **cast(Any, given))
 
 
 def options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,11 @@ class ObjectiveTrainer(Trainer):
         self._parts = max(len(batches), 1)
         return batches, items
 
+    @property
+    def _optimizer(self) -> Any:
+        """The optimizer that takes the gradients; `create_optimizer` has seen to it."""
+        return innermost(self.optimizer)
+
     def _ready(self, model: nn.Module, inputs: Any) -> Any:
         """The model set to train, and the batch where it is."""
         model.train()

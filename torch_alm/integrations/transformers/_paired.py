@@ -84,7 +84,8 @@ class PairedTrainer(Trainer):
             return (loss, {}) if return_outputs else loss
         loss, outputs = self._own_loss(model, inputs, return_outputs=True)
         if self._evaluated == "forget":
-            loss = value_of(self.forget_objective(model, inputs))
+            found = self.forget_objective(model, inputs)
+            loss = found[1] if isinstance(found, tuple) else found  # of a pair `(loss, value)`
         return (loss, outputs) if return_outputs else loss
 
     def evaluate(
@@ -213,8 +214,3 @@ def require_of_a_batch(owner: object, measure: Any) -> None:
             "with (model, batch), which fails at the first step. Did you mean a function that "
             "fills in the rest, or to override `forget_objective`?"
         )
-
-
-def value_of(objective: Any) -> Tensor:
-    """The measured value of an objective that may be a pair `(loss, value)`."""
-    return objective[1] if isinstance(objective, tuple) else objective

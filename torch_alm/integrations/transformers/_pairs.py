@@ -123,15 +123,10 @@ def stacked(name: str, rows: Sequence[Any], longest: int) -> Tensor:
             f"PairedCollator: the column {name!r} is not one number, nor one per token, in every "
             "row, so that it has no place in a batch. Did you mean to remove it from the rows?"
         )
-    after = range if name == "position_ids" else zeros  # a sequence of its own
-    return torch.tensor([[*value, *after(longest - length)] for value, length in pairs])
+    step = int(name == "position_ids")  # padding is a sequence of its own
+    return torch.tensor([[*v, *(i * step for i in range(longest - n))] for v, n in pairs])
 
 
 def is_per_token(value: Any, length: int) -> bool:
     """Tell whether it is a list of numbers, or a tensor, as long as the row."""
     return isinstance(value, Sized) and not isinstance(value, str) and len(value) == length
-
-
-def zeros(count: int) -> list[int]:
-    """So many."""
-    return [0] * count

@@ -44,12 +44,6 @@ class SAMTrainer(ObjectiveTrainer):
         self._optimizer.backward_fn = self._backward
         return self.optimizer
 
-    @property
-    def _optimizer(self) -> SAM:
-        optimizer = innermost(self.optimizer)
-        assert isinstance(optimizer, SAM)
-        return optimizer
-
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:

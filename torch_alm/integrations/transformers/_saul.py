@@ -135,12 +135,6 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         self.optimizer = None
         return super().create_optimizer(*args, **kwargs)
 
-    @property
-    def _optimizer(self) -> DualOptimizer:
-        optimizer = innermost(self.optimizer)
-        assert isinstance(optimizer, DualOptimizer)
-        return optimizer
-
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None
     ) -> Tensor:
