@@ -4,10 +4,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.distributed.ranks import Ranks, preload
+if TYPE_CHECKING:
+    from tests.distributed.ranks import Ranks
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,12 +28,16 @@ def shared_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def forks() -> None:
     """Processes of the forkserver are forked after the imports, which take longer than a test."""
+    from tests.distributed.ranks import preload
+
     preload()
 
 
 @pytest.fixture(scope="session")
-def ranks(forks: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+def ranks(forks: None, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Ranks]":
     """Two processes for all tests of a worker."""
+    from tests.distributed.ranks import Ranks
+
     pair = Ranks(tmp_path_factory.mktemp("groups"))
     yield pair
     pair.stop()

@@ -88,6 +88,7 @@ def test_the_gate_closes(numbers: dict[str, dict[str, Any]], finished: Path) -> 
         assert min(weights) == 0
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_method_only_adds_to_the_folder_and_without_a_gate_goes_on(
     finished: Path, cache: Path
 ) -> None:

@@ -19,7 +19,6 @@ import pytest
 from benchmarks import studies
 from benchmarks.engine import language, scratch
 from benchmarks.engine.training import Schedule
-from benchmarks.report import figures
 from benchmarks.report.results import ResultsFolder
 from benchmarks.tasks.muse import metrics as muse_metrics
 from tests.benchmarks.tasks.muse.test_data import tables, write_muse
@@ -47,7 +46,7 @@ def commands() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
+def short(undrawn: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One pass over what a model is to know, four words of it, no memory counted, no pictures.
 
     Tests of the scripts look at all of them.
@@ -61,7 +60,6 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("VERBATIM_TOKENS", "ANSWER_TOKENS"):
         monkeypatch.setattr(muse_metrics, name, 4)
     monkeypatch.setattr(language, "announce", lambda *_: None)
-    monkeypatch.setattr(figures, "save", lambda _, path: path.touch())
 
 
 @pytest.fixture(scope="module")

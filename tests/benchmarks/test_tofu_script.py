@@ -72,6 +72,7 @@ def test_files_a_reader_expects(finished: Path) -> None:
     assert len(trace) == 10 * -(-16 // 8)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_seed_in_the_same_folder_only_adds(finished: Path, cache: Path) -> None:
     before = (finished / "results.jsonl").read_bytes()
     arguments = ["--quick", "--output", str(finished), "--cache", str(cache)]

@@ -75,6 +75,7 @@ def test_files_a_reader_expects(finished: Path) -> None:
     assert numbers["doom_accuracy"] == pytest.approx(sum(doom) / len(doom))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_seed_in_the_same_folder_only_adds(finished: Path, cache: Path) -> None:
     before = (finished / "results.jsonl").read_bytes()
     arguments = [*QUICK, "--output", str(finished), "--cache", str(cache)]
