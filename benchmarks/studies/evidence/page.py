@@ -19,10 +19,11 @@ from torch_alm.unlearning.files import write_text
 PAGE = RECORDED / "README.md"
 MARKED = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
+POINTS = (*tables.POINTS, "preset", "paper")
 TABLES: Mapping[str, Callable[[Recorded], str]] = {
     "commands": tables.commands,
-    **{f"pairs {point}": tables.pairs_at(point) for point in (*tables.POINTS, "paper")},
-    **{f"all {point}": tables.everything_at(point) for point in (*tables.POINTS, "paper")},
+    **{f"pairs {point}": tables.pairs_at(point) for point in POINTS},
+    **{f"all {point}": tables.everything_at(point) for point in POINTS},
     "gains": tables.gains,
     "guard": tables.guard,
     "asked more": tables.asked_more,
