@@ -23,9 +23,9 @@ def cache(shared_models: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A quick run of the four default methods."""
+    """A quick run of the four default methods, at a rate at which so few steps forget."""
     output = tmp_path_factory.mktemp("run") / "out"
-    arguments = ["--quick", "--output", str(output), "--cache", str(cache)]
+    arguments = ["--quick", "--lr", "1e-3", "--output", str(output), "--cache", str(cache)]
     with ExitStack() as stack:
         for name, redirect in (("stdout", redirect_stdout), ("stderr", redirect_stderr)):
             stack.enter_context(redirect(stack.enter_context((output.parent / name).open("w"))))
@@ -75,7 +75,7 @@ def test_files_a_reader_expects(finished: Path) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_another_seed_in_the_same_folder_only_adds(finished: Path, cache: Path) -> None:
     before = (finished / "results.jsonl").read_bytes()
-    arguments = ["--quick", "--output", str(finished), "--cache", str(cache)]
+    arguments = ["--quick", "--lr", "1e-3", "--output", str(finished), "--cache", str(cache)]
     assert tofu.main([*arguments, "--methods", "dual_adamw", "--seed", "1", "--no-control"]) == 0
     after = (finished / "results.jsonl").read_bytes()
     assert after.startswith(before)

@@ -30,7 +30,7 @@ from torch_alm.unlearning.files import write_text
 
 RADII = ("0.01", "0.03", "0.1")
 SIDES = {"both": (1, 1), "forget": (1, 0), "retain": (0, 1)}
-"""Whether the radius holds for the forget side and for the retain side."""
+"""1 for a side that has the radius: the forget side, the retain side."""
 
 RATE = "3e-4"
 TARGET = ("--alpha", "0.5", "--set", "measure=token_certificate", "--set", "release=0.5")

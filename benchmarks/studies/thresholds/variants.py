@@ -113,7 +113,7 @@ def candidates(split: str) -> list[Variant]:
 
 
 BEFORE: dict[str, Any] = {"forget_lr": None, "mu": 0.1, "scale": "gradient", **RELEASED}
-"""What `recommended` was when `others` and `presets` were recorded, apart from the rate."""
+"""The preset with which `others` and `presets` were recorded, apart from the rate."""
 
 OTHERS = (
     *("grad_ascent", "single_adamw", "npo", "simnpo", "sharp_min_max", "relearning_resilient"),

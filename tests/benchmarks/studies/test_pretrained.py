@@ -94,5 +94,5 @@ def test_the_command_reads_and_goes_on(folder: Path, tmp_path: Path) -> None:
 
 def test_prose_without_texts_is_refused(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"question": 1}\n')
-    with pytest.raises(ValueError, match="Did you mean JSON lines"):
+    with pytest.raises(ValueError, match="line 1: no text"):
         read_prose(tmp_path / "p.jsonl")
