@@ -75,6 +75,12 @@ def test_exchanged_memory_holds_the_same(dtype: torch.dtype, settings: dict) -> 
     assert_close(visit(dtype, **settings, swap=True), visit(dtype, **settings), dtype)
 
 
+def test_exchanged_memory_is_rounded_by_the_same_noise() -> None:
+    swapped = visit(torch.bfloat16, rounding="stochastic", swap=True)
+    in_place = visit(torch.bfloat16, rounding="stochastic")
+    assert all(torch.equal(a, b) for a, b in zip(swapped, in_place, strict=True))
+
+
 @pytest.mark.usefixtures("whole")
 @pytest.mark.parametrize("value", [0.0, math.inf, math.nan])
 @pytest.mark.parametrize("adaptive", [False, True])
@@ -229,3 +235,39 @@ def test_adaptive_norms_are_in_float32() -> None:
     expected = (p.detach().double() * p.grad.double()).norm().item()
     with perturbed([p], 0.1, adaptive=True) as found:
         assert found.grad_norm == pytest.approx(expected, rel=1e-6)
+
+
+class Widest(TorchDispatchMode):
+    """The most entries of a float32 tensor that any operation made."""
+
+    entries = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and made.dtype == torch.float32:
+            self.entries = max(self.entries, made.numel())
+        return made
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("swap", [False, True])
+def test_half_precision_is_widened_piece_by_piece(
+    dtype: torch.dtype, rounding: Any, swap: bool
+) -> None:
+    p = nn.Parameter(torch.randn(3, gradients.CONVERTED // 2 + 5).to(dtype))
+    p.grad = torch.randn_like(p)
+    expected = p.grad.double().norm().item()
+    with Widest() as widest, perturbed([p], 0.1, rounding=rounding, swap=swap) as found:
+        pass
+    assert widest.entries <= gradients.CONVERTED
+    assert found.grad_norm == pytest.approx(expected, rel=1e-5)
+
+
+def test_half_precision_norms_of_many_entries_are_exact_in_any_order() -> None:
+    g = torch.randn(11_000, 300).bfloat16()
+    expected = pytest.approx(g.double().norm().item(), rel=1e-5)
+    assert gradients.norm([g]).item() == expected
+    assert gradients.norm([g.t().contiguous().t()]).item() == expected

@@ -30,6 +30,10 @@ Backward: TypeAlias = Callable[[Tensor], Any]
 # Devices whose numbers can be read without waiting for them.
 HOST = ("cpu",)
 
+# Entries converted at a time on a host, in memory that is used again: fresh memory for the whole of
+# a large tensor costs several times the conversion, and one sum over all of it is less exact.
+CONVERTED = 262_144
+
 GLIMPSE = 64  # entries, to tell at little cost that a tensor changed
 
 # Between these a norm in float32 has squares that float32 holds to full precision.
@@ -168,9 +172,21 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
 
 def _joint_norm(alike: Sequence[Tensor], least: torch.dtype) -> Tensor:
     wide = torch.promote_types(alike[0].dtype, least)
-    norms = torch._foreach_norm([local(t) for t in alike], 2, dtype=wide)  # pyright: ignore[reportPrivateUsage]
+    entries = [local(t) for t in alike]
+    if wide != alike[0].dtype and alike[0].device.type in HOST:
+        norms = [*_converted_norms(entries, wide)]
+    else:
+        norms = torch._foreach_norm(entries, 2, dtype=wide)  # pyright: ignore[reportPrivateUsage]
     square = torch.linalg.vector_norm(torch.stack(list(norms))).square()
     return (shards.reduced(square, alike[0]) if is_sharded(alike[0]) else square).sqrt()
+
+
+def _converted_norms(tensors: Sequence[Tensor], wide: torch.dtype) -> Iterator[Tensor]:
+    """Give the norms of blocks of the tensors, in a wider type."""
+    room = torch.empty(min(CONVERTED, max(t.numel() for t in tensors)), dtype=wide)
+    for tensor in tensors:
+        for block in tensor.reshape(-1).split(CONVERTED):
+            yield torch.linalg.vector_norm(room[: block.numel()].copy_(block))
 
 
 def _entries(register: Iterable[Tensor | None]) -> Iterator[Tensor]:

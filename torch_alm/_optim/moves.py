@@ -192,7 +192,8 @@ class Excursion:
 
     def _there(self, intents: list[Intent], noise: Noise | None) -> list[Piece]:
         """Save theta and move it; on a CPU one block at a time while it is in the cache."""
-        pieces = [piece for intent in intents for piece in self._pieces(intent)]
+        buffers = {i.p: self._buffer(i.p, gradients.local(i.p)) for i in intents}
+        pieces = [piece for i in intents for piece in self._pieces(i, buffers[i.p])]
         on_host = all(piece.theta.device.type in gradients.HOST for piece in pieces)
         if not on_host:
             _copy([(piece.saved, piece.theta) for piece in pieces])
@@ -204,11 +205,10 @@ class Excursion:
             piece.add(noise)
         return pieces
 
-    def _pieces(self, intent: Intent) -> list[Piece]:
+    def _pieces(self, intent: Intent, buffer: Tensor) -> list[Piece]:
         """Divide a parameter into blocks on a CPU, sharing its memory; else take the whole."""
         p, direction, scale = intent
         theta, direction = gradients.local(p), gradients.local(direction)
-        buffer = self._buffer(p, theta)
         dense = direction.layout == torch.strided and direction.is_contiguous()
         on_host = theta.device.type in gradients.HOST
         if theta.numel() <= BLOCK or not (on_host and theta.is_contiguous() and dense):

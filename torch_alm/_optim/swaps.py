@@ -5,7 +5,7 @@ from torch import Tensor
 
 from torch_alm._optim import gradients
 from torch_alm._optim.moves import Excursion, Intent, Pairs, Piece
-from torch_alm._optim.rounding import Noise
+from torch_alm._optim.rounding import DROPPED, Noise
 
 
 class Swap(Excursion):
@@ -22,14 +22,15 @@ class Swap(Excursion):
 
     def _there(self, intents: list[Intent], noise: Noise | None) -> list[Piece]:
         pieces: list[Piece] = []
-        for p, direction, scale in intents:
+        for intent in intents:
+            p, theta = intent.p, intent.p.detach()
             _check_swappable(p)
-            theta = p.detach()
-            piece = Piece(self._buffer(p, theta), theta, direction, scale, self.adaptive, p)
-            _fill(piece, noise)
-            pieces.append(piece)
+            there = self._buffer(p, theta)
+            for piece in self._pieces(intent, there):
+                pieces.append(piece._replace(theta=piece.saved, saved=piece.theta))
+                _fill(pieces[-1], noise)
             self._saved.append((p, theta))
-            p.data = piece.theta
+            p.data = there
         return pieces
 
     @staticmethod
@@ -41,13 +42,14 @@ class Swap(Excursion):
 def _fill(piece: Piece, noise: Noise | None) -> None:
     """theta <- saved + step, rounded once, whatever theta held."""
     theta, saved, direction, scale = piece.theta, piece.saved, piece.direction, piece.scale
-    wide = torch.promote_types(theta.dtype, torch.float32) == theta.dtype == direction.dtype
-    in_one_pass = wide and not piece.adaptive and not direction.is_sparse
-    if in_one_pass and not isinstance(scale, Tensor):
-        torch.add(saved, direction, alpha=scale, out=theta)
-    else:
+    alike = theta.dtype == direction.dtype and not direction.is_sparse
+    if noise is not None or piece.adaptive or not alike or isinstance(scale, Tensor):
         theta.copy_(saved)
         piece.add(noise)
+    elif theta.dtype in DROPPED:  # in float32 inside, as in `Piece.add`
+        torch.addcmul(saved, direction, theta.new_ones(()), value=scale, out=theta)
+    else:
+        torch.add(saved, direction, alpha=scale, out=theta)
 
 
 def _check_swappable(p: Tensor) -> None:
