@@ -46,6 +46,8 @@ def _key(lesson: Lesson, recipe: Recipe, seed: int) -> str:
     if lesson.base is not None:
         weights = sorted(lesson.base.glob("*.safetensors"))
         content += [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights]
+    if lesson.replay:  # a model made without it is that model
+        content.append(lesson.replay)
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
 

@@ -11,6 +11,7 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from benchmarks.engine.prose import blocks
 from benchmarks.engine.training import Schedule, train_to_memorisation
 from torch_alm.language import Row, pad_id
 from torch_alm.unlearning.models import load_model
@@ -51,6 +52,7 @@ class Lesson:
         whole: Strings that are one token each, wherever they stand.
         base: Folder of a pretrained model to teach; None for random weights and a tokenizer made
             from `texts`.
+        replay: Texts that the base has read, of which it goes on reading while it is taught.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Lesson:
     rows: Callable[[Any], list[Row]]
     whole: tuple[str, ...] = ()
     base: Path | None = None
+    replay: tuple[str, ...] = ()
 
 
 def teach(lesson: Lesson, recipe: Recipe, seed: int, label: str | None) -> tuple[Any, Any]:
@@ -85,6 +88,7 @@ def teach(lesson: Lesson, recipe: Recipe, seed: int, label: str | None) -> tuple
         recipe.schedule,
         seed=seed,
         label=label,
+        prose=blocks(tokenizer, lesson.replay) if lesson.replay else None,
     )
     made = asdict(recipe) if lesson.base is None else {"base": lesson.base.name}
     model.config.training = {**made, "seed": seed, "rows": len(rows), **reached}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from benchmarks.engine.prose import next_token_loss
 from torch_alm.language import IGNORE, Batch, Row, collate
 
 
@@ -42,6 +44,7 @@ def train_to_memorisation(
     *,
     seed: int = 0,
     label: str | None = None,
+    prose: Tensor | None = None,
 ) -> dict[str, float]:
     """AdamW on the answer tokens until the target share of exact matches, or for all epochs.
 
@@ -52,6 +55,8 @@ def train_to_memorisation(
         schedule: How long and how fast.
         seed: Of the order of the rows.
         label: Of the progress bar with loss, exact match and the longest time left; None for none.
+        prose: Tokens of running text, (rows, length), a row of which is read in every step, so that
+            the model does not unlearn to read; None for none.
 
     Returns:
         What was reached: `exact_match`, the share of rows after the last step; `loss`, the mean
@@ -60,7 +65,7 @@ def train_to_memorisation(
     began = time.perf_counter()
     random = torch.Generator().manual_seed(seed)
     steps = math.ceil(len(rows) / schedule.batch_size)
-    learner = _Learner(model, schedule, steps)
+    learner = _Learner(model, schedule, steps, prose)
     reached = {"exact_match": 0.0, "loss": math.inf, "epochs": 0.0}
     model.train()
     with tqdm(total=schedule.epochs * steps, desc=label, disable=label is None) as bar:
@@ -97,8 +102,11 @@ def exact_match(model: nn.Module, rows: Sequence[Row], pad_id: int, batch_size: 
 class _Learner:
     """The model, its optimizer, and the learning rate of the moment."""
 
-    def __init__(self, model: nn.Module, schedule: Schedule, steps_per_epoch: int) -> None:
+    def __init__(
+        self, model: nn.Module, schedule: Schedule, steps_per_epoch: int, prose: Tensor | None
+    ) -> None:
         self.model, self.bfloat16 = model, schedule.bfloat16
+        self.prose = None if prose is None else itertools.cycle(_shuffled(prose).split(1))
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=schedule.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True
         )
@@ -122,10 +130,16 @@ class _Learner:
             logits, labels = _answer_logits(self.model, batch)
         loss = nn.functional.cross_entropy(logits.float(), labels)
         loss.backward()
+        if self.prose is not None:
+            next_token_loss(self.model, next(self.prose), bfloat16=self.bfloat16).backward()
         self.optimizer.step()
         self.lr.step()
         self.optimizer.zero_grad()
         return loss.item(), _rows_right(logits.argmax(-1), labels, batch)
+
+
+def _shuffled(prose: Tensor) -> Tensor:
+    return prose[torch.randperm(len(prose), generator=torch.Generator().manual_seed(0))]
 
 
 def warm_cosine(warm: int, total: int) -> Callable[[int], float]:

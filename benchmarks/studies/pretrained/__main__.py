@@ -1,10 +1,12 @@
 """Pretrain a small Llama on running text, in a folder that `tofu.py --base` starts from.
 
     python -m benchmarks.studies.pretrained --texts DIR DIR --output MODEL
-    python benchmarks/tofu.py --data TOFU --base MODEL --prose MODEL/held_out.jsonl
+    python benchmarks/tofu.py --data TOFU --base MODEL --replay MODEL/read.jsonl \\
+        --prose MODEL/held_out.jsonl
 
 Ctrl-C or a lost machine costs the minutes since the last checkpoint: the same command goes on. One
 document in twenty is held out, and how well the model reads those is its perplexity.
+Without `--replay` it unlearns to read while it is taught.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = [text for text in found if not texts.is_held_out(text)]
     held_out = [text for text in found if texts.is_held_out(text)]
     given.output.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps({"text": text}) + "\n" for text in held_out)
-    (given.output / "held_out.jsonl").write_text(lines, encoding="utf-8")
+    for name, chosen in (("held_out", held_out), ("read", kept)):
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in chosen)
+        (given.output / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     schedule = Schedule(1, given.batch_size, given.lr, bfloat16=True)
     heads = max(1, given.width // 64)
     recipe = Recipe("bpe", given.vocabulary, given.layers, given.width, heads, schedule)

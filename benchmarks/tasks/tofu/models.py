@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ def load_or_train(
     progress: bool = True,
     convention: str = "ours",
     base: Path | None = None,
+    replay: Sequence[str] = (),
 ) -> tuple[Any, Any]:
     """The model to unlearn from, or the one that never saw the forget set, and the tokenizer.
 
@@ -51,6 +52,7 @@ def load_or_train(
         progress: Show a progress bar while training.
         convention: How a model trained here is asked, see `batches.encode`.
         base: Folder of a pretrained model that is taught in place of random weights.
+        replay: Texts that it goes on reading while it is taught.
 
     Returns:
         Model (fp32, on the CPU, in evaluation mode) and tokenizer. A model trained here tells in
@@ -71,7 +73,7 @@ def load_or_train(
     recipe = recipe or RECIPES[data.name]
     lesson = questions_and_answers(data, recipe, convention, without_forget=without_forget)
     if base is not None:
-        lesson = replace(lesson, base=base)
+        lesson = replace(lesson, base=base, replay=tuple(replay))
         recipe = replace(recipe, schedule=FINE_TUNING)
     return trained(lesson, recipe, cache_dir, seed, progress=progress)
 

@@ -55,6 +55,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add("--questions", type=int, metavar="N", help="ask only N of each set, evenly spread")
     add("--width", type=int, metavar="N", help="hidden size of the model trained from scratch")
     add("--base", type=Path, metavar="DIR", help="teach this pretrained model instead")
+    add("--replay", type=Path, metavar="FILE", help="JSON lines that --base reads on while taught")
     add("--prose", type=Path, metavar="FILE", help="JSON lines of text to measure perplexity on")
 
 
@@ -99,6 +100,11 @@ def check_sizes(given: argparse.Namespace) -> None:
             f"--base {given.base} is taught here and has a width of its own; --model and --width "
             "say otherwise. Did you mean one of them?"
         )
+    if given.replay is not None and given.base is None:
+        raise ValueError(
+            f"--replay {given.replay} is read on by a pretrained model, and there is none. Did you "
+            "mean --base as well?"
+        )
     if given.width is None:
         return
     if given.model is not None:
@@ -122,7 +128,7 @@ class Tofu(LanguageBenchmark):
     """The retrained model, which forget quality and privacy compare with."""
 
     def identity(self) -> dict[str, Any]:
-        read = {"base": self.given.base, "prose": self.given.prose}
+        read = {name: getattr(self.given, name) for name in ("base", "replay", "prose")}
         return {
             "benchmark": "tofu",
             "data": self.data.name if self.given.data is None else str(self.given.data),
@@ -163,6 +169,7 @@ class Tofu(LanguageBenchmark):
             recipe=self.recipe(),
             convention=self.given.convention,
             base=self.given.base,
+            replay=() if self.given.replay is None else read_prose(self.given.replay),
         )
 
     def recipe(self) -> Recipe:
