@@ -180,6 +180,8 @@ def write_tofu(folder: Path) -> None:
         (["--width", "100"], "Did you mean 128?"),
         (["--width", "32"], "Did you mean 64?"),
         (["--width", "128", "--model", "elsewhere"], "has a width of its own"),
+        (["--base", "read", "--width", "128"], "one of them"),
+        (["--replay", "read.jsonl"], "mean --base as well"),
         (["--questions", "0"], "nothing would be asked"),
     ],
 )

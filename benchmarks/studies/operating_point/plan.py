@@ -42,6 +42,8 @@ class Place:
         rates: Of the retain side.
         methods: Keys without the controller.
         base: A pretrained model that is taught first; None for random weights.
+        replay: Go on reading while it is taught, what `pretrained` left beside it.
+        lora: Rank of the adapters that unlearn; 0 for all weights.
     """
 
     split: str
@@ -49,16 +51,24 @@ class Place:
     rates: tuple[str, ...] = RATES
     methods: tuple[str, ...] = PLAIN
     base: Path | None = None
+    replay: bool = False
+    lora: int = 0
+
+    @property
+    def taught(self) -> str:
+        """Name the models that all its runs begin with."""
+        kind = "" if self.base is None else "-pretrained"
+        return self.split + kind + "-replay" * self.replay
 
     @property
     def name(self) -> str:
         """Of its folder."""
-        return self.split if self.base is None else f"{self.split}-pretrained"
+        return self.taught + "-lora" * bool(self.lora)
 
     @property
     def level(self) -> str:
         """The forget ROUGE-L that counts as enough."""
-        return LEVELS.get(self.name, LEVELS[self.split])
+        return LEVELS.get(self.taught, LEVELS[self.split])
 
     def folder(self, rate: str, kind: str) -> str:
         """Name the folder of the runs at a rate, `searched` or `asked`."""
@@ -82,4 +92,7 @@ class Place:
             at = sizes.index("--width")
             sizes[at : at + 2] = ["--base", str(self.base)]
             sizes += ["--prose", str(self.base / "held_out.jsonl")]
+            sizes += ["--replay", str(self.base / "read.jsonl")] if self.replay else []
+        if self.lora:
+            sizes += ["--lora", str(self.lora)]
         return ["--data", str(data), "--split", self.split, *sizes, *FEWER.get(self.split, ())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -22,11 +22,13 @@ from benchmarks.studies.operating_point.plan import ALM, KINDS, RATES, Place
 from torch_alm.unlearning.files import write_text
 
 UTILITY, FORGOTTEN = "model_utility", "forget_rouge"
+READ = Place("", base=Path("pretrained"))
+REPLAYED = replace(READ, replay=True)
 PLACES = (
     Place("world"),
     *(
-        Place(f"forget{size}", base=b)
-        for b in (None, Path("pretrained"))
+        replace(place, split=f"forget{size}")
+        for place in (Place(""), READ, replace(READ, lora=16), REPLAYED, replace(REPLAYED, lora=16))
         for size in ("01", "05", "10")
     ),
 )

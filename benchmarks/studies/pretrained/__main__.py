@@ -1,7 +1,7 @@
-"""Pretrain a small Llama on running text, in a folder that `tofu.py --base` starts from.
+r"""Pretrain a small Llama on running text, in a folder that `tofu.py --base` starts from.
 
     python -m benchmarks.studies.pretrained --texts DIR DIR --output MODEL
-    python benchmarks/tofu.py --data TOFU --base MODEL --replay MODEL/read.jsonl \\
+    python benchmarks/tofu.py --data TOFU --base MODEL --replay MODEL/read.jsonl \
         --prose MODEL/held_out.jsonl
 
 Ctrl-C or a lost machine costs the minutes since the last checkpoint: the same command goes on. One

@@ -87,6 +87,16 @@ def test_a_pretrained_model_brings_its_width_and_its_prose() -> None:
     assert words[words.index("--epochs") + 1] == "2"
 
 
+def test_a_model_that_reads_on_and_one_with_adapters_have_folders_of_their_own() -> None:
+    base = Path("BASE")
+    plain, other = Place("forget01", base=base), Place("forget01", base=base, replay=True, lora=16)
+    words = other.arguments("1e-4", "asked", Path("DIR"), Path("O"))
+    assert words[words.index("--replay") + 1] == str(base / "read.jsonl")
+    assert words[words.index("--lora") + 1] == "16"
+    assert plain.folder("1e-4", "asked") != other.folder("1e-4", "asked")
+    assert other.level == Place("forget01", base=base, replay=True).level
+
+
 def test_enough_is_the_next_twentieth_above_what_the_retrained_model_says() -> None:
     found = [
         (place, row["forget_rouge"])

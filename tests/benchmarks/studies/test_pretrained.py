@@ -1,13 +1,21 @@
 """A model that reads: texts of every kind, resumed to the bit, better at prose it never saw."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.engine.prose import blocks, next_token_loss, perplexity, read_prose
-from benchmarks.engine.scratch import Recipe, Schedule, build_tokenizer, small_llama
+from benchmarks.engine.scratch import (
+    Lesson,
+    Recipe,
+    Schedule,
+    build_tokenizer,
+    small_llama,
+    teach,
+)
 from benchmarks.studies.pretrained import reading, texts
 from benchmarks.studies.pretrained.__main__ import main
 
@@ -90,6 +98,21 @@ def test_the_command_reads_and_goes_on(folder: Path, tmp_path: Path) -> None:
     assert main([*words[:-4], "--tokens", "16384", "--length", "32", *sizes]) == 0
     assert json.loads((output / "reading.json").read_text())["perplexity"] < first
     assert all(texts.is_held_out(text) for text in read_prose(output / "held_out.jsonl"))
+    assert not any(texts.is_held_out(text) for text in read_prose(output / "read.jsonl"))
+
+
+def test_what_reads_on_while_it_is_taught_reads_better_after(tmp_path: Path) -> None:
+    tokenizer = build_tokenizer(PROSE, RECIPE)
+    rows = blocks(tokenizer, PROSE, 32)
+    reading.read(tokenizer, RECIPE, reading.Order(rows, 4, 4 * 32 * 60, seed=1), tmp_path, 1e9)
+    pairs = [{"input_ids": row.tolist(), "labels": row.tolist()} for row in rows[:8].flip(1)]
+    lesson = Lesson("backwards", (), None, lambda _: pairs, base=tmp_path)
+    taught = replace(RECIPE, schedule=Schedule(10, 4, 1e-2))
+    after = {
+        replay: perplexity(teach(replace(lesson, replay=replay), taught, 0, None)[0], rows)
+        for replay in ((), tuple(PROSE[:20]))
+    }
+    assert after[tuple(PROSE[:20])] < after[()] / 2
 
 
 def test_prose_without_texts_is_refused(tmp_path: Path) -> None:
