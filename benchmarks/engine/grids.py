@@ -19,8 +19,9 @@ WEIGHTS = (0.1, 0.3, 1.0, 3.0)
 ALPHAS = (0.5, 0.75, 1.0, 1.5)
 FINE = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)
 
-# Factors on the preset's values. Every grid has the learning rate and one or two knobs more; with
-# the controller alpha takes the place of the fixed forget weight.
+# Factors on the preset's values. Every grid has the learning rate and one or two knobs more: one is
+# how hard the method forgets. That is its forget weight, or the rate of a forget side that has an
+# AdamW of its own, from whose step a weight cancels. With the controller alpha takes its place.
 KNOBS: dict[str, Factors] = {
     "grad_ascent": {"epochs": (0.2, 0.5, 1.0, 2.0)},
     "grad_diff": {"forget_weight": WEIGHTS},
@@ -28,10 +29,10 @@ KNOBS: dict[str, Factors] = {
     "simnpo": {"beta": (0.5, 1.0, 2.0, 4.0), "forget_weight": WEIGHTS},
     "single_adamw": {"forget_weight": WEIGHTS},
     "dual_adamw": {"forget_lr": (0.25, 0.5, 1.0, 2.0)},
-    "sharp_min_max": {"rho_forget": (0.1, 1.0, 10.0), "forget_weight": WEIGHTS},
+    "sharp_min_max": {"rho_forget": (0.1, 1.0, 10.0), "forget_lr": (0.25, 0.5, 1.0, 2.0)},
     "relearning_resilient": {"rho_forget": (0.1, 1.0, 10.0), "forget_weight": WEIGHTS},
     "blur": {"forget_weight": WEIGHTS, "beta": (0.5, 1.0, 2.0, 4.0)},
-    "pdu": {"epsilon": (0.3, 1.0, 3.0), "retain_multiplier": (0.1, 0.3, 1.0)},
+    "pdu": {"epsilon": (0.3, 1.0, 3.0), "forget_weight": WEIGHTS},
     "rmu": {"coefficient": (0.5, 1.0, 2.0), "retain_weight": (0.3, 1.0, 3.0)},
     "saul": {"rho_forget": (0.1, 1.0, 10.0)},
     "saul_no_alm": {"rho_forget": (0.1, 1.0, 10.0), "forget_lr": (0.5, 1.0, 2.0)},
@@ -54,7 +55,7 @@ def _combinations(key: str, preset: Settings, fixed: Collection[str]) -> list[Se
     if fixed and len(factors) == 1:  # a knob alone is turned more finely
         factors = dict.fromkeys(factors, FINE)
     combinations = itertools.product(*factors.values())
-    found = [_scaled(preset, dict(zip(factors, c, strict=True))) for c in combinations]
+    found = [_scaled(preset, dict(zip(factors, c, strict=True)), fixed) for c in combinations]
     return list(dict.fromkeys([preset, *(s for s in found if _is_attainable(key, s))]))
 
 
@@ -88,9 +89,9 @@ def trials(key: str, preset: Settings, budget: int, fixed: Collection[str] = ())
     return _distinct([first, *others])[:budget]
 
 
-def _scaled(preset: Settings, factors: Mapping[str, float]) -> Settings:
+def _scaled(preset: Settings, factors: Mapping[str, float], fixed: Collection[str]) -> Settings:
     changes: dict[str, Any] = {n: _times(preset, n, factor) for n, factor in factors.items()}
-    if preset.forget_lr is not None:
+    if preset.forget_lr is not None and "forget_lr" not in fixed:
         forget_lr = changes.get("forget_lr", preset.forget_lr)
         changes["forget_lr"] = forget_lr * factors.get("lr", 1.0)
     return dataclasses.replace(preset, **changes)

@@ -4,9 +4,10 @@ At each learning rate of the retain side, for the paper's number of steps:
 
 1. The *control*, the retain side alone, says what can be kept. A rate at which it loses more than
    0.01 of model utility is shown and used for no claim.
-2. Every method *without* the controller tries eight forget pressures (its forget weight, or the
-   rate of its forget side) on a search seed. The one with the best utility that forgets enough is
-   run on fresh seeds: equal forgetting, chosen with hindsight.
+2. Every method *without* the controller tries eight forget pressures on a search seed: the rate of
+   its forget side from 1/32 to 4 times the preset's (Dual AdamW, Sharp Min-Max), its forget weight
+   in the same range (PDU), or its weight and its beta (NPO). The one with the best utility that
+   forgets enough is run on fresh seeds: equal forgetting, chosen with hindsight.
 3. The same method *with* the controller is run on the fresh seeds as the preset of that time had
    it, a gate at the one rate of both sides: one setting, nothing searched.
 4. *Enough* is the forget ROUGE-L that `evidence.plan.MATCHED` has for the split: the next twentieth
@@ -28,6 +29,9 @@ PLAIN = ("dual_adamw", "sharp_min_max", "npo", "pdu")
 ALM = "+alm"
 KINDS = ("searched", "asked")
 TRIALS = 8
+FIXED = "lr,rho_forget,epsilon"
+"""What is not searched, so that the trials are left for how hard a method forgets."""
+
 WORLD = "world"
 LEVELS = {**MATCHED, WORLD: "0.70", "forget01-pretrained": "0.20"}
 
@@ -78,7 +82,7 @@ class Place:
         """Of `tofu.py`."""
         searched = kind == "searched"
         keys = [key if searched else key + ALM for key in self.methods]
-        search = ["--match", f"forget_rouge={self.level}", "--trials", str(TRIALS), "--fix", "lr"]
+        search = ["--match", f"forget_rouge={self.level}", "--trials", str(TRIALS), "--fix", FIXED]
         return [
             *(self._where(data) if data is not None else ["--questions", "40"]),
             *("--methods", ",".join(keys), "--seeds", str(self.seeds), "--lr", rate, *GATE),

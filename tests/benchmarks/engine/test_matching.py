@@ -58,6 +58,22 @@ def test_what_is_fixed_stays_and_eight_settings_are_left_without_a_controller(ke
         assert len(found) >= 8
 
 
+def test_a_rate_of_the_forget_side_that_is_fixed_stays() -> None:
+    start = TOFU.preset("recommended", "forget", "saul").settings
+    assert start.forget_lr is not None
+    found = grid("saul", start, ["forget_lr"])
+    assert len({each.lr for each in found}) > 1
+    assert {each.forget_lr for each in found} == {start.forget_lr}
+
+
+@pytest.mark.parametrize("key", ["dual_adamw", "sharp_min_max", "saul_no_alm"])
+def test_a_forget_side_with_an_optimizer_of_its_own_is_searched_by_its_rate(key: str) -> None:
+    start = TOFU.preset("recommended", "forget", key).settings
+    found = grid(key, start, ["lr"])
+    assert len({each.forget_weight for each in found}) == 1  # which AdamW cancels
+    assert len({each.forget_lr for each in found}) > 2
+
+
 def test_no_run_is_tried_twice() -> None:
     start = replace(TOFU.preset("recommended", "forget", "dual_adamw").settings, lr=3e-4)
     assert start.forget_lr is None, "which is the other side's rate"

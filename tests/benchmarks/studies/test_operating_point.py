@@ -12,7 +12,7 @@ from benchmarks import tofu
 from benchmarks.report.results import read_lines
 from benchmarks.studies.operating_point import __main__ as study
 from benchmarks.studies.operating_point import report
-from benchmarks.studies.operating_point.plan import KINDS, PLAIN, RATES, TRIALS, Place
+from benchmarks.studies.operating_point.plan import FIXED, KINDS, PLAIN, RATES, TRIALS, Place
 
 PLACE = Place("forget01", methods=("npo",), rates=("3e-4", "1e-3"))
 
@@ -74,7 +74,7 @@ def test_every_rate_is_searched_without_the_controller_and_asked_once_with_it(
     assert len(called) == len(RATES) * len(KINDS)
     for searched, asked in zip(called[::2], called[1::2], strict=True):
         assert searched[searched.index("--trials") + 1] == str(TRIALS)
-        assert searched[searched.index("--fix") + 1] == "lr" and "--match" not in asked
+        assert searched[searched.index("--fix") + 1] == FIXED and "--match" not in asked
         assert searched[searched.index("--methods") + 1] == ",".join(PLAIN)
         assert asked[asked.index("--methods") + 1] == ",".join(f"{key}+alm" for key in PLAIN)
         assert searched[searched.index("--lr") + 1] == asked[asked.index("--lr") + 1]
