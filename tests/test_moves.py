@@ -266,6 +266,14 @@ def test_half_precision_is_widened_piece_by_piece(
     assert found.grad_norm == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_norms_are_computed_where_the_gradients_are(dtype: torch.dtype) -> None:
+    g = torch.tensor([3e-20, 4e-20], dtype=dtype)  # whose squares vanish in float32
+    with torch.device("meta"):
+        found = gradients.norm([g])
+    assert found.item() == pytest.approx(g.double().norm().item(), rel=1e-6)
+
+
 def test_half_precision_norms_of_many_entries_are_exact_in_any_order() -> None:
     g = torch.randn(11_000, 300).bfloat16()
     expected = pytest.approx(g.double().norm().item(), rel=1e-5)

@@ -183,7 +183,8 @@ def _joint_norm(alike: Sequence[Tensor], least: torch.dtype) -> Tensor:
 
 def _converted_norms(tensors: Sequence[Tensor], wide: torch.dtype) -> Iterator[Tensor]:
     """Give the norms of blocks of the tensors, in a wider type."""
-    room = torch.empty(min(CONVERTED, max(t.numel() for t in tensors)), dtype=wide)
+    longest = min(CONVERTED, max(t.numel() for t in tensors))
+    room = torch.empty(longest, dtype=wide, device=tensors[0].device)
     for tensor in tensors:
         for block in tensor.reshape(-1).split(CONVERTED):
             yield torch.linalg.vector_norm(room[: block.numel()].copy_(block))
