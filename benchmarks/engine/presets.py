@@ -112,7 +112,7 @@ class Presets:
         return Preset(Settings(**{**start, **changes}), "; ".join(notes))
 
     def _recommended(self, split: str, method: str) -> Preset:
-        """Give every method one rate, number of steps and controller; what is its own differs."""
+        """Give every method one rate and number of steps; what is its own differs."""
         own = self.own.get(method.removesuffix(ALM), {})
         by_split = self.recommended_splits.get(split, {})
         by_method = self.recommended_methods.get(method, {})

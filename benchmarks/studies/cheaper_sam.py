@@ -32,6 +32,7 @@ from benchmarks.methods.method import Batch
 from benchmarks.methods.saul import SAUL
 from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, Row, read_lines
+from benchmarks.studies.evidence.plan import GATE
 from torch_alm.unlearning.files import write_text
 
 EVERY, PART = (2, 3, 5), 2
@@ -127,7 +128,7 @@ def ended(name: str, changes: list[str], seeds: int, epochs: int) -> list[str]:
 def ran(changes: list[str], seeds: int, epochs: int) -> list[Row]:
     """Run SAUL on the embedded world; a line of results per seed."""
     arguments = ["--methods", "saul", "--seeds", str(seeds), "--epochs", str(epochs)]
-    arguments += ["--alpha", "2.5", "--no-control"]
+    arguments += ["--alpha", "2.5", "--no-control", "--lr", "1e-3", *GATE]
     arguments += [word for change in changes for word in ("--set", change)]
     with tempfile.TemporaryDirectory() as folder:
         tofu.main([*arguments, "--output", folder])

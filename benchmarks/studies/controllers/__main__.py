@@ -233,10 +233,11 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.more:
+        record = options.output and options.output / "controllers.json"
+        earlier = json.loads(record.read_text()) if record else {}  # missing: said before the runs
         further = more(400 if options.quick else 4_000)
         print("\n".join(more_lines(further)))
         if options.output:
-            earlier = json.loads((options.output / "controllers.json").read_text())
             write_record(options.output, "controllers", {**earlier, "more": further}, markdown)
         return 0
     found = compare(

@@ -9,6 +9,7 @@ from typing import Any
 
 from benchmarks import tofu
 from benchmarks.report.results import read_lines
+from benchmarks.studies.evidence.plan import GATE
 
 RARELY_OPEN = 0.2
 """Up to this share of steps with an open gate a run is held to the target."""
@@ -36,6 +37,7 @@ def ran(extra: list[str], seeds: int, quick: bool) -> list[dict[str, Any]]:
     with TemporaryDirectory() as folder:
         output = Path(folder, "results")
         arguments = ["--methods", "dual_adamw,saul", "--seeds", str(seeds), "--epochs", "20"]
+        arguments += ["--lr", "1e-3", *GATE]
         arguments += ["--output", str(output), *extra, *["--quick"] * quick]
         if tofu.main(arguments) != 0:
             raise RuntimeError("whole_runs: the TOFU benchmark failed; see its message above.")

@@ -26,7 +26,7 @@ from benchmarks.studies.evidence.plan import PLAN
 
 KEPT = RECORDED / "tofu"
 NUMBERS = ("results.jsonl", "trials.jsonl", "tables.tex", "attacks.md")
-PATHS = ("data", "base", "prose")
+PATHS = ("data", "base", "replay", "prose")
 """Settings that say where something lay; the record keeps the last name."""
 SCRIPTS = {"tofu": tofu.main, "attacks": attacks.main}
 

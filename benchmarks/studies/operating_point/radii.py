@@ -22,7 +22,7 @@ from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import markdown
 from benchmarks.studies import attacks
 from benchmarks.studies.evidence.__main__ import record
-from benchmarks.studies.evidence.plan import FEWER, SHARED
+from benchmarks.studies.evidence.plan import FEWER, GATE, SHARED
 from benchmarks.studies.operating_point.__main__ import KEPT
 from benchmarks.studies.operating_point.plan import WORLD
 from benchmarks.studies.operating_point.report import Pair, interval
@@ -33,8 +33,8 @@ SIDES = {"both": (1, 1), "forget": (1, 0), "retain": (0, 1)}
 """1 for a side that has the radius: the forget side, the retain side."""
 
 RATE = "3e-4"
-TARGET = ("--alpha", "0.5", "--set", "measure=token_certificate", "--set", "release=0.5")
-CONTROLLER = ("--mu", "0.1", "--multiplier", "0", "--scale", "gradient")
+TARGET = ("--alpha", "0.5", "--set", "measure=token_certificate")
+CONTROLLER = ("--multiplier", "0", *GATE)
 LOSS, EXACT = "loss", "exact_match"
 COLUMNS = {
     "no attack": ("int8", "before", LOSS),

@@ -26,7 +26,7 @@ def documents(folders: Sequence[Path]) -> Iterator[str]:
         found = False
         for path in sorted(p for p in folder.rglob("*") if p.suffix in READERS):
             for text in READERS[path.suffix](path):
-                if len(text) >= SHORTEST:
+                if len(text.strip()) >= SHORTEST:
                     found = True
                     yield text
         if not found:

@@ -141,7 +141,16 @@ def test_the_controller_starts_at_the_baselines_forget_weight() -> None:
 
 
 def test_recommended_gives_every_method_the_same_rate_steps_and_radii() -> None:
-    shared = ("lr", "epochs", "batch_size", "multiplier", "every", "window", "rho_forget")
+    shared = (
+        "lr",
+        "epochs",
+        "batch_size",
+        "multiplier",
+        "every",
+        "window",
+        "rho_forget",
+        "rho_retain",
+    )
     found = [TOFU.preset("recommended", "forget", key).settings for key in methods.names()]
     assert len({tuple(getattr(s, name) for name in shared) for s in found}) == 1
     assert all(dataclasses.asdict(s)["optimizer"] == "adamw" for s in found)

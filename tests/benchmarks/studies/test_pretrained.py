@@ -32,7 +32,8 @@ def folder(tmp_path: Path) -> Path:
     (place / "a.txt").write_text(PROSE[0])
     (place / "b.json").write_text(json.dumps(PROSE[1:20]))
     (place / "c.jsonl").write_text("".join(json.dumps({"q": p}) + "\n" for p in PROSE[20:40]))
-    (place / "d.csv").write_text("\n".join(f'"{p}",B' for p in PROSE[40:]))
+    empty = "," * 50  # of which no text comes
+    (place / "d.csv").write_text("\n".join([*(f'"{p}",B' for p in PROSE[40:]), empty]))
     return place
 
 
