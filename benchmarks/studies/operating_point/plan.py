@@ -30,7 +30,7 @@ ALM = "+alm"
 KINDS = ("searched", "asked")
 TRIALS = 8
 FIXED = "lr,rho_forget,epsilon"
-"""What is not searched, so that the trials are left for how hard a method forgets."""
+"""Settings kept out of the search, so that its trials are left for how hard a method forgets."""
 
 WORLD = "world"
 LEVELS = {**MATCHED, WORLD: "0.70", "forget01-pretrained": "0.20"}

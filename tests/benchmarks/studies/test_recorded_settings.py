@@ -1,9 +1,10 @@
-"""What was recorded is what its command would run today: no preset moves under a table."""
+"""Recorded tables are what their commands would run today: no preset moves under one."""
 
 import argparse
 import dataclasses
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +41,18 @@ def commands() -> Iterator[tuple[Path, list[str]]]:
             yield KEPT / run.folder, run.arguments(data, 3, OUTPUT)
 
 
+@cache
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of the scripts, once."""
+    made = argparse.ArgumentParser()
+    for add in (add_arguments, add_data_arguments, add_attack_arguments):
+        add(made)
+    return made
+
+
 def resolved(words: list[str]) -> dict[str, dict[str, Any]]:
     """Read the words as the scripts do: the settings of every method."""
-    parser = argparse.ArgumentParser()
-    for add in (add_arguments, add_data_arguments, add_attack_arguments):
-        add(parser)
-    given = parser.parse_args(words)
+    given = parser().parse_args(words)
     chosen = checked(given, name="x", preset="recommended", levels=Tofu.layout.levels)
     split = WORLD if given.data is None else given.split
     of = {key: TOFU.preset(chosen.preset, split, key, chosen.overrides) for key in chosen.methods}
