@@ -257,12 +257,12 @@ class Widest(TorchDispatchMode):
 def test_half_precision_is_widened_piece_by_piece(
     dtype: torch.dtype, rounding: Any, swap: bool
 ) -> None:
-    p = nn.Parameter(torch.randn(3, gradients.CONVERTED // 2 + 5).to(dtype))
+    p = nn.Parameter(torch.randn(3, gradients.BLOCK // 2 + 5).to(dtype))
     p.grad = torch.randn_like(p)
     expected = p.grad.double().norm().item()
     with Widest() as widest, perturbed([p], 0.1, rounding=rounding, swap=swap) as found:
         pass
-    assert widest.entries <= gradients.CONVERTED
+    assert widest.entries <= gradients.BLOCK
     assert found.grad_norm == pytest.approx(expected, rel=1e-5)
 
 

@@ -60,8 +60,8 @@ def perturbed(
             memory. theta and `.grad` are then as before.
 
     Cost: no backward pass; one copy of the perturbed parameters inside the block. Passes over their
-    memory, on a CPU: seven in all, four with `swap`; `rounding="stochastic"` about three times as
-    many. One synchronisation on a CPU, none on an accelerator; `diagnose` adds one.
+    memory, on a CPU: seven in all, four with `swap`; `rounding="stochastic"` takes one and a half
+    to two times as long. One synchronisation on a CPU, none on an accelerator; `diagnose` adds one.
 
     Example:
         >>> theta = torch.tensor([3.0, 4.0], requires_grad=True)

@@ -30,9 +30,10 @@ Backward: TypeAlias = Callable[[Tensor], Any]
 # Devices whose numbers can be read without waiting for them.
 HOST = ("cpu",)
 
-# Entries converted at a time on a host, in memory that is used again: fresh memory for the whole of
-# a large tensor costs several times the conversion, and one sum over all of it is less exact.
-CONVERTED = 262_144
+# Entries that a host handles at a time. Three such blocks fit a shared cache, and are long enough
+# that calls do not count. Fresh memory for a copy of the whole of a large tensor costs several
+# times the copying, and one sum over all of it is less exact.
+BLOCK = 262_144
 
 GLIMPSE = 64  # entries, to tell at little cost that a tensor changed
 
@@ -183,10 +184,10 @@ def _joint_norm(alike: Sequence[Tensor], least: torch.dtype) -> Tensor:
 
 def _converted_norms(tensors: Sequence[Tensor], wide: torch.dtype) -> Iterator[Tensor]:
     """Give the norms of blocks of the tensors, in a wider type."""
-    longest = min(CONVERTED, max(t.numel() for t in tensors))
+    longest = min(BLOCK, max(t.numel() for t in tensors))
     room = torch.empty(longest, dtype=wide, device=tensors[0].device)
     for tensor in tensors:
-        for block in tensor.reshape(-1).split(CONVERTED):
+        for block in tensor.reshape(-1).split(BLOCK):
             yield torch.linalg.vector_norm(room[: block.numel()].copy_(block))
 
 

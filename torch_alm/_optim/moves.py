@@ -25,9 +25,6 @@ Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]]
 Memory: TypeAlias = dict[Tensor, Tensor]
 Pairs: TypeAlias = list[tuple[Tensor, Tensor]]
 
-# Three blocks of 262,144 entries fit a shared cache, and are long enough that calls do not count.
-BLOCK = 262_144
-
 # With the order of its entries, what must agree for one tensor to hold a copy of another.
 KIND = attrgetter("shape", "dtype", "device")
 
@@ -192,8 +189,9 @@ class Excursion:
 
     def _there(self, intents: list[Intent], noise: Noise | None) -> list[Piece]:
         """Save theta and move it; on a CPU one block at a time while it is in the cache."""
-        buffers = {i.p: self._buffer(i.p, gradients.local(i.p)) for i in intents}
-        pieces = [piece for i in intents for piece in self._pieces(i, buffers[i.p])]
+        buffers = [self._buffer(intent.p, gradients.local(intent.p)) for intent in intents]
+        pairs = zip(intents, buffers, strict=True)
+        pieces = [piece for intent, buffer in pairs for piece in self._pieces(intent, buffer)]
         on_host = all(piece.theta.device.type in gradients.HOST for piece in pieces)
         if not on_host:
             _copy([(piece.saved, piece.theta) for piece in pieces])
@@ -211,9 +209,10 @@ class Excursion:
         theta, direction = gradients.local(p), gradients.local(direction)
         dense = direction.layout == torch.strided and direction.is_contiguous()
         on_host = theta.device.type in gradients.HOST
-        if theta.numel() <= BLOCK or not (on_host and theta.is_contiguous() and dense):
+        if theta.numel() <= gradients.BLOCK or not (on_host and theta.is_contiguous() and dense):
             return [Piece(theta, buffer, direction, scale, self.adaptive, p)]
-        blocks = zip(*(t.view(-1).split(BLOCK) for t in (theta, buffer, direction)), strict=True)
+        whole = (theta, buffer, direction)
+        blocks = zip(*(t.view(-1).split(gradients.BLOCK) for t in whole), strict=True)
         return [Piece(t, saved, g, scale, self.adaptive, p) for t, saved, g in blocks]
 
     def _buffer(self, p: Tensor, theta: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks.engine import models
 from benchmarks.engine.prose import blocks, next_token_loss, perplexity, read_prose
 from benchmarks.engine.scratch import (
     Lesson,
@@ -114,6 +115,22 @@ def test_what_reads_on_while_it_is_taught_reads_better_after(tmp_path: Path) -> 
         for replay in ((), tuple(PROSE[:20]))
     }
     assert after[tuple(PROSE[:20])] < after[()] / 2
+
+
+def test_what_reads_on_is_another_model_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taught: list[tuple[str, ...]] = []
+    tokenizer = build_tokenizer(PROSE, RECIPE)
+
+    def teach_nothing(lesson: Lesson, *_: object) -> tuple[object, object]:
+        taught.append(lesson.replay)
+        return small_llama(tokenizer, RECIPE, 0), tokenizer
+
+    monkeypatch.setattr(models, "teach", teach_nothing)
+    for replay in ((), ("a",), ("b",), ("a",)):
+        models.trained(Lesson("x", (), None, lambda _: [], replay=replay), RECIPE, tmp_path)
+    assert taught == [(), ("a",), ("b",)]
 
 
 def test_prose_without_texts_is_refused(tmp_path: Path) -> None:
