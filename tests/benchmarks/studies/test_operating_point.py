@@ -109,3 +109,16 @@ def test_enough_is_the_next_twentieth_above_what_the_retrained_model_says() -> N
     for place, said in found:
         above = math.floor(20 * said) / 20 + 0.05
         assert float(place.level) == pytest.approx(above), place.name
+
+
+def test_a_number_of_epochs_has_its_own_folder_and_asks_with_the_present_preset(
+    tmp_path: Path,
+) -> None:
+    place = Place("forget05", epochs=10)
+    assert place.folder("3e-4", "asked") == "forget05-10-epochs-3e-4-asked"
+    for kind in KINDS:
+        words = place.arguments("3e-4", kind, tmp_path, tmp_path)
+        assert words.count("--epochs") == 1 and words[words.index("--epochs") + 1] == "10"
+        assert ("--mu" in words) == (kind == "searched")
+    fifty = Place("forget05").arguments("3e-4", "asked", tmp_path, tmp_path)
+    assert fifty[fifty.index("--epochs") + 1] == "2" and "--mu" in fifty
