@@ -44,7 +44,7 @@ def test_both_steps_are_foretold_with_the_past_of_their_momentum(make: Make) -> 
     moved = {}
     for step in range(4):
         r, a = random_gradient(theta), random_gradient(theta)
-        found = sides(retain, forget, {theta: r}, {theta: a})
+        found = sides(retain, forget, {theta: r}, {theta: a}, +1)
         for side, g in ((retain, r), (forget, a)):
             before, theta.grad = theta.detach().clone(), g
             side.step()

@@ -77,9 +77,9 @@ class ALMConstraint(ConstraintBase):
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
     call and step it equally often, and all of them have the same multiplier). With `mu="auto"` also
-    a backward pass through the measure (of a vector: through one entry, in turn), two or three
-    copies of the gradients it has and four synchronisations in each of the first 60 steps and every
-    20th later one.
+    a backward pass through the measure (of a vector: through one entry, in turn), two copies of the
+    gradients it has and four synchronisations in each of the first 60 steps and every 20th later
+    one.
 
     Source: SAUL, section 4.1; Hestenes 1969, Powell 1969, Rockafellar 1973.
 

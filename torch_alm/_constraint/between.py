@@ -44,14 +44,14 @@ class Begun(NamedTuple):
         """
         params = parameters(self.retain)
         both = list(zip(params, self.register, gradients.read(params), strict=True))
-        a = {p: self.sign * f for p, f, _ in both if f is not None}
+        f = {p: g for p, g, _ in both if g is not None}
         r = {p: g for p, _, g in both if g is not None}
         if scale == "gradient":
-            if a and constraint._wants_gradient:
+            if f and constraint._wants_gradient:
                 weight = constraint._coming_weight()
-                constraint._probe.take(one_weight(self.forget, r, a, weight))
+                constraint._probe.take(one_weight(self.forget, r, f, self.sign, weight))
             return float
-        steps = sides(self.retain, self.forget, r, a) if a else None
+        steps = sides(self.retain, self.forget, r, f, self.sign) if f else None
         if steps and constraint._wants_gradient:
             constraint._probe.take(steps.response)
         auto = constraint._state.auto

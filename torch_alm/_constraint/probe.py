@@ -19,8 +19,9 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from torch_alm._constraint.auto import Response
+from torch_alm._constraint.foretold import exact, flat
 from torch_alm._constraint.observations import is_distributed, over_ranks
-from torch_alm._constraint.response import pulls, response, wide
+from torch_alm._constraint.response import pulls, response
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters, some
 from torch_alm._optim.shards import reduced
@@ -71,7 +72,7 @@ class Probe:
     def see(self, leaf: Tensor) -> None:
         """Note what a backward pass has left in one `.grad`, if it went through the penalty."""
         if self._share and leaf.grad is not None:
-            self._left = some(wide(leaf.grad))
+            self._left = exact(some(flat(leaf.grad)))
 
     def watch(self, penalty: Tensor, c: Tensor, weight: float) -> None:
         """Take grad c; when the penalty's backward comes, it counts."""
@@ -102,11 +103,7 @@ class Probe:
         """Find the response of the step that is about to be taken, if its gradient was seen."""
         if not self._average():
             return
-        a = {p: g / self._share for p, g in self._a.items()}
-        kept = self._kept()
-        acting = {p: g * kept for p, g in self._acting.items()}
-        lent = vars(optimizer).get("grad_scale")  # by a GradScaler that leaves it to the optimizer
-        seen = pulls(optimizer, a, acting, 1.0 if lent is None else float(lent))
+        seen = pulls(optimizer, self._a, self._acting, self._share, self._kept())
         if seen:
             self.take(response(seen))
 
@@ -119,7 +116,7 @@ class Probe:
         leaf = None if self._leaf is None else self._leaf()
         if leaf is None or leaf.grad is None:
             return 1.0
-        now = some(wide(leaf.grad))
+        now = exact(some(flat(leaf.grad)))
         before = torch.zeros_like(now) if self._left is None else self._left
         products = torch.stack([before @ now, before @ before])
         found = reduced(products, leaf) if is_sharded(leaf) else products
@@ -144,7 +141,7 @@ class Probe:
             self._acting[p] = over_ranks(self._acting.get(p, torch.zeros_like(p))) / ranks
         leaf = None if self._leaf is None else self._leaf()
         if leaf is not None and not is_sharded(leaf):
-            none = torch.zeros_like(some(wide(leaf)))
+            none = torch.zeros_like(exact(some(flat(leaf))))
             self._left = over_ranks(none if self._left is None else self._left) / ranks
         return True
 
