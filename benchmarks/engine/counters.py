@@ -55,6 +55,8 @@ class Answers(TorchDispatchMode):
     ) -> Any:
         if func is torch.ops.aten._local_scalar_dense.default:
             return 1.0 if args[0].is_floating_point() else 1
+        if func is aten._to_copy.default and args[0].is_meta and goes_to_host(**(kwargs or {})):
+            return torch.ones(args[0].shape, dtype=args[0].dtype)
         if func is torch.ops.aten.nonzero.default:
             return args[0].new_zeros((args[0].numel(), args[0].ndim), dtype=torch.long)
         if func.overloadpacket in INDEXED:
@@ -64,6 +66,11 @@ class Answers(TorchDispatchMode):
 
 aten = torch.ops.aten
 INDEXED = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
+
+
+def goes_to_host(device: torch.device | None = None, **_: Any) -> bool:
+    """Tell whether a copy is made where numbers can be read."""
+    return device is not None and device.type == "cpu"
 
 
 def numbered(index: Tensor | None) -> list[Tensor | None]:

@@ -48,7 +48,10 @@ class Blend:
         self.is_refused = any(count.item() > 0 for count in counts)
 
     def _put(self, t: Tensor, start: Tensor) -> None:
-        t.copy_(start if self.is_refused else self._target(t, start))
+        if self.is_refused:
+            t.copy_(start)
+        else:
+            torch.lerp(start, t, self.scale, out=t)
 
     def _target(self, t: Tensor, start: Tensor) -> Tensor:
         return torch.lerp(start, t, self.scale)

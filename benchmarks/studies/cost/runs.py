@@ -17,39 +17,46 @@ RARELY_OPEN = 0.2
 TARGET = 1.20
 PROBES = ("auto", 1, 8, 16)
 ALPHAS = ("1.0", "2.5")
+BEFORE = ("--lr", "1e-3", *GATE)
+METHODS = "dual_adamw,dual_adamw+alm,saul"
 
 
 def whole_runs(quick: bool) -> list[dict[str, Any]]:
-    """Per threshold: seconds of training relative to Dual AdamW, seed by seed, and the gate."""
+    """Seconds of training relative to Dual AdamW, seed by seed, and the gate.
+
+    For several thresholds of the preset before, a gate; and for the present one, with aimed steps.
+    """
     alphas, seeds = (ALPHAS[:1], 1) if quick else (ALPHAS, 3)
-    return [
+    gate = [
         row(
             f"SAUL, alpha={alpha}, probe_every={every}",
-            ran(["--alpha", alpha, "--set", f"probe_every={every}"], seeds, quick),
+            ran([*BEFORE, "--alpha", alpha, "--set", f"probe_every={every}"], seeds, quick),
         )
         for alpha in alphas
         for every in PROBES
     ]
+    present = ran(["--lr", "3e-4"], seeds, quick)
+    return [
+        *gate,
+        row("Dual AdamW + ALM, the preset: aimed", present, "dual_adamw+alm"),
+        row("SAUL, the preset: aimed", present),
+    ]
 
 
 def ran(extra: list[str], seeds: int, quick: bool) -> list[dict[str, Any]]:
-    """The lines of results of both methods; one follows the other for every seed."""
+    """The lines of results of all methods; one follows the other for every seed."""
     with TemporaryDirectory() as folder:
         output = Path(folder, "results")
-        arguments = ["--methods", "dual_adamw,saul", "--seeds", str(seeds), "--epochs", "20"]
-        arguments += ["--lr", "1e-3", *GATE]
+        arguments = ["--methods", METHODS, "--seeds", str(seeds), "--epochs", "20"]
         arguments += ["--output", str(output), *extra, *["--quick"] * quick]
         if tofu.main(arguments) != 0:
             raise RuntimeError("whole_runs: the TOFU benchmark failed; see its message above.")
         return read_lines(output / "results.jsonl")
 
 
-def row(name: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
+def row(name: str, lines: list[dict[str, Any]], method: str = "saul") -> dict[str, Any]:
     """The table's row: medians over seeds."""
-    found = {
-        key: [line for line in lines if line["method"] == key] for key in ("dual_adamw", "saul")
-    }
-    base, mine = found["dual_adamw"], found["saul"]
+    base, mine = ([r for r in lines if r["method"] == key] for key in ("dual_adamw", method))
     ratios = [a["seconds"] / b["seconds"] for a, b in zip(mine, base, strict=True)]
     is_open = statistics.mean(line["gate_open"] for line in mine)
     return {

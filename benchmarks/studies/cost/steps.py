@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
 OPEN, CLOSED = 1e9, -1e9
+FAR = 20.0  # nats: no step of these gets there
 SHAPES = {  # hidden, inner, layers, heads, key-value heads, words, tied embeddings
     "1B": (2048, 8192, 16, 32, 8, 128_256, True),
     "3B": (3072, 8192, 28, 24, 8, 128_256, True),
@@ -35,6 +36,7 @@ class Method(NamedTuple):
     probe_every: int = 1
     target: float | None = None
     every: int = 1
+    aimed: bool = False
 
     @property
     def rhythm(self) -> int:
@@ -46,8 +48,9 @@ class Method(NamedTuple):
         if self.sam:
             settings: dict[str, Any] = {"rho": 1e-2, "every": self.every}
             sides = [SAM(sides[0], **settings), ReverseSAM(sides[1], **settings)]
-        constraint = None if self.alpha is None else ALMConstraint(None, self.alpha, mu=1e-3)
-        return DualOptimizer(*sides, constraint, probe_every=self.probe_every)
+        mu, scale = ("auto", "step") if self.aimed else (1e-3, "gradient")
+        constraint = None if self.alpha is None else ALMConstraint(None, self.alpha, mu)
+        return DualOptimizer(*sides, constraint, scale=scale, probe_every=self.probe_every)
 
 
 BASELINE = Method("Dual AdamW", sam=False, alpha=None)
@@ -60,6 +63,8 @@ METHODS = [
     Method("SAUL, gate closed, last=True", sam=True, alpha=CLOSED, last=True, target=1.70),
     Method("SAUL, gate closed, last=True, probe_every=8", True, CLOSED, True, 8, target=1.10),
     Method("SAUL, gate open, SAM(every=3)", sam=True, alpha=OPEN, every=3, target=1.40),
+    Method("Dual AdamW + ALM, aimed", sam=False, alpha=FAR, aimed=True),
+    Method("SAUL, aimed", sam=True, alpha=FAR, aimed=True),
 ]
 
 
