@@ -93,7 +93,8 @@ class DualOptimizer(Sides):
     measure is one of the retain side alone. Memory for both gradients; one copy of the parameters
     with SAM, one with `scale="step"`. On an accelerator one synchronisation, the constraint's; with
     `last=True` and an open gate also a wait for the norm of the forget gradient. `mu="auto"` with
-    `scale="step"` takes another one, and the time of about three steps of AdamW.
+    `scale="step"` takes another one (three where `fused` or `capturable` count steps there), and
+    the time of about three steps of AdamW.
 
     Source: SAUL, Algorithm 1.
 

@@ -48,13 +48,13 @@ class Mover(NamedTuple):
         Its first step is about lr in every entry.
         """
         group, state = self.group, self._at(at)
-        rate, eps = float(group["lr"]), float(group.get("eps") or 0.0)
+        rate, eps = rate_of(group), eps_of(group)
         square = next((state[name] for name in SQUARES if name in state), None)
         if square is not None:
             is_biased = "betas" in group and self.taken > 0
             unbias = 1 - float(group["betas"][1]) ** self.taken if is_biased else 1.0
             return Step(rate, (square / unbias).sqrt_().add_(eps))
-        if eps or "betas" in group:
+        if group.get("eps") or "betas" in group:
             return Step(rate, g.abs() + eps)
         return Step(rate / (1 - group.get("momentum", 0.0)), None)
 
@@ -65,7 +65,7 @@ class Mover(NamedTuple):
         """
         group, state = self.group, self._at(at)
         g = -g if group.get("maximize") else g
-        lr, eps = float(group["lr"]), float(group.get("eps") or 0.0)
+        lr, eps = rate_of(group), eps_of(group)
         m, v, buffer = map(state.get, ("exp_avg", "exp_avg_sq", "momentum_buffer"))
         if m is not None and v is not None and "betas" in group:
             (b1, b2), t = map(float, group["betas"][:2]), self.taken + 1
@@ -82,6 +82,23 @@ class Mover(NamedTuple):
 
     def _at(self, at: slice) -> dict[str, Tensor]:
         return {name: wide(x[at]) for name, x in self.state.items()}
+
+
+def rate_of(group: Mapping[str, Any]) -> float:
+    """Read lr, or raise a `ValueError`."""
+    if group.get("lr") is None:
+        raise ValueError(
+            'mu="auto" reads from lr what a step will do, and a parameter group of the optimizer '
+            f"has {'lr=None' if 'lr' in group else 'no lr'}. Did you mean a fixed one (Adafactor: "
+            "`relative_step=False`), or a number for mu?"
+        )
+    return float(group["lr"])
+
+
+def eps_of(group: Mapping[str, Any]) -> float:
+    """Read what is added to the root; 0 where there are several (Adafactor), of other things."""
+    eps = group.get("eps") or 0.0
+    return 0.0 if isinstance(eps, (tuple, list)) else float(eps)
 
 
 def movers(optimizer: Optimizer) -> dict[Tensor, Mover]:
@@ -130,7 +147,9 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def wide(block: Tensor) -> Tensor:
-    """Compute in float32 or wider, as optimizers do."""
+    """Compute in float32 or wider, as optimizers do; moments in fewer bits are unpacked."""
+    if type(block).dequantize is not Tensor.dequantize:  # torchao's
+        block = block.dequantize()
     return block.to(torch.promote_types(block.dtype, torch.float32))
 
 

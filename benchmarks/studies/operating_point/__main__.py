@@ -42,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--replay", action="store_true", help="--base reads on while it is taught")
     add("--lora", type=int, default=0, metavar="RANK", help="unlearn with adapters")
     add("--epochs", type=int, default=0, metavar="N", help="instead of fifty steps")
+    add("--unseen", action="store_true", help="ask for what the model says that never saw it")
     add("--rates", nargs="+", default=RATES, choices=RATES, help="learning rates")
     add("--methods", nargs="+", default=PLAIN, choices=PLAIN, help="without the controller's +alm")
     add("--seeds", type=int, default=3, metavar="K", help="fresh seeds")
@@ -49,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--page", action="store_true", help="run nothing")
     given = parser.parse_args(argv)
     split = WORLD if given.data is None else given.split
-    choices = {name: getattr(given, name) for name in ("base", "replay", "lora", "epochs")}
+    choices = {
+        name: getattr(given, name) for name in ("base", "replay", "lora", "epochs", "unseen")
+    }
     place = Place(split, given.seeds, methods=tuple(given.methods), **choices)
     for rate in () if given.page else given.rates:
         for kind in KINDS:

@@ -31,7 +31,11 @@ PLACES = (
         for place in (Place(""), READ, replace(READ, lora=16), REPLAYED, replace(REPLAYED, lora=16))
         for size in ("01", "05", "10")
     ),
-    *(Place(f"forget{size}", epochs=10) for size in ("05", "10")),
+    *(
+        Place(f"forget{size}", epochs=10, unseen=unseen)
+        for size in ("05", "10")
+        for unseen in (False, True)
+    ),
 )
 HEADERS = (
     *("rate", "control", "method", "searched: MU", "forget ROUGE-L"),

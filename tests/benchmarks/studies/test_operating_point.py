@@ -122,3 +122,13 @@ def test_a_number_of_epochs_has_its_own_folder_and_asks_with_the_present_preset(
         assert ("--mu" in words) == (kind == "searched")
     fifty = Place("forget05").arguments("3e-4", "asked", tmp_path, tmp_path)
     assert fifty[fifty.index("--epochs") + 1] == "2" and "--mu" in fifty
+
+
+def test_what_was_never_seen_is_asked_for_beside_the_same_search(tmp_path: Path) -> None:
+    place, half = (Place("forget05", epochs=10, unseen=unseen) for unseen in (True, False))
+    assert place.folder("3e-4", "searched") == half.folder("3e-4", "searched")
+    assert place.folder("3e-4", "asked") == "forget05-10-epochs-unseen-3e-4-asked"
+    words, searched = (
+        place.arguments("3e-4", k, tmp_path, tmp_path) for k in ("asked", "searched")
+    )
+    assert words[words.index("--alpha") + 1] == "0.85" and "--alpha" not in searched
