@@ -185,7 +185,7 @@ def sharded(library: Any) -> float:
     """Two processes, each with half of every weight (`fully_shard`), and the same batches."""
     with tempfile.TemporaryDirectory() as folder:
         mp.start_processes(_rank, (library, folder), nprocs=2, start_method="forkserver")
-        return torch.load(Path(folder, "found"))
+        return torch.load(Path(folder, "found"), weights_only=True)
 
 
 def _rank(rank: int, library: Any, folder: str) -> None:

@@ -77,7 +77,7 @@ def spawned(place: Place, engines: list[str]) -> list[list[Outcome]]:
         finally:
             for process in running.processes:
                 process.kill()
-        return [torch.load(Path(folder, str(rank))) for rank in range(WORLD)]
+        return [torch.load(Path(folder, str(rank)), weights_only=True) for rank in range(WORLD)]
 
 
 def _ranked(rank: int, kind: str, folder: str, engines: list[str]) -> None:
