@@ -27,7 +27,7 @@ def alt() -> str:
 def figure(colours: dict[str, str]) -> Figure:
     """The drawing."""
     counted, timed = ratios("flops"), ratios("wall")
-    drawn = Figure(figsize=(6.6, 6.4), layout="constrained")
+    drawn = Figure(figsize=(6.6, 7.8), layout="constrained")
     axes = drawn.subplots()
     for at, name in enumerate(counted):
         for shift, found, colour in ((0.1, counted, "retain"), (0.36, timed, "forget")):
@@ -38,7 +38,7 @@ def figure(colours: dict[str, str]) -> Figure:
         axes.text(0.0, at - 0.2, name, va="center", fontsize=12)
     axes.barh(0, 0, color=colours["retain"], label="operations, 1B, counted")
     axes.barh(0, 0, color=colours["forget"], label="time, small Llama, measured")
-    axes.set(yticks=[], xlim=(0, 2.35), xlabel="relative to Dual AdamW")
+    axes.set(yticks=[], xlim=(0, 2.5), xlabel="relative to Dual AdamW")
     axes.invert_yaxis()
     drawn.legend(loc="outside upper left", ncols=2, fontsize=12, borderaxespad=0.1)
     return drawn
