@@ -135,6 +135,16 @@ def test_steps_counted_on_a_device_are_read_at_once(monkeypatch: pytest.MonkeyPa
     assert waits == [3]
 
 
+def test_a_rate_for_which_a_host_might_wait_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stepped(partial(Adam, lr=torch.tensor(1e-3)), [(30,), (40,)], torch.float32)
+    reads, read = list[int](), Tensor.__float__
+    monkeypatch.setattr(foretold, "BLOCK", 7)
+    monkeypatch.setattr(Tensor, "__float__", lambda x: reads.append(x.dtype.itemsize) or read(x))
+    monkeypatch.setattr(foretold, "numbers", lambda given: [3.0] * len(given))
+    foretold.movers(made[0])[next(iter(made[2]))].next(torch.randn(7), slice(0, 7))
+    assert len(reads) == 1
+
+
 def test_an_accelerator_has_longer_blocks() -> None:
     long = 10 * foretold.BLOCK
     on_host = [*blocks(torch.empty(long, dtype=torch.bool))]

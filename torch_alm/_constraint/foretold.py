@@ -33,7 +33,7 @@ class Mover(NamedTuple):
     """One parameter in the hands of an optimizer.
 
     Attributes:
-        group: of the parameter.
+        group: of the parameter, with lr as a number.
         taken: how many steps the optimizer has taken for it.
         state: what is known here of it and has an entry for each of the parameter's, flat.
     """
@@ -48,7 +48,7 @@ class Mover(NamedTuple):
         Its first step is about lr in every entry.
         """
         group, state = self.group, self._at(at)
-        rate, eps = rate_of(group), eps_of(group)
+        rate, eps = group["lr"], eps_of(group)
         square = next((state[name] for name in SQUARES if name in state), None)
         if square is not None:
             is_biased = "betas" in group and self.taken > 0
@@ -65,7 +65,7 @@ class Mover(NamedTuple):
         """
         group, state = self.group, self._at(at)
         g = -g if group.get("maximize") else g
-        lr, eps = rate_of(group), eps_of(group)
+        lr, eps = group["lr"], eps_of(group)
         m, v, buffer = map(state.get, ("exp_avg", "exp_avg_sq", "momentum_buffer"))
         if m is not None and v is not None and "betas" in group:
             (b1, b2), t = map(float, group["betas"][:2]), self.taken + 1
@@ -104,13 +104,11 @@ def eps_of(group: Mapping[str, Any]) -> float:
 def movers(optimizer: Optimizer) -> dict[Tensor, Mover]:
     """Read how an optimizer moves each of its parameters.
 
-    Cost: one device synchronisation where it counts its steps on a device, else none.
+    Cost: a device synchronisation where it counts its steps on a device, and one for each group
+    whose lr is there; else none.
     """
-    every = [
-        (p, group, optimizer.state.get(p, {}))
-        for group in optimizer.param_groups
-        for p in group["params"]
-    ]
+    groups = [{**group, "lr": rate_of(group)} for group in optimizer.param_groups]
+    every = [(p, group, optimizer.state.get(p, {})) for group in groups for p in group["params"]]
     counts = numbers([state.get("step", 0) for _, _, state in every])
     return {
         p: Mover(group, count, known(state, local(p).shape))
@@ -125,10 +123,20 @@ def known(state: Mapping[str, Any], shape: torch.Size) -> dict[str, Tensor]:
 
 
 def numbers(given: list[Any]) -> list[float]:
-    """Read numbers and 0-dim tensors, those of a device all at once."""
-    away = [x for x in given if isinstance(x, Tensor) and x.device.type not in HOST]
-    arrived = iter(torch.stack([x.float() for x in away]).tolist() if away else ())
-    return [next(arrived) if any(x is y for y in away) else float(x) for x in given]
+    """Read numbers and tensors of one entry, those of a device all at once."""
+    found = [0.0 if is_away(x) else float(x) for x in given]
+    away = {x.device for x in given if is_away(x)}
+    for device in away:
+        places = [i for i, x in enumerate(given) if is_away(x) and x.device == device]
+        arrived: Any = torch.stack([given[i].reshape(()).float() for i in places]).tolist()
+        for i, number in zip(places, arrived, strict=True):
+            found[i] = number
+    return found
+
+
+def is_away(x: object) -> bool:
+    """Tell whether the host would have to wait for a number."""
+    return isinstance(x, Tensor) and x.device.type not in HOST
 
 
 def blocks(like: Tensor) -> Iterator[slice]:

@@ -18,7 +18,6 @@ TARGET = 1.20
 PROBES = ("auto", 1, 8, 16)
 ALPHAS = ("1.0", "2.5")
 BEFORE = ("--lr", "1e-3", *GATE)
-METHODS = "dual_adamw,dual_adamw+alm,saul"
 
 
 def whole_runs(quick: bool) -> list[dict[str, Any]]:
@@ -35,7 +34,7 @@ def whole_runs(quick: bool) -> list[dict[str, Any]]:
         for alpha in alphas
         for every in PROBES
     ]
-    present = ran(["--lr", "3e-4"], seeds, quick)
+    present = ran([], seeds, quick, "dual_adamw,dual_adamw+alm,saul")
     return [
         *gate,
         row("Dual AdamW + ALM, the preset: aimed", present, "dual_adamw+alm"),
@@ -43,11 +42,13 @@ def whole_runs(quick: bool) -> list[dict[str, Any]]:
     ]
 
 
-def ran(extra: list[str], seeds: int, quick: bool) -> list[dict[str, Any]]:
+def ran(
+    extra: list[str], seeds: int, quick: bool, methods: str = "dual_adamw,saul"
+) -> list[dict[str, Any]]:
     """The lines of results of all methods; one follows the other for every seed."""
     with TemporaryDirectory() as folder:
         output = Path(folder, "results")
-        arguments = ["--methods", METHODS, "--seeds", str(seeds), "--epochs", "20"]
+        arguments = ["--methods", methods, "--seeds", str(seeds), "--epochs", "20"]
         arguments += ["--output", str(output), *extra, *["--quick"] * quick]
         if tofu.main(arguments) != 0:
             raise RuntimeError("whole_runs: the TOFU benchmark failed; see its message above.")
