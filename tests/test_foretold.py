@@ -128,8 +128,8 @@ def test_a_side_without_a_gradient_of_a_parameter_leaves_it_where_it_is() -> Non
 
 def test_steps_counted_on_a_device_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foretold, "HOST", ("another",))
-    waits, tolist = list[int](), Tensor.tolist
-    monkeypatch.setattr(Tensor, "tolist", lambda x: waits.append(x.numel()) or tolist(x))
+    waits, cpu = list[int](), Tensor.cpu
+    monkeypatch.setattr(Tensor, "cpu", lambda x: waits.append(x.numel()) or cpu(x))
     given = [torch.tensor(3.0), 4, torch.tensor(5), 6.0, torch.tensor(7.0)]
     assert numbers(given) == [3.0, 4.0, 5.0, 6.0, 7.0]
     assert waits == [3]

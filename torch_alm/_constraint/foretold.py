@@ -107,7 +107,9 @@ def movers(optimizer: Optimizer) -> dict[Tensor, Mover]:
     Cost: a device synchronisation where it counts its steps on a device, and one for each group
     whose lr is there; else none.
     """
-    groups = [{**group, "lr": rate_of(group)} for group in optimizer.param_groups]
+    groups: list[dict[str, Any]] = [
+        {**group, "lr": rate_of(group)} for group in optimizer.param_groups
+    ]
     every = [(p, group, optimizer.state.get(p, {})) for group in groups for p in group["params"]]
     counts = numbers([state.get("step", 0) for _, _, state in every])
     return {
@@ -128,9 +130,9 @@ def numbers(given: list[Any]) -> list[float]:
     away = {x.device for x in given if is_away(x)}
     for device in away:
         places = [i for i, x in enumerate(given) if is_away(x) and x.device == device]
-        arrived: Any = torch.stack([given[i].reshape(()).float() for i in places]).tolist()
-        for i, number in zip(places, arrived, strict=True):
-            found[i] = number
+        together = torch.stack([given[i].reshape(()).float() for i in places]).cpu()
+        for i, number in zip(places, together, strict=True):
+            found[i] = float(number)
     return found
 
 
