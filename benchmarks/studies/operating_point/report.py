@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
+from matplotlib import rcParams
 from matplotlib import style as styles
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -158,7 +159,8 @@ def panel(axes: Axes, folder: Path, place: Place, method: str) -> None:
     rates = [rate for rate in RATES if control(folder, place, rate)[0] is not None]
     alone = [control(folder, place, rate)[0] for rate in rates]
     xs = [float(rate) for rate in rates]
-    axes.plot(xs, alone, ":", color="0.5", label="retain side alone")
+    ink = rcParams["text.color"]  # no method has it
+    axes.plot(xs, alone, ":", color=ink, label="retain side alone")
     pairs = [read(folder, place, rate, method) for rate in rates]
     for at, (label, look) in enumerate((("eight searched", "--"), ("one, with +ALM", "-"))):
         utilities = [pair.means(UTILITY)[at] for pair in pairs]
