@@ -45,6 +45,9 @@ COLUMNS = {
     "prefix": ("answer prefix", "after", LOSS),
     "retain, word for word": ("retain", EXACT),
 }
+RELEARNT = "lost to relearning"
+"""How far relearning the forget set takes the loss down."""
+SHOWN = (*COLUMNS, RELEARNT)
 
 
 @dataclass(frozen=True)
@@ -116,22 +119,24 @@ def table(folder: Path, split: str) -> Iterator[list[str]]:
     without = numbers(folder, first)
     if not without:
         return
-    means = (f"{sum(row[name] for row in without) / len(without):.2f}" for name in COLUMNS)
+    means = (f"{sum(row[name] for row in without) / len(without):.2f}" for name in SHOWN)
     yield ["none", "", *means]
     for one in others:
         pair = Pair(without, numbers(folder, one))
         if pair.asked:
-            yield [one.side, one.radius, *(interval(pair.gain(name)) for name in COLUMNS)]
+            yield [one.side, one.radius, *(interval(pair.gain(name)) for name in SHOWN)]
 
 
 def numbers(folder: Path, one: Run) -> list[Row]:
     """A row per seed with the number of every column."""
     rows = read_lines(folder / one.folder / "results.jsonl")
     unlearned = [row for row in rows if row["method"] not in ("original", "retrained")]
-    return [
-        {"seed": row["seed"], **{name: at(row["attacks"], path) for name, path in COLUMNS.items()}}
-        for row in unlearned
-    ]
+    found: list[Row] = []
+    for row in unlearned:
+        of = {name: at(row["attacks"], path) for name, path in COLUMNS.items()}
+        lost = of["no attack"] - of["relearn forget"]
+        found.append({"seed": row["seed"], **of, RELEARNT: lost})
+    return found
 
 
 def at(found: Any, path: Sequence[str]) -> float:
@@ -143,12 +148,13 @@ def at(found: Any, path: Sequence[str]) -> float:
 
 def page(split: str, lines: list[list[str]]) -> str:
     """Write the table with what its columns are."""
-    text = markdown(("SAM on", "ρ", *COLUMNS), lines)
+    text = markdown(("SAM on", "ρ", *SHOWN), lines)
     return (
         f"# SAM, {split}\n\nWritten by `python -m benchmarks.studies.operating_point.radii`. Loss "
         "of the forget answers in nats per token after each attack (higher: less comes back), and "
-        "the share of retain answers said word for word. The first row is Dual AdamW + ALM; the "
-        "others are the difference to it, paired by seed, with its 95 % interval.\n\n"
+        "the share of retain answers said word for word; last, how far relearning takes the loss "
+        "down. The first row is Dual AdamW + ALM; the others are the difference to it, paired by "
+        "seed, with its 95 % interval.\n\n"
         f"<!-- --8<-- [start:table] -->\n{text}\n<!-- --8<-- [end:table] -->\n"
     )
 

@@ -59,6 +59,17 @@ def test_differences_are_those_of_a_paired_t_test(tmp_path: Path) -> None:
     assert sam[-1] == "+0.000 ± 0.000"
 
 
+def test_what_relearning_takes_is_the_loss_before_it_less_the_loss_after(tmp_path: Path) -> None:
+    run = radii.Run("world", "none", "0")
+    keep(tmp_path, run, "dual_adamw+alm", WITHOUT)
+    results = tmp_path / run.folder / "results.jsonl"
+    rows = [json.loads(text) for text in results.read_text().splitlines()]
+    for row, after in zip(rows[1:], (1.5, 2.7, 0.4), strict=True):
+        row["attacks"]["relearn forget, 0.001"] = {"after": {"loss": after}}
+    results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [row[radii.RELEARNT] for row in radii.numbers(tmp_path, run)] == [2.0, 1.0, 3.0]
+
+
 def test_every_radius_is_run_on_every_side_and_a_page_is_written_for_what_was_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
