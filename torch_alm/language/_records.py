@@ -57,20 +57,13 @@ def read_records(path: Path) -> list[Record]:
             object; names file and line.
     """
     text = read_text(path)
-    return list(_list_rows(path, text) if text.lstrip().startswith("[") else _line_rows(path, text))
-
-
-def _list_rows(path: Path, text: str) -> Iterator[Record]:
-    for number, value in enumerate(_parse(str(path), text), 1):
-        yield record_of(f"{path}, row {number}", value)
-
-
-def _line_rows(path: Path, text: str) -> Iterator[Record]:
+    if text.lstrip().startswith("["):
+        values = enumerate(_parse(str(path), text), 1)
+        return [record_of(f"{path}, row {number}", value) for number, value in values]
     # "\n" alone: str.splitlines would also cut at the line separators JSON allows inside strings
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            yield record_of(where, _parse(where, line))
+    lines = enumerate(text.split("\n"), 1)
+    found = ((f"{path}, line {number}", line) for number, line in lines if line.strip())
+    return [record_of(where, _parse(where, line)) for where, line in found]
 
 
 def _parse(where: str, text: str) -> Parsed:
