@@ -115,22 +115,17 @@ def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], 
     is asked by itself.
     """
     batch: list[int] = []
-    prompt = 0
+    prompt = limit = 0  # the longest prompt of the batch, and the tokens for its longest answer
     for i in sorted(range(len(asked)), key=lambda i: _written(asked[i])):
         longest = max(prompt, len(prompt_ids(asked[i])))
-        limit = _written(asked[i]) + SPARE_TOKENS
-        if batch and (len(batch) == ROWS_PER_BATCH or longest + limit > positions):
-            yield batch, _limit(asked, batch, positions)
+        wanted = _written(asked[i]) + SPARE_TOKENS
+        if batch and (len(batch) == ROWS_PER_BATCH or longest + wanted > positions):
+            yield batch, min(limit, positions - prompt)
             batch, longest = [], len(prompt_ids(asked[i]))
         batch.append(i)
-        prompt = longest
+        prompt, limit = longest, wanted
     if batch:
-        yield batch, _limit(asked, batch, positions)
-
-
-def _limit(asked: Sequence[Row], batch: Sequence[int], positions: int) -> int:
-    longest = max(_written(asked[i]) for i in batch) + SPARE_TOKENS
-    return min(longest, positions - max(len(prompt_ids(asked[i])) for i in batch))
+        yield batch, min(limit, positions - prompt)
 
 
 def _written(row: Row) -> int:
