@@ -16,7 +16,7 @@ import transformers
 
 from tests.cli.conftest import FINISHED, Command
 from tests.cli.test_unlearn import StopAfter
-from torch_alm.cli import building, closing, keeping
+from torch_alm.cli import closing, keeping, loading
 from torch_alm.cli import unlearn as unlearn_module
 from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS
@@ -78,8 +78,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
             loaded.append(load(*given, **more))
         return copy.deepcopy(loaded[0])
 
-    for module in (building, closing, unlearn_module):
-        monkeypatch.setattr(module, "measure", measured)
+    monkeypatch.setattr(loading, "measure", measured)
     monkeypatch.setattr(closing, "load_for", lambda *_, **__: loaded[0])
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # waits for the disk, at no work
     monkeypatch.setattr(unlearn_module, "load_for", once)

@@ -434,7 +434,7 @@ def test_too_little_space_is_found_out_before_the_work(
     assert (
         f"{moved / 1e6:,.1f} MB for the model, and {states * moved / 1e6:,.1f} MB for" in sentence
     )
-    monkeypatch.setattr("torch_alm.cli.unlearn.measure", fails)
+    monkeypatch.setattr("torch_alm.cli.loading.measure", fails)
     assert command("unlearn", *words, output="a/b") == 2
     assert "No space left on device" in capsys.readouterr().err
     assert asked == [tmp_path, tmp_path]

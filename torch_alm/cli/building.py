@@ -11,7 +11,6 @@ from torch_alm.cli.adapters import with_adapters
 from torch_alm.cli.goal import Goal
 from torch_alm.cli.guide import Guide, spread
 from torch_alm.cli.loading import Loaded
-from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS, Rates
 from torch_alm.cli.training import Training
 from torch_alm.cli.verdict import COST_LOSS, evidence_of, judge
@@ -83,7 +82,7 @@ def guide_of(
     limit = given.max_retain_loss
 
     def ask() -> bool:
-        now = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "asking")
+        now = loaded.measured(given.rows, "asking")
         seen = evidence_of(method.goal, before, now, max_retain_loss=limit, known_before=True)
         return judge(seen).outcome == "met"
 

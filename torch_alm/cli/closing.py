@@ -11,7 +11,7 @@ from torch_alm.cli import report
 from torch_alm.cli.adapters import save_merged
 from torch_alm.cli.goal import Goal
 from torch_alm.cli.loading import Files, Loaded, load_for
-from torch_alm.cli.measuring import measure, worst
+from torch_alm.cli.measuring import worst
 from torch_alm.cli.output import MODEL, Output
 from torch_alm.cli.training import Training
 from torch_alm.cli.verdict import evidence_of, judge
@@ -39,8 +39,7 @@ def save_model(
                     model.save_pretrained(draft)
                 tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
-        saved = load_for(given, str(draft), found)
-        return measure(saved.model, saved.tokenizer, saved.first(given.rows), "after")
+        return load_for(given, str(draft), found).measured(given.rows, "after")
 
     return write_folder(output.folder / MODEL, fill, output.announce)
 

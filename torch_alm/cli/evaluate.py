@@ -8,7 +8,6 @@ from typing import Any
 
 from torch_alm.cli import report
 from torch_alm.cli.loading import load_for, read_files
-from torch_alm.cli.measuring import measure
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.places import place
 from torch_alm.cli.report import Result
@@ -28,9 +27,8 @@ def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
     models: list[dict[str, Any]] = []
     for name, path in names.items():
         if path is not None:
-            loaded = load_for(given, path, found)
-            rows = loaded.first(given.rows)
-            models.append({"name": name, **measure(loaded.model, loaded.tokenizer, rows, name)})
+            measured = load_for(given, path, found).measured(given.rows, name)
+            models.append({"name": name, **measured})
     content = plain_content(given, f"What {Path(given.model).name} knows", models, [])
     return published(given, output, content, begun)
 

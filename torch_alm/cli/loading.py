@@ -10,7 +10,7 @@ from peft import PeftModel
 
 from torch_alm.cli import files
 from torch_alm.cli.files import Entry
-from torch_alm.cli.measuring import Encoded
+from torch_alm.cli.measuring import Encoded, measure
 from torch_alm.cli.places import Place, place
 from torch_alm.language import Format, LanguageModel, Row, Tokenizer
 from torch_alm.unlearning.models import load_model, positions_of
@@ -35,9 +35,10 @@ class Loaded:
         """The token rows of a set."""
         return [row for _, row in self.sets.get(name, ())]
 
-    def first(self, count: int) -> dict[str, Encoded]:
-        """The rows that are measured: all to forget, and the first of the others."""
-        return {n: rows if n == "forget" else rows[:count] for n, rows in self.sets.items()}
+    def measured(self, count: int, label: str) -> dict[str, Any]:
+        """Measure the model on all rows to forget, and on the first of the others."""
+        rows = {n: each if n == "forget" else each[:count] for n, each in self.sets.items()}
+        return measure(self.model, self.tokenizer, rows, label)
 
 
 def read_files(given: argparse.Namespace) -> Files:

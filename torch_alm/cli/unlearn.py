@@ -14,7 +14,6 @@ from torch_alm.cli.goal import Goal, beyond_knowledge, check_goal, goal_of, with
 from torch_alm.cli.keeping import Keeper
 from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Files, Loaded, load_for, read_files
-from torch_alm.cli.measuring import measure
 from torch_alm.cli.methods import METHODS
 from torch_alm.cli.output import MODEL, REPORTS, Output
 from torch_alm.cli.plan import plan_of
@@ -144,7 +143,7 @@ def _measured(given: argparse.Namespace, loaded: Loaded, say: Say) -> dict[str, 
         Refusal: the model says too little of what it shall forget.
     """
     say("Measuring the model as it is.")
-    measured = measure(loaded.model, loaded.tokenizer, loaded.first(given.rows), "before")
+    measured = loaded.measured(given.rows, "before")
     known = is_known(
         loaded, measured["answers"]["forget"], say, anyway=given.anyway, redact=given.redact
     )
