@@ -10,11 +10,7 @@ from torch import Tensor
 
 from torch_alm import thresholds
 from torch_alm.language import LanguageModel, Row, Tokenizer, losses, pad_id
-from torch_alm.measures import (
-    margin_certificate_of_logits,
-    require_attainable,
-    token_nll_of_logits,
-)
+from torch_alm.measures import certified_failure_of_logits, require_attainable, token_nll_of_logits
 from torch_alm.unlearning.refusal import Refusal
 
 DEFAULT_ALPHA = 4.0
@@ -50,15 +46,12 @@ class Goal:
     def measure(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The value that the constraint sees, with the gradient that raises it.
 
-        The certificate is seen with every sequence counting at least 0, so that one remembered
-        answer does not rule the mean; its gradient is that of the mean without the floor, which
-        remembered answers need (they would have none).
+        That of a rate is `certified_failure`: in what is seen one remembered answer does not rule
+        the mean, and yet it has a gradient.
         """
         if self.kind == "loss":
             return token_nll_of_logits(logits, labels)
-        raised = margin_certificate_of_logits(logits, labels, tau=TAU)
-        seen = margin_certificate_of_logits(logits.detach(), labels, tau=TAU, clamp=True)
-        return raised + (seen - raised.detach())
+        return certified_failure_of_logits(logits, labels, tau=TAU)
 
 
 def check_goal(alpha: float | None, certify: float | None) -> None:
