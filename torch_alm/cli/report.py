@@ -102,12 +102,7 @@ def html(content: Content) -> str:
             charts=lines(content),
             answers=answers(content["models"]),
             settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
-            width=charts.WIDTH,
-            height=charts.HEIGHT,
-            left=charts.LEFT,
-            right=charts.RIGHT,
-            top=charts.TOP,
-            bottom=charts.BOTTOM,
+            frame=charts,
         )
     )
 
