@@ -1,8 +1,8 @@
 """Trainers that hand objectives to the optimizer instead of calling backward themselves."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -25,7 +25,7 @@ class ObjectiveTrainer(Trainer):
             )
         # Which releases of the Trainer heed accelerate's `sync_each_batch` differs. Without
         # reduction the perturbation would be each rank's own (DDP), or there is none (FSDP2).
-        self.accelerator.no_sync = _in_sync
+        cast(Any, self.accelerator).no_sync = lambda model: nullcontext()
         self._parts = self.args.gradient_accumulation_steps
 
     def get_train_dataloader(self) -> Any:
@@ -66,11 +66,6 @@ class ObjectiveTrainer(Trainer):
     def _backward(self, loss: Tensor) -> None:
         """The accelerator's, without its division: shares of micro-batches are given already."""
         self.accelerator.backward(loss * self.accelerator.gradient_accumulation_steps)
-
-
-@contextmanager
-def _in_sync(model: nn.Module) -> Iterator[None]:
-    yield
 
 
 def innermost(optimizer: Any) -> Optimizer | None:
