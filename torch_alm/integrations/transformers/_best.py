@@ -1,14 +1,10 @@
 """The best checkpoint is one that meets the constraint."""
 
 import math
+import warnings
 from collections.abc import Mapping
 
 from transformers import TrainerState, TrainingArguments
-
-NONE_MET = (
-    "no evaluation met the constraint, so there is no best checkpoint, and the model has the "
-    "weights of the last step. Is alpha out of reach, or the run too short?"
-)
 
 
 def disqualify(metrics: Mapping[str, float], args: TrainingArguments) -> dict[str, float]:
@@ -28,3 +24,14 @@ def forget_disqualified(state: TrainerState) -> None:
     """
     if state.best_metric is not None and math.isinf(state.best_metric):
         state.best_metric = state.best_model_checkpoint = None
+
+
+def warn_none_met(owner: object, args: TrainingArguments, state: TrainerState) -> None:
+    """Warn if no checkpoint met the constraint and the best was wanted."""
+    if args.load_best_model_at_end and state.best_model_checkpoint is None:
+        warnings.warn(
+            f"{type(owner).__name__}: no evaluation met the constraint, so there is no best "
+            "checkpoint, and the model has the weights of the last step. Is alpha out of reach, or "
+            "the run too short?",
+            stacklevel=3,
+        )

@@ -1,6 +1,5 @@
 """ConstraintCallback: a constraint in the loss of any Trainer, without a class of its own."""
 
-import warnings
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
-from torch_alm.integrations.transformers._best import NONE_MET, disqualify, forget_disqualified
+from torch_alm.integrations.transformers._best import disqualify, forget_disqualified, warn_none_met
 from torch_alm.integrations.transformers._stop import stop_in_a_row
 
 LOGGED = ("value", "violation", "multiplier", "weight")
@@ -179,10 +178,9 @@ class ConstraintCallback(SteppingCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
-        """Warn if no checkpoint met the constraint and the best was wanted."""
+        """See `warn_none_met`."""
         self._is_training = False
-        if args.load_best_model_at_end and state.best_model_checkpoint is None:
-            warnings.warn(f"{type(self).__name__}: {NONE_MET}", stacklevel=2)
+        warn_none_met(self, args, state)
 
 
 def to_json(state: Any) -> Any:

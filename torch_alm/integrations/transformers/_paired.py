@@ -1,7 +1,6 @@
 """The base of trainers with a constraint: pairs, evaluations, logs, the best checkpoint."""
 
 import math
-import warnings
 from collections.abc import Mapping
 from inspect import signature
 from typing import Any
@@ -13,7 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainerState, TrainingArgumen
 from torch_alm._constraint import numbers
 from torch_alm._constraint.state import is_met
 from torch_alm.constraint import ALMConstraint
-from torch_alm.integrations.transformers._best import NONE_MET, disqualify
+from torch_alm.integrations.transformers._best import disqualify, warn_none_met
 from torch_alm.integrations.transformers._callback import LoggingCallback
 from torch_alm.integrations.transformers._pairs import PairedDataset
 from torch_alm.integrations.transformers._sides import apart, join
@@ -27,9 +26,6 @@ class PairedTrainer(Trainer):
     Each side of a `PairedDataset` goes through the Trainer behind as a data set of its own, so that
     one that prepares its rows (TRL's) prepares both; without a `data_collator` its own makes a
     batch of each side.
-
-    Args:
-        constraint: over the forget side; its `measure` is called with `(model, batch)`.
     """
 
     _reporting: type[LoggingCallback] = LoggingCallback
@@ -117,8 +113,7 @@ class PairedTrainer(Trainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train; warn if no checkpoint met the constraint and the best was wanted."""
         outcome = super().train(*args, **kwargs)
-        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None:
-            warnings.warn(f"{type(self).__name__}: {NONE_MET}", stacklevel=2)
+        warn_none_met(self, self.args, self.state)
         return outcome
 
     def _control_logs(self) -> dict[str, float]:
