@@ -42,7 +42,7 @@ class Blend:
             return
         counts: list[Tensor] = []
         for group in gradients.alike(self._moves, lambda move: move[2]):
-            flags = [~self._target(t, start).isfinite().all() for t, start, _ in group]
+            flags = [~start.lerp(t, self.scale).isfinite().all() for t, start, _ in group]
             count, like = torch.stack(flags).float().sum(), group[0][2]
             counts.append(shards.reduced(count, like) if gradients.is_sharded(like) else count)
         self.is_refused = any(count.item() > 0 for count in counts)
@@ -52,6 +52,3 @@ class Blend:
             t.copy_(start)
         else:
             torch.lerp(start, t, self.scale, out=t)
-
-    def _target(self, t: Tensor, start: Tensor) -> Tensor:
-        return torch.lerp(start, t, self.scale)
