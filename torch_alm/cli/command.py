@@ -22,12 +22,9 @@ REFUSED = 2
 
 
 def run(given: argparse.Namespace) -> int:
-    """Do what was asked.
+    """Do what was asked, and return the exit code (see `main`).
 
-    Returns:
-        0 for a verb that did what was asked, and a goal that is met; 4 for one that is met at a
-        cost, 3 for one that is not; 2 for a refusal, which is one sentence on standard error; 130
-        for a run that was stopped.
+    A refusal, which is 2, is one sentence on standard error; a run that was stopped is 130.
     """
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
