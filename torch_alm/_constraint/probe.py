@@ -9,7 +9,7 @@ next to `.grad` as it is stepped on.
 
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -35,8 +35,8 @@ class Probe:
     """
 
     def __init__(self) -> None:
-        self._optimizer: weakref.ref[Optimizer] | None = None
-        self._leaf: weakref.ref[Tensor] | None = None
+        self._optimizer: Callable[[], Optimizer | None] = lambda: None
+        self._leaf: Callable[[], Tensor | None] = lambda: None
         self.has_seen = False
         self.found: Response | None = None
         self.begin()
@@ -84,13 +84,13 @@ class Probe:
 
     def _parameters(self) -> Sequence[Tensor]:
         """List those to differentiate by."""
-        optimizer = None if self._optimizer is None else self._optimizer()
+        optimizer = self._optimizer()
         params = [] if optimizer is None else parameters(optimizer)
         return [p for p in params if p.requires_grad]
 
     def _arrived(self, share: float, a: dict[Tensor, Tensor], weight: float) -> None:
         """Add up what reaches `.grad`, afresh where that starts from nothing."""
-        leaf = None if self._leaf is None else self._leaf()
+        leaf = self._leaf()
         if leaf is not None and leaf.grad is None:
             self.begin()
         self._share += share
@@ -113,7 +113,7 @@ class Probe:
 
     def _kept(self) -> float:
         """Tell what clipping or a loss scale has multiplied `.grad` by since the backward pass."""
-        leaf = None if self._leaf is None else self._leaf()
+        leaf = self._leaf()
         if leaf is None or leaf.grad is None:
             return 1.0
         now = exact(some(flat(leaf.grad)))
@@ -139,7 +139,7 @@ class Probe:
                 continue
             self._a[p] = over_ranks(self._a.get(p, torch.zeros_like(p)))
             self._acting[p] = over_ranks(self._acting.get(p, torch.zeros_like(p))) / ranks
-        leaf = None if self._leaf is None else self._leaf()
+        leaf = self._leaf()
         if leaf is not None and not is_sharded(leaf):
             none = torch.zeros_like(exact(some(flat(leaf))))
             self._left = over_ranks(none if self._left is None else self._left) / ranks
