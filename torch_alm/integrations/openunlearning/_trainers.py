@@ -28,8 +28,9 @@ class Launched(Trainer):
     def __init__(
         self, *args: Any, eval_dataset: Any = None, tokenizer: Any = None, **kwargs: Any
     ) -> None:
-        given = {} if eval_dataset is None else eval_dataset
-        super().__init__(*args, eval_dataset=given, **kwargs, **named(tokenizer))
+        given, known = {} if eval_dataset is None else eval_dataset, signature(Trainer).parameters
+        name = "processing_class" if "processing_class" in known else "tokenizer"  # since 4.46
+        super().__init__(*args, eval_dataset=given, **kwargs, **{name: tokenizer})
         self.tokenizer = tokenizer  # its evaluations read it; transformers 5 has dropped it
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -107,9 +108,3 @@ def is_of_a_batch(measure: Any) -> bool:
     """Tell whether a model and a batch are all that it needs."""
     parameters = signature(measure).parameters.values()
     return [p.name for p in parameters if p.default is Parameter.empty] == ["model", "batch"]
-
-
-def named(tokenizer: Any) -> dict[str, Any]:
-    """The tokenizer as an argument of the Trainer, which calls it otherwise since 4.46."""
-    known = signature(Trainer).parameters
-    return {"processing_class" if "processing_class" in known else "tokenizer": tokenizer}
