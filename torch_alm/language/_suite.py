@@ -117,15 +117,7 @@ def attack(
     if paraphrased:
         after = read(paraphrased)
         yield Attacked("paraphrase", [*forget], [*paraphrased], now, after, {})
-    yield from _prefixed(forget, now, given.prefix, read)
-
-
-def _prefixed(
-    forget: Sequence[Row],
-    now: Sequence[Reading],
-    share: float,
-    read: Read,
-) -> Iterator[Attacked]:
+    share = given.prefix
     begun = {i: row for i, each in enumerate(forget) if (row := with_prefix(each, share))}
     if begun:
         rows, asked, before = [*begun.values()], [forget[i] for i in begun], [now[i] for i in begun]
