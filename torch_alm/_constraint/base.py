@@ -1,6 +1,7 @@
 """The base of a constraint: settings, a state, and the shape of both; no measuring."""
 
 import math
+import operator
 from collections.abc import Mapping
 from threading import get_ident
 from typing import Any, Literal, NoReturn, SupportsIndex
@@ -196,7 +197,7 @@ class ConstraintBase(Settings):
 
         Cost: that of the steps that are left, on the host; ask once, after the first step.
         """
-        total = numbers.whole(total_steps)
+        total = operator.index(total_steps)
         if unwinds(self._state, self, total):
             return True
         status.warn_wound_up(self._state, total)

@@ -1,6 +1,7 @@
 """Checks of what a constraint is given: settings, shapes, checkpoints."""
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
@@ -53,7 +54,7 @@ def number(name: str, holds: Callable[[float], bool], words: str) -> Limit:
 def count(name: str, least: int) -> Limit:
     """Make the limit of a number of steps."""
     return Limit(
-        numbers.whole,
+        operator.index,  # 3.0 is none
         lambda given: isinstance(given[name], int) and given[name] >= least,
         f"a number of steps, at least {least}",
     )

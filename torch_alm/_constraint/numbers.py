@@ -5,7 +5,6 @@ floats.
 """
 
 import math
-import operator
 from collections.abc import Callable
 from functools import lru_cache
 from struct import pack, unpack
@@ -39,11 +38,6 @@ def tensor(value: object) -> Tensor:
 def single(value: Numeric) -> float:
     """Convert one number to a float, whatever its dimensions; a bool is 0 or 1, as in torch."""
     return float(value.detach() if isinstance(value, Tensor) else value)
-
-
-def whole(value: SupportsIndex) -> int:
-    """Convert a whole number; 3.0 is none."""
-    return operator.index(value)
 
 
 def tried(convert: Callable[[Any], object], value: object) -> object:
