@@ -55,7 +55,7 @@ class Entry:
     @property
     def key(self) -> tuple[str, str]:
         """A key shared by rows that are the same but for white space and case."""
-        return _plain(self.prompt), _plain(self.answer)
+        return plain(self.prompt), plain(self.answer)
 
 
 def read_entries(path: Path, role: str, columns: Mapping[str, str] | None = None) -> list[Entry]:
@@ -200,5 +200,6 @@ def _is_message(value: Any) -> bool:  # noqa: ANN401  # whatever JSON holds
     )
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Words between single blanks, in small letters."""
     return " ".join(text.split()).casefold()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
 
-from torch_alm.cli.files import Entry
+from torch_alm.cli.files import Entry, plain
 from torch_alm.cli.saying import bar
 from torch_alm.language import (
     LanguageModel,
@@ -177,10 +177,10 @@ def said(tokenizer: Tokenizer, asked: Row, reading: Reading) -> dict[str, Any]:
     """The part of an answer that the model says: share of its words, all of it, or nearly all.
 
     An answer is said word for word wherever it stands in what the model says: going on after its
-    end, or stopping by another token, is no forgetting.
+    end, stopping by another token, or another layout is no forgetting.
     """
     reference, text = text_of(tokenizer, asked), reading.text or ""
-    verbatim = reading.exact_match or plain(reference) in plain(text)
+    verbatim = reading.exact_match or f" {plain(reference)} " in f" {plain(text)} "
     rouge = 1.0 if verbatim else rouge_l_recall(text, reference)  # "." has no words to be counted
     return {"rouge": rouge, "verbatim": verbatim, "said": verbatim or rouge >= NEARLY}
 
@@ -189,11 +189,6 @@ def worst(answers: Sequence[Mapping[str, Any]], count: int = 10) -> list[dict[st
     """The rows of which most is still said; among equals, those of the lowest loss."""
     order = sorted(answers, key=lambda a: (not a["verbatim"], -a["rouge"], a["loss"] or 0.0))
     return [dict(answer) for answer in order[:count]]
-
-
-def plain(text: str) -> str:
-    """Words between single blanks, in small letters: another layout is no forgetting."""
-    return f" {' '.join(text.split()).casefold()} "
 
 
 def text_of(tokenizer: Tokenizer, row: Row) -> str:
