@@ -249,14 +249,53 @@ def test_a_constraint_out_of_reach_does_not_run_to_infinity() -> None:
     optimizer = SGD([theta], lr=0.1)
     constraint = ALMConstraint(lambda: torch.sigmoid(theta).sum(), 20.0, "auto")
     constraint.attach(optimizer)
-    seen = []
-    for _ in range(900):
+    weights: list[Any] = []
+    for _ in range(1200):
         optimizer.zero_grad()
         (theta.square().sum() + constraint()).backward()
         optimizer.step()
-        seen.append(constraint.multiplier)
+        weights.append(constraint.weight)
     assert constraint.metrics()["status"] == "suspected_infeasible"
-    assert seen[-1] == seen[700] > 0 and theta.isfinite().all()
+    assert constraint.multiplier <= 10 * weights[640 - 1], "where the second stretch ends"
+    assert weights[-1] > 0 and theta.isfinite().all()
+
+
+def nearest(target: Callable[[int], float], alpha: Callable[[int], float], steps: int) -> list[Any]:
+    """The nearest point to a target, all entries alike, whose sum is at least alpha."""
+    theta = torch.full((3,), target(0), requires_grad=True)
+    optimizer = Adam([theta], lr=0.01)
+    constraint = ALMConstraint(lambda: theta.sum(), alpha(0), "auto")
+    constraint.attach(optimizer)
+    for step in range(steps):
+        constraint.alpha = alpha(step)
+        optimizer.zero_grad()
+        ((theta - target(step)).square().sum() + constraint()).backward()
+        optimizer.step()
+    return [theta.sum().item(), constraint.multiplier, constraint.metrics()["status"]]
+
+
+def ramp(step: int) -> float:
+    return min(1.0, step / 1000)
+
+
+@pytest.mark.parametrize(
+    ("target", "alpha", "multiplier"),
+    [
+        (lambda _: 0.0, ramp, 2 / 3),
+        (lambda _: 0.0, lambda step: 1.0 if step >= 400 else -1.0, 2 / 3),
+        (lambda step: 0.5 - 3 * min(1.0, step / 2000), lambda _: 1.0, 17 / 3),
+    ],
+    ids=["a level that rises", "a level that is raised at once", "an objective that drifts"],
+)
+def test_a_violation_that_lasts_because_the_problem_moves_is_ended(
+    target: Callable[[int], float], alpha: Callable[[int], float], multiplier: float
+) -> None:
+    """At the optimum 2 (1/3 - target) = lambda."""
+    assert nearest(target, alpha, 4000) == [
+        pytest.approx(1.0, abs=1e-3),
+        pytest.approx(multiplier, rel=1e-3),
+        "satisfied",
+    ]
 
 
 @pytest.mark.filterwarnings("ignore:.*are not finite")

@@ -109,8 +109,25 @@ def test_the_next_longest_entry_is_judged_from_where_it_takes_over() -> None:
     assert not any(follow(equality(alpha=torch.zeros(2)), rows(one, other)))
 
 
-def test_an_entry_as_long_as_the_one_before_is_judged_on_its_own() -> None:
+def test_each_entry_has_stretches_of_its_own() -> None:
     one = [-1000.0] * 150 + [0.0] * 500
     other = [0.0] + [-1.0] * 649
     found = follow(equality(alpha=torch.zeros(2)), rows(one, other))
-    assert found.index(True) == 600, "two stretches of its own: to its 300th and its 600th step"
+    assert found.index(True) == 256, "violated since the second step"
+
+
+def test_another_level_begins_a_new_run() -> None:
+    c = equality()
+    assert follow(c, [-1.0] * 256)[-1]
+    c.alpha = 0.5
+    assert follow(c, [-1.0] * 256).index(True) == 255
+    c.alpha = 0.5
+    assert follow(c, [-1.0])[-1], "the same once more is none"
+
+
+def test_a_level_that_rises_all_along_is_not_suspected() -> None:
+    c = ALMConstraint(None, alpha=0.0, mu=1e-3)
+    for i in range(600):
+        c.alpha = 1 + i * 1e-3
+        assert not follow(c, [0.0])[0]
+    assert follow(c, [0.0] * 256)[-1]

@@ -11,11 +11,8 @@ from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.rates import Rates
 from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update
+from torch_alm._constraint.stall import Stall
 from torch_alm._constraint.stateful import Stateful
-
-STEPS = 64  # violated steps before the first stretch: a run that short says nothing
-UPDATES = 8  # and multiplier updates
-SHARE = 0.9  # above this share of the last stretch's mean violation, a stretch made no progress
 
 
 class History(Stateful):
@@ -44,58 +41,6 @@ class History(Stateful):
             self.first = numbers.choose(self.first == self.first, self.first, side)
             beyond = beyond * self.first
         self.overshoot = numbers.choose(beyond > self.overshoot, beyond, self.overshoot)
-
-
-class Stall(Stateful):
-    """A watch for constraints out of reach: pressure grows, and the violation does not go.
-
-    It compares two stretches of steps violated to the same side, the second twice as long. The
-    multiplier integrates the violation, so over the second stretch it about doubles. If the mean
-    violation is not a tenth smaller by then, more pressure does not help. Of a vector, the entry
-    counts that has been violated longest.
-    """
-
-    PER_ENTRY = ("run", "side")
-
-    def __init__(self) -> None:
-        self.run: Number = 0.0  # steps in a row violated to the same side
-        self.side: Number = 0.0
-        self._restart()
-
-    def _restart(self) -> None:
-        self.end = self.count = self.total = self.mean = 0.0
-        self.is_stalled = False
-
-    def watch(self, excess: Number, every: int) -> None:
-        """Take in one step.
-
-        Args:
-            excess: the violation where it is one that the multiplier is free to push against (for
-                an equality with its sign), 0 elsewhere.
-            every: steps per update of the multiplier.
-        """
-        before = numbers.largest(self.run)
-        side = numbers.choose(excess > 0, 1.0, numbers.choose(excess < 0, -1.0, 0.0))
-        is_same = (side != 0) & (side == self.side)  # else this step is the first, or none
-        self.run, self.side = numbers.choose(is_same, self.run + 1, abs(side)), side
-        run, first = numbers.largest(self.run), max(STEPS, UPDATES * every)
-        if run <= before and before > 0:
-            self._restart()
-        if self.end == 0:  # where an entry takes over, its first stretch begins there
-            self.end = 2.0 * max(run, first)
-        if run > first:
-            self._extend(run, excess)
-
-    def _extend(self, run: float, excess: Number) -> None:
-        """Add a step to the stretch; at its end compare it with the last, and double the next."""
-        self.count += 1
-        self.total += numbers.largest(abs(numbers.choose(self.run >= run, excess, 0.0)))
-        if run < self.end:
-            return
-        mean = self.total / self.count
-        self.is_stalled = 0 < SHARE * self.mean < mean
-        self.mean, self.count, self.total = mean, 0.0, 0.0
-        self.end *= 2
 
 
 def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
@@ -234,17 +179,19 @@ class State(Stateful):
         limiting = self.limiting(settings) if settings.rules else None
         is_pushing = numbers.any_of(self.mu > 0) and limiting is None
         excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
-        self.stall.watch(excess, settings.every if self.auto is None else EVERY)
+        every = settings.every if self.auto is None else EVERY
+        self.stall.watch(excess, every, self.weight, settings.alpha)
         self.history.skipped += overflows
         is_new = limiting is not None and not limiting.is_limiting(before)
         return Events(limiting if is_new else None, overflows)
 
     def _find(self, auto: Rates, seen: Mask, response: Response | None, settings: Settings) -> None:
-        """Let mu follow what was seen; lambda, too, unless more of it does not help."""
+        """Let mu follow what was seen; lambda, too, up to the limit where more does not help."""
         added = auto.step(self.violation, seen, response)
-        self.mu = auto.mu
-        if not self.stall.is_stalled:
-            self.multiplier = numbers.projected(self.multiplier + added, settings.sense)
+        self.mu, limit = auto.mu, self.stall.limit
+        grown = numbers.projected(self.multiplier + added, settings.sense)
+        is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(self.multiplier))
+        self.multiplier = numbers.choose(is_beyond, self.multiplier, grown)
 
     def _obey_rules(self, seen: Mask, settings: Settings) -> None:
         """Set lambda to what the rules make of lambda+; mu, too."""
