@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -95,3 +96,42 @@ def test_a_single_process_waits_for_nobody(other: OtherRank) -> None:
     best = BestStep()
     assert c.step() == 0.0 and best.update(0.1, c.metrics())
     assert best.best is not None and best.best.objective == 0.1
+
+
+@pytest.mark.parametrize("no_gradient", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mu", [0.5, "auto"])
+def test_a_validation_with_the_same_loss_leaves_training_as_it_is(
+    no_gradient: Any, mu: float | Literal["auto"]
+) -> None:
+    """The validation set is far easier: averaged in, it would close the gate."""
+
+    def train(*, validate: bool) -> list[Any]:
+        theta = torch.zeros(2, requires_grad=True)
+        optimizer = torch.optim.Adam([theta], lr=0.05)
+        constraint = ALMConstraint(lambda shift: theta.sum() + shift, 1.0, mu)
+        constraint.attach(optimizer)
+
+        def loss(shift: float) -> torch.Tensor:
+            return theta.square().sum() + constraint(shift)
+
+        for _ in range(80):
+            optimizer.zero_grad()
+            loss(0.0).backward()
+            optimizer.step()
+            if validate:
+                with no_gradient():
+                    assert loss(5.0).isfinite()
+        return [*theta.tolist(), str(constraint.state_dict())]
+
+    with_it, without = train(validate=True), train(validate=False)
+    assert with_it == without
+
+
+def test_observing_without_a_gradient_still_counts() -> None:
+    constraint = ALMConstraint(lambda: torch.tensor(2.0), 1.0, 0.5)
+    with torch.no_grad():
+        constraint()
+        with pytest.raises(RuntimeError, match=r"only `observe` takes a measurement"):
+            constraint.step()
+        constraint.observe(torch.tensor(0.0))
+    assert constraint.step() == 0.5

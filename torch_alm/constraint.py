@@ -114,6 +114,7 @@ class ALMConstraint(ConstraintBase):
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.
 
+        Under `torch.no_grad()`, as in a validation, nothing is observed; only `observe` does then.
         With a filter the penalty's gradient is the weight that the filtered violation gives; over
         several ranks it is the weight that the mean over ranks gives. A measurement that is not
         finite (in any entry) costs nothing: a zero that leads nowhere.
@@ -130,10 +131,12 @@ class ALMConstraint(ConstraintBase):
         value = self._shaped(self.measure(*args, **kwargs))
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
         penalty, weight = self._tangent(value, now)
-        self._observe(now, value)
+        counts = torch.is_grad_enabled() or is_running(self._home)  # else no step follows from it
+        if counts:
+            self._observe(now, value)
         if not numbers.is_finite(now.value):
             return torch.zeros((), device=value.device, requires_grad=True)
-        if self._wants_gradient:
+        if counts and self._wants_gradient:
             self._watch(penalty, value, weight)
         return penalty
 
@@ -181,8 +184,7 @@ class ALMConstraint(ConstraintBase):
         alpha, rounded to float32, has a violation of 0. A Python float is compared in float64.
 
         In the first, clean pass of an objective under SAM nothing is observed: the perturbed one
-        counts, also for threads in which the objective measures (those that run none: the pass is
-        that of the thread that made the constraint or last stepped it).
+        counts, also in threads that run no pass (it is that of the constraint's maker or stepper).
 
         Args:
             value: F, one number or one per entry.
@@ -215,13 +217,13 @@ class ALMConstraint(ConstraintBase):
     def _observe(self, now: Observation, value: object = None) -> None:
         if is_first_pass(self._home):
             return
-        observed, waiting = self._observed, self._waiting
-        observed.append(now)
+        self._observed.append(now)
+        waiting, count = self._waiting, len(self._observed)
         if waiting.is_over:
             return
         graph = value if isinstance(value, Tensor) else None
-        if waiting.measured(graph, len(observed), is_in_pass=is_running(self._home)):
-            status.warn_never_stepped(len(observed), waiting.owner, self.multiplier)
+        if waiting.measured(graph, count, is_in_pass=is_running(self._home)):
+            status.warn_never_stepped(count, waiting.owner, self.multiplier)
             waiting.end()
 
     def _idle(self, owner: str) -> None:
@@ -321,17 +323,15 @@ class ALMConstraint(ConstraintBase):
         Means over the entries of a vector: `value`, `violation` (filtered), `multiplier`, `weight`.
         The worst entry: `overshoot` (how far beyond alpha the violation has ever been),
         `kkt_feasibility` ([c]_+, or |c| for `==`), `kkt_complementarity` (|min(-c, lambda+)|).
-        `active_share` (of the steps, with a weight other than 0), `mu`, `skipped`, `steps`. And
-        `status`, one word:
+        `active_share` (of the steps, with a weight not 0), `mu`, `skipped`, `steps`; `status`:
 
         - "unmeasured": nothing finite was ever seen;
         - "non_finite": the latest step saw nothing finite;
         - "released": met, and every gate closed;
         - "satisfied": met, and still pushed;
         - "capped": not met, and a stored multiplier is at the limit of a rule;
-        - "suspected_infeasible": not met, and the pressure has grown for at least 256 steps (32
-          updates) while the violation has not: mu too small to tell, out of reach, or the steps are
-          too small. With `mu="auto"` lambda waits meanwhile;
+        - "suspected_infeasible": not met, and 256 steps (32 updates) of growing pressure have not
+          helped: mu or the steps are too small, or it is out of reach;
         - "violated": not met. A violation within a millionth of alpha is none here: it is rounding.
 
         Args:

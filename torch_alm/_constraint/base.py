@@ -216,5 +216,6 @@ class ConstraintBase(Settings):
         raise RuntimeError(
             f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
             "would have no violation to follow. Did you call `constraint(...)`, "
-            "`observe(value)` or `DualOptimizer.backward` first?"
+            "`observe(value)` or `DualOptimizer.backward` first? (Under `torch.no_grad()` only "
+            "`observe` takes a measurement.)"
         )
