@@ -14,7 +14,8 @@ from tests.integrations import by_hand, toy
 from tests.table import assert_same
 from torch_alm import ALMConstraint
 from torch_alm.group import ConstraintGroup
-from torch_alm.integrations.transformers import ConstraintCallback
+from torch_alm.integrations.transformers import ALMTrainer, ConstraintCallback
+from torch_alm.measures import token_nll
 
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
 
@@ -286,3 +287,46 @@ def test_two_constraints_and_a_group_have_entries_of_their_own(tmp_path: Path) -
     assert line["both/high/weight"] == pytest.approx(MU * (9.0 - first))
     assert line["other/multiplier"] == pytest.approx(MU * (5.0 - first))
     assert {"torch_alm.both", "torch_alm.other"} <= made.state.stateful_callbacks.keys()
+
+
+@pytest.mark.parametrize("attached_too", [False, True])
+def test_a_mu_that_is_found_is_that_of_an_attached_constraint(
+    attached_too: bool, tmp_path: Path
+) -> None:
+    plain = trainer(tmp_path)
+    plain.constraint = constraint(mu="auto")
+    plain.create_optimizer()
+    plain.constraint.attach(plain.optimizer)
+    plain.train()
+    assert plain.constraint.metrics()["steps"] == plain.state.global_step
+    assert isinstance(plain.constraint.mu, float) and plain.constraint.mu > 0
+    found = trainer(tmp_path, constraint(mu="auto"))
+    if attached_too:
+        found.create_optimizer()
+        found.constraint.attach(found.optimizer)
+    found.train()
+    assert_same(found.constraint.state_dict(), plain.constraint.state_dict())
+    assert_same(toy.values(found.model), toy.values(plain.model))
+
+
+def test_a_mu_that_is_found_is_found_again_after_a_stop(tmp_path: Path) -> None:
+    through = run(tmp_path, constraint(mu="auto"), args=SAVING, dropout=0.3)
+    again = constraint(mu="auto")
+    run(tmp_path, again, str(tmp_path / "checkpoint-6"), args=SAVING, dropout=0.3)
+    assert_same(again.state_dict(), through.constraint.state_dict())
+
+
+def test_the_optimizer_is_left_when_the_training_ends(tmp_path: Path) -> None:
+    found = run(tmp_path, constraint(mu="auto"))
+    steps = found.constraint.metrics()["steps"]
+    found.constraint.observe(1.0)
+    found.optimizer.step()
+    assert found.constraint.metrics()["steps"] == steps
+
+
+def test_an_alm_trainer_finds_its_mu(tmp_path: Path) -> None:
+    found = ALMConstraint(token_nll, ALPHA, "auto")
+    made = toy.trainer(ALMTrainer, tmp_path, constraint=found)
+    made.train()
+    assert found.metrics()["steps"] == made.state.global_step > 0
+    assert isinstance(found.mu, float) and found.mu > 0

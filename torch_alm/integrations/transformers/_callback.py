@@ -7,6 +7,7 @@ from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportM
 from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from torch_alm._constraint.hooks import Attachment, Attachments
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers._best import disqualify, forget_disqualified, warn_none_met
@@ -57,10 +58,21 @@ class LoggingCallback(TrainerCallback):
 class SteppingCallback(LoggingCallback):
     """Steps a constraint with the optimizer, and keeps its state in `trainer_state.json`."""
 
+    _attachment: Attachment | Attachments | None = None
+    _steps = 0
+
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        optimizer: Any = None,
+        **_: Any,
     ) -> None:
-        """Restore what a resumed run had; by then the Trainer has read its state."""
+        """Restore what a resumed run had; by then the Trainer has read its state.
+
+        A constraint that finds its mu is attached to the optimizer, which it has to read.
+        """
         self.constraint.discard()
         saved = state.stateful_callbacks.get(self._key)  # type: ignore[union-attr]
         if saved is not None:
@@ -71,6 +83,9 @@ class SteppingCallback(LoggingCallback):
                 "the multiplier would start again. Was it saved by another trainer, or without "
                 "this callback?"
             )
+        if finds_mu(self.constraint):
+            self._attachment = self.constraint.attach(optimizer)
+        self._steps = self.constraint.metrics()["steps"]
 
     def on_optimizer_step(
         self,
@@ -83,12 +98,21 @@ class SteppingCallback(LoggingCallback):
         """Update the multiplier, before the schedule, logs, stops and checkpoints of this step."""
         if isinstance(optimizer, AcceleratedOptimizer) and optimizer.step_was_skipped:
             self.constraint.discard()
-        else:
+        elif self.constraint.metrics()["steps"] == self._steps:  # else it is attached
             self.constraint.step()
+        self._steps = self.constraint.metrics()["steps"]
         # Now rather than on saving: other callbacks may ask for a checkpoint at any time.
         state.stateful_callbacks[self._key] = to_json(  # type: ignore[index]
             self.constraint.state_dict()
         )
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        """Leave the optimizer."""
+        if self._attachment is not None:
+            self._attachment.remove()
+            self._attachment = None
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         """Forget what an evaluation has measured: no step of the optimizer follows from it."""
@@ -105,9 +129,9 @@ class ConstraintCallback(SteppingCallback):
     The loss calls it, `loss + constraint(model, batch)`, or observes and scales with its weight,
     `constraint.observe(value); weight = constraint.preview()`. The rest is here: one update of the
     multiplier per optimizer step, from all its micro-batches and ranks, none for a step that a
-    GradScaler skips; logs as in `ALMTrainer`; the state saved and restored with the Trainer's own,
-    in `trainer_state.json` (also with `save_only_model=True`); what an evaluation measures is
-    forgotten.
+    GradScaler skips (with `mu="auto"` it is attached to the Trainer's optimizer for that); logs as
+    in `ALMTrainer`; the state saved and restored with the Trainer's own, in `trainer_state.json`
+    (also with `save_only_model=True`); what an evaluation measures is forgotten.
 
     Where a best checkpoint is asked for (`metric_for_best_model`), only steps that met the
     constraint may have it: the metric of any other evaluation is handed on as infinitely bad.
@@ -179,8 +203,15 @@ class ConstraintCallback(SteppingCallback):
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
         """See `warn_none_met`."""
+        super().on_train_end(args, state)
         self._is_training = False
         warn_none_met(self, args, state)
+
+
+def finds_mu(constraint: ALMConstraint | ConstraintGroup) -> bool:
+    """Tell whether some mu is `"auto"`."""
+    members = constraint.values() if isinstance(constraint, ConstraintGroup) else [constraint]
+    return any("auto" in member.state_dict() for member in members)
 
 
 def to_json(state: Any) -> Any:
