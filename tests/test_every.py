@@ -267,3 +267,67 @@ def test_one_wrapper_on_both_sides_finds_a_delta_for_each() -> None:
     there = start().detach() + RHO * torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
     assert len(seen) == 4 and torch.allclose(seen[1], there, rtol=0, atol=1e-11)
     assert torch.equal(seen[1], seen[3])
+
+
+class Refused(Exception):
+    """Raised by an objective."""
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("closure", [False, True])
+def test_a_backward_that_fails_and_is_repeated_keeps_the_cadence(
+    closure: bool, failing: int
+) -> None:
+    whole, tried = Run(SAM, 3).steps(9, closure=closure), Run(SAM, 3)
+    counted: list[int] = []
+    for step in range(9):
+        loss, before = tried.loss, tried.passes
+
+        def fail(at: int, before: int = before, loss: Any = loss) -> Tensor:
+            value = loss(at)
+            if tried.passes == before + failing:
+                raise Refused
+            return value
+
+        tried.loss = fail
+        try:
+            tried.steps(step, step + 1, closure=closure)
+        except Refused:
+            tried.loss, before = loss, tried.passes
+            tried.optimizer.zero_grad()
+            tried.steps(step, step + 1, closure=closure)
+        tried.loss = loss
+        counted.append(tried.passes - before)
+    assert counted == [2, 1, 1] * 3
+    assert torch.equal(tried.theta, whole.theta)
+
+
+def test_a_forget_side_that_fails_leaves_the_cadence_of_both() -> None:
+    def train(*, fails: bool) -> tuple[list[float], list[int]]:
+        theta, passes = start(), list[int]()
+        retain, forget = (kind(SGD([theta], lr=LR), rho=RHO, every=2) for kind in (SAM, ReverseSAM))
+        optimizer = DualOptimizer(retain, forget, ALMConstraint(None, alpha=9.0, mu=0.1))
+
+        def loss(step: int) -> Tensor:
+            passes[-1] += 1
+            return loss_at(step)(theta)
+
+        def refuse(step: int) -> Tensor:
+            raise Refused
+
+        for step in range(6):
+            for forgetting in (refuse, loss) if fails else (loss,):
+                passes.append(0)
+                try:
+                    optimizer.backward(
+                        retain=lambda step=step: loss(step),
+                        forget=lambda step=step, f=forgetting: f(step),
+                    )
+                except Refused:
+                    passes.pop()
+            optimizer.step()
+            optimizer.zero_grad()
+        return theta.tolist(), passes
+
+    assert train(fails=True) == train(fails=False)
+    assert train(fails=True)[1] == [4, 2] * 3

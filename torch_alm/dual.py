@@ -172,6 +172,8 @@ class DualOptimizer(Sides):
         check_sense(self.constraint, self.forget)  # which may be set at any time
         params = parameters(self.retain)
         undo = guards.remember(*filter(None, (self.constraint, self._gate)))
+        sides = [s for s in (self.retain, self.forget) if isinstance(s, ObjectiveOptimizer)]
+        uses = [side.uses for side in sides]
         before: Register | None = None
         try:
             if so_far is None:  # all micro-batches of a step measure, or none
@@ -198,6 +200,8 @@ class DualOptimizer(Sides):
                 if before is not None:
                     gradients.put(params, before)
                 self._forget_register = so_far
+                for side, count in zip(sides, uses, strict=True):
+                    side.uses = count
                 undo()
             raise
 

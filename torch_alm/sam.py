@@ -69,7 +69,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         self._has_diagnosed = False
         self._has_perturbed_gradient = False
         self._direction: Kept = {}
-        self._uses = 0  # of that direction
+        self.uses = 0  # of that direction
         self._scratch: Memory = {}
         self._adopt()
 
@@ -157,7 +157,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
                     call()
                 evaluation = run(weight)
             excursion.back()
-            self._has_perturbed_gradient = True
+            self._has_perturbed_gradient, self.uses = True, self.uses + 1
             return evaluation
         except BaseException:
             with held():
@@ -168,12 +168,11 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
 
     def _aim(self, params: list[Tensor], find: Callable[[], object]) -> None:
         """Leave the direction of delta in `.grad`: a pass at theta finds it, or it is the last."""
-        if self._direction and self._uses < self.every:
+        if self._direction and 0 < self.uses < self.every:  # with 0, what it was for has failed
             moving = [p for p in params if p.requires_grad]
             gradients.put(moving, [self._direction.get(p) for p in moving])
-            self._uses += 1
             return
-        self._direction, self._uses = {}, 1  # before the pass, which needs its memory
+        self._direction, self.uses = {}, 0  # before the pass, which needs its memory
         with self.first_pass():
             find()
         if self.every > 1:
@@ -226,6 +225,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
             for call in replay:
                 call()
             losses.append(closure())
+        self.uses += 1
         return losses[0]
 
     def _warn_swallowed(self, realised: Realised, *, stacklevel: int) -> None:

@@ -86,11 +86,13 @@ class Run:
 class ObjectiveOptimizer(Wrapper):
     """A wrapper of one optimizer that takes gradients of objectives at a point of its own choosing.
 
-    `sign` is +1 if the objective is higher there, -1 if it is lower.
+    `sign` is +1 if the objective is higher there, -1 if it is lower; `uses` counts those of the
+    latest way there.
     """
 
     sign: ClassVar[int]
     base: Optimizer
+    uses: int
     _scratch: dict[Tensor, Tensor]
 
     @property
