@@ -5,7 +5,7 @@ import io
 import pytest
 import torch
 from torch import Tensor
-from torch.optim import Adam
+from torch.optim import SGD, Adam
 
 from torch_alm import ALMConstraint
 
@@ -76,3 +76,42 @@ def test_one_entry_of_a_vector_is_differentiated_per_step() -> None:
     loop.constraint.measure = counted
     loop.run(120)
     assert passes == 120 + 60 + 3  # its own, those of the first steps, and every 20th later
+
+
+@pytest.mark.filterwarnings("ignore:.*are not finite")
+@pytest.mark.parametrize("period", [2, 5, 20])
+def test_a_gradient_that_was_due_in_a_step_with_a_nan_is_taken_in_the_next(period: int) -> None:
+    theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
+    optimizer = SGD([theta], lr=0.05)
+    constraint = ALMConstraint(
+        lambda bad: torch.stack([theta[0], theta[1] + bad]), torch.ones(2), "auto"
+    )
+    constraint.attach(optimizer)
+    found: list[Tensor] = []
+    for step in range(1500):
+        optimizer.zero_grad()
+        bad = float("nan") if step % period == 0 else 0.0
+        (theta.square().sum() + constraint(bad)).backward()
+        optimizer.step()
+        found.append(theta.detach().clone())
+    about = torch.stack(found[-200:]).mean(0)
+    torch.testing.assert_close(about, torch.ones(2, dtype=WIDE), rtol=0, atol=0.1)
+
+
+def test_an_entry_out_of_reach_does_not_hold_the_others() -> None:
+    """The first two contradict each other; the third becomes harder after both are suspected."""
+    theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
+    optimizer = SGD([theta], lr=0.01)
+    constraint = ALMConstraint(
+        lambda: torch.stack([theta[0], -theta[0], theta[1]]), torch.ones(3), "auto"
+    )
+    constraint.attach(optimizer)
+    for step in range(1600):
+        optimizer.zero_grad()
+        goal = torch.tensor([0.0, -1.0 if step >= 1000 else 0.0], dtype=WIDE)
+        ((theta - goal).square().sum() / 2 + constraint()).backward()
+        optimizer.step()
+    assert constraint.metrics()["status"] == "suspected_infeasible"
+    assert theta[1].item() == pytest.approx(1.0, abs=1e-3)
+    multiplier = constraint.multiplier
+    assert isinstance(multiplier, Tensor) and multiplier[2].item() == pytest.approx(2.0, rel=1e-3)

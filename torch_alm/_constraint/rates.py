@@ -51,8 +51,12 @@ class Rates(Stateful):
 
     @property
     def wants_gradient(self) -> bool:
-        """Tell whether a gradient is needed: early in each step, later in every 20th."""
-        return self._count < max(EARLY, len(self.each)) or self._count % EVERY == 0
+        """Tell whether a gradient is needed: early in each step, later in every 20th.
+
+        Or in the next one that has one.
+        """
+        is_due = self._count < max(EARLY, len(self.each)) or self._count % EVERY == 0
+        return is_due or self.each[0].owed > 0
 
     @property
     def entry(self) -> int:
@@ -84,8 +88,10 @@ class Rates(Stateful):
         """Take one step, where something was seen; return what it adds to the multipliers."""
         self.aimed.ahead = 0.0  # the weight of this step has been found; `aim` looks further
         entry, added = self.entry, list[float]()
+        owed = float(self.wants_gradient and response is None)
         rows = zip(self.each, self._apart(c), self._apart(seen), strict=True)
         for i, (auto, x, is_seen) in enumerate(rows):
+            auto.owed = owed
             if is_seen:
                 auto.see(x)
                 if response is not None and i == entry:
