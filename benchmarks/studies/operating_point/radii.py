@@ -46,7 +46,7 @@ COLUMNS = {
     "retain, word for word": ("retain", EXACT),
 }
 RELEARNT = "lost to relearning"
-"""How far relearning the forget set takes the loss down."""
+"""The part of the loss that relearning the forget set takes away."""
 SHOWN = (*COLUMNS, RELEARNT)
 
 
