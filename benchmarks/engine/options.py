@@ -61,6 +61,13 @@ class Options:
     memory_limit: float | None
 
 
+def script_parser(prog: str | None, doc: str | None) -> argparse.ArgumentParser:
+    """A parser of which `--help` shows the first lines of a script as they stand."""
+    return argparse.ArgumentParser(
+        prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     listed = (

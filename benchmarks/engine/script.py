@@ -8,8 +8,8 @@ from typing import Any
 
 from benchmarks.engine import ranks
 from benchmarks.engine.matching import matched
-from benchmarks.engine.options import add_arguments, checked
-from benchmarks.engine.runner import begin, run
+from benchmarks.engine.options import add_arguments, checked, script_parser
+from benchmarks.engine.runner import Plan, begin, run
 from benchmarks.report.page import publish
 
 
@@ -31,25 +31,42 @@ def run_script(
         load_data: The task that was asked for; it has a `name` and a `split`.
         benchmark: The `Benchmark` class; made from the data, the arguments and the options.
     """
-    parser = argparse.ArgumentParser(
-        prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(prog, doc)
     add_arguments(parser)
     add_data_arguments(parser)
     given = parser.parse_args(argv)
     with ranks.joined():
-        try:
-            data = load_data(given)
-            name = f"{data.name}-{data.split}"
-            preset = "paper" if given.model else "recommended"
-            levels, losses = benchmark.layout.levels, benchmark.losses
-            options = checked(given, name=name, preset=preset, levels=levels, losses=losses)
-            plan = begin(benchmark(data, given, options), options)
-        except (ValueError, OSError) as error:
-            parser.error(str(error))
-        if options.match is not None:
+        plan = planned(parser, given, load_data, benchmark)
+        if plan.options.match is not None:
             plan = matched(plan)
         run(plan)
         if ranks.is_first():
             publish([plan.folder.path], benchmark.layout)
     return 0
+
+
+def planned(
+    parser: argparse.ArgumentParser,
+    given: argparse.Namespace,
+    load_data: Callable[[argparse.Namespace], Any],
+    benchmark: Callable[..., Any],
+    folder: str = "",
+) -> Plan:
+    """The runs that parsed arguments ask for; bad ones end the script with a message.
+
+    Args:
+        parser: What parsed them.
+        given: The arguments.
+        load_data: As in `run_script`.
+        benchmark: As in `run_script`.
+        folder: Where the output folder lies below `results/`, if none is given.
+    """
+    try:
+        data = load_data(given)
+        name = f"{folder}{data.name}-{data.split}"
+        preset = "paper" if given.model else "recommended"
+        levels, losses = benchmark.layout.levels, benchmark.losses
+        options = checked(given, name=name, preset=preset, levels=levels, losses=losses)
+        return begin(benchmark(data, given, options), options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))

@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 from tqdm import tqdm
 
-from benchmarks.engine.options import Options, add_arguments, checked
-from benchmarks.engine.runner import Plan, begin, hidden, unfinished, unlearn
+from benchmarks.engine.options import Options, add_arguments, script_parser
+from benchmarks.engine.runner import Plan, hidden, unfinished, unlearn
+from benchmarks.engine.script import planned
 from benchmarks.report import tables
 from benchmarks.report.results import Row
 from benchmarks.tasks.tofu.batches import encode
-from benchmarks.tasks.tofu.layout import LAYOUT
 from benchmarks.tasks.tofu.metrics import rouge_l_recall
 from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
 from torch_alm.language import Attacked, Attacks, Reading, answer_ids, attack, decode, read_answers
@@ -105,8 +105,9 @@ def numbers(tokenizer: Any, rows: Sequence[Any], readings: Sequence[Reading]) ->
     }
 
 
-def run(plan: Plan, benchmark: Tofu, attacker: Attacker) -> None:
+def run(plan: Plan, attacker: Attacker) -> None:
     """Unlearn and attack whatever is not finished yet, each written down as soon as it is."""
+    benchmark = cast("Tofu", plan.benchmark)
     for key, seed in tqdm(unfinished(plan), desc="runs", unit="run", disable=hidden()):
         if key in benchmark.references:
             model: nn.Module = benchmark.reference(key)
@@ -154,26 +155,16 @@ def _table(rows: Sequence[Row], columns: Mapping[str, tuple[str, ...]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is not finished yet, and write the tables."""
-    parser = argparse.ArgumentParser(
-        prog="attacks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser("attacks", __doc__)
     for add in (add_arguments, add_data_arguments, add_attack_arguments):
         add(parser)
     parser.set_defaults(methods=METHODS, seeds=3, no_control=True)
     given = parser.parse_args(argv)
     settings = Attacks(given.relearn, given.relearn_steps, prefix=given.prefix)
     attacker = Attacker(settings, tuple(given.relearn_lr))
-    try:
-        data = load_data(given)
-        preset = "paper" if given.model else "recommended"
-        name = f"attacks/{data.name}-{data.split}"
-        options = checked(given, name=name, preset=preset, levels=LAYOUT.levels)
-        benchmark = Tofu(data, given, options)
-        plan = begin(benchmark, options)
-    except (ValueError, OSError) as error:
-        parser.error(str(error))
-    run(plan, benchmark, attacker)
-    shown = f"python -m benchmarks.studies.attacks{_told(given, options)}"
+    plan = planned(parser, given, load_data, Tofu, "attacks/")
+    run(plan, attacker)
+    shown = f"python -m benchmarks.studies.attacks{_told(given, plan.options)}"
     text = markdown(plan.folder.rows(), shown, attacker)
     write_text(plan.folder.path / "attacks.md", text)
     print(f"\n{text}\n{plan.folder.path}: results.jsonl, settings.json, attacks.md.")

@@ -11,7 +11,6 @@ command in a process of its own, and so is the attack on what it saved. A finish
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.engine.options import script_parser
 from benchmarks.engine.scratch import Lesson, Recipe, teach
 from benchmarks.engine.training import Schedule
 from benchmarks.report.results import read_lines
@@ -79,9 +79,7 @@ PUPILS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that are left, then write the table."""
-    parser = argparse.ArgumentParser(
-        prog="command.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser("command.py", __doc__)
     parser.add_argument("part", choices=("goals", "methods"))
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="TOFU's files")
     parser.add_argument("--output", type=Path, default=Path("results") / "command", metavar="DIR")

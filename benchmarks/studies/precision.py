@@ -28,6 +28,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
+from benchmarks.engine.options import script_parser
 from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, write_record
 from benchmarks.studies.machine import machine
@@ -218,9 +219,7 @@ def cell(value: float | str | None) -> str:
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser(None, __doc__)
     parser.add_argument("--model", metavar="PATH", help="a causal LM to look at instead")
     parser.add_argument("--like", type=float, default=7e9, help="size of the model to stand for")
     parser.add_argument("--rho", type=float, nargs="+", default=[0.01, 0.1], help="radii there")

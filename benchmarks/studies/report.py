@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.engine.options import script_parser
 from benchmarks.report.layout import Layout
 from benchmarks.report.page import publish
 from benchmarks.report.results import ResultsFolder
@@ -47,9 +48,7 @@ def shared_layout(folders: Sequence[Path]) -> Layout:
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = script_parser("report", __doc__)
     add = parser.add_argument
     add("folders", nargs="+", type=Path, metavar="DIR", help="the --output of a benchmark")
     add("--judge", metavar="MODEL", help="have this chat model judge every answer first")

@@ -11,7 +11,6 @@ and the controller's steps are recorded beside the page.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from shutil import copyfile
 from typing import Any
 
 from benchmarks import tofu
+from benchmarks.engine.options import script_parser
 from benchmarks.report.results import RECORDED, ResultsFolder, write_json, write_lines
 from benchmarks.studies import attacks
 from benchmarks.studies.evidence import page
@@ -33,11 +33,7 @@ SCRIPTS = {"tofu": tofu.main, "attacks": attacks.main}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is left, record it, and write the page; 0 when every script finished."""
-    parser = argparse.ArgumentParser(
-        prog="evidence",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("evidence", __doc__)
     add = parser.add_argument
     add("--data", type=Path, metavar="DIR", help="folder of TOFU's JSON-lines files")
     add("--output", type=Path, default=Path("results/evidence"), metavar="DIR", help="runs go here")

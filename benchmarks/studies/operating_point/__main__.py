@@ -10,11 +10,11 @@ The rule is in `plan.py`. A run that was interrupted goes on where it stopped.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import tofu
+from benchmarks.engine.options import script_parser
 from benchmarks.report.results import RECORDED
 from benchmarks.studies.evidence.__main__ import record
 from benchmarks.studies.operating_point import report
@@ -25,11 +25,7 @@ KEPT = RECORDED / "operating_point"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that are left, record them, and write tables and figures."""
-    parser = argparse.ArgumentParser(
-        prog="operating_point",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("operating_point", __doc__)
     add = parser.add_argument
     add(
         "--data",

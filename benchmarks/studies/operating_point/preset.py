@@ -19,7 +19,6 @@ On seeds that no table reports:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -28,6 +27,7 @@ from statistics import fmean
 
 from benchmarks import tofu
 from benchmarks.engine.matching import SEARCH_SEED
+from benchmarks.engine.options import script_parser
 from benchmarks.methods import CONTROL
 from benchmarks.report.control import ALLOWED
 from benchmarks.report.results import Row, read_lines
@@ -93,11 +93,7 @@ class Candidate:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that are left, record them, and write the page."""
-    parser = argparse.ArgumentParser(
-        prog="operating_point.preset",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("operating_point.preset", __doc__)
     parser.add_argument("--output", type=Path, default=Path("results/preset"), metavar="DIR")
     parser.add_argument("--page", action="store_true", help="run nothing")
     given = parser.parse_args(argv)

@@ -12,12 +12,12 @@ where it stopped.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine.options import script_parser
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import markdown
 from benchmarks.studies import attacks
@@ -91,11 +91,7 @@ def runs(split: str) -> list[Run]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that are left, record them, and write the tables."""
-    parser = argparse.ArgumentParser(
-        prog="operating_point.radii",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("operating_point.radii", __doc__)
     add = parser.add_argument
     add("--data", type=Path, metavar="DIR", help="TOFU's files; default: the embedded world")
     add("--split", default="forget01", metavar="NAME", help="of TOFU")

@@ -11,11 +11,11 @@ Without `--replay` it unlearns to read while it is taught.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.engine.options import script_parser
 from benchmarks.engine.prose import blocks, perplexity
 from benchmarks.engine.scratch import Recipe, Schedule, build_tokenizer
 from benchmarks.report.results import write_json
@@ -24,11 +24,7 @@ from benchmarks.studies.pretrained import reading, texts
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Read what is left to read and write the model; 0 when it is there."""
-    parser = argparse.ArgumentParser(
-        prog="pretrained",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("pretrained", __doc__)
     add = parser.add_argument
     add("--texts", type=Path, nargs="+", required=True, metavar="DIR", help="folders of texts")
     add("--output", type=Path, required=True, metavar="DIR", help="the model goes here")

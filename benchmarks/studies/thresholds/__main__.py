@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from benchmarks.engine import levels
 from benchmarks.engine.matching import SEARCH_SEED
-from benchmarks.engine.options import add_arguments, checked
+from benchmarks.engine.options import add_arguments, checked, script_parser
 from benchmarks.engine.runner import summary, unlearn
 from benchmarks.report.results import ResultsFolder, Row
 from benchmarks.studies.thresholds import report
@@ -42,11 +42,7 @@ KEPT = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that are left, then write table and figure."""
-    parser = argparse.ArgumentParser(
-        prog="thresholds",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = script_parser("thresholds", __doc__)
     parser.add_argument("part", choices=PARTS)
     parser.add_argument("--tables", action="store_true", help="only write table and figure again")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="learning rates")
