@@ -205,6 +205,11 @@ def markdown(head: Sequence[str], body: Iterable[Sequence[str]], others: str = "
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *body])
 
 
+def included(text: str, name: str = "table") -> str:
+    """Text between the marks by which the documentation includes a part of a page."""
+    return f"<!-- --8<-- [start:{name}] -->\n{text}\n<!-- --8<-- [end:{name}] -->"
+
+
 def spread(values: Iterable[float | None], digits: int, sign: str = "") -> str:
     """Mean and standard deviation over seeds; a dash where one is missing."""
     given = list(values)

@@ -232,9 +232,7 @@ def report(libraries: dict[str, Any]) -> str:
             "# SAM beside others\n",
             "Written by `python -m benchmarks.studies.sam_peers --davda54 CHECKOUT`: the largest",
             f"difference of a weight from SAM by hand, in float64, on a CPU; {packages}.\n",
-            "<!-- --8<-- [start:table] -->",
-            tables.markdown(["", *libraries], rows, "---"),
-            "<!-- --8<-- [end:table] -->\n",
+            tables.included(tables.markdown(["", *libraries], rows, "---")) + "\n",
         ]
     )
 

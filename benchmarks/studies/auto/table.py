@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.report.tables import markdown
+from benchmarks.report.tables import included, markdown
 from benchmarks.studies.auto.compare import DECADES
 from benchmarks.studies.auto.suite import REPORT, SEARCH
 
@@ -140,9 +140,6 @@ TITLES = {
 }
 
 
-MARKED = "<!-- --8<-- [start:table] -->\n{}\n<!-- --8<-- [end:table] -->"
-
-
 def page(rows: Sequence[Row]) -> str:
     parts = [
         "# One rule for mu, against mu that is tuned",
@@ -161,7 +158,7 @@ def page(rows: Sequence[Row]) -> str:
             told = f"Cells in which all ways were run, {len(compared)} of {len(own)}."
             told += "" if len(compared) == len(own) else f" The rule alone: {alone(own)}."
             found = f"{told}\n\n{shares(compared)}"
-            parts.append(MARKED.format(found) if kind == "main" else found)
+            parts.append(included(found) if kind == "main" else found)
             if kind == "main":
                 parts.append(problems(compared))
         elif own:

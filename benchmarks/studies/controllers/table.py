@@ -20,9 +20,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     lines = [
         "# Constraint controllers side by side\n",
         "Written by `python -m benchmarks.studies.controllers`; numbers in `controllers.json`.\n",
-        "<!-- --8<-- [start:table] -->",
-        tables.markdown(["", *(NAMES[name] for name in names)], cells),
-        "<!-- --8<-- [end:table] -->\n",
+        tables.included(tables.markdown(["", *(NAMES[name] for name in names)], cells)) + "\n",
         filtered(found),
     ]
     if "more" in found:

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.engine.options import script_parser
 from benchmarks.report.results import Row, read_lines
-from benchmarks.report.tables import markdown
+from benchmarks.report.tables import included, markdown
 from benchmarks.studies import attacks
 from benchmarks.studies.evidence.__main__ import record
 from benchmarks.studies.evidence.plan import FEWER, GATE, SHARED
@@ -144,14 +144,14 @@ def at(found: Any, path: Sequence[str]) -> float:
 
 def page(split: str, lines: list[list[str]]) -> str:
     """Write the table with what its columns are."""
-    text = markdown(("SAM on", "ρ", *SHOWN), lines)
+    text = included(markdown(("SAM on", "ρ", *SHOWN), lines))
     return (
         f"# SAM, {split}\n\nWritten by `python -m benchmarks.studies.operating_point.radii`. Loss "
         "of the forget answers in nats per token after each attack (higher: less comes back), and "
         "the share of retain answers said word for word; last, how far relearning takes the loss "
         "down. The first row is Dual AdamW + ALM; the others are the difference to it, paired by "
         "seed, with its 95 % interval.\n\n"
-        f"<!-- --8<-- [start:table] -->\n{text}\n<!-- --8<-- [end:table] -->\n"
+        f"{text}\n"
     )
 
 

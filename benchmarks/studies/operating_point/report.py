@@ -18,7 +18,7 @@ from benchmarks.methods import CONTROL
 from benchmarks.report.control import ALLOWED
 from benchmarks.report.figures import STYLES, colour, save
 from benchmarks.report.results import Row, read_lines
-from benchmarks.report.tables import MISSING, markdown, name_of
+from benchmarks.report.tables import MISSING, included, markdown, name_of
 from benchmarks.studies.operating_point.plan import ALM, KINDS, RATES, Place
 from torch_alm.unlearning.files import write_text
 
@@ -78,9 +78,8 @@ def write(folder: Path) -> None:
         if not lines:
             continue
         level = f"Enough is a forget ROUGE-L of {place.level}; a value above it is marked †."
-        text = markdown(HEADERS, lines)
-        table_of = f"<!-- --8<-- [start:table] -->\n{text}\n<!-- --8<-- [end:table] -->"
-        write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{table_of}\n")
+        text = included(markdown(HEADERS, lines))
+        write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
         if len({rate for rate, *_ in lines}) == 1:
             continue  # one point makes no line
         for theme, style in STYLES.items():

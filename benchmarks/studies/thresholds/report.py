@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.report.results import ResultsFolder, Row
-from benchmarks.report.tables import MISSING, markdown, statuses
+from benchmarks.report.tables import MISSING, included, markdown, statuses
 from benchmarks.studies.thresholds.figures import aimed, draw
 from benchmarks.studies.thresholds.variants import PARTS, REACHED
 from benchmarks.tasks.muse.metrics import privleak
@@ -74,9 +74,8 @@ def page(folder: ResultsFolder, part: str) -> str:
         text += f"\n{RULE}\n\nChosen: {labels.get(choice(rows) or '', 'nothing')}.\n"
     if part == "others":
         chosen = REACHED[choice_for_others(rows)][0]
-        marked = "<!-- --8<-- [start:reached] -->\n{}\n<!-- --8<-- [end:reached] -->"
         found = f"{reach_table(rows)}\n\n{RULE_OF_OTHERS}\n\nChosen: {chosen}."
-        text += f"\n{marked.format(found)}\n"
+        text += f"\n{included(found, 'reached')}\n"
     return text
 
 
@@ -136,9 +135,7 @@ def report(rows: Sequence[Row], labels: dict[str, str], part: str) -> str:
         f"# Thresholds: {part}\n",
         f"Written by `python -m benchmarks.studies.thresholds {part}` from "
         "`results.jsonl`; the settings are in `settings.json`.\n",
-        "<!-- --8<-- [start:table] -->",
-        table(rows, labels, BEYOND if part == "overshoot" else NUMBERS),
-        "<!-- --8<-- [end:table] -->",
+        included(table(rows, labels, BEYOND if part == "overshoot" else NUMBERS)),
         *failures(rows, labels),
     ]
     return "\n".join(lines) + "\n"
