@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
 from matplotlib import colormaps
+from matplotlib import style as styles
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -17,7 +18,7 @@ from benchmarks.report.tables import REFERENCE_LABELS, name_of
 
 Traces = Mapping[str, Sequence[Row]]
 
-STYLES = {"light": "default", "dark": "dark_background"}
+THEMES = {"light": "default", "dark": "dark_background"}
 PANELS = {
     "lambda": "multiplier λ",
     "violation": "violation α − F (above 0: not yet forgotten)",
@@ -113,6 +114,13 @@ def marker(method: str) -> str:
     if method in REFERENCE_LABELS:
         return "s"
     return "*" if method == "saul" else "^" if method.endswith("+alm") else "o"
+
+
+def save_themed(draw: Callable[[], Figure], folder: Path, name: str) -> None:
+    """`NAME-light.png` and `NAME-dark.png`, a figure for each kind of page."""
+    for theme, style in THEMES.items():
+        with styles.context(style):
+            save(draw(), folder / f"{name}-{theme}.png")
 
 
 def save(figure: Figure, path: Path) -> None:

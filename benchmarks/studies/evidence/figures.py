@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from matplotlib import style as styles
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.report.figures import STYLES, save
+from benchmarks.report.figures import save_themed
 from benchmarks.report.tables import REFERENCE_LABELS, name_of
 from benchmarks.studies.evidence.tables import ALM, SPLITS, Recorded, mu, paired
 
@@ -19,12 +18,10 @@ SHOWN = ("dual_adamw+alm", "sharp_min_max+alm", "npo+alm", "blur+alm", "pdu+alm"
 
 def draw(found: Recorded, path: Path) -> None:
     """`matched-*.png` and `control-*.png`, where there is something to draw."""
-    for theme, style in STYLES.items():
-        with styles.context(style):
-            if any(found.lines.get(f"{split}-matched") for split in SPLITS):
-                save(matched(found), path / f"matched-{theme}.png")
-            if found.steps.get("forget01-recommended"):
-                save(control(found), path / f"control-{theme}.png")
+    if any(found.lines.get(f"{split}-matched") for split in SPLITS):
+        save_themed(lambda: matched(found), path, "matched")
+    if found.steps.get("forget01-recommended"):
+        save_themed(lambda: control(found), path, "control")
 
 
 def matched(found: Recorded) -> Figure:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
 from matplotlib import rcParams
-from matplotlib import style as styles
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from benchmarks.methods import CONTROL
 from benchmarks.report.control import ALLOWED
-from benchmarks.report.figures import STYLES, colour, save
+from benchmarks.report.figures import colour, save_themed
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import MISSING, included, markdown, name_of
 from benchmarks.studies.operating_point.plan import ALM, KINDS, RATES, Place
@@ -80,11 +80,8 @@ def write(folder: Path) -> None:
         level = f"Enough is a forget ROUGE-L of {place.level}; a value above it is marked †."
         text = included(markdown(HEADERS, lines))
         write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
-        if len({rate for rate, *_ in lines}) == 1:
-            continue  # one point makes no line
-        for theme, style in STYLES.items():
-            with styles.context(style):
-                save(draw(folder, place), folder / f"{place.name}-{theme}.png")
+        if len({rate for rate, *_ in lines}) > 1:  # one point makes no line
+            save_themed(partial(draw, folder, place), folder, place.name)
 
 
 def table(folder: Path, place: Place) -> Iterator[list[str]]:

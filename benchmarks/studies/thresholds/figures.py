@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from matplotlib import style as styles
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.report.figures import STYLES, save
+from benchmarks.report.figures import save_themed
 from benchmarks.report.results import Row
 from benchmarks.studies.thresholds.variants import SEARCHES
 
@@ -27,9 +26,7 @@ def draw(rows: Sequence[Row], labels: dict[str, str], part: str, path: Path) -> 
     if part in SEARCHES:
         return
     figure_of = by_pressure if part == "pressures" else by_rate
-    for theme, style in STYLES.items():
-        with styles.context(style):
-            save(figure_of(rows, labels), path / f"{part}-{theme}.png")
+    save_themed(lambda: figure_of(rows, labels), path, part)
 
 
 def by_rate(rows: Sequence[Row], labels: dict[str, str]) -> Figure:
