@@ -77,11 +77,11 @@ class Cell:
     deviation: float | None = None
     is_bound: bool = False
 
-    def text(self, digits: int) -> str:
+    def text(self, digits: int, sign: str = "") -> str:
         """`0.57`, or `0.57 ± 0.01` over several seeds; `≤-22.7` for a bound."""
         if self.mean is None:
             return MISSING
-        text = f"{AT_FLOOR if self.is_bound else ''}{self.mean:.{digits}f}"
+        text = f"{AT_FLOOR if self.is_bound else ''}{self.mean:{sign}.{digits}f}"
         return text if self.deviation is None else f"{text} ± {self.deviation:.{digits}f}"
 
 
@@ -128,18 +128,17 @@ def lines(rows: Sequence[Row], columns: Sequence[Column]) -> list[Line]:
 
 def cell_of(rows: Sequence[Row], column: Column) -> Cell:
     """The cell of a method's runs, which knows whether its mean is a bound."""
-    found = cell([row.get(column.key) for row in rows], column)
+    found = cell([row.get(column.key) for row in rows], 100.0 if column.percent else 1.0)
     return replace(found, is_bound=any(map(column.is_at_floor, rows)))
 
 
-def cell(values: Iterable[float | None], column: Column) -> Cell:
+def cell(values: Iterable[float | None], factor: float = 1.0) -> Cell:
     """Mean and sample standard deviation; a value that is missing for one seed is missing."""
-    found = list(values)
-    if not found or any(value is None for value in found):
+    given = list(values)
+    found = [factor * value for value in given if value is not None]
+    if not found or len(found) < len(given):
         return Cell(None)
-    numbers = [100.0 * v if column.percent else float(v) for v in found if v is not None]
-    spread = statistics.stdev(numbers) if len(numbers) > 1 else None
-    return Cell(statistics.fmean(numbers), spread)
+    return Cell(statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None)
 
 
 def without_deviations(table: Sequence[Line]) -> list[Line]:
@@ -212,12 +211,7 @@ def included(text: str, name: str = "table") -> str:
 
 def spread(values: Iterable[float | None], digits: int, sign: str = "") -> str:
     """Mean and standard deviation over seeds; a dash where one is missing."""
-    given = list(values)
-    found = [value for value in given if value is not None]
-    if not found or len(found) < len(given):
-        return MISSING
-    text = f"{statistics.fmean(found):{sign}.{digits}f}"
-    return f"{text} ± {statistics.stdev(found):.{digits}f}" if len(found) > 1 else text
+    return cell(values).text(digits, sign)
 
 
 def statuses(rows: Sequence[Row]) -> str:

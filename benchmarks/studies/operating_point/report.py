@@ -18,7 +18,7 @@ from benchmarks.methods import CONTROL
 from benchmarks.report.control import ALLOWED
 from benchmarks.report.figures import colour, save_themed
 from benchmarks.report.results import Row, read_lines
-from benchmarks.report.tables import MISSING, included, markdown, name_of
+from benchmarks.report.tables import MISSING, Cell, included, markdown, name_of
 from benchmarks.studies.operating_point.plan import ALM, KINDS, RATES, Place
 from torch_alm.unlearning.files import write_text
 
@@ -96,7 +96,12 @@ def table(folder: Path, place: Place) -> Iterator[list[str]]:
             said, heard = pair.means(FORGOTTEN)
             yield [
                 *(rate, held(kept, before), name_of(method)),
-                *(cell(plain, 3), level(said, place), cell(asked, 3), level(heard, place)),
+                *(
+                    Cell(plain).text(3),
+                    level(said, place),
+                    Cell(asked).text(3),
+                    level(heard, place),
+                ),
                 interval(pair.gain()),
             ]
 
@@ -123,15 +128,10 @@ def held(alone: float | None, before: float | None) -> str:
     return f"{alone:.3f}" if before - alone <= ALLOWED else f"({alone:.3f})"
 
 
-def cell(value: float | None, digits: int) -> str:
-    """A number, or a dash."""
-    return MISSING if value is None else f"{value:.{digits}f}"
-
-
 def level(value: float | None, place: Place) -> str:
     """Forgetting, marked where it is not enough."""
     mark = "†" if value is not None and value > float(place.level) else ""
-    return cell(value, 2) + mark
+    return Cell(value).text(2) + mark
 
 
 def interval(found: tuple[float, float] | None) -> str:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.report.results import ResultsFolder, Row
-from benchmarks.report.tables import MISSING, included, markdown, statuses
+from benchmarks.report.tables import MISSING, Cell, included, markdown, statuses
 from benchmarks.studies.thresholds.figures import aimed, draw
 from benchmarks.studies.thresholds.variants import PARTS, REACHED
 from benchmarks.tasks.muse.metrics import privleak
@@ -154,8 +154,8 @@ def table(rows: Sequence[Row], labels: dict[str, str], numbers: Sequence[Number]
         mine = [row for row in rows if row.get("variant") == key]
         if mine:
             per_rate = [mean((r for r in mine if r["rate"] == rate), kept[0]) for rate in rates]
-            overall = [shown(mean(mine, name), digits) for name, _, digits in numbers]
-            lines.append([label, *(shown(v, 3) for v in per_rate), *overall, statuses(mine)])
+            overall = [Cell(mean(mine, name)).text(digits) for name, _, digits in numbers]
+            lines.append([label, *(Cell(v).text(3) for v in per_rate), *overall, statuses(mine)])
     return markdown(head, lines)
 
 
@@ -164,18 +164,14 @@ def reference(
 ) -> list[str]:
     """The line of a model that was not unlearned."""
     mine = [row for row in rows if row["method"] == name]
-    overall = [shown(mean(mine, key), digits) for key, _, digits in numbers]
-    return [f"{name} model", *[shown(mean(mine, kept), 3)] * rates, *overall, MISSING]
+    overall = [Cell(mean(mine, key)).text(digits) for key, _, digits in numbers]
+    return [f"{name} model", *[Cell(mean(mine, kept)).text(3)] * rates, *overall, MISSING]
 
 
 def mean(rows: Iterable[Row], key: str) -> float | None:
     """Over the rows that have the number; what was never met has no `met_at`."""
     values = [row[key] for row in rows if row.get(key) is not None]
     return fmean(values) if values else None
-
-
-def shown(value: float | None, digits: int) -> str:
-    return MISSING if value is None else f"{value:.{digits}f}"
 
 
 def failures(rows: Sequence[Row], labels: dict[str, str]) -> list[str]:
