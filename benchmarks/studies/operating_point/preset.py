@@ -35,7 +35,7 @@ from benchmarks.report.tables import markdown
 from benchmarks.studies.evidence.__main__ import record
 from benchmarks.studies.operating_point.__main__ import KEPT
 from benchmarks.studies.operating_point.plan import LEVELS, RATES, WORLD
-from benchmarks.studies.operating_point.report import FORGOTTEN, UTILITY, held, mean
+from benchmarks.studies.operating_point.report import FORGOTTEN, UTILITY, control, held, mean, of
 from torch_alm.unlearning.files import write_text
 
 SEEDS = 3
@@ -127,10 +127,7 @@ def candidates(rate: str) -> Iterator[Candidate]:
 
 def controls(folder: Path, rate: str) -> list[tuple[float | None, float | None]]:
     """Utility of the retain side alone, and of the original model, for each number of steps."""
-    every = [read_lines(folder / control_folder(rate, e) / "results.jsonl") for e in EPOCHS]
-    return [
-        (mean(of(rows, CONTROL), UTILITY), mean(of(rows, "original"), UTILITY)) for rows in every
-    ]
+    return [control(folder / control_folder(rate, epochs)) for epochs in EPOCHS]
 
 
 def chosen_rate(folder: Path) -> str:
@@ -154,11 +151,6 @@ def is_gone(rows: Sequence[Row], never_saw: Row) -> bool:
         AUC: never_saw[AUC] + MORE_AUC,
     }
     return all(row[key] <= most for row in rows for key, most in limits.items())
-
-
-def of(rows: Sequence[Row], *methods: str) -> list[Row]:
-    """The rows of these methods."""
-    return [row for row in rows if row["method"] in methods]
 
 
 def page(folder: Path) -> str:

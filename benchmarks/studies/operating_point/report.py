@@ -66,6 +66,11 @@ class Pair:
         return fmean(found), half
 
 
+def of(rows: Sequence[Row], *methods: str) -> list[Row]:
+    """The rows of these methods."""
+    return [row for row in rows if row["method"] in methods]
+
+
 def mean(rows: Sequence[Row], key: str) -> float | None:
     """Over seeds."""
     return fmean(row[key] for row in rows) if rows else None
@@ -87,7 +92,7 @@ def write(folder: Path) -> None:
 def table(folder: Path, place: Place) -> Iterator[list[str]]:
     """Yield the cells of every method at every rate; a rate whose control fails says so."""
     for rate in place.rates:
-        kept, before = control(folder, place, rate)
+        kept, before = control(folder / place.folder(rate, "searched"))
         for method in place.methods:
             pair = read(folder, place, rate, method)
             if not (pair.searched or pair.asked):
@@ -108,17 +113,14 @@ def table(folder: Path, place: Place) -> Iterator[list[str]]:
 
 def read(folder: Path, place: Place, rate: str, method: str) -> Pair:
     """The fresh runs of a method at a rate."""
-    rows = [read_lines(folder / place.folder(rate, k) / "results.jsonl") for k in KINDS]
-    keys = (method, method + ALM)
-    of = [[row for row in r if row["method"] == k] for r, k in zip(rows, keys, strict=True)]
-    return Pair(*of)
+    searched, asked = (read_lines(folder / place.folder(rate, k) / "results.jsonl") for k in KINDS)
+    return Pair(of(searched, method), of(asked, method + ALM))
 
 
-def control(folder: Path, place: Place, rate: str) -> tuple[float | None, float | None]:
-    """The utility of the retain side alone, and of the original model."""
-    rows = read_lines(folder / place.folder(rate, "searched") / "results.jsonl")
-    alone = mean([row for row in rows if row["method"] == CONTROL], UTILITY)
-    return alone, mean([row for row in rows if row["method"] == "original"], UTILITY)
+def control(folder: Path) -> tuple[float | None, float | None]:
+    """The utility of the retain side alone, and of the original model, in a folder of runs."""
+    rows = read_lines(folder / "results.jsonl")
+    return mean(of(rows, CONTROL), UTILITY), mean(of(rows, "original"), UTILITY)
 
 
 def held(alone: float | None, before: float | None) -> str:
@@ -152,12 +154,12 @@ def draw(folder: Path, place: Place) -> Figure:
 
 def panel(axes: Axes, folder: Path, place: Place, method: str) -> None:
     """Draw the lines of a method; hollow where it has not forgotten enough."""
-    rates = [rate for rate in RATES if control(folder, place, rate)[0] is not None]
-    alone = [control(folder, place, rate)[0] for rate in rates]
-    xs = [float(rate) for rate in rates]
+    every = {rate: control(folder / place.folder(rate, "searched"))[0] for rate in RATES}
+    alone = {rate: kept for rate, kept in every.items() if kept is not None}
+    xs = [float(rate) for rate in alone]
     ink = rcParams["text.color"]  # no method has it
-    axes.plot(xs, alone, ":", color=ink, label="retain side alone")
-    pairs = [read(folder, place, rate, method) for rate in rates]
+    axes.plot(xs, [*alone.values()], ":", color=ink, label="retain side alone")
+    pairs = [read(folder, place, rate, method) for rate in alone]
     for at, (label, look) in enumerate((("eight searched", "--"), ("one, with +ALM", "-"))):
         utilities = [pair.means(UTILITY)[at] for pair in pairs]
         said = [pair.means(FORGOTTEN)[at] for pair in pairs]
