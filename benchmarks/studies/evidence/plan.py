@@ -93,18 +93,13 @@ class Stage:
         return f"python {program} {' '.join(words)}"
 
 
-def nats(level: str) -> tuple[str, ...]:
-    """The options of a threshold on the mean cross-entropy."""
-    return ("--alpha", level, "--set", "measure=token_nll")
-
-
 def matched(split: str, trials: int = 3) -> tuple[str, ...]:
     """The options of a search at the forgetting of the split: so many settings for each method."""
     return ("--match", f"forget_rouge={MATCHED[split]}", "--trials", str(trials))
 
 
-def share(measure: str, level: str) -> tuple[str, ...]:
-    """The options of a threshold on a share of answers or tokens."""
+def target(measure: str, level: str) -> tuple[str, ...]:
+    """The options of a threshold on a measure."""
     return ("--alpha", level, "--set", f"measure={measure}")
 
 
@@ -125,8 +120,8 @@ CHANGES = {
 # The search once more, with targets of words around which stricter ones lie, on seeds of its own.
 FRESH = (*FEWER["forget05"], "--seed", "20")
 WORDS = (
-    ("certified", TWO_STATES, (*share("token_certificate", "0.6"), *ON_THE_STEP)),
-    ("missed", ONE_STATE, share("token_failure", "0.6")),
+    ("certified", TWO_STATES, (*target("token_certificate", "0.6"), *ON_THE_STEP)),
+    ("missed", ONE_STATE, target("token_failure", "0.6")),
 )
 
 PRESENT = ",".join([CORE, "npo", "npo+alm"])
@@ -138,18 +133,18 @@ PLAN = (
     Stage("forget01", "matched", ALL, 5, matched("forget01")),
     Stage("forget01", "attacks", ATTACKED, 3, script="attacks"),
     *(
-        Stage("forget01", f"alpha-{level}", CONTROLLED, 3, nats(level))
+        Stage("forget01", f"alpha-{level}", CONTROLLED, 3, target("token_nll", level))
         for level in ("10", "20", "30", "never_seen")
     ),
-    Stage("forget01", "others-never_seen", OTHERS, 3, nats("never_seen")),
-    Stage("forget01", "others-tokens", OTHERS, 3, share("token_certificate", "0.5")),
-    Stage("forget01", "others-certificate", OTHERS, 3, share("certificate", "0.95")),
+    Stage("forget01", "others-never_seen", OTHERS, 3, target("token_nll", "never_seen")),
+    Stage("forget01", "others-tokens", OTHERS, 3, target("token_certificate", "0.5")),
+    Stage("forget01", "others-certificate", OTHERS, 3, target("certificate", "0.95")),
     *(Stage(split, "recommended", CORE, 3, more) for split, more in FEWER.items()),
     *(Stage(split, "matched", CORE, 3, (*more, *matched(split))) for split, more in FEWER.items()),
     Stage("forget05", "matched8", CORE, 3, (*FEWER["forget05"], *matched("forget05", trials=8))),
     Stage(
         *("forget05", "gentle", ASKED_MORE, 2),
-        (*FEWER["forget05"], "--lr", "5e-4", *share("token_certificate", "0.75")),
+        (*FEWER["forget05"], "--lr", "5e-4", *target("token_certificate", "0.75")),
     ),
     Stage("forget05", "longer", ASKED_MORE, 2, ("--epochs", "4")),
     *(

@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.studies.evidence.plan import FEWER, GATE, MATCHED, SHARED
+from benchmarks.studies.evidence.plan import FEWER, GATE, MATCHED, SHARED, target
 
 RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 PLAIN = ("dual_adamw", "sharp_min_max", "npo", "pdu")
@@ -102,7 +102,7 @@ class Place:
         search = ["--match", f"forget_rouge={self.level}", "--trials", str(TRIALS), "--fix", FIXED]
         point = GATE if searched or not self.epochs else ()
         if self.unseen and not searched:
-            point = ("--alpha", UNSEEN[self.split], "--set", "measure=token_certificate")
+            point = target("token_certificate", UNSEEN[self.split])
         return [
             *(self._where(data) if data is not None else ["--questions", "40"]),
             *("--methods", ",".join(keys), "--seeds", str(self.seeds), "--lr", rate, *point),

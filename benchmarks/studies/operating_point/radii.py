@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any
 
 from benchmarks.engine.options import script_parser
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import included, markdown
 from benchmarks.studies import attacks
 from benchmarks.studies.evidence.__main__ import record
-from benchmarks.studies.evidence.plan import FEWER, GATE, SHARED
+from benchmarks.studies.evidence.plan import FEWER, GATE, SHARED, target
 from benchmarks.studies.operating_point.__main__ import KEPT
 from benchmarks.studies.operating_point.plan import WORLD
 from benchmarks.studies.operating_point.report import Pair, interval
@@ -33,7 +34,7 @@ SIDES = {"both": (1, 1), "forget": (1, 0), "retain": (0, 1)}
 """1 for a side that has the radius: the forget side, the retain side."""
 
 RATE = "3e-4"
-TARGET = ("--alpha", "0.5", "--set", "measure=token_certificate")
+TARGET = target("token_certificate", "0.5")
 CONTROLLER = ("--multiplier", "0", *GATE)
 LOSS, EXACT = "loss", "exact_match"
 COLUMNS = {
@@ -72,13 +73,13 @@ class Run:
     def arguments(self, data: Path | None, seeds: int, output: Path) -> list[str]:
         """Of `attacks`."""
         forget, retain = (self.radius if on else "0" for on in SIDES.get(self.side, (0, 0)))
-        sizes = (*SHARED, *FEWER.get(self.split, ("--epochs", "10")))
-        where = ["--questions", "40", "--epochs", "10"]
+        where = ["--questions", "40"]
         if data is not None:
-            where = ["--data", str(data), "--split", self.split, *sizes]
+            where = ["--data", str(data), "--split", self.split, *SHARED]
         return [
             *("--methods", "dual_adamw+alm" if self.side == "none" else "saul"),
             *("--lr", RATE, "--batch-size", "8", *TARGET, *CONTROLLER, *where),
+            *FEWER.get(self.split, ("--epochs", "10")),
             *("--set", f"rho_forget={forget}", "--set", f"rho_retain={retain}"),
             *("--seeds", str(seeds), "--output", str(output / self.folder)),
         ]
@@ -129,16 +130,9 @@ def numbers(folder: Path, one: Run) -> list[Row]:
     unlearned = [row for row in rows if row["method"] not in ("original", "retrained")]
     found: list[Row] = []
     for row in unlearned:
-        of = {name: at(row["attacks"], path) for name, path in COLUMNS.items()}
+        of = {name: reduce(getitem, path, row["attacks"]) for name, path in COLUMNS.items()}
         lost = of["no attack"] - of["relearn forget"]
         found.append({"seed": row["seed"], **of, RELEARNT: lost})
-    return found
-
-
-def at(found: Any, path: Sequence[str]) -> float:
-    """The number at the end of a path of keys."""
-    for key in path:
-        found = found[key]
     return found
 
 
