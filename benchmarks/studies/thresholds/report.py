@@ -124,9 +124,7 @@ def with_privleak(rows: Sequence[Row]) -> list[Row]:
 
 def _privleak(auc: float | None, retrained: float | None) -> float | None:
     """In MUSE's orientation, which is the other way round."""
-    if auc is None or retrained is None or retrained == 1:
-        return None
-    return privleak(1 - auc, 1 - retrained)
+    return None if auc is None or retrained is None else privleak(1 - auc, 1 - retrained)
 
 
 def report(rows: Sequence[Row], labels: dict[str, str], part: str) -> str:

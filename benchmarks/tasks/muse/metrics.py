@@ -182,15 +182,6 @@ def forget_auc(members: Sequence[float], strangers: Sequence[float]) -> float:
     return membership_auc(members, strangers, convention="muse")
 
 
-def leak(auc: float, retrained_auc: float) -> float | None:
-    """PrivLeak in percent; None where the retrained model tells all texts apart (AUC 0).
-
-    >>> leak(0.125, 0.5)
-    -75.0
-    """
-    return privleak(auc, retrained_auc) if retrained_auc > 0 else None
-
-
 def mean_rouge(answers: Iterable[Answer]) -> float:
     """Mean ROUGE-L F-measure, in percent."""
     return 100 * fmean(answer["rouge"] for answer in answers)
@@ -221,13 +212,13 @@ def _all_but_the_first(tokenizer: Any, text: str) -> Row:
     return {"input_ids": ids, "labels": [IGNORE, *ids[1:]]}
 
 
-def privleak(auc: float, retrained_auc: float) -> float:
+def privleak(auc: float, retrained_auc: float) -> float | None:
     """`100 (AUC - AUC_retrained) / AUC_retrained` in percent, both in MUSE's orientation.
 
-    -100 = fully recognisable as a member, 0 = as the retrained model, large = over-unlearned.
-    Source: MUSE, PrivLeak.
+    -100 = fully recognisable as a member, 0 = as the retrained model, large = over-unlearned; None
+    where the retrained model tells all texts apart (AUC 0). Source: MUSE, PrivLeak.
 
     >>> privleak(0.125, 0.5)
     -75.0
     """
-    return 100 * (auc - retrained_auc) / retrained_auc
+    return 100 * (auc - retrained_auc) / retrained_auc if retrained_auc > 0 else None

@@ -172,7 +172,7 @@ class Muse(LanguageBenchmark):
         members, strangers = self.text_scores(model)
         auc, theirs = _auc(members, strangers, "min_k"), self.retrained_auc
         return {
-            "privleak": metrics.leak(auc, theirs),
+            "privleak": metrics.privleak(auc, theirs),
             "membership_auc": 1 - auc,
             "retrained_membership_auc": 1 - theirs,
             "membership_auc_min_k_plus_plus": 1 - _auc(members, strangers, "min_k_plus_plus"),

@@ -176,14 +176,14 @@ def test_the_answer_is_scored_with_the_tokens_it_has_on_its_own(tokenizer: Any) 
      (0.0, "books", -100.0), (1.0, "books", 85.4)],
 )  # fmt: skip
 def test_privleak_with_the_published_constants(auc: float, corpus: str, expected: float) -> None:
-    assert muse.leak(auc, muse.RETRAINED_AUC[corpus]) == pytest.approx(expected, abs=0.05)
+    assert muse.privleak(auc, muse.RETRAINED_AUC[corpus]) == pytest.approx(expected, abs=0.05)
 
 
 def test_worked_values() -> None:
     assert muse.forget_auc([1.0, 2.0], [2.0, 3.0]) == 0.125
-    assert muse.leak(0.125, 0.5) == -75.0
-    assert muse.leak(0.5, 0.5) == 0.0
-    assert muse.leak(0.5, 0.0) is None
+    assert muse.privleak(0.125, 0.5) == -75.0
+    assert muse.privleak(0.5, 0.5) == 0.0
+    assert muse.privleak(0.5, 0.0) is None
 
 
 SCORES = st.lists(st.floats(0.0, 9.0), min_size=1, max_size=12)
