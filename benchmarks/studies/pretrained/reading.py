@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from tqdm import tqdm
 from benchmarks.engine.prose import next_token_loss
 from benchmarks.engine.scratch import Recipe, small_llama
 from benchmarks.engine.training import warm_cosine
+from torch_alm.unlearning.files import write_tensors
 
 CHECKPOINT = "checkpoint.pt"
 WARM = 100
@@ -79,7 +79,8 @@ def read(tokenizer: Any, recipe: Recipe, order: Order, folder: Path, seconds: fl
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.3f}")
         if time.monotonic() - saved > seconds or step + 1 == order.steps:
-            _checkpoint(folder / CHECKPOINT, model, optimizer, step + 1)
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            write_tensors(folder / CHECKPOINT, {**state, "steps": step + 1})
             saved = time.monotonic()
     model.eval().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -94,11 +95,3 @@ def _resume(path: Path, model: Any, optimizer: torch.optim.Optimizer) -> int:
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return int(state["steps"])
-
-
-def _checkpoint(path: Path, model: Any, optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Write beside the old checkpoint, then rename: there is always a whole one."""
-    partial = path.with_suffix(".partial")
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps}
-    torch.save(state, partial)
-    os.replace(partial, path)
