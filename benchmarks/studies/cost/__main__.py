@@ -30,17 +30,9 @@ from benchmarks.report import tables
 from benchmarks.report.results import RECORDED, read_record, write_record
 from benchmarks.studies.cost import overhead
 from benchmarks.studies.cost.compiled import compiled
+from benchmarks.studies.cost.overhead import timed
 from benchmarks.studies.cost.runs import whole_runs
-from benchmarks.studies.cost.steps import (
-    METHODS,
-    SHAPES,
-    SMALL,
-    TINY,
-    Method,
-    Training,
-    llama,
-    timed,
-)
+from benchmarks.studies.cost.steps import METHODS, SHAPES, SMALL, TINY, Method, Training, llama
 from benchmarks.studies.machine import machine
 from torch_alm import perturbed
 

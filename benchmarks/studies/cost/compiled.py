@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch._dynamo.utils import counters
 
-from benchmarks.studies.cost.steps import METHODS, SMALL, TINY, Method, Training, llama, timed
+from benchmarks.studies.cost.overhead import timed
+from benchmarks.studies.cost.steps import METHODS, SMALL, TINY, Method, Training, llama
 
 MEASURED = (METHODS[0], METHODS[2], METHODS[5])
 

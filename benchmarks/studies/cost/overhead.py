@@ -51,18 +51,22 @@ Work = dict[str, Callable[[], Any]]
 Pairs = list[tuple[float, float]]
 
 
+def timed(run: Callable[[], Any]) -> float:
+    """Seconds of this thread's own processor time on one thread, else of the wall clock."""
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    began = clock()
+    run()
+    return clock() - began
+
+
 def rounds(work: Work, reference: str, count: int) -> dict[str, Pairs]:
     """For every row and round: its seconds, and those of the reference just before it."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     names = list(work)
     pairs: dict[str, Pairs] = {name: [] for name in names}
     for i in range(count):
         for name in names[i % len(names) :] + names[: i % len(names)]:
-            start = clock()
-            work[reference]()
-            between = clock()
-            work[name]()
-            pairs[name].append((clock() - between, between - start))
+            its = timed(work[reference])
+            pairs[name].append((timed(work[name]), its))
     return pairs
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,14 +102,6 @@ class Training:
         self.optimizer.backward(retain=self.loss, forget=self.forget, last=self.method.last)
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-def timed(run: Callable[[], Any]) -> float:
-    """Seconds of this thread's own processor time on one thread, else of the wall clock."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    began = clock()
-    run()
-    return clock() - began
 
 
 def trace(training: Training, folder: Path) -> Path:
