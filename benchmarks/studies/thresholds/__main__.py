@@ -30,7 +30,6 @@ from benchmarks.engine.runner import summary, unlearn
 from benchmarks.report.results import ResultsFolder, Row
 from benchmarks.studies.thresholds import report
 from benchmarks.studies.thresholds.variants import PARTS, RATES, SEARCHES, Variant
-from benchmarks.tasks.tofu.data import TofuData
 from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
 
 KEPT = (
@@ -61,20 +60,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = ResultsFolder(root / f"{name}-{given.part}")
     if not given.tables:
         torch.set_num_threads(1)
-        run(Tofu(data, given, options), data, folder, given)
+        run(Tofu(data, given, options), folder, given)
     report.publish(folder.path, given.part)
     return 0
 
 
-def run(benchmark: Tofu, data: TofuData, folder: ResultsFolder, given: argparse.Namespace) -> None:
+def run(benchmark: Tofu, folder: ResultsFolder, given: argparse.Namespace) -> None:
     """Every run that has no line yet; a reference model has one line for all seeds."""
-    variants = [
-        one for one in PARTS[given.part](data.split) if one.key in (given.only or [one.key])
-    ]
+    every = PARTS[given.part](benchmark.split)
+    variants = [one for one in every if one.key in (given.only or [one.key])]
     wanted = {f"{one.key}@{rate:g}": (one, rate) for one in variants for rate in given.rates}
     first = given.seed + (SEARCH_SEED if given.part in SEARCHES else 0)
     seeds = range(first, first + given.seeds)
-    folder.claim(description(benchmark, data, wanted), overwrite=given.overwrite)
+    folder.claim(description(benchmark, wanted), overwrite=given.overwrite)
     finished = folder.finished()
     references = [key for key in benchmark.references if (key, first) not in finished]
     left = [(key, seed) for seed in seeds for key in wanted if (key, seed) not in finished]
@@ -86,12 +84,10 @@ def run(benchmark: Tofu, data: TofuData, folder: ResultsFolder, given: argparse.
         folder.append(one_run(benchmark, key, seed, *wanted[key], given.part))
 
 
-def description(
-    benchmark: Tofu, data: TofuData, wanted: dict[str, tuple[Variant, float]]
-) -> dict[str, Any]:
+def description(benchmark: Tofu, wanted: dict[str, tuple[Variant, float]]) -> dict[str, Any]:
     """Describe what a result depends on, without where its data lay."""
     settings = {key: dataclasses.asdict(one.at(rate)) for key, (one, rate) in wanted.items()}
-    identity = {**benchmark.identity(), "data": data.name}
+    identity = {**benchmark.identity(), "data": benchmark.data.name}
     return {**identity, "methods": settings, "versions": {"torch": torch.__version__}}
 
 
