@@ -121,14 +121,13 @@ def moving(model: nn.Module, way: Way) -> Named:
     return {name: p for name, p in model.named_parameters() if way.moving(name)}
 
 
-def row(tensors: list[Tensor | None], like: list[nn.Parameter]) -> Tensor:
+def row(tensors: Iterable[Tensor]) -> Tensor:
     """All entries in float64."""
-    filled = [torch.zeros_like(p) if t is None else t for t, p in zip(tensors, like, strict=True)]
-    return torch.cat([t.detach().double().reshape(-1) for t in filled])
+    return torch.cat([t.detach().double().reshape(-1) for t in tensors])
 
 
 def gradients(named: Named) -> Tensor:
-    return row([p.grad for p in named.values()], [*named.values()])
+    return row(torch.zeros_like(p) if p.grad is None else p.grad for p in named.values())
 
 
 class Change(NamedTuple):
@@ -148,14 +147,14 @@ def change(
     clean = gradients(its)
     for p, exact in zip(mine.values(), its.values(), strict=True):
         p.grad = None if exact.grad is None else exact.grad.to(p.dtype)
-    origin = row([*mine.values()], [*mine.values()])
+    origin = row(mine.values())
     directions = [p.grad for p in mine.values()]
     differentiated(copied, batch, way.precision)
     computed = -gradients(mine)
     for p, direction in zip(mine.values(), directions, strict=True):
         p.grad = direction
     with perturbed(mine.values(), rho, rounding=way.rounding):
-        delta = row([*mine.values()], [*mine.values()]) - origin
+        delta = row(mine.values()) - origin
         stored = stored_gradient(mine, its, truth, batch) - clean
         differentiated(copied, batch, way.precision)
         computed += gradients(mine)
