@@ -50,10 +50,10 @@ class ModelSetup:
             )
 
 
-def add_setup_arguments(parser: argparse.ArgumentParser, parameters: str = "all") -> None:
+def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("memory").add_argument
     trained = "what is trained: a regular expression of whole names, or all, rmu, below"
-    add("--parameters", default=parameters, metavar="REGEX", help=trained)
+    add("--parameters", default="all", metavar="REGEX", help=trained)
     add("--lora", type=int, default=0, metavar="RANK", help="train adapters instead")
     add("--dtype", default="float32", choices=DTYPES, help="of the weights that are not trained")
     add("--trained-dtype", default="float32", choices=DTYPES, help="of those that are")

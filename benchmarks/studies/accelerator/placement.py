@@ -29,10 +29,10 @@ def checks(_: Place) -> list[Check]:
     ]
 
 
-def sgd(params: list[Tensor], lr: float = 0.1) -> DualOptimizer:
+def sgd(params: list[Tensor]) -> DualOptimizer:
     """SAUL over plain SGD, which every gradient suits."""
     constraint = ALMConstraint(None, alpha=0.0, mu=problem.MU, multiplier=problem.MULTIPLIER)
-    sides = SAM(SGD(params, lr=lr), rho=0.3), ReverseSAM(SGD(params, lr=lr), rho=0.3)
+    sides = SAM(SGD(params, lr=0.1), rho=0.3), ReverseSAM(SGD(params, lr=0.1), rho=0.3)
     return DualOptimizer(*sides, constraint, probe_every=1)
 
 

@@ -49,9 +49,9 @@ def objective(net: nn.Module, place: Place, number: int) -> Callable[[], Tensor]
     return loss
 
 
-def new_scaler(place: Place, scale: float = SCALE) -> GradScaler:
+def new_scaler(place: Place) -> GradScaler:
     """With a power of two, which costs no digits."""
-    return GradScaler(place.device.type, init_scale=scale, growth_interval=1000)
+    return GradScaler(place.device.type, init_scale=SCALE, growth_interval=1000)
 
 
 def sam(net: nn.Module, scaler: GradScaler, **settings: Any) -> SAM:

@@ -59,11 +59,6 @@ CONVENTIONS: dict[str, Callable[[Any, str, str, int], Row]] = {
 }
 
 
-def encode_all(
-    tokenizer: Any,
-    examples: Iterable[Example],
-    max_length: int = 512,
-    convention: str = "ours",
-) -> list[Row]:
+def encode_all(tokenizer: Any, examples: Iterable[Example], convention: str = "ours") -> list[Row]:
     """`encode` for the question and answer of each example."""
-    return [encode(tokenizer, e.question, e.answer, max_length, convention) for e in examples]
+    return [encode(tokenizer, e.question, e.answer, convention=convention) for e in examples]

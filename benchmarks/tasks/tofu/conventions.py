@@ -41,7 +41,7 @@ def tags_of(tokenizer: Any) -> Tags | None:
     return LLAMA_2 if "<<SYS>>" in str(tokenizer.chat_template) else None
 
 
-def openunlearning(tokenizer: Any, question: str, answer: str, max_length: int = 512) -> Row:
+def openunlearning(tokenizer: Any, question: str, answer: str, max_length: int) -> Row:
     """The row of OpenUnlearning's data sets, and the prompt that it generates from.
 
     Chat models have their template, with a system message where it takes one; everything after the
@@ -66,7 +66,7 @@ def openunlearning(tokenizer: Any, question: str, answer: str, max_length: int =
     return _row([*whole, *end], len(prompt), prompt, question)
 
 
-def tofu(tokenizer: Any, question: str, answer: str, max_length: int = 512) -> Row:
+def tofu(tokenizer: Any, question: str, answer: str, max_length: int) -> Row:
     """The row of TOFU's own data sets, and the prompt that it generates from.
 
     What precedes the answer's tag is masked: base models have `Answer: ` labelled and are asked to

@@ -25,6 +25,7 @@ from torch_alm.language import (
     pad_id,
 )
 
+K = 0.4  # share of tokens in Min-K%
 MAX_LENGTH = 512  # tokens of prompt and answer; a longer answer loses its tail and its end
 QUICK_TOKENS = 16
 SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
@@ -57,7 +58,6 @@ def evaluate(
     paraphrased_questions: bool = False,
     convention: str = "ours",
     tau: float = 0.1,
-    k: float = 0.4,
 ) -> Evaluation:
     """Score a causal language model on the forget, retain and neighbour questions.
 
@@ -85,7 +85,6 @@ def evaluate(
         paraphrased_questions: ask the paraphrased question wherever an example has one.
         convention: how questions are asked and which tokens count, see `batches.encode`.
         tau: sharpness of the margin certificate, in probability.
-        k: share of tokens in Min-K%.
 
     Raises:
         ValueError: paraphrased questions asked for, and no forget example has one.
@@ -106,7 +105,7 @@ def evaluate(
         texts = _generate(model, tokenizer, items, encoded, scores, tokens)
     taught = [tokenizer.decode(answer_ids(row), skip_special_tokens=True) for row in encoded]
     parts = zip(items, scores, alternatives, texts, taught, strict=True)
-    rows = [_row(*part, k) for part in parts]
+    rows = [_row(*part) for part in parts]
     return Evaluation(summarise(rows, retrained), rows)
 
 
@@ -173,7 +172,6 @@ def _row(
     alternatives: tuple[float | None, list[float]],
     text: str | None,
     taught: str,
-    k: float,
 ) -> dict[str, Any]:
     paraphrased_loss, perturbed_losses = alternatives
     answer = item.example.answer
@@ -195,7 +193,7 @@ def _row(
         "extraction_strength": extraction_strength(matches),
         "extraction_strength_ou": openunlearning_extraction_strength(matches),
         "exact_memorization": exact_memorization(matches),
-        "min_k": min_k_score(said, k),
-        "min_k_plus_plus": min_k_plus_plus_score(said, score.moments[:-1], k),
+        "min_k": min_k_score(said, K),
+        "min_k_plus_plus": min_k_plus_plus_score(said, score.moments[:-1], K),
         "zlib": score.loss / len(zlib.compress(taught.encode())),
     }
