@@ -85,7 +85,7 @@ def write(folder: Path) -> None:
         level = f"Enough is a forget ROUGE-L of {place.level}; a value above it is marked †."
         text = included(markdown(HEADERS, lines))
         write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
-        if len({rate for rate, *_ in lines}) > 1:  # one point makes no line
+        if len({rate for rate, *_ in lines}) > 2:  # two points make no line worth drawing
             save_themed(partial(draw, folder, place), folder, place.name)
 
 
