@@ -56,7 +56,12 @@ def test_a_rate_whose_control_fails_and_too_little_forgetting_are_marked(recorde
     assert large[1] == "(0.890)" and large[4] == "0.30†" and large[5] == "–"
 
 
-def test_a_page_and_two_figures_for_each_place_with_runs(recorded: Path) -> None:
+def test_a_page_for_each_place_with_runs_and_two_figures_from_three_rates_on(
+    recorded: Path,
+) -> None:
+    report.write(recorded)
+    assert [path.name for path in recorded.iterdir() if path.is_file()] == ["forget01.md"]
+    kept(recorded, "1e-4", "searched", line("retain_only", 0, 0.95), line("npo", 0, 0.9))
     report.write(recorded)
     assert {path.name for path in recorded.iterdir() if path.is_file()} == {
         *("forget01.md", "forget01-light.png", "forget01-dark.png")
