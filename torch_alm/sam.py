@@ -294,6 +294,7 @@ class SAM(_PerturbedOptimizer):
 
     Attributes:
         perturbation: the latest one: norm of g, entries moved, what was realised.
+        uses: of its direction so far, see `every`.
 
     Warns:
         UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta.
