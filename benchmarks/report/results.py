@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,15 @@ Row = dict[str, Any]
 
 RECORDED = Path(__file__).parents[1] / "results"
 """The results kept in the repository."""
+
+
+def parsed(parser: ArgumentParser, arguments: Sequence[str] | None) -> Namespace:
+    """Parse a study's arguments; its toy sizes (`--quick`) never replace the results kept here."""
+    add = parser.add_argument
+    add("--output", type=Path, metavar="DIR", help="default: where the recorded results are")
+    options = parser.parse_args(arguments)
+    options.output = options.output or (Path("results") if options.quick else RECORDED)
+    return options
 
 
 class ResultsFolder:

@@ -8,7 +8,6 @@ writes `results/memory.md` and `.json`.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import MistralConfig
@@ -18,7 +17,7 @@ from benchmarks.engine.memory import GB, SPARE, counted, described
 from benchmarks.engine.model_setup import ModelSetup
 from benchmarks.methods import Settings
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, read_record, write_record
+from benchmarks.report.results import parsed, read_record, write_record
 
 RMU = ModelSetup("rmu", dtype="bfloat16", checkpointing=True)
 LORA = ModelSetup(lora=16, dtype="bfloat16", checkpointing=True)
@@ -70,9 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Count every case that has no line yet, and write the table after each."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two layers, to see it run")
-    parser.add_argument("--output", type=Path, default=RECORDED)
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name has this text")
-    options = parser.parse_args(arguments)
+    options = parsed(parser, arguments)
     config = MistralConfig(num_hidden_layers=2 if options.quick else 32, use_cache=False)
     lines: dict[str, Any] = {}
     for case in (case for case in cases() if options.only in f"{case.what} {case.key}"):

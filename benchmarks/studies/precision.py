@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from benchmarks.engine.options import script_parser
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, write_record
+from benchmarks.report.results import parsed, write_record
 from benchmarks.studies.machine import machine
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.models import load_or_train
@@ -224,8 +224,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rho", type=float, nargs="+", default=[0.01, 0.1], help="radii there")
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
     parser.add_argument("--cache", type=Path, help="where trained models are kept")
-    parser.add_argument("--output", type=Path, default=RECORDED)
-    return parser.parse_args(arguments)
+    return parsed(parser, arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.report.results import RECORDED, read_record, write_record
+from benchmarks.report.results import parsed, read_record, write_record
 from benchmarks.studies.accelerator.apart import lines_apart
 from benchmarks.studies.accelerator.checks import Line, Place
 from benchmarks.studies.accelerator.page import page, told
@@ -39,9 +39,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
     parser.add_argument("--sections", nargs="+", default=[*SECTIONS], choices=[*SECTIONS])
-    parser.add_argument("--output", type=Path, default=RECORDED)
     parser.add_argument("--traces", type=Path, help="folder for profiles of the timed steps")
-    return parser.parse_args(arguments)
+    return parsed(parser, arguments)
 
 
 def described(place: Place) -> dict[str, Any]:

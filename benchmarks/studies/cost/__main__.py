@@ -19,7 +19,6 @@ import argparse
 import statistics
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.engine.counters import Answers, Memory
 from benchmarks.report import tables
-from benchmarks.report.results import RECORDED, read_record, write_record
+from benchmarks.report.results import parsed, read_record, write_record
 from benchmarks.studies.cost import overhead
 from benchmarks.studies.cost.compiled import compiled
 from benchmarks.studies.cost.overhead import timed
@@ -210,8 +209,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", default=[*SHAPES], choices=[*SHAPES])
     parser.add_argument("--quick", action="store_true", help="toy sizes, to see it run")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=RECORDED)
-    return parser.parse_args(arguments)
+    return parsed(parser, arguments)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -2,11 +2,18 @@
 
 import json
 import math
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
-from benchmarks.report.results import ResultsFolder, read_lines, write_lines
+from benchmarks.report.results import (
+    RECORDED,
+    ResultsFolder,
+    parsed,
+    read_lines,
+    write_lines,
+)
 
 SETTINGS = {"benchmark": "toy", "methods": {"saul": {"lr": 0.1}}, "versions": {"torch": "1"}}
 
@@ -94,3 +101,18 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
         write_lines(path, [{"step": 1}, {"step": object()}])
     assert read_lines(path) == [{"step": 1}]
     assert [file.name for file in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "folder"),
+    [
+        ([], RECORDED),
+        (["--quick"], Path("results")),
+        (["--quick", "--output", "mine"], Path("mine")),
+        (["--output", "mine"], Path("mine")),
+    ],
+)
+def test_toy_sizes_never_replace_recorded_results(arguments: list[str], folder: Path) -> None:
+    parser = ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    assert parsed(parser, arguments).output == folder
