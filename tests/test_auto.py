@@ -292,8 +292,8 @@ def test_a_violation_that_lasts_because_the_problem_moves_is_ended(
 ) -> None:
     """At the optimum 2 (1/3 - target) = lambda."""
     assert nearest(target, alpha, 4000) == [
-        pytest.approx(1.0, abs=1e-3),
-        pytest.approx(multiplier, rel=1e-3),
+        pytest.approx(1.0, abs=1e-5),
+        pytest.approx(multiplier, rel=1e-5),
         "satisfied",
     ]
 

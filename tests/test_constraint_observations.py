@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from torch_alm import ALMConstraint, BestStep
+from torch_alm._constraint import observations
 from torch_alm._constraint.observations import Mean, Observation, mean
 
 ONE = torch.Size()
@@ -135,3 +136,19 @@ def test_observing_without_a_gradient_still_counts() -> None:
             constraint.step()
         constraint.observe(torch.tensor(0.0))
     assert constraint.step() == 0.5
+
+
+def test_a_look_asks_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank may validate alone; the penalty is that of its own value."""
+
+    def refuse(_: Tensor) -> Tensor:
+        raise AssertionError("a reduction over ranks")
+
+    monkeypatch.setattr(observations, "is_distributed", lambda: True)
+    monkeypatch.setattr(observations, "over_ranks", refuse)
+    constraint = ALMConstraint(lambda x: x, 1.0, 0.5, multiplier=0.25)
+    with torch.no_grad():
+        found = constraint(torch.tensor(0.5))
+    assert found.item() == ((0.25 + 0.5 * 0.5) ** 2 - 0.25**2) / (2 * 0.5)
+    with pytest.raises(AssertionError, match="a reduction"):
+        constraint(torch.tensor(0.5, requires_grad=True))

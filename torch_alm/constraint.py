@@ -129,14 +129,14 @@ class ALMConstraint(ConstraintBase):
                 "Did you mean `observe(value)`, or to pass a measure?"
             )
         value = self._shaped(self.measure(*args, **kwargs))
+        if not (torch.is_grad_enabled() or is_running(self._home)):
+            return self._penalty.of(value)  # no step follows from it, and no other rank is asked
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
         penalty, weight = self._tangent(value, now)
-        counts = torch.is_grad_enabled() or is_running(self._home)  # else no step follows from it
-        if counts:
-            self._observe(now, value)
+        self._observe(now, value)
         if not numbers.is_finite(now.value):
             return torch.zeros((), device=value.device, requires_grad=True)
-        if counts and self._wants_gradient:
+        if self._wants_gradient:
             self._watch(penalty, value, weight)
         return penalty
 
@@ -184,7 +184,7 @@ class ALMConstraint(ConstraintBase):
         alpha, rounded to float32, has a violation of 0. A Python float is compared in float64.
 
         In the first, clean pass of an objective under SAM nothing is observed: the perturbed one
-        counts, also in threads that run no pass (it is that of the constraint's maker or stepper).
+        counts, also for threads of an objective that run no pass themselves.
 
         Args:
             value: F, one number or one per entry.

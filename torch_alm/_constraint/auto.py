@@ -60,11 +60,10 @@ class Response(NamedTuple):
 
 
 class Auto(Stateful):
-    """The rule's memory, next to lambda: thirteen numbers, and a count of steps.
+    """The rule's memory, next to lambda: twelve numbers, and a count of steps.
 
     Attributes:
         filtered: c~, the violation that the weight follows.
-        owed: 1 where the step that was to bring a gradient had none, as one with a nan.
     """
 
     def __init__(self) -> None:
@@ -72,7 +71,6 @@ class Auto(Stateful):
         self.gain = self.balance = self.pull = self.norm = 0.0
         self.square = self.mean = self.last = 0.0
         self.filtered = self.before = self.moved = self.noise = self.turns = 0.0
-        self.owed = 0.0
         self.count = 0
 
     @property

@@ -24,6 +24,7 @@ class Rates(Stateful):
     def __init__(self) -> None:
         """Start with one, of which nothing is known."""
         self.size, self.each, self.aimed = Size(), [Auto()], Aim()
+        self.is_owed = False  # a step that was to bring a gradient had none, as one with a nan
 
     def expand(self, size: Size) -> None:
         """Keep one per entry; as many as there are stay what they are."""
@@ -36,11 +37,12 @@ class Rates(Stateful):
         """Return the numbers, each with an entry per multiplier."""
         names = vars(self.each[0])
         found = {name: self._joined([vars(auto)[name] for auto in self.each]) for name in names}
-        return {**found, "aim": self.aimed.state()}
+        return {**found, "is_owed": self.is_owed, "aim": self.aimed.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore `state()`."""
         self.aimed.load(state["aim"])
+        self.is_owed = bool(state["is_owed"])
         for name, now in vars(self.each[0]).items():
             for auto, number in zip(self.each, self._apart(state[name]), strict=True):
                 setattr(auto, name, type(now)(number))
@@ -53,10 +55,10 @@ class Rates(Stateful):
     def wants_gradient(self) -> bool:
         """Tell whether a gradient is needed: early in each step, later in every 20th.
 
-        Or in the next one that has one.
+        Or, where that one had none, in the next that has.
         """
         is_due = self._count < max(EARLY, len(self.each)) or self._count % EVERY == 0
-        return is_due or self.each[0].owed > 0
+        return is_due or self.is_owed
 
     @property
     def entry(self) -> int:
@@ -88,10 +90,9 @@ class Rates(Stateful):
         """Take one step, where something was seen; return what it adds to the multipliers."""
         self.aimed.ahead = 0.0  # the weight of this step has been found; `aim` looks further
         entry, added = self.entry, list[float]()
-        owed = float(self.wants_gradient and response is None)
+        self.is_owed = self.wants_gradient and response is None
         rows = zip(self.each, self._apart(c), self._apart(seen), strict=True)
         for i, (auto, x, is_seen) in enumerate(rows):
-            auto.owed = owed
             if is_seen:
                 auto.see(x)
                 if response is not None and i == entry:

@@ -73,6 +73,7 @@ class SteppingCallback(LoggingCallback):
 
         A constraint that finds its mu is attached to the optimizer, which it has to read.
         """
+        self._leave()  # a training that failed did not
         self.constraint.discard()
         saved = state.stateful_callbacks.get(self._key)  # type: ignore[union-attr]
         if saved is not None:
@@ -110,6 +111,9 @@ class SteppingCallback(LoggingCallback):
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
         """Leave the optimizer."""
+        self._leave()
+
+    def _leave(self) -> None:
         if self._attachment is not None:
             self._attachment.remove()
             self._attachment = None
