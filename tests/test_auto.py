@@ -311,6 +311,56 @@ def test_an_entry_that_is_nan_in_the_first_step_is_skipped_like_a_later_one() ->
     assert constraint.skipped == 1 and theta[1] > 0
 
 
+ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)
+
+
+def mu_of_the_first_step(way: str) -> float:
+    """Of a step whose two micro-batches have different gradients, however it is put together."""
+    unused, theta = (torch.zeros(n, dtype=WIDE).requires_grad_() for n in (1, 3))
+    optimizer = SGD([unused, theta], lr=0.05)
+    constraint = ALMConstraint(lambda row: ROWS[row] @ theta, 5.0, "auto")
+    constraint.attach(optimizer)
+
+    def loss(part: int) -> Tensor:
+        return 0.5 * ((theta + 1).square().sum() + constraint(part))
+
+    if way == "a pass that failed before":
+        theta.register_hook(lambda g: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loss(0).backward()
+        theta._backward_hooks.clear()
+        constraint.discard()
+    if way == "one backward":
+        (loss(0) + loss(1)).backward()
+    else:
+        for part in (0, 1):
+            loss(part).backward()
+    optimizer.step()
+    return float(constraint.mu)
+
+
+WAYS = ("one backward", "a backward each", "a pass that failed before")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_measurement_of_a_step_has_its_share_in_mu(way: str) -> None:
+    """Two calls in one backward; one each, beside a parameter that none of them reaches."""
+    a, r = ROWS.mean(0), torch.full((3,), 2.0, dtype=WIDE)
+    gain, balance = 0.05 * a.square().sum(), r.norm() / a.norm()
+    expected = min(0.3 / gain, 0.3 * balance / 5.0)
+    assert mu_of_the_first_step(way) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_a_gradient_that_reaches_nothing_of_the_optimizer_is_refused() -> None:
+    theta, average = (torch.ones(2, requires_grad=True) for _ in "ab")
+    optimizer = SGD([theta], lr=0.1)
+    constraint = ALMConstraint(lambda: average.sum(), 9.0, "auto")
+    constraint.attach(optimizer)
+    (theta.square().sum() + constraint()).backward()
+    with pytest.raises(RuntimeError, match="reaches no parameter of the optimizer"):
+        optimizer.step()
+
+
 def test_values_alone_are_refused() -> None:
     constraint = ALMConstraint(None, 1.0, "auto")
     constraint.observe(0.0)

@@ -20,7 +20,6 @@ class Follower(Protocol):
 
 
 _followers: "WeakKeyDictionary[Optimizer, WeakSet[Follower]]" = WeakKeyDictionary()
-_promised: "WeakSet[Optimizer]" = WeakSet()
 
 
 def follow(optimizer: Optimizer, follower: Follower) -> None:
@@ -31,16 +30,6 @@ def follow(optimizer: Optimizer, follower: Follower) -> None:
 def unfollow(optimizer: Optimizer, follower: Follower) -> None:
     """Hear of them no more."""
     _followers[optimizer].discard(follower)
-
-
-def promise(optimizers: Iterable[Optimizer]) -> None:
-    """Every skipped step of these will be announced: nobody has to infer one."""
-    _promised.update(optimizers)
-
-
-def is_promised(optimizer: Optimizer) -> bool:
-    """Tell whether somebody announces this optimizer's skipped steps."""
-    return optimizer in _promised
 
 
 def announce(optimizers: Iterable[Optimizer]) -> None:

@@ -296,10 +296,8 @@ class ALMConstraint(ConstraintBase):
         It is a post-hook of `optimizer.step`: one update per optimizer step, and none for one that
         a GradScaler skips, or without an observation. Do not call `step()` yourself as well.
 
-        What was observed for a skipped step is dropped: at once where the optimizer is told of it
-        (`SAM` and its base, fused ones), else when a gradient starts from nothing after a newer
-        measurement. In a loop that takes several gradients apart before one step it stays, and is
-        averaged with the next step's, at the same theta.
+        What was observed for a skipped step is dropped where the optimizer is told of it (`SAM` and
+        its base, fused ones). Elsewhere it is averaged with the next step's: theta is the same.
 
         Args:
             optimizer: any `torch.optim.Optimizer`, also one that accelerate has prepared; it keeps
@@ -311,7 +309,7 @@ class ALMConstraint(ConstraintBase):
         Warns:
             UserWarning: once, if it takes 16 steps with nothing measured, or theta moves without.
 
-        Cost: two hooks on one parameter; with a GradScaler over a fused optimizer, one
+        Cost: a hook on one parameter with `mu="auto"`; with a GradScaler over a fused optimizer, one
         synchronisation per step.
         """
         calls = Calls(self._probe.follow, self._prepare, self.step, self._idle, self.discard)

@@ -289,6 +289,13 @@ def test_two_constraints_and_a_group_have_entries_of_their_own(tmp_path: Path) -
     assert {"torch_alm.both", "torch_alm.other"} <= made.state.stateful_callbacks.keys()
 
 
+def test_two_callbacks_of_one_name_are_refused(tmp_path: Path) -> None:
+    one = constraint()
+    made = trainer(tmp_path, one, callbacks=[ConstraintCallback(one)])
+    with pytest.raises(ValueError, match="another callback keeps its state under 'torch_alm.cons"):
+        made.train()
+
+
 @pytest.mark.parametrize("attached_too", [False, True])
 def test_a_mu_that_is_found_is_that_of_an_attached_constraint(
     attached_too: bool, tmp_path: Path

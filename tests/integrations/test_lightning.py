@@ -194,3 +194,13 @@ def test_a_resumed_run_goes_on_bit_for_bit(kind: str, tmp_path: Path) -> None:
     found, expected = resumed.net.state_dict(), through.net.state_dict()
     assert all(torch.equal(found[name], p) for name, p in expected.items())
     assert_same(resumed.constraint.state_dict(), through.constraint.state_dict())
+
+
+def test_a_checkpoint_without_the_constraint_is_refused(tmp_path: Path) -> None:
+    fit("loss", tmp_path)
+    path = tmp_path / "epoch=1.ckpt"
+    saved = torch.load(path, weights_only=False)
+    del saved["callbacks"]["torch_alm.constraint"]
+    torch.save(saved, path)
+    with pytest.raises(ValueError, match="has no 'torch_alm.constraint', and the multiplier would"):
+        fit("loss", tmp_path, ckpt_path=str(path))

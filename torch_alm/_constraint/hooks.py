@@ -64,7 +64,6 @@ class Attachment:
         """Call `step` after each step of the optimizer that had something observed, else `idle`."""
         self._observed, self._waiting, self._calls = observed, waiting, calls
         self.step = calls.step
-        self._is_fresh = False
         self._optimizers = down_to_hooks(optimizer)
         for each in self._optimizers:
             skips.follow(each, self)
@@ -77,7 +76,6 @@ class Attachment:
         leaves = [p for group in stepping.param_groups for p in group["params"] if p.is_leaf]
         trained = [p for p in leaves if p.requires_grad]
         if trained:
-            handles += _listen(trained[0], self)
             # The smallest: large ones may have idle rows.
             waiting.follow(min(trained, key=torch.numel), type(optimizer).__name__)
         self._unhook = weakref.finalize(self, _remove, handles)
@@ -93,15 +91,6 @@ class Attachment:
         """Drop what was observed: a wrapper has left this optimizer's step out."""
         self._calls.drop()
 
-    def before_gradient(self, parameter: Tensor) -> None:
-        """Note that a gradient is on its way."""
-        self._is_fresh = parameter.grad is None
-
-    def after_gradient(self) -> None:
-        """Note that it has arrived; `torch.autograd.grad` takes it elsewhere."""
-        if not any(map(skips.is_promised, self._optimizers)):
-            self._observed.gradient_arrived(afresh=self._is_fresh)
-
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._waiting.step_begins()
         self._calls.prepare(optimizer)
@@ -110,7 +99,6 @@ class Attachment:
         if _was_skipped(optimizer):
             self._calls.drop()
             return
-        self._observed.step_was_taken()
         if self._observed:
             self.step()
         else:
@@ -162,29 +150,6 @@ def down_to_hooks(optimizer: Optimizer) -> list[Optimizer]:
         f"ALMConstraint.attach takes a torch.optim.Optimizer and found {type(optimizer).__name__}, "
         "which has no hooks for its steps. Did you mean the optimizer inside it?"
     )
-
-
-def _listen(parameter: Tensor, attachment: Attachment) -> list[RemovableHandle]:
-    """Notice gradients that start from nothing: see `Observations`.
-
-    The first hook alone would also run in `torch.autograd.grad`, which leaves no gradient.
-    """
-    to, there = weakref.ref(attachment), weakref.ref(parameter)
-
-    def before(_: Tensor) -> None:
-        attached, leaf = to(), there()
-        if attached is not None and leaf is not None:
-            attached.before_gradient(leaf)
-
-    def after(_: Tensor) -> None:
-        attached = to()
-        if attached is not None:
-            attached.after_gradient()
-
-    return [
-        parameter.register_hook(before),
-        parameter.register_post_accumulate_grad_hook(after),
-    ]
 
 
 def _remove(handles: Iterable[RemovableHandle]) -> None:

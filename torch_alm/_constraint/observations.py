@@ -38,47 +38,13 @@ class Mean(NamedTuple):
 
 
 class Observations(list[Observation]):
-    """The measurements since the last step.
-
-    An optimizer step that a loss scaler skips may be announced by nobody. What shows it is a
-    gradient that starts from nothing, after a newer measurement, while there are measurements whose
-    gradient was taken before: their step never came, and they are dropped.
-
-    Without a newer measurement it is the second gradient of the same step, in a loop that takes
-    its gradients apart. So it is if a step seems to have been skipped before `STREAK` steps in a
-    row, which no scaler does. From then on nothing is inferred: to keep what was measured for a
-    skipped step does no harm, for theta has not moved since.
-    """
-
-    STREAK = 3
+    """The measurements since the last step, also of one that never came: theta has not moved."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._differentiated = 0
-        self._is_apart = False
-        self._has_dropped = False
-        self._streak = 0
         self._mean: Mean | None = None
         self._averaged = 0  # measurements in that mean
         self._against: tuple[Number, str] = 0.0, ""
-
-    def gradient_arrived(self, *, afresh: bool) -> None:
-        """Note that a backward pass has left a gradient, `afresh` if there was none before."""
-        before, self._differentiated = self._differentiated, len(self)
-        if not (afresh and before) or self._is_apart:
-            return
-        if len(self) == before:
-            self._is_apart = True
-            return
-        self._mean, self._has_dropped = None, True
-        del self[:before]
-        self._differentiated = len(self)
-
-    def step_was_taken(self) -> None:
-        """Note that the optimizer has taken a step, and how often one was skipped before."""
-        self._streak = self._streak + 1 if self._has_dropped else 0
-        self._has_dropped = False
-        self._is_apart = self._is_apart or self._streak >= self.STREAK
 
     def mean(self, size: torch.Size, settings: Settings) -> Mean:
         """Average all of it; asked twice, it waits for devices and other ranks once."""
@@ -93,7 +59,6 @@ class Observations(list[Observation]):
         """Start again, or go back to the first `keep`."""
         self._mean = None
         del self[keep:]
-        self._differentiated = min(self._differentiated, keep)
 
 
 def mean(observations: Sequence[Observation], size: torch.Size, settings: Settings) -> Mean:

@@ -37,6 +37,7 @@ class Probe:
     def __init__(self) -> None:
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
         self._leaf: Callable[[], Tensor | None] = lambda: None
+        self._pass = -1  # the backward pass of the latest gradient
         self.has_seen = False
         self.found: Response | None = None
         self.begin()
@@ -80,7 +81,8 @@ class Probe:
         if not (params and c.requires_grad and penalty.requires_grad):
             return
         found = _swept(c, params) if any(map(is_sharded, params)) else _found(c, params)
-        penalty.register_hook(lambda share: self._arrived(float(share), found, weight))
+        if found:
+            penalty.register_hook(lambda share: self._arrived(float(share), found, weight))
 
     def _parameters(self) -> Sequence[Tensor]:
         """List those to differentiate by."""
@@ -89,9 +91,10 @@ class Probe:
         return [p for p in params if p.requires_grad]
 
     def _arrived(self, share: float, a: dict[Tensor, Tensor], weight: float) -> None:
-        """Add up what reaches `.grad`, afresh where that starts from nothing."""
-        leaf = self._leaf()
-        if leaf is not None and leaf.grad is None:
+        """Add up what reaches `.grad`, afresh where a backward pass starts from nothing."""
+        now = torch._C._current_graph_task_id()  # pyright: ignore[reportPrivateUsage]
+        before, self._pass = self._pass, now
+        if self._pass != before and all(p.grad is None for p in a):
             self.begin()
         self._share += share
         for sums, factor in ((self._a, share), (self._acting, share * weight)):

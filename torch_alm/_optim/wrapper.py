@@ -14,7 +14,6 @@ from typing import Any, cast
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm import _skips as skips
 from torch_alm._guards import Call
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
@@ -40,7 +39,6 @@ class Wrapper(Optimizer, ABC):
         Optimizer.__setstate__(self, {})
         if missing:  # meant for an optimizer with defaults of its own
             del self.defaults["differentiable"]
-        skips.promise(nested(self))
 
     @property
     @abstractmethod
@@ -130,7 +128,6 @@ class Wrapper(Optimizer, ABC):
         super().__setstate__(attributes)
         if register is not None:
             gradients.put(parameters(self), register)
-        skips.promise(nested(self))
 
 
 def nested(optimizer: Optimizer) -> Iterator[Optimizer]:

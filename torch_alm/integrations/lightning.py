@@ -76,6 +76,7 @@ class ConstraintCallback(Callback):
     ) -> None:
         self.constraint, self.optimizer, self.name = constraint, optimizer, name
         self._kept = 0
+        self._is_restored = False
 
     @property
     def state_key(self) -> str:
@@ -89,9 +90,21 @@ class ConstraintCallback(Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the constraint."""
         self.constraint.load_state_dict(state_dict)
+        self._is_restored = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Follow the optimizer's steps."""
+        """Follow the optimizer's steps.
+
+        Raises:
+            ValueError: for a run that goes on from a checkpoint without the constraint's state.
+        """
+        is_restored, self._is_restored = self._is_restored, False
+        if trainer.ckpt_path and trainer.global_step and not is_restored:
+            raise ValueError(
+                f"ConstraintCallback: the checkpoint {trainer.ckpt_path} has no "
+                f"{self.state_key!r}, and the multiplier would start again. Was it saved without "
+                "this callback, or with another name?"
+            )
         self._attachment = self.constraint.attach(trainer.optimizers[self.optimizer])
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

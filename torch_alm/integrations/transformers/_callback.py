@@ -60,6 +60,7 @@ class SteppingCallback(LoggingCallback):
 
     _attachment: Attachment | Attachments | None = None
     _steps = 0
+    _written: Any = None
 
     def on_train_begin(
         self,
@@ -76,6 +77,7 @@ class SteppingCallback(LoggingCallback):
         self._leave()  # a training that failed did not
         self.constraint.discard()
         saved = state.stateful_callbacks.get(self._key)  # type: ignore[union-attr]
+        self._written = saved
         if saved is not None:
             self.constraint.load_state_dict(from_json(saved))
         elif state.global_step:
@@ -103,15 +105,23 @@ class SteppingCallback(LoggingCallback):
             self.constraint.step()
         self._steps = self.constraint.metrics()["steps"]
         # Now rather than on saving: other callbacks may ask for a checkpoint at any time.
-        state.stateful_callbacks[self._key] = to_json(  # type: ignore[index]
-            self.constraint.state_dict()
-        )
+        self._write(state.stateful_callbacks)  # type: ignore[arg-type]
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
         """Leave the optimizer."""
         self._leave()
+
+    def _write(self, states: dict[str, Any]) -> None:
+        """Write the constraint's state under the name of this callback, which is its own."""
+        if states.get(self._key) is not self._written:
+            raise ValueError(
+                f"{type(self).__name__}: another callback keeps its state under {self._key!r}, and "
+                "a resumed run would give both constraints the same. Did you mean a `name` of its "
+                "own for each?"
+            )
+        self._written = states[self._key] = to_json(self.constraint.state_dict())
 
     def _leave(self) -> None:
         if self._attachment is not None:
@@ -150,7 +160,7 @@ class ConstraintCallback(SteppingCallback):
         stop_after: end the training once it is released for so many steps in a row; 0 never does.
 
     Raises:
-        ValueError: in `train`, for a checkpoint without its state.
+        ValueError: in `train`, for a checkpoint without its state, or for two of the same name.
         RuntimeError: in `train`, if a step measured nothing.
 
     Example:
