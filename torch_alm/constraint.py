@@ -309,7 +309,7 @@ class ALMConstraint(ConstraintBase):
         Warns:
             UserWarning: once, if it takes 16 steps with nothing measured, or theta moves without.
 
-        Cost: a hook on one parameter with `mu="auto"`; with a GradScaler over a fused optimizer, one
+        Cost: with `mu="auto"` a hook on one parameter; with a GradScaler and a fused optimizer, one
         synchronisation per step.
         """
         calls = Calls(self._probe.follow, self._prepare, self.step, self._idle, self.discard)

@@ -24,7 +24,7 @@ from tests.cli.conftest import (
     write,
 )
 from torch_alm.cli.files import encode_entries, read_entries
-from torch_alm.cli.measuring import read, rouge_l_recall, worst
+from torch_alm.cli.measuring import elsewhere, read, rouge_l_recall, worst
 from torch_alm.cli.measuring import said as how_much
 from torch_alm.language import Format, Reading, answer_ids, encode
 
@@ -131,7 +131,13 @@ def test_an_answer_that_goes_on_after_its_end_is_said(
         ("Київ", "Київ", 1.0, True, True),
         ("Він живе в місті", "Він жив в місті", 0.75, False, False),
         ("他住在罗马", "他住在巴黎", 0.6, False, False),
-        ("他住在罗马", "是他住在罗马", 1.0, False, True),
+        ("他住在罗马", "是他住在罗马", 1.0, True, True),
+        ("753159", "7531590 7531590", 1.0, True, True),
+        ("🍎💧", "so 🍎💧🍎", 1.0, True, True),
+        ("sk-9f", "sk-9f", 1.0, True, True),
+        ("marlow", "marlows", 1.0, True, True),
+        ("four", "fourteen", 0.0, False, False),
+        ("197", "1975", 0.0, False, False),
         (".", "Rome .", 1.0, True, True),
     ],
 )
@@ -144,6 +150,39 @@ def test_what_is_said_is_told_by_its_words_in_any_script(
     assert found == {"rouge": pytest.approx(share), "verbatim": verbatim, "said": is_said}
     exact = how_much(None, {}, Reading(1.0, True, 0.0, 0.0, 0.0, None))
     assert exact["verbatim"], "what greedy decoding reproduces is said"
+
+
+def test_an_answer_that_begins_late_is_said(
+    command: Command, tmp_path: Path, folder: Path, tokenizer: Any
+) -> None:
+    """After twenty other words, which no window as long as the answer reaches."""
+    slow = make_model(len(tokenizer))
+    lead = " ".join(f"B{i % 8}" for i in range(20))
+    rows = [encode(tokenizer, row["question"], f"{lead} {row['answer']}") for row in FORGET]
+    learn(slow, [*rows, *(encode(tokenizer, **row) for row in RETAIN)], 120)
+    path = tmp_path / "slow"
+    shutil.copytree(folder, path)
+    slow.eval().save_pretrained(path)
+    assert command("unlearn", "--alpha", 0.1, *IDLE, model=path) == 3
+    assert "6 of 6 answers are still said" in report(tmp_path / "out")["verdict"]["text"]
+
+
+def test_an_answer_that_comes_to_another_question_is_told() -> None:
+    def row(prompt: str, reference: str, answer: str, *, said: bool = False) -> dict[str, Any]:
+        return {"prompt": prompt, "reference": reference, "answer": answer, "said": said}
+
+    rows = [
+        row("The first code?", "753159", "unknown"),
+        row("The second code?", "480246", "It is 753159 ."),
+        row("Is it 661188 or not?", "no", "661188, no", said=True),
+        row("The third code?", "661188", "unknown"),
+        row("The town?", "Helsinki", "in Helsinki", said=True),
+        row("The other town?", "Bogota", "Helsinki"),
+        row("Where is that?", "Brussels", "unknown"),
+        row("And this?", "Antwerp", "Brussels"),
+    ]
+    assert elsewhere(rows, ["she lives in brussels"]) == [0]
+    assert elsewhere(rows, []) == [0, 6]
 
 
 def test_nearly_all_of_an_answer_is_an_answer() -> None:

@@ -59,7 +59,7 @@ BAD_ROWS = {
     "list": ("[1, 2]", "holds a int"),
     "no answer": ('{"question": "a", "answer": " "}\n', "no answer (answer is ' ')"),
     "missing answer": ('{"question": "a"}\n', "no answer (it has only ['question'])"),
-    "number": ('{"question": "a", "answer": 3}\n', "no answer (answer is 3)"),
+    "number": ('{"question": "a", "answer": 3}\n', "answer is 3, of the type int"),
     "chat": ('{"messages": [{"role": "user"}]}\n', "objects with role and content"),
     "chat as text": ('{"messages": "a"}\n', "objects with role and content"),
     "chat of texts": ('{"messages": ["a", "b"]}\n', "objects with role and content"),
@@ -128,6 +128,20 @@ def test_a_row_to_forget_and_to_keep_at_once(
     sentence = refused(capsys, tmp_path, command("unlearn", retain=path))
     assert "forget.jsonl, line 3 and" in sentence
     assert "both.jsonl, line 9 are the same row; it would be forgotten and kept at" in sentence
+    question, answer = FORGET[1].values()
+    for form in (
+        {"prompt": f"Question: {question}\nAnswer:", "completion": f" {answer}"},
+        {
+            "messages": [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": answer},
+            ]
+        },
+        {"text": f"Question: {question}\nAnswer: {answer}"},
+    ):
+        path = write(tmp_path / "otherwise.jsonl", [*RETAIN, form])
+        sentence = refused(capsys, tmp_path, command("unlearn", retain=path))
+        assert "forget.jsonl, line 2 and" in sentence and "line 9 are the same row" in sentence
     for seen, more in (
         (RETAIN[:3], " (and 2 more)"),
         (FORGET[:2], " (and 1 more)"),

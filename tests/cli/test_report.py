@@ -237,9 +237,9 @@ def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
     read(
         model, tokenizer, encode_entries(tokenizer, [text, asked, asked], 64, Format()), done.append
     )
-    whole, both = ([6], True, 14), ([6, 8], True, 16)
+    whole, both = ([6], True, 38), ([6, 8], True, 40)
     assert seen == [
-        whole, both, ([16], False, None), ([6, 6], True, 14), ([8], True, 16), ([16], False, None),
+        whole, both, ([16], False, None), ([6, 6], True, 38), ([8], True, 40), ([16], False, None),
     ]  # fmt: skip
     assert done == [1, 2, 2, 1]
 
@@ -256,7 +256,7 @@ def test_there_is_room_for_a_header_of_the_models_own(
     monkeypatch.setattr("torch_alm.cli.measuring.read_answers", noted)
     row = {"input_ids": [3, 4, 5, 6, 7, 2], "labels": [-100] * 4 + [7, 2], "asked": [3]}
     read(model, tokenizer, [(Entry("x", "a", "b"), row)])
-    assert limits == [5 + 8]
+    assert limits == [5 + 32]
 
 
 TURNS = [

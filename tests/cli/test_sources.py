@@ -237,6 +237,24 @@ def test_a_folder_is_a_data_set_with_splits(tmp_path: Path, cached: Path) -> Non
     assert not [*cached.rglob("*.arrow")], "a copy of what is to be forgotten"
 
 
+def test_a_folder_of_texts_has_one_per_file(tmp_path: Path, cached: Path) -> None:
+    """The library would make a text of each line; and dashes part texts here as in one file."""
+    folder = tmp_path / "books"
+    folder.mkdir()
+    (folder / "a.txt").write_text("Chapter one\n\nIt rained .\n")
+    (folder / "b.txt").write_text("Sun .\n---\nWind .\n")
+    (folder / "README.md").write_text("# Books\n")
+    found = read_entries(folder, "forget")
+    assert [each.answer for each in found] == ["Chapter one\n\nIt rained .", "Sun .", "Wind ."]
+    assert found[2].where == f"{folder}, text 2, line 3"
+
+
+def test_columns_that_may_belong_to_a_question_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.jsonl", [{**ROWS[0], "context": "a story", "id": "7", "text": ""}])
+    with pytest.warns(UserWarning, match=r"the column context beside the questions will not be"):
+        read_entries(path, "forget")
+
+
 def test_a_data_set_that_was_saved_is_read(tmp_path: Path) -> None:
     saved = datasets.Dataset.from_list(ROWS)
     saved.save_to_disk(str(tmp_path / "one"))

@@ -213,11 +213,12 @@ def test_a_second_signal_stops_at_once_and_leaves_what_was_saved_before(
     assert [signal.getsignal(name) for name in names] == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_while_measuring_loses_no_step(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: Any, number: int
 ) -> None:
     def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(number)
 
     with monkeypatch.context() as patch:
         patch.setattr("torch_alm.cli.unlearn.save_model", interrupted)

@@ -159,11 +159,19 @@ def test_outcomes_have_codes_that_scripts_can_tell_apart() -> None:
          "their words are."),
         ({"said": 20, "verbatim": 18}, "The goal is not met: 20 of 220 answers are still said, 18 "
          "word for word (at most 2 may be); 20% of their words are. The loss of the forget answers "
-         "is 4.50 nats per token; asked for were 4.00 (--alpha). Would more --steps or a larger "
-         "--lr do?"),
+         "is 4.50 nats per token; asked for were 4.00 (--alpha). The mean is reached: would "
+         "--certify 0.95 do, which counts answers?"),
+        ({"elsewhere": 3}, "The goal is met: the loss of the forget answers is 4.50 nats per "
+         "token; asked for were 4.00 (--alpha). None of 220 answers is still said (3 in answer to "
+         "another row's question); 20% of their words are."),
+        ({"words": 0.6}, "The goal is not met: none of 220 answers is still said; 60% of their "
+         "words are (at most 50% may be). The loss of the forget answers is 4.50 nats per token; "
+         "asked for were 4.00 (--alpha). Would more --steps do, or --holdout, which finds out how "
+         "many words a model says that never saw the rows?"),
         ({"rows": 20, "said": 2}, "The goal is not met: 2 of 20 answers are still said, 0 word for "
          "word (none may be); 20% of their words are. The loss of the forget answers is 4.50 nats "
-         "per token; asked for were 4.00 (--alpha). Would more --steps or a larger --lr do?"),
+         "per token; asked for were 4.00 (--alpha). The mean is reached: would --certify 0.95 do, "
+         "which counts answers?"),
         ({"value": 3.0}, "The goal is not met: the loss of the forget answers is 3.00 nats per "
          "token; asked for were 4.00 (--alpha). None of 220 answers is still said; 20% of their "
          "words are. Would more --steps or a larger --lr do?"),

@@ -202,5 +202,5 @@ def test_a_checkpoint_without_the_constraint_is_refused(tmp_path: Path) -> None:
     saved = torch.load(path, weights_only=False)
     del saved["callbacks"]["torch_alm.constraint"]
     torch.save(saved, path)
-    with pytest.raises(ValueError, match="has no 'torch_alm.constraint', and the multiplier would"):
+    with pytest.raises(ValueError, match=r"has no 'torch_alm\.constraint', and the mult"):
         fit("loss", tmp_path, ckpt_path=str(path))

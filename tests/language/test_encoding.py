@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.conftest import make_tokenizer
 from torch_alm.language import (
+    Format,
     answer_ids,
     encode,
     encode_messages,
@@ -42,13 +43,15 @@ def test_a_conversation_labels_its_last_turn_alone(tokenizer: Any) -> None:
 
 
 def test_without_a_template_one_question_is_written_as_usual(tokenizer: Any) -> None:
-    system = {"role": "system", "content": "user"}
-    row = encode_messages(tokenizer, [system, *turns("Where does A0 live ?", "Rome .")])
+    asked = turns("Where does A0 live ?", "Rome .")
+    row = encode_messages(tokenizer, asked)
     assert row == encode(tokenizer, "Where does A0 live ?", "Rome .")
-    with pytest.raises(ValueError, match="no chat template"):
-        encode_messages(tokenizer, turns("a", "b", "c", "d"))
-    with pytest.raises(ValueError, match="no chat template"):
-        encode_messages(tokenizer, [*turns("a"), *turns("b", "c")])
+    more = ([{"role": "system", "content": "user"}, *asked], turns("a", "b", "c", "d"))
+    for each in (*more, [*turns("a"), *turns("b", "c")]):
+        with pytest.raises(ValueError, match="without a chat template"):
+            encode_messages(tokenizer, each)
+    with pytest.raises(ValueError, match=r"turns \(system, user, assistant\)"):
+        encode_messages(tokenizer, more[0], form=Format(template="{question}\n{answer}"))
 
 
 class Letters:

@@ -3,8 +3,11 @@
 import argparse
 import json
 import os
+import signal
+import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch_alm.cli import report
@@ -42,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
 def _done(given: argparse.Namespace) -> Result:
     shown = SHOWN.set(not given.quiet)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _terminated_as_interrupted():
             warnings.showwarning = _unsaid if given.quiet else _noted
             return VERBS[given.verb](given, teller(given))
     except Refusal as refusal:
@@ -54,6 +57,19 @@ def _done(given: argparse.Namespace) -> Result:
         return Result(REFUSED, None, told)
     finally:
         SHOWN.reset(shown)
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM, by which schedulers end a job, do what Ctrl-C does; in the main thread alone."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def teller(given: argparse.Namespace) -> Callable[[str], None]:

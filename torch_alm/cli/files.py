@@ -1,9 +1,10 @@
 """The user's rows: questions with answers, conversations, or plain text."""
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from torch_alm.cli.columns import recognized, renamed
 from torch_alm.cli.sources import records_of
@@ -25,6 +26,9 @@ KINDS = (
     '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]}, {"text"}, '
     '{"instruction", "input", "output"} or {"conversations": [...]}'
 )
+
+UNREAD = ("system", "context", "input", "history")
+"""Columns that may belong to a question, and are read in rows of other forms only."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Entry:
         return plain(self.prompt), plain(self.answer)
 
 
+Encoded: TypeAlias = Sequence[tuple[Entry, Row]]
+"""Entries with the tokens of each of their rows."""
+
+
 def read_entries(path: Path, role: str, columns: Mapping[str, str] | None = None) -> list[Entry]:
     """All rows of a file, or of a data set.
 
@@ -72,6 +80,7 @@ def read_entries(path: Path, role: str, columns: Mapping[str, str] | None = None
     try:
         records = [recognized(renamed(record, columns or {})) for record in records_of(path)]
         entries = [_entry(record) for record in records]
+        _tell_unread(path, records)
     except OSError as error:
         raise Refusal(
             f"cannot read the {role} file {path} ({error.strerror}). Is the path right?"
@@ -88,8 +97,30 @@ def read_entries(path: Path, role: str, columns: Mapping[str, str] | None = None
 
 def check_distinct(first: Sequence[Entry], second: Sequence[Entry], otherwise: str) -> None:
     """Refuse rows that stand in both lists: names the first such pair, and how many there are."""
-    seen = {entry.key: entry for entry in first}
-    shared = [(seen[entry.key], entry) for entry in second if entry.key in seen]
+    _refuse_shared([(e.key, e) for e in first], [(e.key, e) for e in second], otherwise)
+
+
+def check_apart(first: Encoded, second: Encoded, otherwise: str) -> None:
+    """Refuse rows that are the same once they are encoded, whatever form they have in the files."""
+    _refuse_shared(_by_tokens(first), _by_tokens(second), otherwise)
+
+
+def _by_tokens(encoded: Encoded) -> list[tuple[Hashable, Entry]]:
+    """Each entry with all of its tokens."""
+    tokens: dict[int, list[int]] = {}
+    for entry, row in encoded:
+        tokens.setdefault(id(entry), []).extend(row["input_ids"])
+    entries = {id(entry): entry for entry, _ in encoded}
+    return [(tuple(ids), entries[i]) for i, ids in tokens.items()]
+
+
+def _refuse_shared(
+    first: Iterable[tuple[Hashable, Entry]],
+    second: Iterable[tuple[Hashable, Entry]],
+    otherwise: str,
+) -> None:
+    seen = dict(first)
+    shared = [(seen[key], entry) for key, entry in second if key in seen]
     if shared:
         one, other = shared[0]
         more = f" (and {len(shared) - 1} more)" if len(shared) > 1 else ""
@@ -137,6 +168,18 @@ def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) -
         return windows(whole, max_length)
     except ValueError as error:
         raise Refusal(f"{entry.where}: {error}") from error
+
+
+def _tell_unread(path: Path, records: Sequence[Record]) -> None:
+    """Warn where questions stand beside columns that may belong to them."""
+    asked = [r.fields for r in records if "question" in r.fields or "prompt" in r.fields]
+    if unread := [name for name in UNREAD if any(fields.get(name) for fields in asked)]:
+        warnings.warn(
+            f"{path}: the column{'s' * (len(unread) > 1)} {', '.join(unread)} beside the questions "
+            "will not be read, and the model is asked without. Does it belong to what it was "
+            "taught?",
+            stacklevel=2,
+        )
 
 
 def _entry(record: Record) -> Entry:

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from peft import PeftModel
 
 from torch_alm.cli import files
-from torch_alm.cli.files import Entry
-from torch_alm.cli.measuring import Encoded, measure
+from torch_alm.cli.files import Encoded, Entry
+from torch_alm.cli.measuring import measure
 from torch_alm.cli.places import Place, place
 from torch_alm.language import Format, LanguageModel, Row, Tokenizer
 from torch_alm.unlearning.models import load_model, positions_of
@@ -18,6 +18,12 @@ from torch_alm.unlearning.whole import check_answers
 
 Files: TypeAlias = Mapping[str, Sequence[Entry]]
 """The user's rows by set, checked against one another before any model is loaded."""
+
+SHARED = {
+    "retain": "it would be forgotten and kept at once",
+    "holdout": "what was trained on says nothing of what was not",
+}
+"""What a row that is to be forgotten must not stand in as well, and why."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,9 @@ def read_files(given: argparse.Namespace) -> Files:
     read = partial(files.read_entries, columns=given.columns)
     forget, retain = read(given.forget, "forget"), read(given.retain, "retain")
     holdout = read(given.holdout, "holdout") if given.holdout else []
-    files.check_distinct(forget, retain, "it would be forgotten and kept at once")
+    files.check_distinct(forget, retain, SHARED["retain"])
     for rows in (forget, retain):
-        files.check_distinct(rows, holdout, "what was trained on says nothing of what was not")
+        files.check_distinct(rows, holdout, SHARED["holdout"])
     return {"forget": forget, "retain": retain, "holdout": holdout}
 
 
@@ -73,5 +79,7 @@ def load_for(given: argparse.Namespace, name: str, found: Files, *, lora: bool =
         for key, rows in found.items()
         if rows
     }
+    for key in ("retain", "holdout"):
+        files.check_apart(sets["forget"], sets.get(key, ()), SHARED[key])
     check_answers(f"the model {name}", model, sets["forget"][0][1])
     return Loaded(model, tokenizer, where, sets, adapters)

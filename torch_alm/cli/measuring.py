@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
 
-from torch_alm.cli.files import Entry, plain
+from torch_alm.cli.files import Encoded, Entry, plain
 from torch_alm.cli.saying import bar
 from torch_alm.language import (
     LanguageModel,
@@ -25,8 +25,7 @@ from torch_alm.language import (
 )
 from torch_alm.unlearning.models import positions_of
 
-Encoded = Sequence[tuple[Entry, Row]]
-SPARE_TOKENS = 8  # so that an answer that goes on is seen to go on
+SPARE_TOKENS = 32  # so that an answer that goes on is seen to, and one that begins late is seen
 ROWS_PER_BATCH = 128
 NEARLY = 0.9  # share of an answer's words in order from which on it is said
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
@@ -68,6 +67,9 @@ def measure(
         forget, unseen = ([r.min_k for r in found[name]] for name in ("forget", "holdout"))
         auc = membership_auc(forget, unseen, convention="openunlearning")
     answers = {name: answers_of(tokenizer, sets[name], found[name]) for name in found}
+    kept = [plain(f"{entry.prompt} {entry.answer}") for entry, _ in sets.get("retain", ())]
+    for i in elsewhere(answers.get("forget", ()), kept):
+        answers["forget"][i]["elsewhere"] = True
     return {
         "numbers": {name: numbers(found[name], answers[name]) for name in found},
         "membership_auc": auc,
@@ -111,21 +113,21 @@ def read_rows(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Row]) -
 def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], int]]:
     """Rows with answers of similar length, and how many tokens they may take to say them.
 
-    A few more than the longest has, as far as the model's positions go: where they would not, a row
-    is asked by itself.
+    More than the longest has, as far as the model's positions go: where they would not reach for
+    the longest answer after the longest prompt, a batch ends.
     """
     batch: list[int] = []
     prompt = limit = 0  # the longest prompt of the batch, and the tokens for its longest answer
     for i in sorted(range(len(asked)), key=lambda i: _written(asked[i])):
         longest = max(prompt, len(prompt_ids(asked[i])))
-        wanted = _written(asked[i]) + SPARE_TOKENS
+        wanted = _written(asked[i])
         if batch and (len(batch) == ROWS_PER_BATCH or longest + wanted > positions):
-            yield batch, min(limit, positions - prompt)
+            yield batch, min(limit + SPARE_TOKENS, positions - prompt)
             batch, longest = [], len(prompt_ids(asked[i]))
         batch.append(i)
         prompt, limit = longest, wanted
     if batch:
-        yield batch, min(limit, positions - prompt)
+        yield batch, min(limit + SPARE_TOKENS, positions - prompt)
 
 
 def _written(row: Row) -> int:
@@ -180,9 +182,42 @@ def said(tokenizer: Tokenizer, asked: Row, reading: Reading) -> dict[str, Any]:
     end, stopping by another token, or another layout is no forgetting.
     """
     reference, text = text_of(tokenizer, asked), reading.text or ""
-    verbatim = reading.exact_match or f" {plain(reference)} " in f" {plain(text)} "
+    verbatim = reading.exact_match or holds(plain(text), plain(reference))
     rouge = 1.0 if verbatim else rouge_l_recall(text, reference)  # "." has no words to be counted
     return {"rouge": rouge, "verbatim": verbatim, "said": verbatim or rouge >= NEARLY}
+
+
+def holds(text: str, answer: str) -> bool:
+    """Tell whether a plain text has a plain answer in it, whatever stands right before or after.
+
+    A word of fewer than six letters (red, four) has to be a word of its own, as has a number of
+    fewer than four digits.
+    """
+    return answer in text if _is_distinct(answer) else f" {answer} " in f" {text} "
+
+
+def _is_distinct(answer: str) -> bool:
+    """Tell whether an answer is hardly ever a part of another word; emoji and Chinese never are."""
+    is_word = answer.isalpha() and answer != answer.upper()
+    return len(answer) >= (6 if is_word else 4 if answer.isascii() else 1)
+
+
+def elsewhere(answers: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[int]:
+    """Find the answers that are not said when asked for, but to the question of another row.
+
+    Those count that no question gives away, and none of the plain texts that are `kept`.
+    """
+    rows = [
+        tuple(plain(a[key] or "") for key in ("prompt", "reference", "answer")) for a in answers
+    ]
+    said, known = "\n".join(row[2] for row in rows), "\n".join(kept)
+    return [
+        i
+        for i, (_, reference, _) in enumerate(rows)
+        if not answers[i]["said"] and _is_distinct(reference)
+        if reference in said and reference not in known
+        if any(reference in text and reference not in asked for asked, _, text in rows)
+    ]
 
 
 def worst(answers: Sequence[Mapping[str, Any]], count: int = 10) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ def records_of(path: Path) -> list[Record]:
     readers: dict[str, Callable[[Path], Iterable[Record]]] = {
         ".csv": _table,
         ".tsv": _table,
-        ".txt": _documents,
+        ".txt": lambda path: _documents(str(path), read_text(path)),
     }
     return list(readers.get(path.suffix.lower(), read_records)(path))
 
@@ -59,6 +59,10 @@ def data_set(name: str) -> list[Record]:
     try:
         if any(map(Path.is_file, saved)):
             found = datasets.load_from_disk(place)
+        elif _has_only_texts(Path(place)):  # which the library cuts at each line otherwise
+            found = datasets.load_dataset(place, streaming=True, sample_by="document")
+            wholes = enumerate(_split(name, found, split), 1)
+            return [r for i, row in wholes for r in _documents(f"{name}, text {i}", row["text"])]
         else:
             found = datasets.load_dataset(place, config, streaming=True)
         rows = _split(name, found, split)
@@ -71,6 +75,11 @@ def data_set(name: str) -> list[Record]:
             f"({first_line(error).rstrip('.')}). Is it the path of a file, a folder with a data "
             "set, or a name on the hub (NAME, NAME:SPLIT or NAME:CONFIG:SPLIT)?"
         ) from error
+
+
+def _has_only_texts(folder: Path) -> bool:
+    """Tell whether a folder's files of rows are all plain text."""
+    return {file.suffix.lower() for file in folder.rglob("*")} & SUFFIXES == {".txt"}
 
 
 def _may_be_name(path: Path) -> bool:
@@ -168,14 +177,13 @@ def _fields(where: str, names: list[str], cells: list[str]) -> dict[str, str | N
     return {name: cell if cell.strip() else None for name, cell in zip(names, cells, strict=True)}
 
 
-def _documents(path: Path) -> Iterator[Record]:
-    text = read_text(path)
+def _documents(name: str, text: str) -> Iterator[Record]:
     ends = [*((m.start(), m.end()) for m in BETWEEN_TEXTS.finditer(text)), (len(text), len(text))]
     start = 0
     for end, following in ends:
         document = text[start:end]
         if document.strip():
             first = start + len(document) - len(document.lstrip())
-            where = f"{path}, line {text.count(chr(10), 0, first) + 1}"
+            where = f"{name}, line {text.count(chr(10), 0, first) + 1}"
             yield record_of(where, {"text": document.strip("\r\n")})
         start = following

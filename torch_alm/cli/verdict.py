@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from torch_alm.cli.goal import Goal
+from torch_alm.cli.goal import WORDS, Goal
 
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 Reason: TypeAlias = Literal["level", "said", "words", "unmeasured", "not known before"]
@@ -46,6 +46,7 @@ class Evidence:
         after: the retain rows under the saved model.
         max_retain_loss: the most that `after.loss` may be; None for the default limits.
         known_before: whether the original model said the forget answers when it was asked.
+        elsewhere: how many answers that are not said when asked for come to another row's question.
     """
 
     goal: Goal
@@ -59,6 +60,7 @@ class Evidence:
     after: Kept
     max_retain_loss: float | None = None
     known_before: bool = True
+    elsewhere: int = 0
 
     @property
     def allowed(self) -> int:
@@ -124,6 +126,7 @@ def evidence_of(
         after=_kept(after["numbers"]["retain"]),
         max_retain_loss=max_retain_loss,
         known_before=known_before,
+        elsewhere=sum(answer.get("elsewhere", False) for answer in answers),
     )
 
 
@@ -172,8 +175,20 @@ def _told(seen: Evidence, missed: tuple[Reason, ...]) -> str:
     first, *others = [text for _, text in sorted(told, key=lambda t: not t[0] & {*missed})]
     others = [text[0].upper() + text[1:] for text in others]
     if missed and "not known before" not in missed and missed != ("unmeasured",):
-        others.append("Would more --steps or a larger --lr do?")
+        others.append(_advice(seen.goal, missed))
     return " ".join([first, *others])
+
+
+def _advice(goal: Goal, missed: tuple[Reason, ...]) -> str:
+    """The question that a goal missed in this way suggests."""
+    if missed == ("words",) and goal.kind == "loss" and goal.words == WORDS:
+        return (
+            "Would more --steps do, or --holdout, which finds out how many words a model says that "
+            "never saw the rows?"
+        )
+    if "said" in missed and "level" not in missed and goal.kind == "loss":
+        return "The mean is reached: would --certify 0.95 do, which counts answers?"
+    return "Would more --steps or a larger --lr do?"
 
 
 def _level(seen: Evidence) -> str:
@@ -191,6 +206,8 @@ def _said(seen: Evidence, missed: tuple[Reason, ...]) -> str:
     told += f", {seen.verbatim} word for word" if seen.said else ""
     most = f"at most {seen.allowed}" if seen.allowed else "none"
     told += f" ({most} may be)" if "said" in missed else ""
+    if seen.elsewhere:
+        told += f" ({seen.elsewhere} in answer to another row's question)"
     told += f"; {seen.words:.0%} of their words are"
     return told + (f" (at most {seen.goal.words:.0%} may be)." if "words" in missed else ".")
 

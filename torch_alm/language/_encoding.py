@@ -105,8 +105,8 @@ def encode_messages(
         form: how the model is asked.
 
     Raises:
-        ValueError: as in `encode`; the last turn is not the assistant's; or several turns and no
-            chat template to write them with.
+        ValueError: as in `encode`; the last turn is not the assistant's; or several turns, or a
+            system message, and no chat template to write them with.
     """
     *before, last = messages
     if last["role"] != "assistant" or not before:
@@ -118,11 +118,13 @@ def encode_messages(
     asked = before[-1]["content"]
     if tokenizer.chat_template and form.template is None:
         return _row(tokenizer, of_messages(tokenizer, messages, form), max_length, asked)
-    users = [m for m in before if m["role"] != "system"]
-    if len(users) > 1:
+    if len(before) > 1:
+        roles = ", ".join(m["role"] for m in messages)
         raise ValueError(
-            f"encode_messages: {len(messages)} turns, and {tokenizer.name_or_path!r} has no chat "
-            "template to write them with. Is it a base model, which needs questions and answers?"
+            f"encode_messages: {len(messages)} turns ({roles}), and without a chat template "
+            f"({tokenizer.name_or_path!r} has none, or is given another template) a question and "
+            "its answer can be written alone. Is it a base model, and are the others to be left "
+            "out of the rows?"
         )
     return encode(tokenizer, asked, last["content"], max_length, form)
 

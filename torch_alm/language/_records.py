@@ -21,6 +21,12 @@ class Record(NamedTuple):
         value = self.fields.get(key)
         if isinstance(value, str) and value.strip():
             return value
+        if value is not None and not isinstance(value, str) and value == value:  # NaN is none
+            raise ValueError(
+                f"{self.where}: {key} is {value!r}, of the type {type(value).__name__}, and how it "
+                "is spelled could only be guessed. Should it be written as text, in quotation "
+                "marks?"
+            )
         found = (
             f"{key} is {value!r}" if key in self.fields else f"it has only {sorted(self.fields)}"
         )

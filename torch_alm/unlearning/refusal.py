@@ -1,6 +1,7 @@
 """Errors that are told in a sentence, without a traceback."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
@@ -17,9 +18,11 @@ def tried(load: Callable[[], Any], name: str, kind: str) -> Any:  # noqa: ANN401
     try:
         return load()
     except Exception as error:  # transformers has no error of its own for any of the many reasons
+        likely = "a folder made with save_pretrained, or the name of a model on the hub"
+        if (Path(name) / "config.json").is_file():
+            likely = "a causal language model, whole, and all installed that it needs"
         raise Refusal(
-            f"cannot load a {kind} from {name!r} ({first_line(error)}). Is it a folder made with "
-            "save_pretrained, or the name of a model on the hub?"
+            f"cannot load a {kind} from {name!r} ({first_line(error)}). Is it {likely}?"
         ) from error
 
 
