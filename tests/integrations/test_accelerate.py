@@ -210,7 +210,7 @@ def test_a_constraint_attached_to_a_prepared_optimizer_is_stepped_with_it() -> N
 @pytest.mark.parametrize("inside", ["SGD", "SAM", "fused"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_a_step_that_accelerates_scaler_skips_is_none(inside: str, parts: int) -> None:
-    """Where nobody is told of it, it is averaged with the next, of the same theta."""
+    """Its measurement, where nobody is told of the skip, is averaged with the next one's."""
     Accelerator(cpu=True)
     x = torch.nn.Parameter(torch.zeros(1))
     scaler = GradScaler("cpu", init_scale=4.0)

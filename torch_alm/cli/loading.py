@@ -23,7 +23,7 @@ SHARED = {
     "retain": "it would be forgotten and kept at once",
     "holdout": "what was trained on says nothing of what was not",
 }
-"""What a row that is to be forgotten must not stand in as well, and why."""
+"""The files that no row to be forgotten may stand in as well, and why."""
 
 
 @dataclass(frozen=True)
