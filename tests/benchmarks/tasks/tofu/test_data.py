@@ -130,7 +130,7 @@ BROKEN_LINES = {
     "no answer": ('{"question": "Q1?"}', r"line 2: no answer \(it has only \['question'\]\)"),
     "empty answer": ('{"question": "Q1?", "answer": " "}', r"line 2: no answer \(answer is ' '\)"),
     "null answer": ('{"question": "Q1?", "answer": null}', r"line 2: no answer \(answer is None\)"),
-    "number": ('{"question": 1, "answer": "A"}', r"line 2: no question \(question is 1\)"),
+    "number": ('{"question": 1, "answer": "A"}', r"line 2: question is 1, of the type int"),
 }
 
 
