@@ -124,11 +124,8 @@ WORDS = (
     ("missed", ONE_STATE, target("token_failure", "0.6")),
 )
 
-PRESENT = ",".join([CORE, "npo", "npo+alm"])
-"""Of the present preset."""
-
 PLAN = (
-    Stage("forget01", "preset", PRESENT, 3),
+    Stage("forget01", "preset", ALL, 5),
     Stage("forget01", "recommended", ALL, 5),
     Stage("forget01", "matched", ALL, 5, matched("forget01")),
     Stage("forget01", "attacks", ATTACKED, 3, script="attacks"),
