@@ -81,7 +81,9 @@ def test_every_public_name_has_a_page_of_its_own() -> None:
     public = set().union(*(exported(module) for module in modules))
     public -= {module.__name__ for module in modules}  # which have a list each
     listed = [name for listing in reference.LISTS for name in reference.names(listing)]
-    assert sorted(listed) == sorted(public | {"torch_alm.checkpoint.DualState"})
+    assert sorted(listed) == sorted(
+        public | {f"torch_alm.checkpoint.{name}" for name in ("ConstraintState", "DualState")}
+    )
     assert len(set(reference.pages())) == len(listed)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a DualOptimizer through `torch.distributed.checkpoint`.
+"""Checkpoints of a DualOptimizer, or of constraints, through `torch.distributed.checkpoint`.
 
 Not imported by `torch_alm`: the machinery behind it is heavy.
 """
@@ -20,7 +20,9 @@ from torch.optim import Optimizer
 from torch_alm._optim.fresh import fresh_state
 from torch_alm._optim.gradients import parameters
 from torch_alm._optim.objective import innermost
+from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
+from torch_alm.group import ConstraintGroup
 
 
 class DualState(Stateful):
@@ -72,9 +74,7 @@ class DualState(Stateful):
             for name, side in self._sides.items()
         }
         rest = {"control": self.optimizer.control_state_dict(), "stepped": stepped}
-        packed = BytesIO()
-        torch.save(rest, packed)  # into one leaf: lists that grow would not match a fresh run's
-        return {**named, "rest": packed.getvalue()}
+        return {**named, "rest": _packed(rest)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore both sides, and the constraint where there is one.
@@ -84,7 +84,7 @@ class DualState(Stateful):
                 did not where this was saved, or some state was saved that could not be foreseen,
                 and so was not read. Nothing is loaded then.
         """
-        rest = torch.load(BytesIO(state_dict["rest"]), weights_only=True)
+        rest = _unpacked(state_dict["rest"])
         names = {
             name: _names(get_optimizer_state_dict(self.model, _Still(side)), side)
             for name, side in self._sides.items()
@@ -101,6 +101,49 @@ class DualState(Stateful):
             for fqn, p in names[name]:
                 if fqn not in rest["stepped"][name]:
                     side.state.pop(p, None)
+
+
+class ConstraintState(Stateful):
+    """The state of a constraint in the loss that `torch.distributed.checkpoint` saves and loads.
+
+    It is the same on all ranks, and one leaf: what filters, rules and a vector's multipliers keep
+    is not there yet in a fresh constraint, and what is not there is not loaded. The constraint of a
+    `DualOptimizer` is in its `DualState`.
+
+    Args:
+        constraint: a constraint or a group of them.
+
+    Example:
+        >>> constraint = ALMConstraint(None, alpha=1.0, mu=0.5)
+        >>> state = {"constraint": ConstraintState(constraint)}  # what `save` takes
+    """
+
+    def __init__(self, constraint: ALMConstraint | ConstraintGroup) -> None:
+        """Bind it; nothing is read yet."""
+        self.constraint = constraint
+
+    def state_dict(self) -> dict[str, Any]:
+        """Collect its state as bytes."""
+        return {"packed": _packed(self.constraint.state_dict())}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore it.
+
+        Raises:
+            ValueError: as `ALMConstraint.load_state_dict`; nothing is loaded then.
+        """
+        self.constraint.load_state_dict(_unpacked(state_dict["packed"]))
+
+
+def _packed(state: dict[str, Any]) -> bytes:
+    """Put a state into one leaf: lists that grow would not match those of a fresh run."""
+    packed = BytesIO()
+    torch.save(state, packed)
+    return packed.getvalue()
+
+
+def _unpacked(packed: bytes) -> dict[str, Any]:
+    return torch.load(BytesIO(packed), weights_only=True)
 
 
 class _Still(Optimizer):
