@@ -18,7 +18,7 @@ from benchmarks.engine.options import script_parser
 from benchmarks.report.results import RECORDED
 from benchmarks.studies.evidence.__main__ import record
 from benchmarks.studies.operating_point import report
-from benchmarks.studies.operating_point.plan import KINDS, PLAIN, RATES, WORLD, Place
+from benchmarks.studies.operating_point.plan import EVERY, KINDS, PLAIN, RATES, SHARES, WORLD, Place
 
 KEPT = RECORDED / "operating_point"
 
@@ -38,9 +38,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--replay", action="store_true", help="--base reads on while it is taught")
     add("--lora", type=int, default=0, metavar="RANK", help="unlearn with adapters")
     add("--epochs", type=int, default=0, metavar="N", help="instead of fifty steps")
-    add("--unseen", action="store_true", help="ask for what the model says that never saw it")
+    add(
+        "--unseen",
+        choices=SHARES,
+        default="",
+        help="ask for the share of the tokens that the model gets wrong that never saw them",
+    )
     add("--rates", nargs="+", default=RATES, choices=RATES, help="learning rates")
-    add("--methods", nargs="+", default=PLAIN, choices=PLAIN, help="without the controller's +alm")
+    add("--methods", nargs="+", default=PLAIN, choices=EVERY, help="without the controller's +alm")
     add("--seeds", type=int, default=3, metavar="K", help="fresh seeds")
     add("--output", type=Path, default=Path("results/operating_point"), metavar="DIR")
     add("--page", action="store_true", help="run nothing")

@@ -19,7 +19,7 @@ from benchmarks.report.control import ALLOWED
 from benchmarks.report.figures import colour, save_themed
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import MISSING, Cell, included, markdown, name_of
-from benchmarks.studies.operating_point.plan import ALM, KINDS, RATES, Place
+from benchmarks.studies.operating_point.plan import EVERY, KINDS, RATES, SHARES, Place, controlled
 from torch_alm.unlearning.files import write_text
 
 UTILITY, FORGOTTEN = "model_utility", "forget_rouge"
@@ -33,9 +33,10 @@ PLACES = (
         for size in ("01", "05", "10")
     ),
     *(
-        Place(f"forget{size}", epochs=10, unseen=unseen)
-        for size in ("05", "10")
-        for unseen in (False, True)
+        Place(f"forget{size}", methods=EVERY, epochs=epochs, unseen=unseen)
+        for size, epochs in (("01", 0), ("05", 10), ("10", 10))
+        for unseen in ("", *SHARES)
+        if epochs or unseen
     ),
 )
 HEADERS = (
@@ -95,7 +96,7 @@ def table(folder: Path, place: Place) -> Iterator[list[str]]:
         kept, before = control(folder / place.folder(rate, "searched"))
         for method in place.methods:
             pair = read(folder, place, rate, method)
-            if not (pair.searched or pair.asked):
+            if not (pair.asked or (pair.searched and not place.unseen)):
                 continue
             plain, asked = pair.means(UTILITY)
             said, heard = pair.means(FORGOTTEN)
@@ -114,7 +115,7 @@ def table(folder: Path, place: Place) -> Iterator[list[str]]:
 def read(folder: Path, place: Place, rate: str, method: str) -> Pair:
     """The fresh runs of a method at a rate."""
     searched, asked = (read_lines(folder / place.folder(rate, k) / "results.jsonl") for k in KINDS)
-    return Pair(of(searched, method), of(asked, method + ALM))
+    return Pair(of(searched, method), of(asked, controlled(method)))
 
 
 def control(folder: Path) -> tuple[float | None, float | None]:

@@ -9,10 +9,21 @@ import pytest
 from scipy import stats
 
 from benchmarks import tofu
+from benchmarks.methods import names
 from benchmarks.report.results import read_lines
 from benchmarks.studies.operating_point import __main__ as study
 from benchmarks.studies.operating_point import report
-from benchmarks.studies.operating_point.plan import FIXED, KINDS, PLAIN, RATES, TRIALS, Place
+from benchmarks.studies.operating_point.plan import (
+    EVERY,
+    FIXED,
+    KINDS,
+    PLAIN,
+    RATES,
+    SHARES,
+    TRIALS,
+    Place,
+    controlled,
+)
 
 PLACE = Place("forget01", methods=("npo",), rates=("3e-4", "1e-3"))
 
@@ -130,10 +141,32 @@ def test_a_number_of_epochs_has_its_own_folder_and_asks_with_the_present_preset(
 
 
 def test_what_was_never_seen_is_asked_for_beside_the_same_search(tmp_path: Path) -> None:
-    place, half = (Place("forget05", epochs=10, unseen=unseen) for unseen in (True, False))
+    place, half = (Place("forget05", epochs=10, unseen=unseen) for unseen in ("certified", ""))
     assert place.folder("3e-4", "searched") == half.folder("3e-4", "searched")
     assert place.folder("3e-4", "asked") == "forget05-10-epochs-unseen-3e-4-asked"
     words, searched = (
         place.arguments("3e-4", k, tmp_path, tmp_path) for k in ("asked", "searched")
     )
     assert words[words.index("--alpha") + 1] == "0.85" and "--alpha" not in searched
+
+
+def test_the_share_is_certified_or_counted_each_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    certified, wrong = (Place("forget01", unseen=unseen) for unseen in SHARES)
+    assert certified.folder("3e-4", "asked") != wrong.folder("3e-4", "asked")
+    assert certified.folder("3e-4", "searched") == wrong.folder("3e-4", "searched")
+    for place, measure in ((certified, "token_certificate"), (wrong, "token_failure")):
+        words = place.arguments("3e-4", "asked", tmp_path, tmp_path)
+        assert f"measure={measure}" in words and "--mu" not in words  # of the present preset
+
+
+def test_every_method_is_run_with_its_own_controlled_version(recorded: Path) -> None:
+    assert {controlled(key) for key in EVERY} <= set(names())
+    plain = Place("forget01", methods=("saul_no_alm",), unseen="certified")
+    assert controlled("saul_no_alm") == "saul" and controlled("blur") == "blur+alm"
+    rows = [json.dumps(line("saul_no_alm", seed, 0.9)) for seed in range(2)]
+    (recorded / plain.folder("3e-4", "searched") / "results.jsonl").write_text("\n".join(rows))
+    assert not list(report.table(recorded, plain))  # searched, and not asked yet
+    kept_at = recorded / plain.folder("3e-4", "asked")
+    kept_at.mkdir()
+    kept_at.joinpath("results.jsonl").write_text(json.dumps(line("saul", 0, 0.93)))
+    assert [cells[5] for cells in report.table(recorded, plain)] == ["0.930"]
