@@ -72,9 +72,11 @@ class ResultsFolder:
         methods = {**earlier.get("methods", {}), **settings.get("methods", {})}
         write_json(self.settings, {**earlier, **settings, "methods": methods})
 
-    def remember(self, more: Mapping[str, Any]) -> None:
-        """Add to `settings.json` what was found out on the way."""
-        write_json(self.settings, {**json.loads(self.settings.read_text()), **more})
+    def remember(self, more: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add to `settings.json` what was found out on the way, beside what was of other methods."""
+        known = json.loads(self.settings.read_text())
+        found = {key: {**known.get(key, {}), **value} for key, value in more.items()}
+        write_json(self.settings, {**known, **found})
 
     def rows(self) -> list[Row]:
         """The finished runs, oldest first."""

@@ -113,6 +113,13 @@ def test_every_method_gets_the_same_number_of_trials_and_it_is_said(
     assert all("4 trials of 4" in settings["matched"][key] for key in ("dual_adamw", "saul"))
 
 
+def test_a_search_of_another_method_keeps_what_is_told_of_the_first(tmp_path: Path) -> None:
+    for key in ("dual_adamw", "saul"):
+        matching.matched(plan(tmp_path, "--methods", key))
+    settings = json.loads((tmp_path / "settings.json").read_text())
+    assert settings["matched"].keys() == {"dual_adamw", "saul"}
+
+
 def test_trials_use_a_seed_no_report_uses_and_are_not_repeated(tmp_path: Path) -> None:
     first = matching.matched(plan(tmp_path, "--seeds", "2"))
     run(first)
