@@ -30,6 +30,7 @@ __all__ = [
     "is_controlled",
     "label",
     "names",
+    "with_controller",
 ]
 
 ALM = "+alm"
@@ -83,6 +84,11 @@ def is_controlled(key: str) -> bool:
     if key == CONTROL:
         return False
     return key.endswith(ALM) or (ON_RMU | METHODS)[key].method.alm == "built in"
+
+
+def with_controller(key: str) -> str:
+    """Name a method with the controller: `npo+alm` of `npo`, `saul` of `saul_no_alm`."""
+    return key.replace("_no_alm", "") if "_no_alm" in key else key + ALM
 
 
 def build(key: str, model: nn.Module, settings: Settings) -> Method:

@@ -73,7 +73,7 @@ class ResultsFolder:
         write_json(self.settings, {**earlier, **settings, "methods": methods})
 
     def remember(self, more: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add to `settings.json` what was found out on the way, beside what was of other methods."""
+        """Add to `settings.json` what was found out, beside what was found of other methods."""
         known = json.loads(self.settings.read_text())
         found = {key: {**known.get(key, {}), **value} for key, value in more.items()}
         write_json(self.settings, {**known, **found})

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.report.results import RECORDED
-from benchmarks.studies.evidence import tables
+from benchmarks.studies.evidence import claims, tables
 from benchmarks.studies.evidence.figures import draw
 from benchmarks.studies.evidence.plan import PLAN
 from benchmarks.studies.evidence.tables import Recorded
@@ -25,6 +25,8 @@ TABLES: Mapping[str, Callable[[Recorded], str]] = {
     **{f"pairs {point}": tables.pairs_at(point) for point in POINTS},
     **{f"all {point}": tables.everything_at(point) for point in POINTS},
     "gains": tables.gains,
+    "gained": claims.gained,
+    "differences": claims.differences,
     "guard": tables.guard,
     "asked more": tables.asked_more,
     "varied": tables.varied,

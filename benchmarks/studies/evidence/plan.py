@@ -56,7 +56,7 @@ class Stage:
         split: Of TOFU.
         point: `preset`, the present one; `recommended`, the one before; around that one `matched`
             (by three trials), `matched8`, `gentle`, `longer`, `varied-...`, `words-...`,
-            `alpha-...`, `others-...` and `attacks`; or `paper`.
+            `alpha-...`, `others-...`, `states-...` and `attacks`; or `paper`.
         methods: Keys, comma-separated.
         seeds: How many.
         more: Further arguments of `tofu.py`.
@@ -124,8 +124,19 @@ WORDS = (
     ("missed", ONE_STATE, target("token_failure", "0.6")),
 )
 
+# One state of AdamW or two, asked for the same at the present preset's rate.
+STATES = "single_adamw+alm,dual_adamw+alm"
+ONE_TARGET = {
+    "tokens": target("token_certificate", "0.5"),
+    "never_seen": target("token_nll", "never_seen"),
+}
+
 PLAN = (
     Stage("forget01", "preset", ALL, 5),
+    *(
+        Stage("forget01", f"states-{name}", STATES, 5, ("--lr", "3e-4", *asked))
+        for name, asked in ONE_TARGET.items()
+    ),
     Stage("forget01", "recommended", ALL, 5),
     Stage("forget01", "matched", ALL, 5, matched("forget01")),
     Stage("forget01", "attacks", ATTACKED, 3, script="attacks"),

@@ -31,13 +31,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.methods import with_controller
 from benchmarks.studies.evidence.plan import FEWER, GATE, MATCHED, SHARED, target
 from benchmarks.tasks.tofu.presets import RAISES_ITS_OWN
 
 RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 PLAIN = ("dual_adamw", "sharp_min_max", "npo", "pdu")
 EVERY = tuple(dict.fromkeys([*PLAIN, *RAISES_ITS_OWN, "saul_no_alm", "saul_no_alm_no_sam"]))
-ALM = "+alm"
 KINDS = ("searched", "asked")
 TRIALS = 8
 FIXED = "lr,rho_forget,epsilon"
@@ -54,11 +54,6 @@ SHARES = {CERTIFIED: "token_certificate", WRONG: "token_failure"}
 """What `UNSEEN` is a share of, and the measure that says so."""
 
 LEVELS = {**MATCHED, WORLD: "0.70", "forget01-pretrained": "0.20"}
-
-
-def controlled(key: str) -> str:
-    """Name a method with the controller: `npo+alm` of `npo`, `saul` of `saul_no_alm`."""
-    return key.replace("_no_alm", "") if "_no_alm" in key else key + ALM
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ class Place:
     def arguments(self, rate: str, kind: str, data: Path | None, output: Path) -> list[str]:
         """Of `tofu.py`."""
         searched = kind == "searched"
-        keys = [key if searched else controlled(key) for key in self.methods]
+        keys = [key if searched else with_controller(key) for key in self.methods]
         search = ["--match", f"forget_rouge={self.level}", "--trials", str(TRIALS), "--fix", FIXED]
         point = GATE if searched or not self.epochs else ()
         if self.unseen and not searched:

@@ -19,6 +19,7 @@ from operator import getitem
 from pathlib import Path
 
 from benchmarks.engine.options import script_parser
+from benchmarks.report.paired import Pair, interval
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import included, markdown
 from benchmarks.studies import attacks
@@ -26,7 +27,6 @@ from benchmarks.studies.evidence.__main__ import record
 from benchmarks.studies.evidence.plan import FEWER, GATE, SHARED, target
 from benchmarks.studies.operating_point.__main__ import KEPT
 from benchmarks.studies.operating_point.plan import WORLD
-from benchmarks.studies.operating_point.report import Pair, interval
 from torch_alm.unlearning.files import write_text
 
 RADII = ("0.01", "0.03", "0.1")
@@ -120,7 +120,7 @@ def table(folder: Path, split: str) -> Iterator[list[str]]:
     yield ["none", "", *means]
     for one in others:
         pair = Pair(without, numbers(folder, one))
-        if pair.asked:
+        if pair.given:
             yield [one.side, one.radius, *(interval(pair.gain(name)) for name in SHOWN)]
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
 
 from matplotlib import rcParams
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.stats import t as student
 
-from benchmarks.methods import CONTROL
+from benchmarks.methods import CONTROL, with_controller
 from benchmarks.report.control import ALLOWED
 from benchmarks.report.figures import colour, save_themed
+from benchmarks.report.paired import Pair, interval, mean
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import MISSING, Cell, included, markdown, name_of
-from benchmarks.studies.operating_point.plan import EVERY, KINDS, RATES, SHARES, Place, controlled
+from benchmarks.studies.operating_point.plan import EVERY, KINDS, RATES, SHARES, Place
 from torch_alm.unlearning.files import write_text
 
 UTILITY, FORGOTTEN = "model_utility", "forget_rouge"
@@ -45,36 +43,9 @@ HEADERS = (
 )
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A method at a rate, without and with the controller, on the same seeds."""
-
-    searched: list[Row]
-    asked: list[Row]
-
-    def means(self, key: str) -> tuple[float | None, float | None]:
-        """A number, without and with; None where nothing was run."""
-        return mean(self.searched, key), mean(self.asked, key)
-
-    def gain(self, key: str = UTILITY) -> tuple[float, float] | None:
-        """Mean paired difference and the half-width of its 95 % interval (Student's t)."""
-        plain = {row["seed"]: row[key] for row in self.searched}
-        with_it = {row["seed"]: row[key] for row in self.asked}
-        found = [with_it[seed] - plain[seed] for seed in plain.keys() & with_it.keys()]
-        if len(found) < 2:
-            return None
-        half = float(student.ppf(0.975, len(found) - 1)) * stdev(found) / math.sqrt(len(found))
-        return fmean(found), half
-
-
 def of(rows: Sequence[Row], *methods: str) -> list[Row]:
     """The rows of these methods."""
     return [row for row in rows if row["method"] in methods]
-
-
-def mean(rows: Sequence[Row], key: str) -> float | None:
-    """Over seeds."""
-    return fmean(row[key] for row in rows) if rows else None
 
 
 def write(folder: Path) -> None:
@@ -96,7 +67,7 @@ def table(folder: Path, place: Place) -> Iterator[list[str]]:
         kept, before = control(folder / place.folder(rate, "searched"))
         for method in place.methods:
             pair = read(folder, place, rate, method)
-            if not (pair.asked or (pair.searched and not place.unseen)):
+            if not (pair.given or (pair.without and not place.unseen)):
                 continue
             plain, asked = pair.means(UTILITY)
             said, heard = pair.means(FORGOTTEN)
@@ -108,14 +79,14 @@ def table(folder: Path, place: Place) -> Iterator[list[str]]:
                     Cell(asked).text(3),
                     level(heard, place),
                 ),
-                interval(pair.gain()),
+                interval(pair.gain(UTILITY)),
             ]
 
 
 def read(folder: Path, place: Place, rate: str, method: str) -> Pair:
     """The fresh runs of a method at a rate."""
     searched, asked = (read_lines(folder / place.folder(rate, k) / "results.jsonl") for k in KINDS)
-    return Pair(of(searched, method), of(asked, controlled(method)))
+    return Pair(of(searched, method), of(asked, with_controller(method)))
 
 
 def control(folder: Path) -> tuple[float | None, float | None]:
@@ -135,11 +106,6 @@ def level(value: float | None, place: Place) -> str:
     """Forgetting, marked where it is not enough."""
     mark = "†" if value is not None and value > float(place.level) else ""
     return Cell(value).text(2) + mark
-
-
-def interval(found: tuple[float, float] | None) -> str:
-    """A difference with its interval."""
-    return MISSING if found is None else f"{found[0]:+.3f} ± {found[1]:.3f}"
 
 
 def draw(folder: Path, place: Place) -> Figure:

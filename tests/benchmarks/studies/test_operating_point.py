@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import tofu
-from benchmarks.methods import names
+from benchmarks.methods import names, with_controller
 from benchmarks.report.results import read_lines
 from benchmarks.studies.operating_point import __main__ as study
 from benchmarks.studies.operating_point import report
@@ -22,7 +22,6 @@ from benchmarks.studies.operating_point.plan import (
     SHARES,
     TRIALS,
     Place,
-    controlled,
 )
 
 PLACE = Place("forget01", methods=("npo",), rates=("3e-4", "1e-3"))
@@ -50,7 +49,7 @@ def recorded(tmp_path: Path) -> Path:
 
 
 def test_the_difference_is_that_of_a_paired_t_test(recorded: Path) -> None:
-    found = report.read(recorded, PLACE, "3e-4", "npo").gain()
+    found = report.read(recorded, PLACE, "3e-4", "npo").gain(report.UTILITY)
     oracle = stats.ttest_rel([0.90, 0.91, 0.92], [0.80, 0.82, 0.79]).confidence_interval(0.95)
     assert found is not None
     assert found[0] - found[1] == pytest.approx(oracle.low)
@@ -58,7 +57,7 @@ def test_the_difference_is_that_of_a_paired_t_test(recorded: Path) -> None:
 
 
 def test_one_seed_has_no_interval(recorded: Path) -> None:
-    assert report.read(recorded, PLACE, "1e-3", "npo").gain() is None
+    assert report.read(recorded, PLACE, "1e-3", "npo").gain(report.UTILITY) is None
 
 
 def test_a_rate_whose_control_fails_and_too_little_forgetting_are_marked(recorded: Path) -> None:
@@ -160,9 +159,9 @@ def test_the_share_is_certified_or_counted_each_in_a_folder_of_its_own(tmp_path:
 
 
 def test_every_method_is_run_with_its_own_controlled_version(recorded: Path) -> None:
-    assert {controlled(key) for key in EVERY} <= set(names())
+    assert {with_controller(key) for key in EVERY} <= set(names())
     plain = Place("forget01", methods=("saul_no_alm",), unseen="certified")
-    assert controlled("saul_no_alm") == "saul" and controlled("blur") == "blur+alm"
+    assert with_controller("saul_no_alm") == "saul" and with_controller("blur") == "blur+alm"
     rows = [json.dumps(line("saul_no_alm", seed, 0.9)) for seed in range(2)]
     (recorded / plain.folder("3e-4", "searched") / "results.jsonl").write_text("\n".join(rows))
     assert not list(report.table(recorded, plain))  # searched, and not asked yet
