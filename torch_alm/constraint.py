@@ -17,7 +17,7 @@ from torch_alm._constraint.base import ConstraintBase
 from torch_alm._constraint.checks import Index
 from torch_alm._constraint.hooks import Attachment, Calls, Waiting
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Observation, mean
+from torch_alm._constraint.observations import Mean, Observation, mean
 from torch_alm._constraint.penalty import Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
 from torch_alm._guards import eager, is_first_pass, is_running, remember
@@ -117,7 +117,7 @@ class ALMConstraint(ConstraintBase):
         Under `torch.no_grad()`, as in a validation, nothing is observed; only `observe` does then.
         With a filter the penalty's gradient is the weight that the filtered violation gives; over
         several ranks it is the weight that the mean over ranks gives. A measurement that is not
-        finite (in any entry) costs nothing: a zero that leads nowhere.
+        finite (in any entry, on any rank) costs nothing, on all ranks: a zero that leads nowhere.
 
         Shape: the measure's to a scalar, in float32 or wider.
 
@@ -125,16 +125,17 @@ class ALMConstraint(ConstraintBase):
         """
         if self.measure is None:
             raise TypeError(
-                "ALMConstraint was called and its measure is None, so there is nothing to measure. "
-                "Did you mean `observe(value)`, or to pass a measure?"
+                "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, "
+                "or to pass a measure?"
             )
         value = self._shaped(self.measure(*args, **kwargs))
         if not (torch.is_grad_enabled() or is_running(self._home)):
             return self._penalty.of(value)  # no step follows from it, and no other rank is asked
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
-        penalty, weight = self._tangent(value, now)
+        found, is_finite = self._found(now)
+        penalty, weight = self._tangent(value, now, found)
         self._observe(now, value)
-        if not numbers.is_finite(now.value):
+        if not is_finite:
             return torch.zeros((), device=value.device, requires_grad=True)
         if self._wants_gradient:
             self._watch(penalty, value, weight)
@@ -157,23 +158,25 @@ class ALMConstraint(ConstraintBase):
         value, row = self._placed(value, index)
         if self.filter is not None:
             now = Observation(numbers.host(value), 1.0, row, value.dtype)
-            return self._tangent(value, now)[0]
+            return self._tangent(value, now, self._found(now)[0])[0]
         return self._penalty.of_entries(row).of(value)
 
     @property
     def _penalty(self) -> Penalty:
-        state = self._state
-        mu = 0.0 if state.is_waiting(self) else state.mu
-        return Penalty(state.multiplier, self.alpha, mu, self.sense)
+        mu = 0.0 if self._state.is_waiting(self) else self._state.mu
+        return Penalty(self._state.multiplier, self.alpha, mu, self.sense)
 
     @eager
-    def _tangent(self, value: Tensor, now: Observation) -> tuple[Tensor, Number]:
-        """Give the penalty the gradient of the weight that all steps and ranks together say.
-
-        And that weight.
-        """
+    def _found(self, now: Observation) -> tuple[Mean, bool]:
+        """Average it over all ranks, for a filter with its step's; tell if it is finite on all."""
         before = [] if self.filter is None else list(self._observed)
-        weight = self._state.preview(mean([*before, now], self._shape, self), self).weight
+        found = mean([*before, now], self._shape, self)
+        return found, not (found.bad and mean([now], self._shape, self).bad)
+
+    @eager
+    def _tangent(self, value: Tensor, now: Observation, found: Mean) -> tuple[Tensor, Number]:
+        """Give the penalty the gradient of the weight that `found` says, and that weight."""
+        weight = self._state.preview(found, self).weight
         at_rows, here = self._penalty.of_entries(now.row), numbers.pick(weight, now.row)
         return at_rows.tangent(value, weight=here, now=now), here
 
@@ -195,8 +198,7 @@ class ALMConstraint(ConstraintBase):
                 with a filter, their own history. An index that appears several times is averaged.
 
         Raises:
-            ValueError: if the shape is not the one expected, the index out of range, or the weight
-                not positive.
+            ValueError: for another shape, an index out of range, or a weight that is not positive.
         """
         share = weight if isinstance(weight, float) else numbers.tried(numbers.single, weight)
         if not (isinstance(share, float) and math.isfinite(share) and share > 0):
@@ -297,7 +299,8 @@ class ALMConstraint(ConstraintBase):
         a GradScaler skips, or without an observation. Do not call `step()` yourself as well.
 
         What was observed for a skipped step is dropped where the optimizer is told of it (`SAM` and
-        its base, fused ones). Elsewhere it is averaged with the next step's: theta is the same.
+        its base, fused ones). Elsewhere it is averaged with the next step's, at the same theta if
+        no other optimizer moves it; with `nonfinite="raise"` that step raises.
 
         Args:
             optimizer: any `torch.optim.Optimizer`, also one that accelerate has prepared; it keeps
@@ -309,8 +312,7 @@ class ALMConstraint(ConstraintBase):
         Warns:
             UserWarning: once, if it takes 16 steps with nothing measured, or theta moves without.
 
-        Cost: with `mu="auto"` a hook on one parameter; with a GradScaler and a fused optimizer, one
-        synchronisation per step.
+        Cost: a hook on one parameter; with a GradScaler and a fused optimizer, a synchronisation.
         """
         calls = Calls(self._probe.follow, self._prepare, self.step, self._idle, self.discard)
         return Attachment(optimizer, self._observed, self._waiting, calls)

@@ -168,6 +168,8 @@ def test_model_folders_that_are_not_whole(
     assert "has no config.json" in refused(capsys, tmp_path, command("unlearn", model=bare))
     sentence = refused(capsys, tmp_path, command("unlearn", model=tmp_path / "nowhere"))
     assert "is no folder" in sentence
+    sentence = refused(capsys, tmp_path, command("unlearn", model="x" * 300))
+    assert "no folder, and no name of a model" in sentence
     broken = tmp_path / "broken"
     shutil.copytree(folder, broken)
     (broken / "model.safetensors").write_bytes(b"cut off")

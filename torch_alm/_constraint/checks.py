@@ -128,9 +128,9 @@ def check_auto(given: Given) -> None:
 def refuse_values() -> NoReturn:
     """Raise for a mu that nothing was ever found from."""
     raise RuntimeError(
-        "ALMConstraint.step: mu='auto' needs the constraint's gradient and found values only, or a "
-        "gradient that reaches no parameter of the optimizer; the weight would have stayed at "
-        "lambda. Did you mean to add `constraint(...)` to the loss, with "
+        "ALMConstraint.step: mu='auto' needs the constraint's gradient and found values only, a "
+        "gradient that reaches no parameter of the optimizer, or one in the closure of its step; "
+        "mu would have come from nothing. Did you mean to add `constraint(...)` to the loss, with "
         "`constraint.attach(optimizer)` before the loop and the backward pass before "
         "`optimizer.step()` (not in its closure), or a number for mu?"
     )

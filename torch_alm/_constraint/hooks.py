@@ -9,13 +9,12 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.hooks import RemovableHandle
 
 from torch_alm import _skips as skips
 from torch_alm._constraint.observations import Observations
@@ -23,6 +22,14 @@ from torch_alm._optim.gradients import local, some
 
 MOVES = 16  # times that theta was seen to have moved on, or steps without any measurement
 PILE = 512  # measurements where nothing can be watched
+
+
+class Removable(Protocol):
+    """A hook, or something that stands for one."""
+
+    def remove(self) -> None:
+        """Take it off."""
+        ...
 
 
 class Calls(NamedTuple):
@@ -36,7 +43,7 @@ class Calls(NamedTuple):
         drop: for a step that is skipped.
     """
 
-    follow: Callable[[Optimizer], Iterable[RemovableHandle]]
+    follow: Callable[[Optimizer], Iterable[Removable]]
     prepare: Callable[[Optimizer], Any]
     step: Callable[[], Any]
     idle: Callable[[str], Any]
@@ -152,7 +159,7 @@ def down_to_hooks(optimizer: Optimizer) -> list[Optimizer]:
     )
 
 
-def _remove(handles: Iterable[RemovableHandle]) -> None:
+def _remove(handles: Iterable[Removable]) -> None:
     for handle in handles:
         handle.remove()
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from torch_alm._constraint import checks
 from torch_alm._constraint.auto import Response
 from torch_alm._constraint.foretold import exact, flat
 from torch_alm._constraint.observations import is_distributed, over_ranks
@@ -25,6 +26,28 @@ from torch_alm._constraint.response import pulls, response
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters, some
 from torch_alm._optim.shards import reduced
+
+
+class Look:
+    """A hook that moves from one parameter to another, until `remove()` takes it off for good."""
+
+    def __init__(self) -> None:
+        self._handle: RemovableHandle | None = None
+        self._is_removed = False
+
+    def move(self, handle: RemovableHandle) -> None:
+        """Take the hook off where it was; this one has its place."""
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = handle
+        if self._is_removed:
+            handle.remove()
+
+    def remove(self) -> None:
+        """Take it off."""
+        self._is_removed = True
+        if self._handle is not None:
+            self._handle.remove()
 
 
 class Probe:
@@ -37,6 +60,7 @@ class Probe:
     def __init__(self) -> None:
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
         self._leaf: Callable[[], Tensor | None] = lambda: None
+        self._look = Look()
         self._pass = -1  # the backward pass of the latest gradient
         self.has_seen = False
         self.found: Response | None = None
@@ -54,21 +78,27 @@ class Probe:
         self._left: Tensor | None = None
         self.found = None
 
-    def follow(self, optimizer: Optimizer) -> list[RemovableHandle]:
+    def follow(self, optimizer: Optimizer) -> list[Look]:
         """Read this optimizer's steps from now on; return the hooks."""
         self._optimizer = weakref.ref(optimizer)
         leaves = [p for p in parameters(optimizer) if p.is_leaf and p.requires_grad]
         if not leaves:
             return []
-        leaf, me = min(leaves, key=torch.numel), weakref.ref(self)
-        self._leaf = weakref.ref(leaf)
+        self._look = Look()
+        self._look_at(min(leaves, key=torch.numel))
+        return [self._look]
+
+    def _look_at(self, leaf: Tensor) -> None:
+        """See what arrives at this parameter, and no longer at the one before."""
+        me = weakref.ref(self)
+        self._leaf, self._left = weakref.ref(leaf), None
 
         def after(p: Tensor) -> None:
             probe = me()
             if probe is not None:
                 probe.see(p)
 
-        return [leaf.register_post_accumulate_grad_hook(after)]
+        self._look.move(leaf.register_post_accumulate_grad_hook(after))
 
     def see(self, leaf: Tensor) -> None:
         """Note what a backward pass has left in one `.grad`, if it went through the penalty."""
@@ -81,8 +111,9 @@ class Probe:
         if not (params and c.requires_grad and penalty.requires_grad):
             return
         found = _swept(c, params) if any(map(is_sharded, params)) else _found(c, params)
-        if found:
-            penalty.register_hook(lambda share: self._arrived(float(share), found, weight))
+        if found and self._leaf() not in found:  # nothing of the penalty would be seen there
+            self._look_at(min(found, key=torch.numel))
+        penalty.register_hook(lambda share: self._arrived(float(share), found, weight))
 
     def _parameters(self) -> Sequence[Tensor]:
         """List those to differentiate by."""
@@ -91,11 +122,17 @@ class Probe:
         return [p for p in params if p.requires_grad]
 
     def _arrived(self, share: float, a: dict[Tensor, Tensor], weight: float) -> None:
-        """Add up what reaches `.grad`, afresh where a backward pass starts from nothing."""
+        """Add up what reaches `.grad`, afresh where a backward pass starts from nothing.
+
+        Raises:
+            RuntimeError: in the closure of a step whose gradient has been read already.
+        """
         now = torch._C._current_graph_task_id()  # pyright: ignore[reportPrivateUsage]
         before, self._pass = self._pass, now
-        if self._pass != before and all(p.grad is None for p in a):
+        if self._pass != before and self._a and all(map(_is_cleared, self._a)):
             self.begin()
+        if self.found is not None:
+            checks.refuse_values()
         self._share += share
         for sums, factor in ((self._a, share), (self._acting, share * weight)):
             for p, g in a.items():
@@ -129,24 +166,33 @@ class Probe:
     def _average(self) -> bool:
         """Average over ranks, as the measurements are; tell whether there is anything."""
         if not is_distributed():
-            return self._share != 0
-        share = over_ranks(torch.tensor([self._share], dtype=torch.float64))
-        self._share = float(share)
-        if self._share == 0:
+            return self._share != 0 and bool(self._a)
+        params, leaf, ranks = self._parameters(), self._leaf(), dist.get_world_size()
+        at = next((float(i) for i, p in enumerate(params) if p is leaf), -1.0)
+        sums = torch.tensor([self._share, bool(self._a), at, at * at], dtype=torch.float64)
+        self._share, reached, index, square = over_ranks(sums).tolist()
+        if self._share == 0 or not reached:
             return False
-        ranks = dist.get_world_size()
-        for p in self._parameters():
+        for p in params:
             if is_sharded(p):  # the engine has averaged it
                 if p in self._a:
                     self._a[p] = self._a[p] * ranks
                 continue
             self._a[p] = over_ranks(self._a.get(p, torch.zeros_like(p)))
             self._acting[p] = over_ranks(self._acting.get(p, torch.zeros_like(p))) / ranks
-        leaf = self._leaf()
-        if leaf is not None and not is_sharded(leaf):
+        if ranks * square != index * index:  # they look at different ones: the scale is unknown
+            self._left = None
+        elif leaf is not None and not is_sharded(leaf):
             none = torch.zeros_like(exact(some(flat(leaf))))
             self._left = over_ranks(none if self._left is None else self._left) / ranks
         return True
+
+
+def _is_cleared(p: Tensor) -> bool:
+    """Tell whether `.grad` is none or zero; a shard of nothing could not tell zero."""
+    if p.grad is None:
+        return True
+    return not is_sharded(p) and not p.grad.is_sparse and not some(flat(p.grad)).any()
 
 
 def _found(c: Tensor, params: Sequence[Tensor]) -> dict[Tensor, Tensor]:

@@ -34,7 +34,7 @@ class Output:
             Refusal: names what stands there.
         """
         for model in models:
-            if model is not None and Path(model).is_dir():
+            if model is not None and os.path.isdir(model):
                 self._check_model(Path(model))
         if self._is_taken() and not force:
             raise Refusal(

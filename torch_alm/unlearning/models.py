@@ -1,5 +1,6 @@
 """Loading a model and its tokenizer, and which of the weights may move."""
 
+import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -93,7 +94,7 @@ def stored_as(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -> LanguageModel:
     # The full path, so that adapters trained on the model find it from any folder
-    known = str(Path(name).resolve()) if Path(name).is_dir() else name
+    known = str(Path(name).resolve()) if os.path.isdir(name) else name
     load = transformers.AutoModelForCausalLM.from_pretrained
     options = {"dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
     model, info = tried(partial(load, known, **options), name, kind)
@@ -103,8 +104,8 @@ def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -
 
 def _check_folder(name: str) -> None:
     folder = Path(name)
-    if not folder.is_dir():
-        if folder.exists() or folder.is_absolute() or name.startswith("."):
+    if not os.path.isdir(name):  # False, too, for a name that no file can have
+        if os.path.exists(name) or folder.is_absolute() or name.startswith("."):
             raise Refusal(f"the model {name} is no folder. Is the path right?")
         check_model(name)
         return

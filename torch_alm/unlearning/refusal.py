@@ -1,5 +1,6 @@
 """Errors that are told in a sentence, without a traceback."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ def tried(load: Callable[[], Any], name: str, kind: str) -> Any:  # noqa: ANN401
         return load()
     except Exception as error:  # transformers has no error of its own for any of the many reasons
         likely = "a folder made with save_pretrained, or the name of a model on the hub"
-        if (Path(name) / "config.json").is_file():
+        if os.path.isfile(Path(name, "config.json")):
             likely = "a causal language model, whole, and all installed that it needs"
         raise Refusal(
             f"cannot load a {kind} from {name!r} ({first_line(error)}). Is it {likely}?"
