@@ -136,10 +136,9 @@ def test_the_best_step_is_that_of_the_mean_objective(found: list[dict[str, Any]]
 
 def test_the_penaltys_gradient_is_the_weight_of_all_ranks(found: list[dict[str, Any]]) -> None:
     # values (0, -2): c = 2; (4, 0): c = -1; (0, NaN): c = 1 of the finite one; (1, 1): c = 0
-    expected = [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    assert found[0]["gradients"] == expected
-    expected[6] = 0.0  # what is not finite costs nothing
-    assert found[1]["gradients"] == expected
+    # What is not finite costs nothing, on all ranks alike: an engine waits for the same backward.
+    expected = [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert found[0]["gradients"] == found[1]["gradients"] == expected
 
 
 def test_a_measurement_that_is_not_finite_on_one_rank_is_skipped_on_all(

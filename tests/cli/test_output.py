@@ -146,7 +146,10 @@ def test_a_run_that_goes_on_replaces_nothing_of_others_either(
     assert mine.read_text() == "three years"
 
 
-@pytest.mark.parametrize("kind", ["weights", "configuration"])
+TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
+
+
+@pytest.mark.parametrize("kind", ["weights", "configuration", "template"])
 def test_a_model_that_changed_is_another_run(
     command: Command, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any,
     kind: str,
@@ -161,10 +164,15 @@ def test_a_model_that_changed_is_another_run(
         weights["model.norm.weight"][-1] += 2**-20
         save_file(weights, path, metadata={"format": "pt"})
     else:
-        config = json.loads((model / "config.json").read_text())
-        (model / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-5}))
+        name, key, value = {
+            "configuration": ("config.json", "rms_norm_eps", 1e-5),
+            "template": ("tokenizer_config.json", "chat_template", TEMPLATE),
+        }[kind]
+        config = json.loads((model / name).read_text())
+        (model / name).write_text(json.dumps({**config, key: value}))
     told = refused(command, capsys, model=model)
-    assert "a run of other settings: weights was '" in told
+    changed = "tokenizer" if kind == "template" else "weights"
+    assert f"a run of other settings: {changed} was '" in told
     shutil.copytree(folder, model, dirs_exist_ok=True)
     torch.manual_seed(5)
     assert command("unlearn", *ONE, model=model) in FINISHED

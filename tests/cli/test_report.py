@@ -27,8 +27,8 @@ from torch_alm.cli.charts import (
     thinned,
     ticks,
 )
-from torch_alm.cli.files import Entry, encode_entries, read_entries
-from torch_alm.cli.measuring import numbers, read, text_of
+from torch_alm.cli.files import Entry, encode_entries, read_entries, rows_of
+from torch_alm.cli.measuring import numbers, read, reference_of, text_of
 from torch_alm.cli.windows import windows
 from torch_alm.language import (
     Format,
@@ -196,6 +196,21 @@ def test_a_reference_ends_where_the_answer_does(tokenizer: Any) -> None:
         assert text_of(each, row) == "A0 lives in Rome"
     cut = encode(tokenizer, **FORGET[0], max_length=13)
     assert text_of(tokenizer, cut) == "A0 lives in Rome"
+
+
+@pytest.mark.parametrize("max_length", [11, 12, 64])
+def test_what_a_format_closes_an_answer_with_is_not_to_be_said(
+    tokenizer: Any, max_length: int
+) -> None:
+    """In plain words, which no special token tells from the answer's; also of one that is cut."""
+    closing = copy.deepcopy(tokenizer)
+    closing.chat_template = "{% for m in messages %}{{ m['content'] }} York {% endfor %}"
+    answer = "A0 lives in Rome A1 lives in Bonn"
+    entry = Entry("line 1", "Where does A0 live ?", answer)
+    rows = rows_of(closing, entry, max_length, Format())
+    assert (len(rows) > 1) == (max_length < 64)
+    assert text_of(closing, rows[-1]).endswith("York")
+    assert " ".join(reference_of(closing, entry, row).strip() for row in rows) == answer
 
 
 def test_numbers_of_a_set_are_means_over_its_rows() -> None:

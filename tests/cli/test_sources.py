@@ -246,7 +246,38 @@ def test_a_folder_of_texts_has_one_per_file(tmp_path: Path, cached: Path) -> Non
     (folder / "README.md").write_text("# Books\n")
     found = read_entries(folder, "forget")
     assert [each.answer for each in found] == ["Chapter one\n\nIt rained .", "Sun .", "Wind ."]
-    assert found[2].where == f"{folder}, text 2, line 3"
+    assert found[2].where == f"{folder / 'b.txt'}, line 3"
+
+
+@pytest.mark.parametrize("name", ["test notes.txt", "train_1.txt", "dev/a.txt", "C.TXT"])
+def test_every_text_of_a_folder_is_read_whatever_its_name(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "notes"
+    (folder / "dev").mkdir(parents=True)
+    (folder / "plain.txt").write_text("Sun .")
+    (folder / name).write_text("Wind .")
+    assert {each.answer for each in read_entries(folder, "forget")} == {"Sun .", "Wind ."}
+
+
+def test_dashes_part_texts_with_windows_line_ends_too(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"Sun .\r\n---\r\nWind .\r\n")
+    assert [each.answer for each in read_entries(tmp_path / "a.txt", "forget")] == [
+        "Sun .",
+        "Wind .",
+    ]
+
+
+def test_files_that_a_folder_is_read_without_are_told(tmp_path: Path, cached: Path) -> None:
+    folder = tmp_path / "facts"
+    folder.mkdir()
+    write(folder / "data.jsonl", ROWS)
+    read_entries(folder, "forget")  # nothing to be told
+    (folder / "more.txt").write_text("Wind .")
+    with pytest.warns(UserWarning, match=r"more\.txt will not be read"):
+        read_entries(folder, "forget")
+    (folder / "more.txt").unlink()
+    write(folder / "test.jsonl", ROWS[:1])
+    with pytest.warns(UserWarning, match=r"data\.jsonl will not be read"):
+        read_entries(folder, "forget")
 
 
 def test_columns_that_may_belong_to_a_question_are_told(tmp_path: Path) -> None:

@@ -206,13 +206,35 @@ def test_evidence_is_read_from_what_was_measured_and_null_is_no_number(goal: Goa
         return {"loss": loss, "rouge": 0.5, "exact_match": 0.25}
 
     said = [(True, True), (True, False), (False, False)]
-    answers = [{"said": some, "verbatim": whole} for some, whole in said]
+    answers = [
+        {"where": f"line {i}", "said": some, "verbatim": whole, "loss": 3.0 if i else None}
+        for i, (some, whole) in enumerate(said)
+    ]
     forget = {"loss": 3.0, "certificate": 0.9, "rouge": 0.75, "unmeasured": 2.0}
     before = {"numbers": {"retain": kept(None)}}
     after = {"numbers": {"retain": kept(1.0), "forget": forget}, "answers": {"forget": answers}}
     found = evidence_of(goal, before, after, max_retain_loss=2.0, known_before=False)
     assert math.isnan(found.before.loss)
     assert found == Evidence(
-        goal, 3.0 if goal is LOSS else 0.9, 3, 2, 1, 0.75, 2, found.before, Kept(1.0, 0.5, 0.25),
+        goal, 3.0 if goal is LOSS else 0.9, 3, 2, 1, 0.75, 1, found.before, Kept(1.0, 0.5, 0.25),
         2.0, known_before=False,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("parts", "count"), [(1, 2), (2, 2), (99, 2), (100, 1), (250, 1)])
+def test_a_long_text_is_one_row_beside_a_short_answer(parts: int, count: int) -> None:
+    """A hundredth of its parts may be said; of two rows, none."""
+
+    def part(where: str, *, said: bool) -> dict[str, Any]:
+        return {"where": where, "said": said, "verbatim": said, "loss": 3.0}
+
+    answers = [part("line 1", said=True)]
+    answers += [part("line 2", said=i == 0) for i in range(parts)]
+    numbers = {"loss": 3.0, "rouge": 0.0, "exact_match": 0.0}
+    after = {
+        "numbers": dict.fromkeys(("retain", "forget"), numbers),
+        "answers": {"forget": answers},
+    }
+    seen = evidence_of(LOSS, after, after, max_retain_loss=None, known_before=True)
+    assert (seen.rows, seen.said, seen.allowed) == (2, count, 0)
+    assert "said" in judge(seen).missed

@@ -11,7 +11,7 @@ from torch_alm.cli import files
 from torch_alm.cli.evaluate import plain_content, published
 from torch_alm.cli.files import Entry
 from torch_alm.cli.loading import Files, format_of, load_for, read_files
-from torch_alm.cli.measuring import Encoded, numbers, read_rows, said, text_of
+from torch_alm.cli.measuring import Encoded, numbers, read_rows, reference_of, said
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.report import Result
 from torch_alm.cli.returning import verdict_of
@@ -96,7 +96,10 @@ def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, A
     earlier = {
         entries[id(row)].where: read.text for row, read in zip(each.asked, each.before, strict=True)
     }
-    before = [said(tokenizer, *pair) for pair in zip(each.asked, each.before, strict=True)]
+    before = [
+        said(reference_of(tokenizer, entries[id(row)], row), reading)
+        for row, reading in zip(each.asked, each.before, strict=True)
+    ]
     answers: list[dict[str, Any]] = []
     for i, (row, reading) in enumerate(zip(each.rows, each.after, strict=True)):
         entry = entries[id(row)] if id(row) in entries else entries[id(each.asked[i])]
@@ -113,12 +116,13 @@ def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, A
 def _answer(
     tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading, earlier: str | None
 ) -> dict[str, Any]:
+    reference = reference_of(tokenizer, entry, row)
     return {
         "where": entry.where,
         "prompt": entry.prompt or decode(tokenizer, prompt_ids(row)),
-        "reference": text_of(tokenizer, row),
+        "reference": reference,
         "earlier": earlier or "",
         "answer": reading.text or "",
         "loss": reading.loss,
-        **said(tokenizer, row, reading),
+        **said(reference, reading),
     }

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 from torch_alm.cli.columns import recognized, renamed
 from torch_alm.cli.sources import records_of
 from torch_alm.cli.windows import UNCUT, windows
+from torch_alm.cli.wording import plain
 from torch_alm.language import (
     Format,
     Message,
@@ -241,8 +242,3 @@ def _is_message(value: Any) -> bool:  # noqa: ANN401  # whatever JSON holds
         and isinstance(cast("dict[str, Any]", value).get("role"), str)
         and isinstance(cast("dict[str, Any]", value).get("content"), str)
     )
-
-
-def plain(text: str) -> str:
-    """Words between single blanks, in small letters."""
-    return " ".join(text.split()).casefold()

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch_alm.cli.loading import Loaded
 from torch_alm.cli.measuring import answers_of, read
+from torch_alm.cli.verdict import by_row
 from torch_alm.language import prompt_ids
 from torch_alm.unlearning.refusal import Refusal
 
@@ -56,7 +57,7 @@ def is_known(
     found = [*measured]
     if rest:
         found += answers_of(loaded.tokenizer, rest, read(loaded.model, loaded.tokenizer, rest))
-    if fmean(map(is_said, found)) >= ANSWERS:
+    if fmean(map(is_said_of, by_row(found))) >= ANSWERS:
         return True
     if not redact:
         say(examples(loaded, found))
@@ -71,13 +72,19 @@ def is_said(answer: Mapping[str, Any]) -> bool:
     return bool(answer["exact_match"]) or answer["rouge"] >= WORDS
 
 
+def is_said_of(row: Answers) -> bool:
+    """Tell whether the model says at least half of the parts of a row."""
+    return fmean(map(is_said, row)) >= ANSWERS
+
+
 def told(found: Answers, asked: str = "as above") -> str:
     """The refusal: how many answers are said, and the likely reason that no more are."""
+    rows = by_row(found)
     return REFUSAL.format(
         asked=asked,
-        said=sum(map(is_said, found)),
-        rows=len(found),
-        verbatim=sum(bool(answer["exact_match"]) for answer in found),
+        said=sum(map(is_said_of, rows)),
+        rows=len(rows),
+        verbatim=sum(all(answer["exact_match"] for answer in row) for row in rows),
         words=fmean(answer["rouge"] for answer in found),
     )
 

@@ -1,16 +1,14 @@
 """Knowledge of the user's rows: numbers per set, and the answers they are the means of."""
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
-
-from torch_alm.cli.files import Encoded, Entry, plain
+from torch_alm.cli.files import Encoded, Entry
 from torch_alm.cli.saying import bar
+from torch_alm.cli.wording import holds, is_distinct, is_said, plain
 from torch_alm.language import (
     LanguageModel,
     Reading,
@@ -27,7 +25,6 @@ from torch_alm.unlearning.models import positions_of
 
 SPARE_TOKENS = 32  # so that an answer that goes on is seen to, and one that begins late is seen
 ROWS_PER_BATCH = 128
-NEARLY = 0.9  # share of an answer's words in order from which on it is said
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
@@ -164,42 +161,37 @@ def answers_of(
 
 def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> dict[str, Any]:
     asked = _asked(entry, row)
+    reference = reference_of(tokenizer, entry, asked)
     return {
         "where": entry.where,
         "prompt": entry.prompt or decode(tokenizer, prompt_ids(asked)),
-        "reference": text_of(tokenizer, asked),
+        "reference": reference,
         "answer": reading.text,
         "loss": reading.loss,
         "exact_match": reading.exact_match,
-        **said(tokenizer, asked, reading),
+        **said(reference, reading),
     }
 
 
-def said(tokenizer: Tokenizer, asked: Row, reading: Reading) -> dict[str, Any]:
-    """The part of an answer that the model says: share of its words, all of it, or nearly all.
+def said(reference: str, reading: Reading) -> dict[str, Any]:
+    """The part of an answer that the model says: share of its words, all of it, or nearly all."""
+    rouge, verbatim, nearly = is_said(reading.text or "", reference)
+    if reading.exact_match:  # token by token
+        rouge, verbatim, nearly = 1.0, True, True
+    return {"rouge": rouge, "verbatim": verbatim, "said": nearly}
 
-    An answer is said word for word wherever it stands in what the model says: going on after its
-    end, stopping by another token, or another layout is no forgetting.
+
+def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:
+    """The words to be said for a row: without what its format closes an answer with.
+
+    Of a long answer, that the row has the rest of, what the closing leaves of the row.
     """
-    reference, text = text_of(tokenizer, asked), reading.text or ""
-    verbatim = reading.exact_match or holds(plain(text), plain(reference))
-    rouge = 1.0 if verbatim else rouge_l_recall(text, reference)  # "." has no words to be counted
-    return {"rouge": rouge, "verbatim": verbatim, "said": verbatim or rouge >= NEARLY}
-
-
-def holds(text: str, answer: str) -> bool:
-    """Tell whether a plain text has a plain answer in it, whatever stands right before or after.
-
-    A word of fewer than six letters (red, four) has to be a word of its own, as has a number of
-    fewer than four digits.
-    """
-    return answer in text if _is_distinct(answer) else f" {answer} " in f" {text} "
-
-
-def _is_distinct(answer: str) -> bool:
-    """Tell whether an answer is hardly ever a part of another word; emoji and Chinese never are."""
-    is_word = answer.isalpha() and answer != answer.upper()
-    return len(answer) >= (6 if is_word else 4 if answer.isascii() else 1)
+    labelled, answer = text_of(tokenizer, row), entry.answer.strip()
+    if labelled.strip().startswith(answer):
+        return answer
+    least = len(labelled) // 2  # less may be there by chance
+    ends = (labelled[:k] for k in range(len(labelled), least, -1))
+    return next((end for end in ends if answer.endswith(end)), labelled)
 
 
 def elsewhere(answers: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[int]:
@@ -214,9 +206,9 @@ def elsewhere(answers: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list
     return [
         i
         for i, (_, reference, _) in enumerate(rows)
-        if not answers[i]["said"] and _is_distinct(reference)
-        if reference in said and reference not in known
-        if any(reference in text and reference not in asked for asked, _, text in rows)
+        if not answers[i]["said"] and is_distinct(reference)
+        if holds(said, reference) and not holds(known, reference)
+        if any(holds(text, reference) and not holds(asked, reference) for asked, _, text in rows)
     ]
 
 
@@ -229,28 +221,6 @@ def worst(answers: Sequence[Mapping[str, Any]], count: int = 10) -> list[dict[st
 def text_of(tokenizer: Tokenizer, row: Row) -> str:
     """The labelled words of a row, without the end of sequence."""
     return decode(tokenizer, answer_ids(row))
-
-
-def rouge_l_recall(said: str, reference: str) -> float:
-    """Share of the reference's words said in order, as TOFU measures it; 0 for an empty text.
-
-    TOFU's words are made of Latin letters without accents. References with other letters are split
-    by those of their script, or they would seem to be forgotten from the start.
-    """
-    scorer = _ROUGE if reference.isascii() else _ROUGE_OF_ANY_SCRIPT
-    return float(scorer.score(reference, said)["rougeL"].recall)
-
-
-class _AnyScript:
-    """Words of any script; where no blanks stand between them, characters."""
-
-    def tokenize(self, text: str) -> list[str]:
-        """The words."""
-        return re.findall(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]|\w+", text.casefold())
-
-
-_ROUGE = RougeScorer(["rougeL"], use_stemmer=True)
-_ROUGE_OF_ANY_SCRIPT = RougeScorer(["rougeL"], tokenizer=_AnyScript())
 
 
 def _asked(entry: Entry, row: Row) -> Row:

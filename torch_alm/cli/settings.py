@@ -18,7 +18,7 @@ ASKED = ("template", "system", "columns")
 def settings_of(given: argparse.Namespace) -> dict[str, Any]:
     """Everything the result depends on; two runs with the same are the same run."""
     beta = given.beta or BETAS.get(given.method)
-    plain = {name: getattr(given, name) for name in (*READ, *ASKED, *FOLLOWED)}
+    plain = {name: getattr(given, name) for name in (*READ, *ASKED, *FOLLOWED, "redact")}
     names = ("forget", "retain", "holdout")
     paths = {name: getattr(given, name) for name in names if getattr(given, name)}
     read = {name: f"{path}, sha256 {_hash(path)}" for name, path in paths.items()}

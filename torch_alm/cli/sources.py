@@ -4,7 +4,8 @@ import csv
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from torch_alm.unlearning.hub import check_known
 from torch_alm.unlearning.refusal import Refusal, first_line
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+INFORMATION = {"dataset_infos.json", "dataset_dict.json", "dataset_info.json", "state.json"}
 SUFFIXES = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet"}
-BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t]*$", re.MULTILINE)
+BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)
 DELIMITERS = (",", ";", "\t")  # a program that writes decimal commas parts cells by semicolons
 
 
@@ -52,6 +54,10 @@ def data_set(name: str) -> list[Record]:
         Refusal: it cannot be loaded, or has several splits and none was named.
     """
     place, config, split = _parted(name)
+    if split is None and _has_only_texts(
+        Path(place)
+    ):  # the library cuts at each line, and reads some of the files
+        return [r for text in _rows_in(Path(place)) for r in _documents(str(text), read_text(text))]
     datasets = _imported("datasets", f"{name} is no file, and a data set")
     if not Path(place).is_dir():
         check_known(f"{name} is no file", place, "dataset")
@@ -59,12 +65,10 @@ def data_set(name: str) -> list[Record]:
     try:
         if any(map(Path.is_file, saved)):
             found = datasets.load_from_disk(place)
-        elif _has_only_texts(Path(place)):  # which the library cuts at each line otherwise
-            found = datasets.load_dataset(place, streaming=True, sample_by="document")
-            wholes = enumerate(_split(name, found, split), 1)
-            return [r for i, row in wholes for r in _documents(f"{name}, text {i}", row["text"])]
         else:
             found = datasets.load_dataset(place, config, streaming=True)
+            if Path(place).is_dir():
+                _tell_unread(place, datasets.load_dataset_builder(place, config).config.data_files)
         rows = _split(name, found, split)
         return [record_of(f"{name}, row {i}", dict(row)) for i, row in enumerate(rows, 1)]
     except Exception as error:  # the library has no error of its own for the many reasons
@@ -79,7 +83,26 @@ def data_set(name: str) -> list[Record]:
 
 def _has_only_texts(folder: Path) -> bool:
     """Tell whether a folder's files of rows are all plain text."""
-    return {file.suffix.lower() for file in folder.rglob("*")} & SUFFIXES == {".txt"}
+    return {file.suffix.lower() for file in _rows_in(folder)} == {".txt"}
+
+
+def _rows_in(folder: Path) -> list[Path]:
+    """List the files under a folder that may hold rows; none where there is no folder."""
+    files = sorted(folder.rglob("*")) if folder.is_dir() else []
+    return [f for f in files if f.suffix.lower() in SUFFIXES and f.name not in INFORMATION]
+
+
+def _tell_unread(place: str, read: Mapping[str, Iterable[Any]] | None) -> None:
+    """Warn of files in a folder that `datasets` does not take for rows, by their names or kinds."""
+    taken = {Path(str(file)).resolve() for files in (read or {}).values() for file in files}
+    left = [str(file) for file in _rows_in(Path(place)) if file.resolve() not in taken]
+    if left:
+        warnings.warn(
+            f"{place}: {', '.join(left[:5])}{' and others' * (len(left) > 5)} will not be read: "
+            "`datasets` takes files of one kind, and of those it finds splits by their names. "
+            "Should the rows be in one file, or each kind in a folder of its own?",
+            stacklevel=2,
+        )
 
 
 def _may_be_name(path: Path) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch_alm.unlearning.files import write_json, write_tensors
 from torch_alm.unlearning.refusal import Refusal
 
+LOADED = ("weights", "tokenizer")  # what can be told once the model is loaded
 LENGTH = ("steps", "epochs")  # of which a run may be given more than it began with
 
 
@@ -30,7 +31,7 @@ class Unfinished:
         """The record of an unfinished run with the same settings, or None; changes nothing.
 
         Args:
-            settings: of the run; before the model is loaded, without its `weights`.
+            settings: of the run; before the model is loaded, without its `weights` and `tokenizer`.
             force: whether another run may be given up for this one, once it begins.
 
         Raises:
@@ -57,7 +58,7 @@ class Unfinished:
         """
         earlier = json.loads(self.settings.read_text(encoding="utf-8"))
         was = earlier["settings"]
-        now = {"weights": was.get("weights"), **json.loads(json.dumps(settings))}
+        now = {**{k: was.get(k) for k in LOADED}, **json.loads(json.dumps(settings))}
         names = [k for k in {**was, **now} if k not in LENGTH]
         different = [k for k in names if was.get(k) != now.get(k)]
         if different:

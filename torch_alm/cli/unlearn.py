@@ -27,7 +27,12 @@ from torch_alm.cli.unfinished import Unfinished
 from torch_alm.language import LanguageModel
 from torch_alm.unlearning.models import stored_dtype
 from torch_alm.unlearning.refusal import Refusal, Unwritten
-from torch_alm.unlearning.whole import check_answers, check_finite, fingerprint
+from torch_alm.unlearning.whole import (
+    check_answers,
+    check_finite,
+    fingerprint,
+    fingerprint_of_words,
+)
 
 Say = Callable[[str], None]
 
@@ -71,9 +76,9 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         run.training.run(given.method, run.keeper.autosave, given.save_every)
     except Stopped:  # a KeyboardInterrupt may stand within a step, which cannot be taken up again
         return _stopped(run.keeper)
-    if run.training.ended is not None:
-        say(run.training.ended)
     try:
+        if run.training.ended is not None:
+            say(run.training.ended)
         _check_trained(run)
         return run.keeper.insist(lambda: _finished(run))
     except KeyboardInterrupt:
@@ -94,7 +99,10 @@ def prepared(given: argparse.Namespace) -> Ready:
     is_new = unfinished.claim(settings, force=given.force) is None
     output.check([given.model], force=given.force or not is_new)
     loaded = load_for(given, given.model, found, lora=given.lora)
-    settings["weights"] = fingerprint(loaded.model)
+    settings |= {
+        "weights": fingerprint(loaded.model),
+        "tokenizer": fingerprint_of_words(loaded.tokenizer),
+    }
     model = trained(settings, loaded, recomputes=given.gradient_checkpointing)
     saves_adapters = given.lora and not given.merge
     saved = saved_bytes(model, None if saves_adapters else stored_dtype(given.model))

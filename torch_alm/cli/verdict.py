@@ -1,12 +1,13 @@
 """From numbers to a verdict: is the text gone, was it known at all, and what did that cost?"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from torch_alm.cli.goal import WORDS, Goal
 
+Answer: TypeAlias = Mapping[str, Any]
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 Reason: TypeAlias = Literal["level", "said", "words", "unmeasured", "not known before"]
 
@@ -37,7 +38,7 @@ class Evidence:
     Attributes:
         goal: what was asked for.
         value: the goal's measure over all forget rows.
-        rows: how many there are.
+        rows: how many there are; a text or an answer cut into several is one.
         said: how many answers are said, word for word or but for a tenth of their words.
         verbatim: how many of them word for word.
         words: mean share of an answer's words that are said in order (ROUGE-L recall).
@@ -114,20 +115,34 @@ def evidence_of(
 ) -> Evidence:
     """The evidence of two measurements: of the original model, and of the saved one."""
     forget, answers = after["numbers"]["forget"], after["answers"]["forget"]
+    rows = by_row(answers)
     return Evidence(
         goal,
         value=_number(forget["certificate" if goal.kind == "rate" else "loss"]),
-        rows=len(answers),
-        said=sum(answer["said"] for answer in answers),
-        verbatim=sum(answer["verbatim"] for answer in answers),
+        rows=len(rows),
+        said=sum(_more_than_allowed(row, "said") for row in rows),
+        verbatim=sum(_more_than_allowed(row, "verbatim") for row in rows),
         words=_number(forget["rouge"]),
-        unmeasured=int(forget["unmeasured"]),
+        unmeasured=sum(any(not math.isfinite(_number(a["loss"])) for a in row) for row in rows),
         before=_kept(before["numbers"]["retain"]),
         after=_kept(after["numbers"]["retain"]),
         max_retain_loss=max_retain_loss,
         known_before=known_before,
         elsewhere=sum(answer.get("elsewhere", False) for answer in answers),
     )
+
+
+def by_row(answers: Iterable[Answer]) -> list[list[Answer]]:
+    """Gather the answers of each row of a file: where one is long, it was cut into several."""
+    found: dict[str, list[Answer]] = {}
+    for answer in answers:
+        found.setdefault(answer["where"], []).append(answer)
+    return list(found.values())
+
+
+def _more_than_allowed(row: Sequence[Answer], key: str) -> bool:
+    """Tell whether a row is said: one part in a hundred of a long one may be, as of the rows."""
+    return sum(bool(answer[key]) for answer in row) > len(row) // SAID_SHARE
 
 
 def _kept(numbers: Mapping[str, Any]) -> Kept:

@@ -1,6 +1,7 @@
 """Refusal of a model that is not whole: weights never saved are random, and forget everything."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -100,6 +101,14 @@ def fingerprint(model: LanguageModel) -> str:
             f"{name} {tuple(p.shape)} {p.dtype} {int(bits.sum(dtype=torch.int64))}".encode()
         )
     return found.hexdigest()[:16]
+
+
+def fingerprint_of_words(tokenizer: Tokenizer) -> str:
+    """Sixteen digits that change with the tokenizer or its chat template; not with its date."""
+    inner = getattr(tokenizer, "backend_tokenizer", None)
+    known = json.dumps(tokenizer.get_vocab(), sort_keys=True) if inner is None else inner.to_str()
+    template = json.dumps(getattr(tokenizer, "chat_template", None))
+    return hashlib.sha256(f"{known} {template}".encode()).hexdigest()[:16]
 
 
 def listed(names: Iterable[str]) -> str:

@@ -1,0 +1,107 @@
+"""Whether a text says an answer: word for word wherever it stands, or but for a few words."""
+
+import re
+from functools import lru_cache
+from unicodedata import normalize
+
+from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
+
+NEARLY = 0.9  # share of an answer's words in order from which on it is said
+MARKS = " .,;:!?\"'()[]\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u3002\u3001"
+"""May stand around an answer, or be left out: marks of sentences, brackets, quotation marks."""
+UNSPACED = r"\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"  # Thai, Lao, kana, Chinese
+GLUED = UNSPACED + r"\uac00-\ud7af"  # Hangul, too: particles follow without a blank
+LETTER = rf"[^\W\d_{GLUED}]"
+WORD = rf"[^\W_{GLUED}]+"
+
+
+def plain(text: str) -> str:
+    """Words between single blanks, in small letters, and characters in their usual form."""
+    return " ".join(normalize("NFKC", text).split()).casefold()
+
+
+def is_said(text: str, reference: str) -> tuple[float, bool, bool]:
+    """Tell the share of the reference's words that are said, whether it is all, or nearly all.
+
+    Going on after its end, stopping by another token, or another layout is no forgetting. Of a
+    number or a sign alone, the share of words tells nothing.
+    """
+    verbatim = holds(plain(text), plain(reference))
+    rouge = 1.0 if verbatim else rouge_l_recall(text, reference)
+    return rouge, verbatim, verbatim or (rouge >= NEARLY and _has_words(reference))
+
+
+def holds(text: str, answer: str) -> bool:
+    """Tell whether a plain text has a plain answer in it, or that several times in a row.
+
+    Right before and after it may stand anything, but for what would make it part of another word
+    or number: letters beside a word of fewer than six, digits beside a number of fewer than six.
+    """
+    core, pattern = _anywhere(answer)
+    return core in text and pattern.search(text) is not None
+
+
+@lru_cache(maxsize=4096)
+def _anywhere(answer: str) -> tuple[str, re.Pattern[str]]:
+    """Compile what finds an answer, and what is in every text that it is found in."""
+    bare = answer.strip(MARKS)
+    core = bare if any(map(str.isalnum, bare)) else answer
+    if not re.search(r"\w", core):  # signs alone
+        return core, re.compile(rf"(?<!\w){re.escape(core)}(?!\w)")
+    first, last = re.match(WORD, core), re.search(rf"{WORD}\Z", core)
+    behind = "" if first is None else _barred(first.group(), core[0])[0]
+    ahead = "" if last is None else _barred(last.group(), core[-1])[1]
+    found = re.escape(core)
+    again = f"|(?:{found}){{2}}" if len(core) > 2 else ""  # which is no chance, whatever follows
+    return core, re.compile(f"{behind}(?:{found})+{ahead}{again}")
+
+
+def _barred(word: str, edge: str) -> tuple[str, str]:
+    """Patterns of what may not stand before a word that begins so, and after one that ends so."""
+    behind = ahead = ""
+    if len(word) < (6 if word.isalpha() else 4):
+        behind, ahead = f"(?<!{LETTER})", f"(?!{LETTER})"
+    if edge.isdecimal() and len(word) < 6:  # longer ones are never part of another by chance
+        behind, ahead = behind + r"(?<!\d)", ahead + r"(?!\d)"
+    if edge.isdecimal() and len(word) < 4:  # 7 is no part of 7,000
+        behind, ahead = behind + r"(?<!\d[.,])", ahead + r"(?![.,]\d)"
+    return behind, ahead
+
+
+def is_distinct(answer: str) -> bool:
+    """Tell whether a plain answer is hardly ever part of something else; emoji never are."""
+    is_word = re.fullmatch(f"{LETTER}+", answer) is not None
+    return len(answer) >= (6 if is_word else 4 if answer.isascii() else 1)
+
+
+def rouge_l_recall(said: str, reference: str) -> float:
+    """Share of the reference's words said in order, as TOFU measures it; 0 for an empty text.
+
+    TOFU's words are made of Latin letters without accents. References with other letters are split
+    by those of their script, or they would seem to be forgotten from the start.
+    """
+    said, reference = normalize("NFKC", said), normalize("NFKC", reference)
+    scorer = _ROUGE if reference.isascii() else _ROUGE_OF_ANY_SCRIPT
+    return float(scorer.score(reference, said)["rougeL"].recall)
+
+
+def _has_words(reference: str) -> bool:
+    """Tell whether there is more to count than one number, letter or sign."""
+    words = _words(normalize("NFKC", reference))
+    return len(words) > 1 or any(word.isalpha() and len(word) > 1 for word in words)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+", text.casefold())
+
+
+class _AnyScript:
+    """Words of any script; where no blanks stand between them, characters."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words."""
+        return _words(text)
+
+
+_ROUGE = RougeScorer(["rougeL"], use_stemmer=True)
+_ROUGE_OF_ANY_SCRIPT = RougeScorer(["rougeL"], tokenizer=_AnyScript())
