@@ -1,4 +1,4 @@
-"""Whether a text says an answer: word for word wherever it stands, or but for a few words."""
+"""Answers in what a model says: word for word wherever they stand, or but for a few words."""
 
 import re
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""What the claims rest on: differences under the present preset, paired by seed."""
+"""Tables that the claims rest on: differences under the present preset, paired by seed."""
 
 from __future__ import annotations
 
