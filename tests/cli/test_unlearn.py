@@ -306,8 +306,8 @@ def test_settings_are_what_was_given_or_what_the_help_says(
         hashed = hashlib.sha256(name.encode()).hexdigest()
         assert found[name] == f"{path}, sha256 {hashed[:16]}"
     options = {"model", "forget", "retain", "max_length", "rows", "batch_size", "seed", "device",
-               "precision", "template", "system", "columns", "redact", "method", "alpha", "certify", "lora",
-               "lora_rank", "lora_targets", "merge", "accumulate",
+               "precision", "template", "system", "columns", "redact", "method", "alpha", "certify",
+               "lora", "lora_rank", "lora_targets", "merge", "accumulate",
                "epochs", "steps", "lr", "rho", "mu", "beta"}  # fmt: skip
     assert set(found) == options, "where the results go changes nothing of them"
 

@@ -16,7 +16,7 @@ AUTHORS, RETAIN = "real_authors_rouge", "retain_rouge"
 
 
 def gained(found: Recorded) -> str:
-    """What `+ALM` changes in every method."""
+    """Table what `+ALM` changes in every method."""
     return markdown(
         (
             *("method", "MU", "MU `+ALM`", "difference (95 %)", "forget ROUGE-L", "with `+ALM`"),
@@ -52,7 +52,7 @@ PARTS = (
 
 
 def differences(found: Recorded) -> str:
-    """What a part changes where all else, the controller too, is the same."""
+    """Table what a part changes where all else, the controller too, is the same."""
     keys = (UTILITY, "retain_exact_match", WORDS, "membership_auc")
     lines = []
     for name, method, other, stage in PARTS:
