@@ -31,7 +31,7 @@ QUESTIONS = {
     "how do I save and resume": ("recipes", "constraint.state_dict()"),
     "several constraints at once": ("constrain", "ConstraintGroup"),
     "constrain a rate without gradient": ("constrain", "constraint.observe(found)"),
-    "does SAM help": ("results", "all variants are alike after every attack"),
+    "does SAM help": ("results", "takes as many nats back with SAM as without"),
     "how do I choose mu": ("constrain", 'mu="auto"` is recommended'),
     "run SAUL inside OpenUnlearning": ("engines", "trainer=SAUL"),
     "does it work with PyTorch Lightning": ("loops", "ManualDualOptimizer"),

@@ -51,7 +51,7 @@ That is 0.83, 0.86 and 0.83.
 """
 CERTIFIED, WRONG = "certified", "wrong"
 SHARES = {CERTIFIED: "token_certificate", WRONG: "token_failure"}
-"""Measures of that share, by what they count."""
+"""The measure of that share, by what it counts."""
 
 LEVELS = {**MATCHED, WORLD: "0.70", "forget01-pretrained": "0.20"}
 
