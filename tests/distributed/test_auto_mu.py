@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
@@ -11,6 +12,7 @@ from torch.optim import SGD, Adam
 
 from tests.distributed import task
 from tests.distributed.ranks import WORLD, Ranks
+from tests.test_auto_loops import ALPHA, RATE, WIDE, first_mu
 from torch_alm import ALMConstraint, DualOptimizer
 
 STEPS = 70
@@ -139,3 +141,28 @@ def without_sync(_: int) -> str:
 def test_in_the_loss_a_pass_that_leaves_no_gradient_is_refused(ranks: Ranks) -> None:
     first, second = ranks(without_sync)
     assert first == second and "Is gradient sync off?" in first
+
+
+def parts_of_its_own(rank: int) -> float:
+    """Each rank's measure reaches another parameter, of another size."""
+    params = [torch.zeros(size, dtype=WIDE, requires_grad=True) for size in (3, 4)]
+    optimizer = SGD(params, RATE)
+    mine = params[rank]
+    constraint = ALMConstraint(
+        lambda: torch.arange(1.0, len(mine) + 1).double() @ mine, ALPHA, "auto"
+    )
+    constraint.attach(optimizer)
+    (sum((p + 1).square().sum() for p in params) + constraint()).backward()
+    for p in params:
+        assert p.grad is not None
+        dist.all_reduce(p.grad)
+        p.grad /= WORLD
+    optimizer.step()
+    return float(constraint.mu)
+
+
+def test_ranks_whose_measures_reach_other_parameters_find_one_mu(ranks: Ranks) -> None:
+    rows = [torch.arange(1.0, size + 1, dtype=WIDE) for size in (3, 4)]
+    rest = torch.full((7,), 2.0, dtype=WIDE)
+    expected = first_mu(-torch.cat(rows) / WORLD, rest, rest)
+    assert ranks(parts_of_its_own) == [pytest.approx(expected, rel=1e-9)] * WORLD
