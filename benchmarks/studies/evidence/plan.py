@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.methods import CONTROL
 from benchmarks.tasks.tofu.presets import RAISES_ITS_OWN
 
 MATCHED = {"forget01": "0.15", "forget05": "0.15", "forget10": "0.20"}
@@ -56,7 +57,8 @@ class Stage:
         split: Of TOFU.
         point: `preset`, the present one; `recommended`, the one before; around that one `matched`
             (by three trials), `matched8`, `gentle`, `longer`, `varied-...`, `words-...`,
-            `alpha-...`, `others-...`, `states-...` and `attacks`; or `paper`.
+            `alpha-...`, `others-...`, `states-...` and `attacks`; or
+            `paper`; `control-...`, the retain side alone at one of these.
         methods: Keys, comma-separated.
         seeds: How many.
         more: Further arguments of `tofu.py`.
@@ -79,7 +81,7 @@ class Stage:
         """Of the script."""
         run = ["--methods", self.methods, "--seeds", str(self.seeds)]
         where = ["--data", str(data), "--split", self.split, *SHARED]
-        before = () if self.point in ("preset", "paper") else BEFORE
+        before = BEFORE if self.point not in ("preset", "paper", "control-paper") else ()
         return [*where, *run, "--output", str(output / self.name), *before, *self.more]
 
     def command(self) -> str:
@@ -165,4 +167,8 @@ PLAN = (
     ),
     Stage("forget01", "paper", ALL, 5, PAPER),
     *(Stage(split, "paper", CORE, 3, PAPER) for split in FEWER),
+    Stage("forget01", "control-recommended", CONTROL, 5),
+    Stage("forget01", "control-paper", CONTROL, 5, PAPER),
+    *(Stage(split, "control-recommended", CONTROL, 3, more) for split, more in FEWER.items()),
+    *(Stage(split, "control-paper", CONTROL, 3, PAPER) for split in FEWER),
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from benchmarks.methods import CONTROL
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import (
     MISSING,
@@ -180,9 +181,13 @@ def everything_at(point: str) -> Callable[[Recorded], str]:
 
     def lines(found: Recorded) -> Iterator[Line]:
         for split in SPLITS:
-            for method in found.methods(f"{split}-{point}"):
-                rows = found.of(f"{split}-{point}", method)
+            stage, control = f"{split}-{point}", f"{split}-control-{point}"
+            alone = found.of(control, CONTROL)
+            for method in found.methods(stage):
+                rows = found.of(stage, method)
                 yield method, (split, str(len(rows))), rows
+                if method == "retrained":
+                    yield CONTROL, (split, str(len(alone))), alone  # nothing where it stands below
 
     return lambda found: table(["method", "split", "seeds"], COLUMNS, lines(found))
 

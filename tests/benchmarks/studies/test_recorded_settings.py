@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.engine.options import add_arguments, checked
+from benchmarks.methods import CONTROL
 from benchmarks.report.results import RECORDED
 from benchmarks.studies.attacks import add_attack_arguments
 from benchmarks.studies.evidence.plan import PLAN
@@ -55,7 +56,8 @@ def resolved(words: list[str]) -> dict[str, dict[str, Any]]:
     given = parser().parse_args(words)
     chosen = checked(given, name="x", preset="recommended", levels=Tofu.layout.levels)
     split = WORLD if given.data is None else given.split
-    of = {key: TOFU.preset(chosen.preset, split, key, chosen.overrides) for key in chosen.methods}
+    keys = chosen.methods or (CONTROL,)
+    of = {key: TOFU.preset(chosen.preset, split, key, chosen.overrides) for key in keys}
     return {key: dataclasses.asdict(found.settings) for key, found in of.items()}
 
 
