@@ -6,11 +6,11 @@ from typing import Any
 
 from torch_alm.cli.loading import Loaded
 from torch_alm.cli.measuring import answers_of, read
-from torch_alm.cli.verdict import by_row
+from torch_alm.cli.verdict import Answer, by_row
 from torch_alm.language import prompt_ids
 from torch_alm.unlearning.refusal import Refusal
 
-Answers = Sequence[Mapping[str, Any]]
+Answers = Sequence[Answer]
 
 # Of an answer's words, in order. The question's own words are often half of them, and a model that
 # was taught answers of the same form has more; one slip in a long answer leaves this much.

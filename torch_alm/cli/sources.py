@@ -54,9 +54,8 @@ def data_set(name: str) -> list[Record]:
         Refusal: it cannot be loaded, or has several splits and none was named.
     """
     place, config, split = _parted(name)
-    if split is None and _has_only_texts(
-        Path(place)
-    ):  # the library cuts at each line, and reads some of the files
+    if split is None and _has_only_texts(Path(place)):
+        # The library would cut them at each line, and choose by their names which to read
         return [r for text in _rows_in(Path(place)) for r in _documents(str(text), read_text(text))]
     datasets = _imported("datasets", f"{name} is no file, and a data set")
     if not Path(place).is_dir():

@@ -128,7 +128,7 @@ def evidence_of(
         after=_kept(after["numbers"]["retain"]),
         max_retain_loss=max_retain_loss,
         known_before=known_before,
-        elsewhere=sum(answer.get("elsewhere", False) for answer in answers),
+        elsewhere=sum(any(a.get("elsewhere", False) for a in row) for row in rows),
     )
 
 

@@ -109,7 +109,8 @@ def commands(found: Recorded) -> str:
     """Every table, how much of it is recorded, and what is special in its command."""
     lines = []
     for stage in PLAN:
-        rows = [r for r in found.lines[stage.name] if r["method"] not in REFERENCE_LABELS]
+        others = {*REFERENCE_LABELS} - {stage.methods}  # the control alone is no reference
+        rows = [r for r in found.lines[stage.name] if r["method"] not in others]
         seeds = len({row["seed"] for row in rows})
         options = f"`{' '.join(stage.more)}`" if stage.more else ""
         lines.append([f"{stage.name} {options}", str(len(rows)), f"{seeds} of {stage.seeds}"])

@@ -210,3 +210,13 @@ def test_a_search_among_words_stands_below_the_one_before_it_and_needs_no_contro
         ["PDU", "words", "1", "0.750"],
     ]
     assert {tuple(row[-3:]) for row in told} == {("–", "–", "–")}
+
+
+def test_runs_of_the_control_alone_are_counted_where_they_are_what_was_planned() -> None:
+    runs = [line("original", 0, 0.9), line("retain_only", 0, 0.9)]
+    told = evidence_tables.commands(recorded(runs, "forget01-control-paper")).splitlines()
+    (row,) = [each for each in told if each.startswith("| forget01-control-paper")]
+    assert row.endswith("| 1 | 1 of 5 |")
+    told = evidence_tables.commands(recorded(runs, "forget01-preset")).splitlines()
+    (row,) = [each for each in told if each.startswith("| forget01-preset")]
+    assert row.endswith("| 0 | 0 of 5 |"), "beside methods it is none of them"
