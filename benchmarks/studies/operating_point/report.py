@@ -37,6 +37,7 @@ PLACES = (
         if epochs or unseen
     ),
 )
+SHOWN = 0.05  # of utility below the lowest control; a figure says what is lower still
 HEADERS = (
     *("rate", "control", "method", "searched: MU", "forget ROUGE-L"),
     *("asked: MU", "forget ROUGE-L", "asked − searched (95 %)"),
@@ -112,25 +113,29 @@ def draw(folder: Path, place: Place) -> Figure:
     """Draw utility over the learning rate, a panel per method, with the control above them."""
     figure = Figure(figsize=(3.1 * len(place.methods), 3.8), layout="constrained")
     every = figure.subplots(1, len(place.methods), squeeze=False, sharey=True)[0]
+    kept = {rate: control(folder / place.folder(rate, "searched"))[0] for rate in RATES}
+    alone = {float(rate): utility for rate, utility in kept.items() if utility is not None}
     for axes, method in zip(every, place.methods, strict=True):
-        panel(axes, folder, place, method)
+        panel(axes, folder, place, method, alone)
     every[0].set_ylabel("model utility")
     figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def panel(axes: Axes, folder: Path, place: Place, method: str) -> None:
+def panel(axes: Axes, folder: Path, place: Place, method: str, alone: dict[float, float]) -> None:
     """Draw the lines of a method; hollow where it has not forgotten enough."""
-    every = {rate: control(folder / place.folder(rate, "searched"))[0] for rate in RATES}
-    alone = {rate: kept for rate, kept in every.items() if kept is not None}
-    xs = [float(rate) for rate in alone]
+    lowest = min(alone.values()) - SHOWN
     ink = rcParams["text.color"]  # no method has it
-    axes.plot(xs, [*alone.values()], ":", color=ink, label="retain side alone")
-    pairs = [read(folder, place, rate, method) for rate in alone]
+    axes.plot([*alone], [*alone.values()], ":", color=ink, label="retain side alone")
+    pairs = [read(folder, place, rate, method) for rate in RATES if float(rate) in alone]
     for at, (label, look) in enumerate((("eight searched", "--"), ("one, with +ALM", "-"))):
         utilities = [pair.means(UTILITY)[at] for pair in pairs]
         said = [pair.means(FORGOTTEN)[at] for pair in pairs]
-        shown = [(x, y, f) for x, y, f in zip(xs, utilities, said, strict=True) if y is not None]
+        found = [(x, y, f) for x, y, f in zip(alone, utilities, said, strict=True) if y is not None]
+        shown = [(x, max(y, lowest), f) for x, y, f in found]
+        for x, y, _ in found:
+            if y < lowest:
+                axes.annotate(f"↓ {y:.2f}", (x, lowest), xytext=(6, 0), textcoords="offset points")
         if not shown:
             continue
         paint = colour(method)

@@ -79,6 +79,14 @@ def test_a_page_for_each_place_with_runs_and_two_figures_from_three_rates_on(
     assert (recorded / "forget01.md").read_text().count("| 3e-4 |") == 1
 
 
+def test_a_point_far_below_the_control_stands_at_the_edge_with_its_value(recorded: Path) -> None:
+    (axes,) = report.draw(recorded, PLACE).axes
+    lowest = 0.89 - report.SHOWN
+    assert [text.get_text() for text in axes.texts] == ["↓ 0.80", "↓ 0.50"]
+    assert axes.texts[1].xy == (1e-3, lowest)
+    assert min(y for line in axes.lines for y in line.get_ydata()) == lowest
+
+
 def test_every_rate_is_searched_without_the_controller_and_asked_once_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
