@@ -665,6 +665,9 @@ def test_an_interruption_is_a_sentence_and_130(
     instead(monkeypatch, raising(KeyboardInterrupt()))
     assert command("evaluate") == 130
     assert capsys.readouterr() == ("", "torch-alm: interrupted; nothing was changed.\n")
+    assert command("evaluate", "--json") == 130
+    found = json.loads(capsys.readouterr().out)
+    assert (found["outcome"], found["code"]) == ("stopped", 130)
 
 
 def test_tokenizers_are_told_of_no_threads_unless_the_user_has_said_something(

@@ -21,7 +21,7 @@ from torch_alm.unlearning.refusal import Refusal
 
 Verb = Callable[[argparse.Namespace, Callable[[str], None]], Result]
 VERBS: Mapping[str, Verb] = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
-REFUSED = 2
+REFUSED, INTERRUPTED = 2, 130
 
 
 def run(given: argparse.Namespace) -> int:
@@ -50,6 +50,10 @@ def _done(given: argparse.Namespace) -> Result:
             return VERBS[given.verb](given, teller(given))
     except Refusal as refusal:
         return Result(REFUSED, None, str(refusal))
+    except KeyboardInterrupt:
+        if not given.json:  # `main` says it, as before anything is imported
+            raise
+        return Result(INTERRUPTED, None, "Interrupted; nothing was changed.")
     except OSError as error:
         if error.errno not in FULL | UNWRITABLE:
             raise
