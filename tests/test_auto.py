@@ -177,7 +177,7 @@ def test_micro_batches_with_different_values_add_up() -> None:
 
 @pytest.mark.parametrize("limit", [0.5, 100.0])
 def test_clipping_is_seen(limit: float) -> None:
-    """Clipping shrinks objective and penalty alike: mu is that of the shrunken gradient."""
+    """Clipping shrinks objective and penalty alike, and what a unit of weight does."""
     loop = Loop("sgd")
     loop.constraint.multiplier = 2.0
     loop.loss().backward()
@@ -187,8 +187,9 @@ def test_clipping_is_seen(limit: float) -> None:
     kept = min(limit / float(whole.norm()), 1.0)
     loop.optimizer.step()
     found = loop.constraint.state_dict()["auto"]
-    rest = kept * (whole - 2.0 * a)
+    rest = whole - 2.0 * a
     assert found["balance"] == pytest.approx(float(rest.norm() / a.norm()), rel=1e-5)
+    assert found["gain"] == pytest.approx(kept * 0.05 * float(a @ a), rel=1e-5)
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import SGD
+from torch.optim import SGD, Adam
 
 from torch_alm import ALMConstraint
 
@@ -16,10 +16,13 @@ WIDE, RATE, ALPHA, LAMBDA = torch.float64, 0.05, 5.0, 4.0
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)
 
 
-def first_mu(a: Tensor, rest: Tensor, total: Tensor) -> float:
-    """The rule for one step of SGD: a is grad c, rest the objective's gradient, total their sum."""
-    gain, balance = RATE * float(a @ a), float(rest.norm() / a.norm())
-    least = min(1e-3 / gain, 10 * float(total.norm()) / (float(a.norm()) * ALPHA))
+def first_mu(a: Tensor, rest: Tensor, total: Tensor, acts: float = 1.0) -> float:
+    """The rule for one step of SGD: a is grad c, rest the objective's gradient, total their sum.
+
+    Of the penalty `acts` times its gradient arrives.
+    """
+    gain, balance = RATE * acts * float(a @ a), float(rest.norm() / a.norm()) / acts
+    least = min(1e-3 / gain, 10 * float(total.norm()) / (acts * float(a.norm()) * ALPHA))
     return min(0.3 / gain, max(least, 0.3 * balance / ALPHA))
 
 
@@ -84,7 +87,35 @@ def test_the_smallest_parameter_need_not_be_the_constraints(is_used: bool, is_fi
     rest = torch.cat([used, torch.full((3,), 2.0, dtype=WIDE)])
     total = rest + LAMBDA * a
     scale = 0.5 / float(total.norm())
-    assert constraint.mu == pytest.approx(first_mu(a, scale * rest, scale * total), rel=1e-5)
+    assert constraint.mu == pytest.approx(first_mu(a, scale * rest, scale * total, scale), rel=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 64.0])
+@pytest.mark.parametrize("kind", [SGD, Adam])
+@pytest.mark.parametrize("where", ["loss", "penalty", "clipping"])
+def test_what_multiplies_the_penalty_on_its_way_changes_lambda_alone(
+    where: str, kind: Any, factor: float
+) -> None:
+    """min |x - t|^2 / 2 with sum x <= 1, where lambda is 5/3: SGD's rate makes up for a factor."""
+    x, target = weight(), torch.tensor([1.0, 2.0, 3.0], dtype=WIDE)
+    rate = {SGD: RATE if where == "penalty" else RATE / factor, Adam: 0.01}[kind]
+    optimizer = kind([x], rate)
+    constraint = ALMConstraint(lambda: x.sum(), 1.0, "auto", sense="<=")
+    constraint.attach(optimizer)
+    for _ in range(2000):
+        optimizer.zero_grad()
+        objective, penalty = 0.5 * (x - target).square().sum(), constraint()
+        if where == "clipping":
+            (objective + penalty).backward()
+            x.grad *= factor
+        elif where == "loss":
+            (factor * (objective + penalty)).backward()
+        else:
+            (objective + factor * penalty).backward()
+        optimizer.step()
+    assert float(x.detach().sum()) == pytest.approx(1, abs=1e-9)
+    expected = 5 / 3 / (factor if where == "penalty" else 1.0)
+    assert constraint.multiplier == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("set_to_none", [False, True])

@@ -1,12 +1,13 @@
 r"""The rule behind `mu="auto"`: a penalty in the units of the optimizer's first-order response.
 
-With the violation c, a = grad c, g the gradient that the optimizer is about to use, r = g - w a the
-rest of it (objective and other constraints), and the optimizer's preconditioner d:
+With the violation c, a = grad c, g the gradient that the optimizer is about to use, e what the loss
+and clipping have multiplied the penalty's part of it by, r = g - e w a the rest of it (objective
+and other constraints), and the optimizer's preconditioner d:
 
-    G   = sum_i lr a_i^2 / d_i           c that one unit of weight takes off in a step  [c / weight]
-    rho = |r| / |a|                      the weight at which the penalty pulls like the rest
+    G   = sum_i lr e a_i^2 / d_i         c that one unit of weight takes off in a step  [c / weight]
+    rho = |r| / (e |a|)                  the weight at which the penalty pulls like the rest
     s   = sqrt(EMA_50 c^2)               the usual size of c
-    mu  = min(K kappa / G, max(floor, eta rho / s)),  floor = min(kappa_0 / G, limit |g| / (|a| s))
+    mu  = min(K kappa / G, max(floor, eta rho / s)),  floor = min(kappa_0/G, limit |g| / (e |a| s))
     w   = [lambda + mu c~]_+             every step: the weight that acts (no projection for "==")
     lambda <- [lambda + theta mu cbar / (1 + turns)]_+   every 20 steps, cbar = EMA_10 c
     theta = clip(1 - 5 (cbar_before - cbar) / cbar, 0, 1), same sign only: none while c falls fast
@@ -43,7 +44,7 @@ class Response(NamedTuple):
 
     Attributes:
         gain: G.
-        norm: |a|.
+        norm: e |a|.
         rest: |r|.
         total: |g|.
     """

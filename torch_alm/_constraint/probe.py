@@ -22,7 +22,7 @@ from torch_alm._constraint import checks
 from torch_alm._constraint.auto import Response
 from torch_alm._constraint.foretold import exact, flat
 from torch_alm._constraint.observations import is_distributed, over_ranks
-from torch_alm._constraint.response import pulls, response
+from torch_alm._constraint.response import loss_scale, pulls, response
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters, some
 from torch_alm._optim.shards import reduced
@@ -143,25 +143,31 @@ class Probe:
         """Find the response of the step that is about to be taken, if its gradient was seen."""
         if not self._average():
             return
-        seen = pulls(optimizer, self._a, self._acting, self._share, self._kept())
+        kept = self._kept()
+        seen = pulls(optimizer, self._a, self._acting, self._share, kept or 1.0)
         if seen:
-            self.take(response(seen))
+            found = response(seen)
+            acts = 1.0 if kept is None else abs(self._share) * kept / loss_scale(optimizer)
+            self.take(found._replace(gain=acts * found.gain, norm=acts * found.norm))
 
     def take(self, found: Response) -> None:
         """Keep what the coming step says, until it is taken."""
         self.found, self.has_seen = found, True
 
-    def _kept(self) -> float:
-        """Tell what clipping or a loss scale has multiplied `.grad` by since the backward pass."""
+    def _kept(self) -> float | None:
+        """Tell what clipping or a loss scale has multiplied `.grad` by since the backward pass.
+
+        None if that is not known.
+        """
         leaf = self._leaf()
         if leaf is None or leaf.grad is None:
-            return 1.0
+            return None
         now = exact(some(flat(leaf.grad)))
         before = torch.zeros_like(now) if self._left is None else self._left
         products = torch.stack([before @ now, before @ before])
         found = reduced(products, leaf) if is_sharded(leaf) else products
         kept = float(found[0]) / max(float(found[1]), 1e-300)
-        return kept if math.isfinite(kept) and kept > 0 else 1.0
+        return kept if math.isfinite(kept) and kept > 0 else None
 
     def _average(self) -> bool:
         """Average over ranks, as the measurements are; tell whether there is anything."""
@@ -170,16 +176,14 @@ class Probe:
         params, leaf, ranks = self._parameters(), self._leaf(), dist.get_world_size()
         at = next((float(i) for i, p in enumerate(params) if p is leaf), -1.0)
         sums = torch.tensor([self._share, bool(self._a), at, at * at], dtype=torch.float64)
-        self._share, reached, index, square = over_ranks(sums).tolist()
+        shares, reached, index, square = over_ranks(sums).tolist()
+        self._share = shares / ranks
         if self._share == 0 or not reached:
             return False
         for p in params:
-            if is_sharded(p):  # the engine has averaged it
-                if p in self._a:
-                    self._a[p] = self._a[p] * ranks
-                continue
-            self._a[p] = over_ranks(self._a.get(p, torch.zeros_like(p)))
-            self._acting[p] = over_ranks(self._acting.get(p, torch.zeros_like(p))) / ranks
+            if not is_sharded(p):  # which the engine has averaged
+                self._a[p] = over_ranks(self._a.get(p, torch.zeros_like(p))) / ranks
+                self._acting[p] = over_ranks(self._acting.get(p, torch.zeros_like(p))) / ranks
         if ranks * square != index * index:  # they look at different ones: the scale is unknown
             self._left = None
         elif leaf is not None and not is_sharded(leaf):

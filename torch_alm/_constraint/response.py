@@ -95,15 +95,19 @@ def pulls(
         share: what `a` has been multiplied by.
         kept: what `acting` has yet to be multiplied by.
     """
-    lent = vars(optimizer).get("grad_scale")  # by a GradScaler that leaves it to the optimizer
-    scale = 1.0 if lent is None else float(lent)
-    found: list[Pull] = []
+    scale, found = loss_scale(optimizer), list[Pull]()
     for p, mover in movers(optimizer).items():
         if p.grad is not None:
             whole, factors = flat(p.grad), (scale, share, kept)
             read = partial(_penalised, mover, whole, _flat(a, p), _flat(acting, p), factors)
             found.append(Pull(p, whole, read))
     return found
+
+
+def loss_scale(optimizer: Optimizer) -> float:
+    """Read what a GradScaler has left to the optimizer to divide by."""
+    lent = vars(optimizer).get("grad_scale")
+    return 1.0 if lent is None else float(lent)
 
 
 def _penalised(
