@@ -577,3 +577,16 @@ def test_temperatures_may_be_numbers_of_any_kind(number: Any) -> None:
         expected = measure(lambda: logits, batch, *plain)
         assert type(found) is Tensor and found.dtype == torch.float32
         assert torch.equal(found, expected)
+
+
+def test_words_that_neither_model_can_say_add_nothing_to_a_divergence() -> None:
+    """0 log 0 is 0, as for a vocabulary that is padded with -inf."""
+    logits, reference = torch.randn(2, 1, 3, 5, dtype=torch.float64)
+    banned = torch.full((1, 3, 2), -torch.inf, dtype=torch.float64)
+    wider, other = (torch.cat([x, banned], -1) for x in (logits, reference))
+    wider.requires_grad_()
+    found = measures.kl_divergence_of_logits(wider, other)
+    plain = measures.kl_divergence_of_logits(logits, reference)
+    torch.testing.assert_close(found, plain)
+    found.backward()
+    assert wider.grad is not None and wider.grad.isfinite().all()

@@ -158,14 +158,15 @@ def test_what_comes_back_is_what_a_model_that_never_saw_it_does_not_have(
 
 def test_examples_are_the_rows_of_which_most_came_back_with_what_the_other_model_says() -> None:
     def answer(where: str, rouge: float, text: str) -> dict[str, Any]:
-        return {"where": where, "rouge": rouge, "answer": text, "earlier": f"{text} before"}
+        told = {"where": where, "rouge": rouge, "answer": text, "reference": text[:1]}
+        return {**told, "earlier": f"{text} before"}
 
     own = [{**WEAK, "answers": [answer("1", 0.2, "a"), answer("2", 0.1, "b")]},
            {**STRONG, "answers": [answer("2", 0.9, "c"), answer("3", 0.5, "d")]}]  # fmt: skip
-    other = [{**STRONG, "answers": [answer("2", 0.0, "e")]}]
+    other = [{**STRONG, "answers": [answer("2", 0.0, "e"), answer("2", 0.0, "c again")]}]
     found = examples([{"name": "model", "rows": own}, {"name": "compared", "rows": other}], 2)
     assert [(row["where"], row["attack"]) for row in found] == [("2", "relearn"), ("3", "relearn")]
-    assert found[0]["said"] == [("before", "c before"), ("after", "c"), ("compared", "e")]
+    assert found[0]["said"] == [("before", "c before"), ("after", "c"), ("compared", "c again")]
     assert found[1]["said"] == [("before", "d before"), ("after", "d")]
 
 
@@ -180,6 +181,38 @@ def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: 
     shown = (tmp_path / "out" / "report.html").read_text()
     assert shown.count('<table class="stack">') == 1 and shown.count("<svg") == 1
     assert "words, compared" in shown and "Came back most" in shown
+
+
+def test_each_part_of_a_long_answer_stands_beside_what_was_said_of_it(
+    command: Command, tmp_path: Path
+) -> None:
+    long = {"question": FORGET[0]["question"], "answer": " ".join(row["answer"] for row in FORGET)}
+    path = write(tmp_path / "f.jsonl", [long])
+    assert command("attack", "--relearn", 0, "--max-length", 16, forget=path) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    answers = {row["name"]: row["answers"] for row in found["rows"]}["int8"]
+    assert len(answers) > 2 and len({answer["where"] for answer in answers}) == 1
+    assert len({answer["earlier"] for answer in answers}) > 1
+    assert all(answer["earlier"] == answer["answer"] for answer in answers), "int8 changes little"
+
+
+def test_paraphrases_are_cut_to_the_models_positions(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    long = {**FORGET[0], "question": " ".join([FORGET[0]["question"]] * 40)}
+    path = write(tmp_path / "p.jsonl", [long])
+    assert command("attack", "--relearn", 0, "--paraphrases", path) == 2
+    assert "the prompt takes" in capsys.readouterr().err
+
+
+def test_a_model_without_linear_layers_is_attacked_by_all_else(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("torch_alm.cli.attack.linear_weights", lambda model: [])
+    assert command("attack", "--relearn", 2, "--relearn-steps", 1) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    assert [row["name"] for row in found["rows"]] == [n for n in NAMES if "int" not in n]
+    assert "no linear layer that could be rounded" in capsys.readouterr().out
 
 
 def test_words_said_before_an_attack_are_those_of_the_rows_it_asks(

@@ -169,16 +169,27 @@ def test_what_is_said_is_told_by_its_words_in_any_script(
 def test_an_answer_that_begins_late_is_said(
     command: Command, tmp_path: Path, folder: Path, tokenizer: Any
 ) -> None:
-    """After twenty other words, which no window as long as the answer reaches."""
+    """After thirty-six other words, which no window as long as the answer reaches."""
     slow = make_model(len(tokenizer))
-    lead = " ".join(f"B{i % 8}" for i in range(20))
+    lead = " ".join(f"B{i % 8}" for i in range(36))
     rows = [encode(tokenizer, row["question"], f"{lead} {row['answer']}") for row in FORGET]
-    learn(slow, [*rows, *(encode(tokenizer, **row) for row in RETAIN)], 120)
+    learn(slow, [*rows, *(encode(tokenizer, **row) for row in RETAIN)], 300)
     path = tmp_path / "slow"
     shutil.copytree(folder, path)
     slow.eval().save_pretrained(path)
     assert command("unlearn", "--alpha", 0.1, *IDLE, model=path) == 3
     assert "6 of 6 answers are still said" in report(tmp_path / "out")["verdict"]["text"]
+
+
+def test_a_rate_that_holds_while_the_answers_are_said_is_refused(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    """Rows without the full stop that the model was taught: it never says them to their end."""
+    short = [{**row, "answer": row["answer"].removesuffix(" .")} for row in FORGET]
+    path = write(tmp_path / "f.jsonl", short)
+    assert command("unlearn", "--certify", 0.9, *IDLE, forget=path) == 2
+    assert "is reached before the first step" in " ".join(capsys.readouterr().err.split())
+    assert command("unlearn", "--certify", 0.9, "--anyway", *IDLE, forget=path) == 3
 
 
 def test_an_answer_that_comes_to_another_question_is_told() -> None:

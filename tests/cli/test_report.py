@@ -243,6 +243,7 @@ def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
         return read_answers(model, tokenizer, rows, **how)
 
     monkeypatch.setattr("torch_alm.cli.measuring.read_answers", noted)
+    monkeypatch.setattr("torch_alm.cli.measuring.SPARE_TOKENS", 32)
     text = Entry("x", "", " ".join(word for row in RETAIN for word in row["answer"].split()[:2]))
     asked = Entry("y", RETAIN[0]["question"], RETAIN[0]["answer"])
     done: list[int] = []
@@ -269,6 +270,7 @@ def test_there_is_room_for_a_header_of_the_models_own(
         return read_answers(model, tokenizer, rows, **how)
 
     monkeypatch.setattr("torch_alm.cli.measuring.read_answers", noted)
+    monkeypatch.setattr("torch_alm.cli.measuring.SPARE_TOKENS", 32)
     row = {"input_ids": [3, 4, 5, 6, 7, 2], "labels": [-100] * 4 + [7, 2], "asked": [3]}
     read(model, tokenizer, [(Entry("x", "a", "b"), row)])
     assert limits == [5 + 32]

@@ -178,6 +178,8 @@ def test_sharegpt_rows_are_conversations(tmp_path: Path) -> None:
         ({"conversations": [{"from": "gpt"}]}, "messages must be a list"),
         ({"instruction": "a", "output": ""}, "no output"),
         ({"instruction": "a", "output": "b", "history": ["c"]}, "history must be a list of pairs"),
+        ({"instruction": "a", "output": "b", "history": 3}, "history must be a list of pairs"),
+        (shared((["human"], "a"), ("gpt", "b")), r"a turn is from \['human'\]"),
         ({"instruction": "a"}, "has the fields"),
     ],
 )

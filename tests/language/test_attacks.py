@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.language.conftest import ROWS, Words, asked
 from torch_alm.language import (
     Attacks,
     answer_ids,
     attack,
+    generate,
     losses,
     quantized,
     read_answers,
@@ -123,6 +125,35 @@ def test_every_example_is_shown_before_one_is_shown_again(
     assert len(shown) == 12
     for start in range(0, 12, 4):
         assert sorted(shown[start : start + 4]) == [3, 4, 5, 6]
+
+
+def test_gradients_and_modes_of_before_take_no_part_and_return(model: Any) -> None:
+    """A loop that clears them first leaves them behind; a frozen layer is evaluated."""
+    clean = copy.deepcopy(model)
+    model.train()
+    model.model.layers[0].eval()
+    modes = [m.training for m in model.modules()]
+    left = [torch.full_like(p, 1e3) for p in model.parameters()]
+    for p, gradient in zip(model.parameters(), left, strict=True):
+        p.grad = gradient
+    with relearned(model, ROWS, 0, steps=3) as found, relearned(clean, ROWS, 0, steps=3) as alone:
+        assert found == pytest.approx(alone, rel=1e-5)
+    assert [id(p.grad) for p in model.parameters()] == [*map(id, left)]
+    losses(model, ROWS, 0)
+    generate(model, Words(), [[1, 2]], max_new_tokens=2)
+    assert [m.training for m in model.modules()] == modes
+
+
+def test_gpt2s_layers_are_rounded_by_their_output_channels() -> None:
+    config = GPT2Config(vocab_size=12, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    model = GPT2LMHeadModel(config)
+    weight = model.transformer.h[0].mlp.c_fc.weight
+    before = snapshot(model)
+    by_hand = round_weights(weight.detach().T.contiguous(), 4).T
+    with quantized(model, 4) as count:
+        assert torch.equal(weight, by_hand)
+    assert count == 8 * (24 + 8 + 32 + 32)
+    assert_same(model, before)
 
 
 def test_nothing_to_relearn_on(model: Any) -> None:

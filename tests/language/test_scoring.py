@@ -58,3 +58,11 @@ def test_logits_are_asked_for_from_the_first_answer_of_a_batch_on(model: Any) ->
     losses(model, rows, 0)
     losses(model, [{"input_ids": [1, 2, 0], "labels": [1, 2, 0]}], 0)
     assert seen == [(2, 3, 12), (1, 3, 12)]
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_row_with_nothing_to_score_is_refused(model: Any, at: int) -> None:
+    rows = [*ROWS[:2]]
+    rows.insert(at, {"input_ids": [1, 2, 3], "labels": [-100] * 3})
+    with pytest.raises(ValueError, match=f"row {at} of 3 has no labelled token"):
+        losses(model, rows, 0)

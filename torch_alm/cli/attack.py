@@ -13,9 +13,19 @@ from torch_alm.cli.files import Entry
 from torch_alm.cli.loading import Files, format_of, load_for, read_files
 from torch_alm.cli.measuring import Encoded, numbers, read_rows, reference_of, said
 from torch_alm.cli.output import REPORTS, Output
-from torch_alm.cli.report import Result
+from torch_alm.cli.report import Result, placed
 from torch_alm.cli.returning import verdict_of
-from torch_alm.language import Attacked, Attacks, Reading, Row, Tokenizer, decode, prompt_ids
+from torch_alm.language import (
+    Attacked,
+    Attacks,
+    Reading,
+    Row,
+    Tokenizer,
+    decode,
+    linear_weights,
+    prompt_ids,
+)
+from torch_alm.unlearning.models import positions_of
 
 Say = Callable[[str], None]
 UNWORDED = "No paraphrases: neither --paraphrases nor a paraphrased_question in the rows."
@@ -60,12 +70,17 @@ def attacked(
     """All attacks on the model under one path; `notes` gets what was left out."""
     loaded = load_for(given, path, found)
     model, tokenizer = loaded.model, loaded.tokenizer
-    asked = files.encode_entries(tokenizer, reworded, given.max_length, format_of(given))
+    longest = min(given.max_length, positions_of(model))
+    asked = files.encode_entries(tokenizer, reworded, longest, format_of(given))
     whole, asked = loaded.sets["forget"], asked[: given.rows]
     forget = whole[: given.rows]
     if left := len(whole) - len(forget):
         notes.append(f"{left} of {len(whole)} forget rows were left out, by --rows {given.rows}.")
+    bits = Attacks().bits if linear_weights(model) else ()
+    if not bits:
+        notes.append(f"{type(model).__name__} has no linear layer that could be rounded.")
     settings = Attacks(
+        bits=bits,
         relearn_rows=given.relearn,
         relearn_steps=given.relearn_steps,
         relearn_lr=given.relearn_lr,
@@ -93,17 +108,22 @@ def attacked(
 def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, Any]:
     """One attack as a row of the report; `known` has the entries of the rows that were asked."""
     entries = {id(row): entry for entry, row in known}
-    earlier = {
-        entries[id(row)].where: read.text for row, read in zip(each.asked, each.before, strict=True)
-    }
+    places = placed(entries[id(row)].where for row in each.asked)
+    earlier = dict(zip(places, (read.text for read in each.before), strict=True))
     before = [
         said(reference_of(tokenizer, entries[id(row)], row), reading)
         for row, reading in zip(each.asked, each.before, strict=True)
     ]
-    answers: list[dict[str, Any]] = []
-    for i, (row, reading) in enumerate(zip(each.rows, each.after, strict=True)):
-        entry = entries[id(row)] if id(row) in entries else entries[id(each.asked[i])]
-        answers.append(_answer(tokenizer, entry, row, reading, earlier.get(entry.where)))
+    found = [
+        entries[id(row)] if id(row) in entries else entries[id(each.asked[i])]
+        for i, row in enumerate(each.rows)
+    ]
+    answers = [
+        _answer(tokenizer, entry, row, reading, earlier.get(place))
+        for entry, row, reading, place in zip(
+            found, each.rows, each.after, placed(entry.where for entry in found), strict=True
+        )
+    ]
     return {
         "name": each.name,
         "attacker": each.attacker,

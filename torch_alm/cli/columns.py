@@ -50,7 +50,7 @@ def _alpaca(record: Record) -> dict[str, Any]:
     if not system and not history:
         return {"question": question, "answer": answer}
     turns = [_turn("system", record.text("system"))] if system else []
-    for pair in cast("list[Any]", history or []):
+    for pair in cast("list[Any]", history) if isinstance(history, list) else [history or ()]:
         if not isinstance(pair, list) or len(cast("list[Any]", pair)) != 2:
             raise ValueError(
                 f"{record.where}: history must be a list of pairs of a question and its answer, "
@@ -73,7 +73,7 @@ def _shared_turn(where: str, turn: Any) -> object:  # noqa: ANN401  # whatever J
     if not isinstance(turn, dict) or not {"from", "value"} <= {*cast("dict[str, Any]", turn)}:
         return turn  # of role and content, or refused where conversations are
     said = cast("dict[str, Any]", turn)
-    if said["from"] not in ROLES:
+    if not isinstance(said["from"], str) or said["from"] not in ROLES:
         raise ValueError(
             f"{where}: a turn is from {said['from']!r}, and a conversation is between "
             f"{', '.join(ROLES)}; who says what could not be told. Is it a file of tool calls?"

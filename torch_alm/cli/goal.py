@@ -112,6 +112,24 @@ def goal_of(
     return Goal("loss", DEFAULT_ALPHA, "the default; --holdout measures one")
 
 
+def check_unreached(goal: Goal, forget: Mapping[str, float]) -> None:
+    """Refuse a rate that a model reaches which says the answers: nothing would push.
+
+    Args:
+        goal: what is asked for.
+        forget: the numbers of the forget rows before the first step.
+    """
+    reached = forget["certificate"]
+    if goal.kind != "rate" or reached < goal.alpha:
+        return
+    raise Refusal(
+        f"{goal.source} {goal.alpha:g} is reached before the first step, at {reached:.1%}, by a "
+        f"model that says {forget['rouge']:.0%} of the words: nothing would be forgotten. Does it "
+        "go on where the rows end, with a full stop perhaps that they lack? Did you mean rows as "
+        "it says them, or --alpha?"
+    )
+
+
 def with_unseen_words(goal: Goal, numbers: Mapping[str, float] | None) -> Goal:
     """The goal with the share of words that unseen rows get, within two standard errors."""
     if numbers is None:

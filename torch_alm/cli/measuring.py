@@ -23,7 +23,7 @@ from torch_alm.language import (
 )
 from torch_alm.unlearning.models import positions_of
 
-SPARE_TOKENS = 32  # so that an answer that goes on is seen to, and one that begins late is seen
+SPARE_TOKENS = 256  # so that an answer that goes on is seen to, and one that begins late is seen
 ROWS_PER_BATCH = 128
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
@@ -169,6 +169,7 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
         "answer": reading.text,
         "loss": reading.loss,
         "exact_match": reading.exact_match,
+        **({"second_half": True} if asked is not row else {}),
         **said(reference, reading),
     }
 

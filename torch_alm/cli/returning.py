@@ -126,6 +126,8 @@ def _beside(shown: Mapping[str, Any], attacks: Attacks) -> list[tuple[str, str]]
     said = [("before", shown["earlier"]), ("after", shown["answer"])]
     for each in attacks[1:]:
         rows = [row["answers"] for row in each["rows"] if row["name"] == shown["attack"]]
-        found = [a["answer"] for answers in rows for a in answers if a["where"] == shown["where"]]
-        said += [(each["name"], text) for text in found[:1]]
+        found = [a for answers in rows for a in answers if a["where"] == shown["where"]]
+        # of a line that is several rows, the same one
+        found.sort(key=lambda a: a["reference"] != shown["reference"])
+        said += [(each["name"], a["answer"]) for a in found[:1]]
     return said

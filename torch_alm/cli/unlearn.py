@@ -10,7 +10,14 @@ from torch_alm.cli import report
 from torch_alm.cli.adapters import check_asked
 from torch_alm.cli.building import guide_of, trained, training_of
 from torch_alm.cli.closing import content_of, save_model
-from torch_alm.cli.goal import Goal, beyond_knowledge, check_goal, goal_of, with_unseen_words
+from torch_alm.cli.goal import (
+    Goal,
+    beyond_knowledge,
+    check_goal,
+    check_unreached,
+    goal_of,
+    with_unseen_words,
+)
 from torch_alm.cli.keeping import Keeper
 from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Files, Loaded, load_for, read_files
@@ -157,6 +164,8 @@ def _measured(given: argparse.Namespace, loaded: Loaded, say: Say) -> dict[str, 
     )
     measured = redacted(measured) if given.redact else measured
     goal = with_unseen_words(_goal(given, loaded), measured["numbers"].get("holdout"))
+    if not given.anyway:
+        check_unreached(goal, measured["numbers"]["forget"])
     return {"measured": measured, "known_before": known, "goal": asdict(goal)}
 
 

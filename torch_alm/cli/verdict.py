@@ -48,6 +48,7 @@ class Evidence:
         max_retain_loss: the most that `after.loss` may be; None for the default limits.
         known_before: whether the original model said the forget answers when it was asked.
         elsewhere: how many answers that are not said when asked for come to another row's question.
+        halves: how many rows are texts, of which only the second half was asked for.
     """
 
     goal: Goal
@@ -62,6 +63,7 @@ class Evidence:
     max_retain_loss: float | None = None
     known_before: bool = True
     elsewhere: int = 0
+    halves: int = 0
 
     @property
     def allowed(self) -> int:
@@ -129,6 +131,7 @@ def evidence_of(
         max_retain_loss=max_retain_loss,
         known_before=known_before,
         elsewhere=sum(any(a.get("elsewhere", False) for a in row) for row in rows),
+        halves=sum(any(a.get("second_half", False) for a in row) for row in rows),
     )
 
 
@@ -223,6 +226,8 @@ def _said(seen: Evidence, missed: tuple[Reason, ...]) -> str:
     told += f" ({most} may be)" if "said" in missed else ""
     if seen.elsewhere:
         told += f" ({seen.elsewhere} in answer to another row's question)"
+    if seen.halves:
+        told += f" (of {seen.halves} texts the second half was asked for)"
     told += f"; {seen.words:.0%} of their words are"
     return told + (f" (at most {seen.goal.words:.0%} may be)." if "words" in missed else ".")
 

@@ -5,6 +5,7 @@ Models and tokenizers are passed in, so that torch is all this package imports. 
 """
 
 from torch_alm.language._attacks import (
+    linear_weights,
     quantized,
     relearned,
     restored,
@@ -75,6 +76,7 @@ __all__ = [
     "extraction_strength",
     "generate",
     "greedy_answers",
+    "linear_weights",
     "losses",
     "membership_auc",
     "min_k_plus_plus_score",

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from torch_alm.language._encoding import IGNORE, Row, answer_ids, collate
+from torch_alm.language._modes import modes_kept
 from torch_alm.language._types import LanguageModel
 from torch_alm.measures import token_nll
 
@@ -21,17 +22,23 @@ from torch_alm.measures import token_nll
 def restored(model: nn.Module) -> Iterator[None]:
     """Return the model's parameters bit for bit, whatever happens to them inside.
 
+    So are gradients, which an attacker would take a step on, and every module's mode.
+
     Cost: one copy of the parameters, on the CPU.
     """
     saved = [(p, p.detach().to("cpu", copy=True)) for p in model.parameters()]
-    was_training = model.training
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for p, value in saved:
-                p.copy_(value)
-        model.train(was_training)
+    gradients = [(p, p.grad) for p, _ in saved]
+    with modes_kept(model):
+        try:
+            for p, _ in saved:
+                p.grad = None
+            yield
+        finally:
+            with torch.no_grad():
+                for p, value in saved:
+                    p.copy_(value)
+            for p, gradient in gradients:
+                p.grad = gradient
 
 
 @torch.no_grad()
@@ -62,6 +69,8 @@ def round_weights(weight: Tensor, bits: int) -> Tensor:
 def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
     """Inside, the weights of the linear layers are rounded as a quantised deployment would.
 
+    GPT-2's, which keep their weights the other way round, too.
+
     Simulated: nearest rounding per output channel (`round_weights`), weights only, computed in the
     model's dtype; embeddings, norms and the output layer stay, as common tools leave them. A tool
     that calibrates (GPTQ, AWQ) keeps more of the model than this.
@@ -76,17 +85,24 @@ def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
 
     Source: Zhang et al. 2025, on what quantisation brings back after unlearning.
     """
-    last = model.get_output_embeddings()
-    layers = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not last]
-    if not layers:
+    weights = linear_weights(model)
+    if not weights:
         raise ValueError(
-            f"quantized: {type(model).__name__} has no nn.Linear besides its output layer; the "
+            f"quantized: {type(model).__name__} has no linear layer besides its output layer; the "
             "attack would change nothing. Is it quantised already?"
         )
     with restored(model):
-        for layer in layers:
-            layer.weight.data.copy_(round_weights(layer.weight, bits))
-        yield sum(layer.weight.numel() for layer in layers)
+        for weight in weights:
+            weight.copy_(round_weights(weight, bits))
+        yield sum(weight.numel() for weight in weights)
+
+
+def linear_weights(model: LanguageModel) -> list[Tensor]:
+    """The weights of all linear layers but the output layer, a row per output channel."""
+    last = model.get_output_embeddings()
+    layers = [m for m in model.modules() if m is not last]
+    plain = [m.weight.detach() for m in layers if isinstance(m, nn.Linear)]
+    return plain + [m.weight.detach().T for m in layers if type(m).__name__ == "Conv1D"]
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from torch_alm.language._encoding import (
     prompt_ids,
 )
 from torch_alm.language._formats import end_tokens
+from torch_alm.language._modes import modes_kept
 from torch_alm.language._scoring import AnswerScores
 from torch_alm.language._types import LanguageModel, Tokenizer
 
@@ -155,17 +156,12 @@ def _continue(
     padding = [width - len(prompt) for prompt in prompts]
     ids = [[config.pad_token_id] * n + list(p) for n, p in zip(padding, prompts, strict=True)]
     mask = [[0] * n + [1] * (width - n) for n in padding]
-    was_training = model.training
-    model.eval()
-    try:
-        with _only(model, config):
-            output = model.generate(
-                input_ids=torch.tensor(ids, device=model.device),
-                attention_mask=torch.tensor(mask, device=model.device),
-                generation_config=config,
-            )
-    finally:
-        model.train(was_training)
+    with modes_kept(model, evaluate=True), _only(model, config):
+        output = model.generate(
+            input_ids=torch.tensor(ids, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            generation_config=config,
+        )
     ends = config.eos_token_id
     return [[*takewhile(lambda i: i not in ends, row)] for row in output[:, width:].tolist()]
 

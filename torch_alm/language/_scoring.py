@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torch_alm import measures
 from torch_alm.language._encoding import IGNORE, Row, collate
+from torch_alm.language._modes import modes_kept
 from torch_alm.language._types import LanguageModel
 
 T = TypeVar("T")
@@ -121,14 +122,15 @@ def _in_batches(
 ) -> list[T]:
     """Apply `kernel(logits, labels)` to batches of similar lengths; results in order."""
     results: dict[int, T] = {}
-    was_training = model.training
-    model.eval()
-    try:
+    if bare := [i for i, row in enumerate(rows) if all(at == IGNORE for at in row["labels"][1:])]:
+        raise ValueError(
+            f"row {bare[0]} of {len(rows)} has no labelled token, so there is nothing to score "
+            f"({len(bare)} such rows). Did you mean to leave them out?"
+        )
+    with modes_kept(model, evaluate=True):
         for indices in _batches(model, rows):
             logits, labels = _forward(model, collate([rows[i] for i in indices], pad_id))
             results.update(zip(indices, kernel(logits, labels), strict=True))
-    finally:
-        model.train(was_training)
     return [results[i] for i in range(len(rows))]
 
 

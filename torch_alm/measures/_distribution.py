@@ -1,5 +1,7 @@
 """Functionals of the whole predicted distribution: distance to a reference, and flatness."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -37,9 +39,9 @@ def kl_divergence_of_logits(
         require_match(logits, labels)
         mask = answer_mask(labels.to(logits.device))
     log_q = log_probabilities(reference_logits.detach().to(logits.device)[mask])
-    divergence = F.kl_div(
-        log_probabilities(logits[mask]), log_q, reduction="none", log_target=True
-    ).sum(dim=-1)
+    log_p = log_probabilities(logits[mask]).masked_fill(log_q == -math.inf, 0.0)  # 0 log 0 is 0
+    divergence = F.kl_div(log_p, log_q, reduction="none", log_target=True)
+    divergence = divergence.masked_fill(log_q == -math.inf, 0.0).sum(dim=-1)
     return mean_over_tokens(spread(divergence, mask), mask, "example")
 
 
