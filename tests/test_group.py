@@ -76,6 +76,26 @@ def test_a_misspelt_name_is_found_before_anything_is_observed() -> None:
     assert g["level"].observed == 0
 
 
+def test_a_member_that_fails_leaves_the_others_as_if_it_had_never_been_asked() -> None:
+    is_full = True
+
+    def second(x: torch.Tensor) -> torch.Tensor:
+        if is_full:
+            raise RuntimeError("out of memory")
+        return x
+
+    first = ALMConstraint(lambda x: x - 100.0 * is_full, 1.0, 0.5)
+    g = ConstraintGroup({"a": first, "b": ALMConstraint(second, 1.0, 0.5)})
+    x = torch.tensor(0.0, requires_grad=True)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        g(x)
+    with pytest.raises(ValueError, match="the measure returned shape"):
+        g.observe({"a": -100.0, "b": torch.zeros(2, 0)})
+    is_full = False
+    g(x)
+    assert g.step() == {"a": 0.5, "b": 0.5}
+
+
 def test_observations_are_weighted_alike() -> None:
     g = ConstraintGroup({"a": ALMConstraint(None, 0.0, 1.0)})
     g.observe({"a": -1.0})

@@ -422,3 +422,18 @@ def test_a_closure_under_a_scaler_is_refused_by_name(wrapper: type, sign: float)
     sentence = rf"^{wrapper.__name__}\.step\(closure\) was called by a GradScaler"
     with pytest.raises(RuntimeError, match=sentence):
         optimizer.step(lambda: 0.0)
+
+
+@BOTH
+def test_a_step_that_is_fused_into_the_backward_pass_is_refused(wrapper: type, sign: float) -> None:
+    """The second pass would be about other weights, and no gradient arrives at all."""
+    theta = nn.Parameter(torch.tensor([3.0, 4.0]))
+    inner = SGD([theta], lr=0.1)
+
+    def fused(_: Tensor) -> None:
+        inner.step()
+        inner.zero_grad()
+
+    theta.register_post_accumulate_grad_hook(fused)
+    with pytest.raises(RuntimeError, match="Is an optimizer's step fused into it"):
+        wrapper(SGD([theta], lr=0.1), rho=1.0).backward(lambda: theta.square().sum())

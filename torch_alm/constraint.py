@@ -134,12 +134,10 @@ class ALMConstraint(ConstraintBase):
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
         found, is_finite = self._found(now)
         penalty, weight = self._tangent(value, now, found)
+        if is_finite and self._wants_gradient:
+            self._watch(penalty, value, weight)  # which may fail: nothing is observed before
         self._observe(now, value)
-        if not is_finite:
-            return torch.zeros((), device=value.device, requires_grad=True)
-        if self._wants_gradient:
-            self._watch(penalty, value, weight)
-        return penalty
+        return penalty if is_finite else torch.zeros((), device=value.device, requires_grad=True)
 
     def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu), summed; observe nothing.

@@ -81,19 +81,33 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         return len(self._members)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Add up all penalties, each constraint called with the same arguments."""
-        first, *others = (member(*args, **kwargs) for member in self.values())
+        """Add up all penalties, each constraint called with the same arguments.
+
+        If one of them fails, none has observed anything.
+        """
+        undo = remember(*self.values())
+        try:
+            first, *others = (member(*args, **kwargs) for member in self.values())
+        except BaseException:
+            undo()
+            raise
         return sum(others, start=first)
 
     def observe(self, values: Mapping[str, Numeric], *, weight: Numeric = 1.0) -> None:
         """Hand each named constraint its value; see `ALMConstraint.observe`.
 
         Raises:
-            ValueError: for a name that is not in the group; nothing is observed then.
+            ValueError: for a name that is not in the group, or a value that its constraint refuses;
+                nothing is observed then.
         """
         self._check_names(values, "ConstraintGroup.observe")
-        for name in sorted(values):
-            self[name].observe(values[name], weight=weight)
+        undo = remember(*self.values())
+        try:
+            for name in sorted(values):
+                self[name].observe(values[name], weight=weight)
+        except BaseException:
+            undo()
+            raise
 
     def discard(self) -> None:
         """Forget what was observed since the last step."""

@@ -20,6 +20,8 @@ from torch_alm._constraint.settings import Settings
 from torch_alm._constraint.state import State, unwinds
 from torch_alm._guards import is_first_pass
 
+BLIND = 16  # measurements without any gradient, from which on it is no chance
+
 
 class ConstraintBase(Settings):
     """Settings that may be assigned at any time, and a state that is saved and loaded."""
@@ -206,7 +208,8 @@ class ConstraintBase(Settings):
     def _take_response(self, found: Mean) -> Response | None:
         """Return what was read of the optimizer in this step, and begin the next."""
         is_whole = numbers.any_of(found.seen) and not found.bad  # else there was none to take
-        if self._wants_gradient and is_whole and not self._probe.has_seen:
+        is_blind = 0 < self._probe.blind <= BLIND  # a batch may have nothing that it depends on
+        if self._wants_gradient and is_whole and not (self._probe.has_seen or is_blind):
             checks.refuse_values()
         response = self._probe.found
         self._probe.begin()

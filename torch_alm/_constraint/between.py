@@ -46,12 +46,16 @@ class Begun(NamedTuple):
         both = list(zip(params, self.register, gradients.read(params), strict=True))
         f = {p: g for p, g, _ in both if g is not None}
         r = {p: g for p, _, g in both if g is not None}
+        total = sum(now.weight for now in constraint._observed)  # f is of a sum, c of a mean
         if scale == "gradient":
             if f and constraint._wants_gradient:
                 weight = constraint._coming_weight()
-                constraint._probe.take(one_weight(self.forget, r, f, self.sign, weight))
+                found = one_weight(self.forget, r, f, self.sign, weight)
+                constraint._probe.take(found._replace(gain=found.gain / total))
             return float
         steps = sides(self.retain, self.forget, r, f, self.sign) if f else None
+        if steps:
+            steps = steps._replace(gain=steps.gain / total, drift=steps.drift / total)
         if steps and constraint._wants_gradient:
             constraint._probe.take(steps.response)
         auto = constraint._state.auto

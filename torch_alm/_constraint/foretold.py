@@ -74,9 +74,18 @@ class Mover(NamedTuple):
                 v = torch.maximum(v, state["max_exp_avg_sq"], out=v)
             root = v.div_(1 - b2**t).sqrt_().add_(eps + tiny(g))
             return torch.lerp(m, g, 1 - b1).div_(root).mul_(lr / (1 - b1**t))
-        if buffer is not None and "dampening" in group:  # torch's SGD
-            buffer = group["momentum"] * buffer + (1 - group["dampening"]) * g
-            return lr * (g + group["momentum"] * buffer if group.get("nesterov") else buffer)
+        if "dampening" in group:  # torch's SGD, whose first buffer is the gradient itself
+            momentum = group["momentum"]
+            step = g if buffer is None else momentum * buffer + (1 - group["dampening"]) * g
+            return lr * (g + momentum * step if group.get("nesterov") else step)
+        if "centered" in group and not group["centered"]:  # torch's RMSprop
+            v = state.get("square_avg", torch.zeros_like(g))
+            v = torch.addcmul(group["alpha"] * v, g, g, value=1 - group["alpha"])
+            step = g / v.sqrt_().add_(eps + tiny(g))
+            return lr * (step if buffer is None else group["momentum"] * buffer + step)
+        if "lr_decay" in group and "sum" in state:  # torch's Adagrad
+            root = torch.addcmul(state["sum"], g, g).sqrt_().add_(eps + tiny(g))
+            return lr / (1 + self.taken * group["lr_decay"]) * g / root
         rate, root = self.step(g, at)
         return rate * g if root is None else rate * g / (root + tiny(g))
 

@@ -48,13 +48,17 @@ class Penalty(NamedTuple):
     def tangent(self, value: Tensor, *, weight: Number, now: Observation) -> Tensor:
         """Sum the penalties of a value as `now` has it, with the gradient weight grad c.
 
-        Which weight is right may be known only from other steps and other ranks.
+        Which weight is right may be known only from other steps and other ranks. As the penalty's,
+        the second derivative is weight grad^2 c + mu grad c grad c^T where the weight is not 0.
         """
         c = self._violation(value)
+        curve: Number = 0.5 * self.mu * (1.0 if self.sense == "==" else 1.0 * (weight != 0))
         if isinstance(weight, Tensor):
             weight = _like(weight, c)
         there = numbers.beyond(self.alpha, self.sense, now.value, now.dtype)
-        return (weight * (c - c.detach()) + _like(self.at(there), c)).sum()
+        moved = c - c.detach()
+        bent = (weight + (_like(curve, c) if isinstance(curve, Tensor) else curve) * moved) * moved
+        return (bent + _like(self.at(there), c)).sum()
 
     def _violation(self, value: Tensor) -> Tensor:
         """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""

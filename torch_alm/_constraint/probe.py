@@ -25,6 +25,7 @@ from torch_alm._constraint.observations import is_distributed, over_ranks
 from torch_alm._constraint.response import loss_scale, pulls, response
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters, some
+from torch_alm._optim.objective import innermost
 from torch_alm._optim.shards import reduced
 
 
@@ -55,6 +56,7 @@ class Probe:
 
     Attributes:
         has_seen: whether any step's response was ever read.
+        blind: how many measurements had no gradient at all, as a constant one.
     """
 
     def __init__(self) -> None:
@@ -62,7 +64,7 @@ class Probe:
         self._leaf: Callable[[], Tensor | None] = lambda: None
         self._look = Look()
         self._pass = -1  # the backward pass of the latest gradient
-        self.has_seen = False
+        self.has_seen, self.blind = False, 0
         self.found: Response | None = None
         self.begin()
 
@@ -80,7 +82,7 @@ class Probe:
 
     def follow(self, optimizer: Optimizer) -> list[Look]:
         """Read this optimizer's steps from now on; return the hooks."""
-        self._optimizer = weakref.ref(optimizer)
+        self._optimizer = weakref.ref(_penalised_side(optimizer))
         leaves = [p for p in parameters(optimizer) if p.is_leaf and p.requires_grad]
         if not leaves:
             return []
@@ -109,6 +111,7 @@ class Probe:
         """Take grad c; when the penalty's backward comes, it counts."""
         params = self._parameters()
         if not (params and c.requires_grad and penalty.requires_grad):
+            self.blind += not c.requires_grad
             return
         found = _swept(c, params) if any(map(is_sharded, params)) else _found(c, params)
         if found and self._leaf() not in found:  # nothing of the penalty would be seen there
@@ -144,6 +147,7 @@ class Probe:
         if not self._average():
             return
         kept = self._kept()
+        optimizer = _penalised_side(optimizer)
         seen = pulls(optimizer, self._a, self._acting, self._share, kept or 1.0)
         if seen:
             found = response(seen)
@@ -192,6 +196,12 @@ class Probe:
         return True
 
 
+def _penalised_side(optimizer: Optimizer) -> Optimizer:
+    """Return the optimizer that steps on the loss: of two sides, the one that retains."""
+    side = vars(optimizer).get("retain")
+    return innermost(side) if isinstance(side, Optimizer) else optimizer
+
+
 def _is_cleared(p: Tensor) -> bool:
     """Tell whether `.grad` is none or zero; a shard of nothing could not tell zero."""
     if p.grad is None:
@@ -200,8 +210,21 @@ def _is_cleared(p: Tensor) -> bool:
 
 
 def _found(c: Tensor, params: Sequence[Tensor]) -> dict[Tensor, Tensor]:
-    """Differentiate, and leave `.grad` alone."""
-    a = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
+    """Differentiate, and leave `.grad` alone.
+
+    Raises:
+        RuntimeError: if `torch.compile` has given the graph's memory away.
+    """
+    try:
+        a = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "donated" not in str(error):
+            raise
+        raise RuntimeError(
+            "ALMConstraint: mu='auto' differentiates the measure apart from the loss, and "
+            "`torch.compile` lets the first backward pass use up its memory. Did you mean "
+            "`torch._functorch.config.donated_buffer = False`, or a number for mu?"
+        ) from error
     return _there(params, a)
 
 

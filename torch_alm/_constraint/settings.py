@@ -33,8 +33,8 @@ class Filter(ABC):
 
     A float is filtered for one number and a float64 tensor, on the host, for a vector. Neither
     function changes what it is given, for a step can be looked at in advance or taken back. A
-    memory consists of numbers, tensors, strings, and lists or dicts of those; a checkpoint holds it
-    under the name of the class.
+    memory consists of numbers, tensors, strings, and lists of those or dicts whose keys are
+    strings; a checkpoint holds it under the name of the class.
     """
 
     def init(self) -> Any:  # noqa: ANN401  # any memory
