@@ -87,7 +87,7 @@ def test_the_step_that_is_foretold_is_the_one_that_is_taken(make: Any) -> None:
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_batch_that_nothing_depends_on_ends_no_run(first: bool) -> None:
-    """As one without a row of the rare class."""
+    """A row of the rare class is missing from it, say."""
     x = weight()
     optimizer = SGD([x], 0.05)
     constraint = ALMConstraint(lambda rows: x[rows].sum() if rows else x.new_zeros(()), 1.0, "auto")
