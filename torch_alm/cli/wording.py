@@ -6,6 +6,7 @@ from unicodedata import normalize
 
 from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
 
+WORDY, LONG = 6, 4  # letters of a word, characters of anything else: part of another hardly ever
 NEARLY = 0.9  # share of an answer's words in order from which on it is said
 MARKS = " .,;:!?\"'()[]\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u3002\u3001"
 """May stand around an answer, or be left out: marks of sentences, brackets, quotation marks."""
@@ -59,11 +60,11 @@ def _anywhere(answer: str) -> tuple[str, re.Pattern[str]]:
 def _barred(word: str, edge: str) -> tuple[str, str]:
     """Patterns of what may not stand before a word that begins so, and after one that ends so."""
     behind = ahead = ""
-    if len(word) < (6 if word.isalpha() else 4):
+    if len(word) < (WORDY if word.isalpha() else LONG):
         behind, ahead = f"(?<!{LETTER})", f"(?!{LETTER})"
-    if edge.isdecimal() and len(word) < 6:  # longer ones are never part of another by chance
+    if edge.isdecimal() and len(word) < WORDY:  # no number of so many digits is, either
         behind, ahead = behind + r"(?<!\d)", ahead + r"(?!\d)"
-    if edge.isdecimal() and len(word) < 4:  # 7 is no part of 7,000
+    if edge.isdecimal() and len(word) < LONG:  # 7 is no part of 7,000
         behind, ahead = behind + r"(?<!\d[.,])", ahead + r"(?![.,]\d)"
     return behind, ahead
 
@@ -71,7 +72,7 @@ def _barred(word: str, edge: str) -> tuple[str, str]:
 def is_distinct(answer: str) -> bool:
     """Tell whether a plain answer is hardly ever part of something else; emoji never are."""
     is_word = re.fullmatch(f"{LETTER}+", answer) is not None
-    return len(answer) >= (6 if is_word else 4 if answer.isascii() else 1)
+    return len(answer) >= (WORDY if is_word else LONG if answer.isascii() else 1)
 
 
 def rouge_l_recall(said: str, reference: str) -> float:
