@@ -28,7 +28,7 @@ from torch_alm.cli.charts import (
     ticks,
 )
 from torch_alm.cli.files import Entry, encode_entries, read_entries, rows_of
-from torch_alm.cli.measuring import numbers, read, reference_of, text_of
+from torch_alm.cli.measuring import numbers, read, read_rows, reference_of, text_of
 from torch_alm.cli.windows import windows
 from torch_alm.language import (
     Format,
@@ -38,6 +38,7 @@ from torch_alm.language import (
     encode_completion,
     encode_messages,
     encode_text,
+    prompt_ids,
     read_answers,
 )
 
@@ -258,6 +259,26 @@ def test_only_what_is_shown_is_generated_and_no_longer_than_it_need_be(
         whole, both, ([16], False, None), ([6, 6], True, 38), ([8], True, 40), ([16], False, None),
     ]  # fmt: skip
     assert done == [1, 2, 2, 1]
+
+
+def test_a_batch_keeps_no_more_tokens_than_there_is_room_for(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def noted(model: Any, tokenizer: Any, rows: Any, *, max_new_tokens: int) -> list[Any]:
+        prompts = max(len(prompt_ids(row)) for row in rows)
+        seen.append((len(rows), prompts + max_new_tokens))
+        return [None] * len(rows)
+
+    monkeypatch.setattr("torch_alm.cli.measuring.read_answers", noted)
+    monkeypatch.setattr("torch_alm.cli.measuring.TOKENS_PER_BATCH", 200)
+    lengths = [3, 9, 4, 20, 6, 12, 5, 30]
+    rows = [{"input_ids": [1] * (n + 2), "labels": [-100] * n + [7, 2]} for n in lengths]
+    read_rows(model, None, rows)  # pyright: ignore[reportArgumentType]
+    assert sum(count for count, _ in seen) == len(rows)
+    assert all(count == 1 or count * width <= 200 for count, width in seen)
+    assert max(count for count, _ in seen) > 1
 
 
 def test_there_is_room_for_a_header_of_the_models_own(

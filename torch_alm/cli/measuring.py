@@ -25,6 +25,7 @@ from torch_alm.unlearning.models import positions_of
 
 SPARE_TOKENS = 256  # so that an answer that goes on is seen to, and one that begins late is seen
 ROWS_PER_BATCH = 128
+TOKENS_PER_BATCH = 16_384  # kept in memory while they are written: 8 GB, at 7 billion weights
 BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
@@ -118,7 +119,9 @@ def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], 
     for i in sorted(range(len(asked)), key=lambda i: _written(asked[i])):
         longest = max(prompt, len(prompt_ids(asked[i])))
         wanted = _written(asked[i])
-        if batch and (len(batch) == ROWS_PER_BATCH or longest + wanted > positions):
+        width = min(longest + wanted + SPARE_TOKENS, positions)
+        most = min(ROWS_PER_BATCH, TOKENS_PER_BATCH // width)
+        if batch and (len(batch) >= most or longest + wanted > positions):
             yield batch, min(limit + SPARE_TOKENS, positions - prompt)
             batch, longest = [], len(prompt_ids(asked[i]))
         batch.append(i)
