@@ -68,7 +68,8 @@ class ALMConstraint(ConstraintBase):
 
     Attributes:
         alpha: the threshold on the host. All settings may be assigned later, and take numbers of
-            Python, of NumPy and tensors; what makes no sense is refused, then as now.
+            Python, of NumPy and tensors; what makes no sense is refused, then as now. Assign a new
+            tensor rather than change this one in place, which nobody checks.
 
     Warns:
         UserWarning: once, before the first `step`, if theta has moved on 16 times between
