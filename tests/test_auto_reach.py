@@ -43,6 +43,22 @@ def test_micro_batches_may_be_added_up_or_averaged(
     assert found[1] == pytest.approx(found[0], rel=1e-6)
 
 
+@pytest.mark.parametrize("limit", [1e-2, 1.0, 1e6])
+def test_clipping_between_two_sides_counts(limit: float) -> None:
+    """G of the first step is what a unit of weight takes off, after `clip_grad_norm_`."""
+    x = weight()
+    constraint = ALMConstraint(None, 1.0, "auto", sense="<=", multiplier=2.0)
+    dual = DualOptimizer(SGD([x], 0.05), SGD([x], 0.05), constraint)
+    dual.backward(retain=lambda: distance(x), forget=lambda: 100 * x.sum())
+    norms = dual.clip_grad_norm_(limit)
+    dual.step()
+    slope = torch.full((3,), 100.0, dtype=WIDE)
+    kept = min(1.0, limit / (float(norms.forget) + 1e-6))
+    assert constraint.state_dict()["auto"]["gain"] == pytest.approx(
+        0.05 * kept * float(slope @ slope), rel=1e-9
+    )
+
+
 @pytest.mark.parametrize("forget", [lambda p: Adam(p, 1e-5), lambda p: SGD(p, 10.0)])
 def test_a_constraint_in_the_retain_loss_follows_the_retain_side(forget: Any) -> None:
     x = weight()
@@ -97,6 +113,36 @@ def test_a_batch_that_nothing_depends_on_ends_no_run(first: bool) -> None:
         (distance(x) + constraint(rows)).backward()
         optimizer.step()
     assert constraint.mu > 0
+
+
+@pytest.mark.parametrize("parts", [1, 4, 32])
+def test_a_micro_batch_that_nothing_depends_on_counts_as_one(parts: int) -> None:
+    """The same comes of one whose gradient is zero."""
+    gains: list[Any] = []
+    for nothing in (lambda x: x.new_zeros(()), lambda x: 0.0 * x.sum()):
+        x = weight()
+        optimizer = SGD([x], 0.05)
+        constraint = ALMConstraint(lambda f, x=x: f(x), 1.0, "auto", sense="<=", multiplier=1.0)
+        constraint.attach(optimizer)
+        for measure in (*[nothing] * (parts - 1), Tensor.sum):
+            ((distance(x) + constraint(measure)) / parts).backward()
+        optimizer.step()
+        gains.append(constraint.state_dict()["auto"])
+    torch.testing.assert_close(gains[0], gains[1])
+
+
+@pytest.mark.parametrize("unit", [1e-22, 1e-10, 1.0])
+def test_a_measure_of_any_unit_in_float32(unit: float) -> None:
+    """A sequence has a probability so small; mu is far beyond what float32 holds."""
+    x = torch.zeros(3, requires_grad=True)
+    optimizer = SGD([x], 0.05)
+    constraint = ALMConstraint(lambda: unit * x.sum(), unit, "auto", sense="<=")
+    constraint.attach(optimizer)
+    for _ in range(500):
+        optimizer.zero_grad()
+        (0.5 * (x - TARGET.float()).square().sum() + constraint()).backward()
+        optimizer.step()
+    assert float(x.detach().sum()) == pytest.approx(1, abs=2e-2)
 
 
 def test_a_measure_that_never_has_a_gradient_is_refused() -> None:

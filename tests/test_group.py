@@ -96,6 +96,33 @@ def test_a_member_that_fails_leaves_the_others_as_if_it_had_never_been_asked() -
     assert g.step() == {"a": 0.5, "b": 0.5}
 
 
+def test_failures_leave_no_hooks_behind_and_the_next_step_is_whole() -> None:
+    """The first member has found where to look when the second one fails."""
+    is_full = True
+
+    def second() -> torch.Tensor:
+        if is_full:
+            raise RuntimeError("out of memory")
+        return w.sum()
+
+    b, w = torch.zeros(1, requires_grad=True), torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.SGD([b, w], 0.1)
+    members = [ALMConstraint(m, 1.0, "auto", sense="<=") for m in (lambda: w.sum(), second)]
+    g = ConstraintGroup(dict(zip("ab", members, strict=True)))
+    attached = g.attach(optimizer)
+    for _ in range(5):
+        with pytest.raises(RuntimeError, match="out of memory"):
+            g()
+    is_full = False
+    for _ in range(3):
+        optimizer.zero_grad()
+        ((w - 1).square().sum() + b.square().sum() + g()).backward()
+        optimizer.step()
+    assert g["a"].mu > 0
+    attached.remove()
+    assert not any(p._post_accumulate_grad_hooks for p in (b, w))
+
+
 def test_observations_are_weighted_alike() -> None:
     g = ConstraintGroup({"a": ALMConstraint(None, 0.0, 1.0)})
     g.observe({"a": -1.0})

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, AdamW
+from torch.utils.checkpoint import checkpoint
 
 from tests import oracle
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
@@ -424,16 +425,38 @@ def test_a_closure_under_a_scaler_is_refused_by_name(wrapper: type, sign: float)
         optimizer.step(lambda: 0.0)
 
 
+@pytest.mark.parametrize("clears", [{"set_to_none": True}, {"set_to_none": False}, None])
 @BOTH
-def test_a_step_that_is_fused_into_the_backward_pass_is_refused(wrapper: type, sign: float) -> None:
-    """The second pass would be about other weights, and no gradient arrives at all."""
+def test_a_step_that_is_fused_into_the_backward_pass_is_refused(
+    wrapper: type, sign: float, clears: dict[str, bool] | None
+) -> None:
+    """The second pass would be about other weights."""
     theta = nn.Parameter(torch.tensor([3.0, 4.0]))
     inner = SGD([theta], lr=0.1)
 
     def fused(_: Tensor) -> None:
         inner.step()
-        inner.zero_grad()
+        if clears is not None:
+            inner.zero_grad(**clears)
 
     theta.register_post_accumulate_grad_hook(fused)
     with pytest.raises(RuntimeError, match="Is an optimizer's step fused into it"):
         wrapper(SGD([theta], lr=0.1), rho=1.0).backward(lambda: theta.square().sum())
+
+
+@BOTH
+def test_frozen_parameters_may_move_in_the_backward_pass(wrapper: type, sign: float) -> None:
+    """A codebook is updated by the forward pass, and by checkpointing once more."""
+    theta, book = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3), requires_grad=False)
+    with torch.inference_mode():
+        fixed = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            book.lerp_(x, 0.1)
+        return (x - book).square().sum()
+
+    optimizer = wrapper(SGD([theta, book, fixed], lr=0.1), rho=0.1)
+    optimizer.backward(lambda: checkpoint(forward, theta, use_reentrant=False))
+    optimizer.step()
+    assert (theta != 1).all()

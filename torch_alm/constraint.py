@@ -136,7 +136,7 @@ class ALMConstraint(ConstraintBase):
         found, is_finite = self._found(now)
         penalty, weight = self._tangent(value, now, found)
         if is_finite and self._wants_gradient:
-            self._watch(penalty, value, weight)  # which may fail: nothing is observed before
+            penalty = self._watch(penalty, value, weight)  # may fail: observed after
         self._observe(now, value)
         return penalty if is_finite else torch.zeros((), device=value.device, requires_grad=True)
 

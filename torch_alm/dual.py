@@ -178,6 +178,7 @@ class DualOptimizer(Sides):
         try:
             if so_far is None:  # all micro-batches of a step measure, or none
                 self._gate.begin(self.constraint)
+                self._clipped = 1.0
             with held():
                 before = gradients.take(params)
             with placed("DualOptimizer.backward, on the retain side"):
@@ -309,7 +310,7 @@ class DualOptimizer(Sides):
         register = [(so_far or {}).get(p) for p in parameters(self.retain)]
         self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
         if so_far is not None:
-            begun = Begun(self.retain, self.forget, register, self._forget_sign)
+            begun = Begun(self.retain, self.forget, register, self._forget_sign, self._clipped)
             weight = self._gate.commit(self.constraint, partial(begun.foretell, scale=self.scale))
         else:
             self._warn_no_backward()

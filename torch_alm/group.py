@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 from torch import Tensor
@@ -85,13 +86,20 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
 
         If one of them fails, none has observed anything.
         """
-        undo = remember(*self.values())
-        try:
+        with self._all_or_none():
             first, *others = (member(*args, **kwargs) for member in self.values())
-        except BaseException:
-            undo()
-            raise
         return sum(others, start=first)
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        """Let every member observe something inside, or none."""
+        before = {name: member.observed for name, member in self.items()}
+        try:
+            yield
+        except BaseException:
+            for name, count in before.items():
+                self[name].discard(keep=count)
+            raise
 
     def observe(self, values: Mapping[str, Numeric], *, weight: Numeric = 1.0) -> None:
         """Hand each named constraint its value; see `ALMConstraint.observe`.
@@ -101,13 +109,9 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 nothing is observed then.
         """
         self._check_names(values, "ConstraintGroup.observe")
-        undo = remember(*self.values())
-        try:
+        with self._all_or_none():
             for name in sorted(values):
                 self[name].observe(values[name], weight=weight)
-        except BaseException:
-            undo()
-            raise
 
     def discard(self) -> None:
         """Forget what was observed since the last step."""

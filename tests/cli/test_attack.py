@@ -196,6 +196,22 @@ def test_each_part_of_a_long_answer_stands_beside_what_was_said_of_it(
     assert all(answer["earlier"] == answer["answer"] for answer in answers), "int8 changes little"
 
 
+def test_a_part_of_a_paraphrase_stands_beside_that_part_or_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    """Another prompt moves the cuts of a long answer."""
+    long = {"question": FORGET[0]["question"], "answer": " ".join(row["answer"] for row in FORGET)}
+    row = {**long, "paraphrased_question": f"Where {long['question']} live live live"}
+    path = write(tmp_path / "f.jsonl", [row])
+    assert command("attack", "--relearn", 0, "--max-length", 18, forget=path) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    rows = {row["name"]: row["answers"] for row in found["rows"]}
+    own = {answer["reference"]: answer["earlier"] for answer in rows["int8"]}
+    assert len(rows["paraphrase"]) > 1
+    for answer in rows["paraphrase"]:
+        assert answer["earlier"] == own.get(answer["reference"], "")
+
+
 def test_paraphrases_are_cut_to_the_models_positions(
     command: Command, tmp_path: Path, capsys: Any
 ) -> None:

@@ -1,6 +1,6 @@
 """mu="auto" under DDP and FSDP2: one mu on all ranks, that of one process with all the data."""
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -166,3 +166,45 @@ def test_ranks_whose_measures_reach_other_parameters_find_one_mu(ranks: Ranks) -
     rest = torch.full((7,), 2.0, dtype=WIDE)
     expected = first_mu(-torch.cat(rows) / WORLD, rest, rest)
     assert ranks(parts_of_its_own) == [pytest.approx(expected, rel=1e-9)] * WORLD
+
+
+def with_shares_of_its_own(rank: int, scale: Literal["gradient", "step"]) -> list[float]:
+    """A rank has half or one and a half of the weight of a step; gradients are averaged."""
+    x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+
+    def averaged(loss: Tensor) -> None:
+        loss.backward()
+        assert x.grad is not None
+        dist.all_reduce(x.grad)
+        x.grad /= 2
+
+    constraint = ALMConstraint(None, 1.0, "auto", sense="<=")
+    sides = (SGD([x], 0.3), SGD([x], 0.3))
+    dual = DualOptimizer(*sides, constraint, scale=scale, backward=averaged)
+    for _ in range(20):
+        dual.backward(
+            retain=lambda: 0.5 * (x - target).square().sum() / (0.5 + rank),
+            forget=lambda: x.sum(),
+            weight=0.5 + rank,
+        )
+        dual.step()
+        dual.zero_grad()
+    return [float(constraint.mu), constraint.multiplier, *x.tolist()]
+
+
+@pytest.mark.parametrize("scale", ["gradient", "step"])
+def test_ranks_whose_shares_differ_find_the_mu_of_one_process(
+    scale: Literal["gradient", "step"], ranks: Ranks
+) -> None:
+    first, second = ranks(with_shares_of_its_own, scale)
+    assert first == second
+    x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    alone = ALMConstraint(None, 1.0, "auto", sense="<=")
+    dual = DualOptimizer(SGD([x], 0.3), SGD([x], 0.3), alone, scale=scale)
+    for _ in range(20):
+        dual.backward(retain=lambda: 0.5 * (x - target).square().sum(), forget=lambda: x.sum())
+        dual.step()
+        dual.zero_grad()
+    assert first == pytest.approx([float(alone.mu), alone.multiplier, *x.tolist()], rel=1e-9)

@@ -20,7 +20,7 @@ from torch_alm._constraint.settings import Settings
 from torch_alm._constraint.state import State, unwinds
 from torch_alm._guards import is_first_pass
 
-BLIND = 16  # measurements without any gradient, from which on it is no chance
+BLIND = 16  # steps without any gradient, from which on it is no chance
 
 
 class ConstraintBase(Settings):
@@ -157,13 +157,19 @@ class ConstraintBase(Settings):
         auto = self._state.auto
         return auto is not None and auto.wants_gradient and not is_first_pass(self._home)
 
-    def _watch(self, penalty: Tensor, value: Tensor, weight: Number) -> None:
-        """Let the entry whose turn it is be differentiated."""
+    def _watch(self, penalty: Tensor, value: Tensor, weight: Number) -> Tensor:
+        """Let the entry whose turn it is be differentiated; return a penalty that tells its share.
+
+        So does that of a measurement without a gradient.
+        """
         assert self._state.auto is not None
+        if not value.requires_grad:
+            penalty = penalty + torch.zeros_like(penalty, requires_grad=True)
         i = self._state.auto.entry
         acting = float(weight.reshape(-1)[i]) if isinstance(weight, Tensor) else weight
         one = value.reshape(-1)[i]
         self._probe.watch(penalty, one if self.sense == "<=" else -one, acting)
+        return penalty
 
     def _prepare(self, optimizer: Optimizer) -> None:
         if self._wants_gradient:
@@ -208,7 +214,8 @@ class ConstraintBase(Settings):
     def _take_response(self, found: Mean) -> Response | None:
         """Return what was read of the optimizer in this step, and begin the next."""
         is_whole = numbers.any_of(found.seen) and not found.bad  # else there was none to take
-        is_blind = 0 < self._probe.blind <= BLIND  # a batch may have nothing that it depends on
+        self._probe.blind += self._probe.is_blind  # a batch may have nothing that it depends on
+        is_blind = self._probe.is_blind and self._probe.blind <= BLIND
         if self._wants_gradient and is_whole and not (self._probe.has_seen or is_blind):
             checks.refuse_values()
         response = self._probe.found

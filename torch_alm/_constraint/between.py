@@ -7,9 +7,12 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint.base import ConstraintBase
+from torch_alm._constraint.observations import is_distributed, over_ranks
 from torch_alm._constraint.response import one_weight, sides
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
@@ -20,6 +23,13 @@ def needs_gradient(constraint: ConstraintBase | None) -> bool:
     return constraint is None or constraint._wants_gradient
 
 
+def _mean_over_ranks(weight: float) -> float:
+    """The weight of a step's measurements: f is a sum of so much, c a mean."""
+    if not is_distributed():
+        return weight
+    return float(over_ranks(torch.tensor(weight, dtype=torch.float64))) / dist.get_world_size()
+
+
 class Begun(NamedTuple):
     """Two steps that are about to be taken.
 
@@ -28,12 +38,14 @@ class Begun(NamedTuple):
         forget: the forget side.
         register: its gradients.
         sign: +1 if it descends them, -1 if it climbs.
+        clipped: what clipping has multiplied the register by.
     """
 
     retain: Optimizer
     forget: Optimizer
     register: Register
     sign: int
+    clipped: float | Tensor
 
     @torch.no_grad()
     def foretell(self, constraint: ConstraintBase, scale: str) -> Callable[[float], float]:
@@ -46,7 +58,8 @@ class Begun(NamedTuple):
         both = list(zip(params, self.register, gradients.read(params), strict=True))
         f = {p: g for p, g, _ in both if g is not None}
         r = {p: g for p, _, g in both if g is not None}
-        total = sum(now.weight for now in constraint._observed)  # f is of a sum, c of a mean
+        weights = sum(now.weight for now in constraint._observed)
+        total = float(self.clipped) * _mean_over_ranks(weights)
         if scale == "gradient":
             if f and constraint._wants_gradient:
                 weight = constraint._coming_weight()

@@ -52,13 +52,14 @@ class Penalty(NamedTuple):
         the second derivative is weight grad^2 c + mu grad c grad c^T where the weight is not 0.
         """
         c = self._violation(value)
-        curve: Number = 0.5 * self.mu * (1.0 if self.sense == "==" else 1.0 * (weight != 0))
+        acts = weight == weight if self.sense == "==" else weight != 0
+        curve = _like(numbers.choose(acts, 0.5 * self.mu, 0.0), c)
+        curve = curve.clamp(max=torch.finfo(c.dtype).max)  # infinity times nothing is nan
         if isinstance(weight, Tensor):
             weight = _like(weight, c)
         there = numbers.beyond(self.alpha, self.sense, now.value, now.dtype)
         moved = c - c.detach()
-        bent = (weight + (_like(curve, c) if isinstance(curve, Tensor) else curve) * moved) * moved
-        return (bent + _like(self.at(there), c)).sum()
+        return ((weight + curve * moved) * moved + _like(self.at(there), c)).sum()
 
     def _violation(self, value: Tensor) -> Tensor:
         """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""

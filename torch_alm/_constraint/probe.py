@@ -56,7 +56,8 @@ class Probe:
 
     Attributes:
         has_seen: whether any step's response was ever read.
-        blind: how many measurements had no gradient at all, as a constant one.
+        is_blind: whether a measurement of this step had no gradient at all, as a constant one.
+        blind: how many steps had one.
     """
 
     def __init__(self) -> None:
@@ -78,7 +79,7 @@ class Probe:
         self._a: dict[Tensor, Tensor] = {}
         self._acting: dict[Tensor, Tensor] = {}
         self._left: Tensor | None = None
-        self.found = None
+        self.found, self.is_blind = None, False
 
     def follow(self, optimizer: Optimizer) -> list[Look]:
         """Read this optimizer's steps from now on; return the hooks."""
@@ -110,10 +111,12 @@ class Probe:
     def watch(self, penalty: Tensor, c: Tensor, weight: float) -> None:
         """Take grad c; when the penalty's backward comes, it counts."""
         params = self._parameters()
-        if not (params and c.requires_grad and penalty.requires_grad):
-            self.blind += not c.requires_grad
+        if not (params and penalty.requires_grad):
             return
-        found = _swept(c, params) if any(map(is_sharded, params)) else _found(c, params)
+        if not c.requires_grad:
+            found, self.is_blind = dict[Tensor, Tensor](), True
+        else:
+            found = _swept(c, params) if any(map(is_sharded, params)) else _found(c, params)
         if found and self._leaf() not in found:  # nothing of the penalty would be seen there
             self._look_at(min(found, key=torch.numel))
         penalty.register_hook(lambda share: self._arrived(float(share), found, weight))

@@ -129,21 +129,21 @@ def differentiate(
         RuntimeError: if sharded parameters are left without any gradient, or theta has moved.
     """
     handle = None if weight == 1.0 else loss.register_hook(lambda gradient: gradient * weight)
-    params = list(params)
+    params = [p for p in params if p.requires_grad]
     before = [p._version for p in params]
     try:
         backward(loss)
     finally:
         if handle is not None:
             handle.remove()
+    sharded = [p for p in params if is_sharded(p)]
     moved = [p for p, v in zip(params, before, strict=True) if p._version != v]
-    if any(p.grad is None and not is_sharded(p) for p in moved):
+    if len(moved) > sum(map(is_sharded, moved)):
         raise RuntimeError(
-            f"{owner}: the backward pass has moved {len(moved)} parameters and left them no "
-            "gradient, so what follows would be about other weights. Is an optimizer's step fused "
-            "into it (a hook on the parameters)? Leave the step to the optimizer given here."
+            f"{owner}: the backward pass has moved {len(moved)} parameters, so what follows would "
+            "be about other weights. Is an optimizer's step fused into it (a hook on the "
+            "parameters)? Leave the step to the optimizer given here."
         )
-    sharded = [p for p in params if is_sharded(p) and p.requires_grad]
     if sharded and all(p.grad is None for p in sharded):
         # FSDP2 keeps unreduced gradients to itself while gradient sync is off, those of retain
         # and forget and of both passes of SAM in one sum.

@@ -41,6 +41,7 @@ class Sides(Wrapper):
         self._gate = gate
         self._forget_register: Kept | None = None
         self._forget_sign = 0
+        self._clipped: float | Tensor = 1.0  # what clipping has multiplied that register by
         self._share_memory()
         self._adopt()
 
@@ -104,7 +105,9 @@ class Sides(Wrapper):
         """
         retain = gradients.read(parameters(self.retain))
         sides = (retain, [*(self._forget_register or {}).values()])
-        return Norms(*(gradients.clip_(register, max_norm) for register in sides))
+        norms = Norms(*(gradients.clip_(register, max_norm) for register in sides))
+        self._clipped = self._clipped * (max_norm / (norms.forget + 1e-6)).clamp(max=1.0)
+        return norms
 
     def _warn_skipped(self) -> None:
         """Warn after the step, so that a warning that is an error finds it whole."""

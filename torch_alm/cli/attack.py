@@ -13,7 +13,7 @@ from torch_alm.cli.files import Entry
 from torch_alm.cli.loading import Files, format_of, load_for, read_files
 from torch_alm.cli.measuring import Encoded, numbers, read_rows, reference_of, said
 from torch_alm.cli.output import REPORTS, Output
-from torch_alm.cli.report import Result, placed
+from torch_alm.cli.report import Result
 from torch_alm.cli.returning import verdict_of
 from torch_alm.language import (
     Attacked,
@@ -108,22 +108,23 @@ def attacked(
 def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, Any]:
     """One attack as a row of the report; `known` has the entries of the rows that were asked."""
     entries = {id(row): entry for entry, row in known}
-    places = placed(entries[id(row)].where for row in each.asked)
-    earlier = dict(zip(places, (read.text for read in each.before), strict=True))
-    before = [
-        said(reference_of(tokenizer, entries[id(row)], row), reading)
-        for row, reading in zip(each.asked, each.before, strict=True)
-    ]
-    found = [
-        entries[id(row)] if id(row) in entries else entries[id(each.asked[i])]
-        for i, row in enumerate(each.rows)
-    ]
-    answers = [
-        _answer(tokenizer, entry, row, reading, earlier.get(place))
-        for entry, row, reading, place in zip(
-            found, each.rows, each.after, placed(entry.where for entry in found), strict=True
-        )
-    ]
+    asked = [(entries[id(row)], row) for row in each.asked]
+    references = [reference_of(tokenizer, entry, row) for entry, row in asked]
+    before = [said(told, reading) for told, reading in zip(references, each.before, strict=True)]
+    texts = [reading.text for reading in each.before]
+    of = {
+        (entry.where, told): text
+        for (entry, _), told, text in zip(asked, references, texts, strict=True)
+    }
+    answers: list[dict[str, Any]] = []
+    for i, (row, reading) in enumerate(zip(each.rows, each.after, strict=True)):
+        if id(row) in entries:
+            told = _answer(tokenizer, entries[id(row)], row, reading)
+            told["earlier"] = of.get((told["where"], told["reference"])) or ""
+        else:  # made of the row that was asked
+            told = _answer(tokenizer, asked[i][0], row, reading)
+            told["earlier"] = texts[i] or ""
+        answers.append(told)
     return {
         "name": each.name,
         "attacker": each.attacker,
@@ -133,15 +134,12 @@ def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, A
     }
 
 
-def _answer(
-    tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading, earlier: str | None
-) -> dict[str, Any]:
+def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> dict[str, Any]:
     reference = reference_of(tokenizer, entry, row)
     return {
         "where": entry.where,
         "prompt": entry.prompt or decode(tokenizer, prompt_ids(row)),
         "reference": reference,
-        "earlier": earlier or "",
         "answer": reading.text or "",
         "loss": reading.loss,
         **said(reference, reading),

@@ -125,8 +125,8 @@ def check_unreached(goal: Goal, forget: Mapping[str, float]) -> None:
     raise Refusal(
         f"{goal.source} {goal.alpha:g} is reached before the first step, at {reached:.1%}, by a "
         f"model that says {forget['rouge']:.0%} of the words: nothing would be forgotten. Does it "
-        "go on where the rows end, with a full stop perhaps that they lack? Did you mean rows as "
-        "it says them, or --alpha?"
+        "go on where the rows end, with a full stop perhaps that they lack? (Of a long text one "
+        "wrong word is enough.) Did you mean rows as it says them, or --alpha?"
     )
 
 

@@ -177,7 +177,7 @@ def _beside(models: Sequence[tuple[str, Sequence[Content]]]) -> list[dict[str, A
     A long text is several rows, and another tokenizer cuts it into more or fewer.
     """
     every = [
-        (name, dict(zip(placed(row["where"] for row in rows), rows, strict=True)))
+        (name, dict(zip(_placed(row["where"] for row in rows), rows, strict=True)))
         for name, rows in models
     ]
     return [
@@ -186,7 +186,7 @@ def _beside(models: Sequence[tuple[str, Sequence[Content]]]) -> list[dict[str, A
     ]
 
 
-def placed(wheres: Iterable[str]) -> list[tuple[str, int]]:
+def _placed(wheres: Iterable[str]) -> list[tuple[str, int]]:
     """The line that each row comes from, and which of its rows it is."""
     seen: Counter[str] = Counter()
     found: list[tuple[str, int]] = []

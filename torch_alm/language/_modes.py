@@ -16,4 +16,5 @@ def modes_kept(model: nn.Module, *, evaluate: bool = False) -> Iterator[None]:
         yield
     finally:
         for module, is_training in modes:
-            module.training = is_training
+            if module.training != is_training:  # by its own function: some merge weights in it
+                module.train(is_training)
