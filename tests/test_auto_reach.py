@@ -117,7 +117,7 @@ def test_a_batch_that_nothing_depends_on_ends_no_run(first: bool) -> None:
 
 @pytest.mark.parametrize("parts", [1, 4, 32])
 def test_a_micro_batch_that_nothing_depends_on_counts_as_one(parts: int) -> None:
-    """The same comes of one whose gradient is zero."""
+    """A measure without a graph is one whose gradient is zero."""
     gains: list[Any] = []
     for nothing in (lambda x: x.new_zeros(()), lambda x: 0.0 * x.sum()):
         x = weight()
