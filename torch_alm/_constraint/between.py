@@ -23,13 +23,6 @@ def needs_gradient(constraint: ConstraintBase | None) -> bool:
     return constraint is None or constraint._wants_gradient
 
 
-def _mean_over_ranks(weight: float) -> float:
-    """The weight of a step's measurements: f is a sum of so much, c a mean."""
-    if not is_distributed():
-        return weight
-    return float(over_ranks(torch.tensor(weight, dtype=torch.float64))) / dist.get_world_size()
-
-
 class Begun(NamedTuple):
     """Two steps that are about to be taken.
 
@@ -58,16 +51,15 @@ class Begun(NamedTuple):
         both = list(zip(params, self.register, gradients.read(params), strict=True))
         f = {p: g for p, g, _ in both if g is not None}
         r = {p: g for p, _, g in both if g is not None}
-        weights = sum(now.weight for now in constraint._observed)
-        total = float(self.clipped) * _mean_over_ranks(weights)
         if scale == "gradient":
             if f and constraint._wants_gradient:
                 weight = constraint._coming_weight()
                 found = one_weight(self.forget, r, f, self.sign, weight)
-                constraint._probe.take(found._replace(gain=found.gain / total))
+                constraint._probe.take(found._replace(gain=found.gain / self._share(constraint)))
             return float
         steps = sides(self.retain, self.forget, r, f, self.sign) if f else None
         if steps:
+            total = self._share(constraint)
             steps = steps._replace(gain=steps.gain / total, drift=steps.drift / total)
         if steps and constraint._wants_gradient:
             constraint._probe.take(steps.response)
@@ -75,3 +67,14 @@ class Begun(NamedTuple):
         if auto is None or constraint.sense == "==":
             return float
         return partial(auto.aim, steps)
+
+    def _share(self, constraint: ConstraintBase) -> float:
+        """Return how many times grad c the register is: a sum over micro-batches, clipped.
+
+        Cost: a synchronisation if it was clipped on a device, a reduction if there are ranks.
+        """
+        total = sum(now.weight for now in constraint._observed)
+        if is_distributed():
+            summed = over_ranks(torch.tensor(total, dtype=torch.float64))
+            total = float(summed) / dist.get_world_size()
+        return float(self.clipped) * total

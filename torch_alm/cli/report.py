@@ -176,23 +176,20 @@ def _beside(models: Sequence[tuple[str, Sequence[Content]]]) -> list[dict[str, A
 
     A long text is several rows, and another tokenizer cuts it into more or fewer.
     """
-    every = [
-        (name, dict(zip(_placed(row["where"] for row in rows), rows, strict=True)))
-        for name, rows in models
-    ]
+    placed = [(name, _placed(rows)) for name, rows in models]
     return [
-        {**row, "said": [(name, rows[place]["answer"]) for name, rows in every if place in rows]}
-        for place, row in every[-1][1].items()
+        {**row, "said": [(name, rows[place]["answer"]) for name, rows in placed if place in rows]}
+        for place, row in placed[-1][1].items()
     ]
 
 
-def _placed(wheres: Iterable[str]) -> list[tuple[str, int]]:
-    """The line that each row comes from, and which of its rows it is."""
+def _placed(rows: Iterable[Content]) -> dict[tuple[str, int], Content]:
+    """Rows by the line they come from, and which of its rows they are."""
     seen: Counter[str] = Counter()
-    found: list[tuple[str, int]] = []
-    for where in wheres:
-        seen[where] += 1
-        found.append((where, seen[where]))
+    found: dict[tuple[str, int], Content] = {}
+    for row in rows:
+        seen[row["where"]] += 1
+        found[row["where"], seen[row["where"]]] = row
     return found
 
 

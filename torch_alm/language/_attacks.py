@@ -22,7 +22,8 @@ from torch_alm.measures import token_nll
 def restored(model: nn.Module) -> Iterator[None]:
     """Return the model's parameters bit for bit, whatever happens to them inside.
 
-    So are gradients, which an attacker would take a step on, and every module's mode.
+    Gradients, which an attacker would take a step on, are put aside and return as well, and every
+    module's mode.
 
     Cost: one copy of the parameters, on the CPU.
     """
