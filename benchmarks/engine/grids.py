@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import random
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -63,7 +64,7 @@ def _distinct(settings: Iterable[Settings]) -> list[Settings]:
     """Leave out what trains like one before: a forget side without a rate of its own has `lr`."""
     runs: dict[Settings, Settings] = {}
     for each in settings:
-        rate = each.lr if each.forget_lr is None else each.forget_lr
+        rate = _of_its_own(each, "forget_lr")
         runs.setdefault(dataclasses.replace(each, forget_lr=rate), each)
     return list(runs.values())
 
@@ -89,6 +90,23 @@ def trials(key: str, preset: Settings, budget: int, fixed: Collection[str] = ())
     return _distinct([first, *others])[:budget]
 
 
+def halfway(one: Settings, other: Settings) -> Settings:
+    """The geometric mean of two settings: of each number in which they differ."""
+    changes: dict[str, Any] = {}
+    for name in (field.name for field in dataclasses.fields(Settings)):
+        ends = [_of_its_own(each, name) for each in (one, other)]
+        if ends[0] != ends[1] and all(isinstance(end, int | float) and end > 0 for end in ends):
+            mean = math.sqrt(ends[0] * ends[1])
+            changes[name] = round(mean) if isinstance(ends[0], int) else mean
+    return dataclasses.replace(one, **changes)
+
+
+def _of_its_own(settings: Settings, name: str) -> Any:
+    """A setting; the forget side's learning rate is the other's where it has none."""
+    value = getattr(settings, name)
+    return settings.lr if name == "forget_lr" and value is None else value
+
+
 def _scaled(preset: Settings, factors: Mapping[str, float], fixed: Collection[str]) -> Settings:
     changes: dict[str, Any] = {n: _times(preset, n, factor) for n, factor in factors.items()}
     if preset.forget_lr is not None and "forget_lr" not in fixed:
@@ -98,10 +116,8 @@ def _scaled(preset: Settings, factors: Mapping[str, float], fixed: Collection[st
 
 
 def _times(preset: Settings, name: str, factor: float) -> float | int | str:
-    """A setting times a factor; the forget side's learning rate follows the other's."""
-    if name == "forget_lr" and preset.forget_lr is None:
-        return factor * preset.lr
-    value = getattr(preset, name)
+    """A setting times a factor."""
+    value = _of_its_own(preset, name)
     if isinstance(value, str):  # a level in words is what it is
         return value
     return max(1, round(value * factor)) if isinstance(value, int) else value * factor

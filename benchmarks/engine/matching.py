@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.engine import ranks
-from benchmarks.engine.grids import trials
+from benchmarks.engine.grids import halfway, trials
 from benchmarks.engine.runner import Plan, hidden, unlearn
 from benchmarks.methods import Settings
 from benchmarks.report.results import Row, append_line, read_lines
@@ -40,17 +40,33 @@ def matched(plan: Plan) -> Plan:
 
 
 def search(plan: Plan, key: str) -> list[Row]:
-    """Try a method's settings, as many as the budget has; earlier trials count."""
+    """Try a method's settings, as many as the budget has, then between them; earlier ones count."""
     known = ranks.from_first(lambda: read_lines(plan.folder.trials))
     rows = [row for row in known if row["method"] == key]
     budget = trials(key, plan.settings[key], plan.options.trials, plan.options.fixed)
-    for settings in tqdm(
-        budget[len(rows) :], desc=key, unit="trial", position=1, leave=False, disable=hidden()
-    ):
+    left = range(len(rows), len(budget) + plan.options.refine)
+    for at in tqdm(left, desc=key, unit="trial", position=1, leave=False, disable=hidden()):
+        settings = budget[at] if at < len(budget) else between(rows, plan)
+        if settings is None:
+            break
         rows.append(attempt(plan, key, settings, rows))
         if ranks.is_first():
             append_line(plan.folder.trials, rows[-1])
     return rows
+
+
+def between(rows: Sequence[Row], plan: Plan) -> Settings | None:
+    """Bisect: between the best setting that meets the level and the one that only just does not.
+
+    None where there are no two such settings, or what lies between them was tried.
+    """
+    short = [row for row in rows if row["evaluated"] and not meets(row, plan)]
+    best = choose(rows, plan)
+    if not short or not meets(best, plan):
+        return None
+    nearest = min(short, key=lambda row: shortfall(row, plan))
+    found = halfway(Settings(**best["settings"]), Settings(**nearest["settings"]))
+    return None if dataclasses.asdict(found) in [row["settings"] for row in rows] else found
 
 
 def attempt(plan: Plan, key: str, settings: Settings, earlier: Sequence[Row]) -> Row:
@@ -135,8 +151,9 @@ def verdict(rows: Sequence[Row], best: Row, start: Settings, plan: Plan) -> str:
     looked = sum(row["evaluated"] for row in rows)
     before = dataclasses.asdict(start)
     changed = {k: v for k, v in best["settings"].items() if v != before[k]}
+    budget = plan.options.trials + plan.options.refine
     return (
-        f"{len(rows)} trials of {plan.options.trials}, {looked} fully evaluated; the best "
+        f"{len(rows)} trials of {budget}, {looked} fully evaluated; the best "
         f"{'meets' if meets(best, plan) else 'does NOT meet'} {name}={level:g} with "
         f"{best.get(name)} and utility {best.get(utility(plan))}; "
         f"changed from the preset: {changed or 'nothing'}."

@@ -43,6 +43,7 @@ class Options:
         overrides: Settings that replace the preset's, for every method.
         match: Metric and level of a matched comparison, if asked for.
         fixed: Settings that matching leaves as they are.
+        refine: Settings tried after these, by bisection.
     """
 
     methods: tuple[str, ...]
@@ -56,6 +57,7 @@ class Options:
     overrides: dict[str, Any]
     match: tuple[str, float] | None
     trials: int
+    refine: int
     fixed: tuple[str, ...]
     model_setup: ModelSetup
     memory_limit: float | None
@@ -85,6 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--preset", metavar="NAME", help=f"settings to start from: {', '.join(PRESETS)}")
     add("--match", metavar="METRIC=LEVEL", help="search settings that meet a level, then report")
     add("--trials", type=int, default=8, metavar="K", help="settings tried per method by --match")
+    finer = "settings tried after those, between the best one and the next that forgets too little"
+    add("--refine", type=int, default=0, metavar="K", help=finer)
     kept = "settings that --match leaves as they are, comma-separated"
     add("--fix", default="", metavar="LIST", help=kept)
     named = "any other setting of the methods, repeatable"
@@ -119,6 +123,11 @@ def checked(
             f"--seeds {given.seeds} and --trials {given.trials}: nothing would be run. "
             "Did you mean at least 1 of each?"
         )
+    if given.refine < 0 or (given.refine and given.match is None):
+        raise ValueError(
+            f"--refine {given.refine}: how many settings --match tries after its --trials, and "
+            f"--match is {given.match or 'not given'}. Did you mean both, and at least 0 settings?"
+        )
     chosen = given.preset or preset
     check_preset(chosen)
     changes = overrides(given)
@@ -140,6 +149,7 @@ def checked(
         overrides=changes,
         match=metric_level(given.match, levels),
         trials=given.trials,
+        refine=given.refine,
         fixed=fixed(given.fix),
         model_setup=model_setup(given),
         memory_limit=given.memory_limit,

@@ -14,6 +14,7 @@ UNSPACED = r"\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"  # Thai, Lao, kana, Chines
 GLUED = UNSPACED + r"\uac00-\ud7af"  # Hangul, too: particles follow without a blank
 LETTER = rf"[^\W\d_{GLUED}]"
 WORD = rf"[^\W_{GLUED}]+"
+GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[.,' \u2019]\d{3})+(?!\d)")  # 1,000 and 1 000
 
 
 def plain(text: str) -> str:
@@ -37,9 +38,21 @@ def holds(text: str, answer: str) -> bool:
 
     Right before and after it may stand anything, but for what would make it part of another word
     or number: letters beside a word of fewer than six, digits beside a number of fewer than six.
+    Thousands may be grouped in another way, or not at all.
     """
+    if _stands(text, answer):
+        return True
+    return any(map(str.isdecimal, answer)) and _stands(_ungrouped(text), _ungrouped(answer))
+
+
+def _stands(text: str, answer: str) -> bool:
     core, pattern = _anywhere(answer)
     return core in text and pattern.search(text) is not None
+
+
+def _ungrouped(text: str) -> str:
+    """The text with 1000 for 1,000."""
+    return GROUPED.sub(lambda found: re.sub(r"\D", "", found.group()), text)
 
 
 @lru_cache(maxsize=4096)

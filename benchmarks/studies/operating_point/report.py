@@ -31,10 +31,11 @@ PLACES = (
         for size in ("01", "05", "10")
     ),
     *(
-        Place(f"forget{size}", methods=EVERY, epochs=epochs, unseen=unseen)
+        Place(f"forget{size}", methods=EVERY, epochs=epochs, unseen=unseen, finer=finer)
         for size, epochs in (("01", 0), ("05", 10), ("10", 10))
         for unseen in ("", *SHARES)
-        if epochs or unseen
+        for finer in (False, True)
+        if epochs or unseen or finer
     ),
 )
 SHOWN = 0.05  # of utility below the lowest control; a figure says what is lower still
@@ -68,7 +69,8 @@ def table(folder: Path, place: Place) -> Iterator[list[str]]:
         kept, before = control(folder / place.folder(rate, "searched"))
         for method in place.methods:
             pair = read(folder, place, rate, method)
-            if not (pair.given or (pair.without and not place.unseen)):
+            wanted = pair.without if place.finer else pair.given or not place.unseen
+            if not (wanted and (pair.given or pair.without)):
                 continue
             plain, asked = pair.means(UTILITY)
             said, heard = pair.means(FORGOTTEN)

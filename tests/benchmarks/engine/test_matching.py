@@ -1,6 +1,7 @@
 """Matched forgetting: equal budgets, cheap signals first, fresh seeds afterwards."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 from benchmarks import methods
 from benchmarks.engine import matching
-from benchmarks.engine.grids import FINE, grid, trials
+from benchmarks.engine.grids import FINE, grid, halfway, trials
 from benchmarks.engine.runner import Plan, begin, run
 from benchmarks.report.results import ResultsFolder, read_lines
 from benchmarks.tasks.tofu.layout import LAYOUT
@@ -111,6 +112,51 @@ def test_every_method_gets_the_same_number_of_trials_and_it_is_said(
     assert capsys.readouterr().out.count("4 trials of 4") == 2
     settings = json.loads((tmp_path / "settings.json").read_text())
     assert all("4 trials of 4" in settings["matched"][key] for key in ("dual_adamw", "saul"))
+
+
+@pytest.mark.parametrize("limit", [0.05, 0.2, 0.35])
+def test_a_finer_search_halves_what_lies_between_enough_and_too_little(
+    tmp_path: Path, limit: float
+) -> None:
+    words = ("--methods", "dual_adamw", "--fix", "lr", "--trials", "8", "--refine", "5")
+    told = plan(tmp_path, *words, level=f"forget_rouge={limit}")
+    rows = matching.search(told, "dual_adamw")
+    assert rows == read_lines(tmp_path / "trials.jsonl") == matching.search(told, "dual_adamw")
+    assert len(rows) == 13
+    mild, strong = 0.02, 0.04  # the coarse search: too little is forgotten, and enough
+    for row in rows[8:]:
+        rate = row["settings"]["forget_lr"]
+        assert rate == pytest.approx(math.sqrt(mild * strong), rel=1e-12)
+        mild, strong = (mild, rate) if row["forget_rouge"] <= limit else (rate, strong)
+    best = matching.choose(rows, told)
+    assert best["forget_rouge"] <= limit and best["settings"]["forget_lr"] == strong
+
+
+@pytest.mark.parametrize("level", ["forget_rouge=1", "forget_rouge=0.000001"])
+def test_a_finer_search_ends_where_there_is_nothing_to_halve(tmp_path: Path, level: str) -> None:
+    told = plan(tmp_path, "--methods", "saul", "--refine", "3", level=level)
+    rows = matching.search(told, "saul")
+    assert len(rows) == 4
+    assert "4 trials of 7" in matching.verdict(rows, rows[0], told.settings["saul"], told)
+
+
+def test_two_settings_are_halved_in_each_number_in_which_they_differ() -> None:
+    one = replace(TOFU.preset("recommended", "forget", "npo").settings, lr=0.01, forget_lr=None)
+    other = replace(
+        one, beta=16 * one.beta, epochs=4 * one.epochs, forget_lr=0.04, measure="token_nll"
+    )
+    found = halfway(one, other)
+    assert found.beta == pytest.approx(4 * one.beta) and found.epochs == 2 * one.epochs
+    assert found.forget_lr == pytest.approx(0.02)  # none of its own is the other side's
+    assert replace(found, beta=one.beta, epochs=one.epochs, forget_lr=None) == one
+
+
+@pytest.mark.parametrize(
+    "words", [("--refine", "2"), ("--match", "forget_rouge=1", "--refine", "-1")]
+)
+def test_a_finer_search_of_nothing_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with pytest.raises(ValueError, match=r"--refine .* --match"):
+        options(tmp_path, *TWO, *words)
 
 
 def test_a_search_of_another_method_keeps_what_is_told_of_the_first(tmp_path: Path) -> None:

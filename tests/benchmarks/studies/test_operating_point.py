@@ -19,6 +19,7 @@ from benchmarks.studies.operating_point.plan import (
     KINDS,
     PLAIN,
     RATES,
+    REFINED,
     SHARES,
     TRIALS,
     Place,
@@ -164,6 +165,32 @@ def test_the_share_is_certified_or_counted_each_in_a_folder_of_its_own(tmp_path:
     for place, measure in ((certified, "token_certificate"), (wrong, "token_failure")):
         words = place.arguments("3e-4", "asked", tmp_path, tmp_path)
         assert f"measure={measure}" in words and "--mu" not in words  # of the present preset
+
+
+def test_a_finer_search_goes_on_where_the_coarse_one_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(study.tofu, "main", called.append)
+    monkeypatch.setattr(study, "KEPT", tmp_path / "kept")
+    coarse, finer = (Place("forget05", epochs=10, unseen="wrong", finer=f) for f in (False, True))
+    assert finer.folder("1e-4", "asked") == coarse.folder("1e-4", "asked")
+    source, target = (tmp_path / place.folder("1e-4", "searched") for place in (coarse, finer))
+    assert target.name == "forget05-10-epochs-finer-1e-4-searched"
+    source.mkdir()
+    (source / "settings.json").write_text('{"trials": 8, "matched": {"npo": "said"}}')
+    (source / "trials.jsonl").write_text('{"method": "npo"}\n')
+    words = ("--split", "forget05", "--epochs", "10", "--rates", "1e-4", "--unseen", "wrong")
+    given = ("--data", str(tmp_path), "--output", str(tmp_path), *words, "--finer")
+    for _ in range(2):
+        assert study.main([*given, "--methods", "npo"]) == 0
+        with (target / "trials.jsonl").open("a") as file:
+            file.write('{"method": "pdu"}\n')  # and is not lost when the study goes on
+    assert len(read_lines(target / "trials.jsonl")) == 3
+    settings = json.loads((target / "settings.json").read_text())
+    assert settings == {"trials": 8, "refine": REFINED, "matched": {}}
+    for words in called:  # what is asked for was run with the coarse search
+        assert words[words.index("--refine") + 1] == str(REFINED) and "--match" in words
 
 
 def test_every_method_is_run_with_its_own_controlled_version(recorded: Path) -> None:
