@@ -17,6 +17,7 @@ from benchmarks.report.figures import colour, save_themed
 from benchmarks.report.paired import Pair, interval, mean
 from benchmarks.report.results import Row, read_lines
 from benchmarks.report.tables import MISSING, Cell, included, markdown, name_of
+from benchmarks.studies.operating_point import frontier
 from benchmarks.studies.operating_point.plan import EVERY, KINDS, RATES, SHARES, Place
 from torch_alm.unlearning.files import write_text
 
@@ -59,6 +60,8 @@ def write(folder: Path) -> None:
         level = f"Enough is a forget ROUGE-L of {place.level}; a value above it is marked †."
         text = included(markdown(HEADERS, lines))
         write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
+        if place.finer:
+            save_themed(partial(frontier.draw, folder, place, lines[0][0]), folder, place.name)
         if len({rate for rate, *_ in lines}) > 2:  # two points make no line worth drawing
             save_themed(partial(draw, folder, place), folder, place.name)
 
@@ -69,8 +72,8 @@ def table(folder: Path, place: Place) -> Iterator[list[str]]:
         kept, before = control(folder / place.folder(rate, "searched"))
         for method in place.methods:
             pair = read(folder, place, rate, method)
-            wanted = pair.without if place.finer else pair.given or not place.unseen
-            if not (wanted and (pair.given or pair.without)):
+            compared = pair.given and pair.without
+            if not (compared if place.finer else pair.given or (pair.without and not place.unseen)):
                 continue
             plain, asked = pair.means(UTILITY)
             said, heard = pair.means(FORGOTTEN)

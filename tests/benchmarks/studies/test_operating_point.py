@@ -10,9 +10,9 @@ from scipy import stats
 
 from benchmarks import tofu
 from benchmarks.methods import names, with_controller
-from benchmarks.report.results import read_lines
+from benchmarks.report.results import read_lines, write_lines
 from benchmarks.studies.operating_point import __main__ as study
-from benchmarks.studies.operating_point import report
+from benchmarks.studies.operating_point import frontier, report
 from benchmarks.studies.operating_point.plan import (
     EVERY,
     FIXED,
@@ -32,10 +32,10 @@ def line(method: str, seed: int, utility: float, rouge: float = 0.1) -> dict[str
     return {"method": method, "seed": seed, "model_utility": utility, "forget_rouge": rouge}
 
 
-def kept(folder: Path, rate: str, kind: str, *rows: dict[str, Any]) -> None:
-    place = folder / PLACE.folder(rate, kind)
-    place.mkdir()
-    (place / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def kept(folder: Path, rate: str, kind: str, *rows: dict[str, Any], place: Place = PLACE) -> None:
+    runs = folder / place.folder(rate, kind)
+    runs.mkdir()
+    (runs / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 @pytest.fixture
@@ -191,6 +191,29 @@ def test_a_finer_search_goes_on_where_the_coarse_one_stopped(
     assert settings == {"trials": 8, "refine": REFINED, "matched": {}}
     for words in called:  # what is asked for was run with the coarse search
         assert words[words.index("--refine") + 1] == str(REFINED) and "--match" in words
+
+
+def test_all_that_a_finer_search_has_tried_is_drawn_beside_what_was_asked(tmp_path: Path) -> None:
+    finer = Place("forget05", methods=("npo", "pdu"), epochs=10, unseen="wrong", finer=True)
+    seeds = [line("npo", seed, mu, 0.14) for seed, mu in enumerate((0.8, 0.81, 0.82))]
+    kept(tmp_path, "1e-4", "searched", line("retain_only", 0, 0.95), *seeds, place=finer)
+    asked = (line("npo+alm", 0, 0.9), line("pdu+alm", 0, 0.9))
+    kept(tmp_path, "1e-4", "asked", *asked, place=finer)
+    tried = [(0.5, 0.9, True), (0.1, 0.7, True), (0.2, 0.8, True), (0.3, 0.1, False)]
+    rows = [line("npo", 9, mu, said) | {"evaluated": looked} for said, mu, looked in tried]
+    write_lines(tmp_path / finer.folder("1e-4", "searched") / "trials.jsonl", rows)
+    (axes,) = frontier.draw(tmp_path, finer, "1e-4").axes  # PDU was searched no further
+    drawn = {str(found.get_label()): found for found in axes.get_lines()}
+    points = {
+        label: list(zip(found.get_xdata(), found.get_ydata(), strict=True))
+        for label, found in drawn.items()
+    }
+    assert points["settings tried, another seed"] == [(0.1, 0.7), (0.2, 0.8), (0.5, 0.9)]
+    assert points["the best of them"] == [(0.14, 0.8), (0.14, 0.81), (0.14, 0.82)]
+    assert points["one, with +ALM"] == [(0.1, 0.9)]
+    assert set(drawn["retain side alone"].get_ydata()) == {0.95}
+    report.write(tmp_path)
+    assert (tmp_path / f"{finer.name}-dark.png").exists()
 
 
 def test_every_method_is_run_with_its_own_controlled_version(recorded: Path) -> None:
