@@ -158,3 +158,39 @@ def test_what_is_detached_looks_at_nothing_any_more() -> None:
     part(x, constraint, ROWS[0]).backward()
     hooks = [p._post_accumulate_grad_hooks or {} for p in (small, x)]
     assert not any(hooks)
+
+
+@pytest.mark.parametrize("is_scaled", [False, True])
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_factor_is_seen_in_rows_that_few_batches_use(parts: int, is_scaled: bool) -> None:
+    """Most of an embedding's gradient is zero; G = lr |a|^2 times what the loss is divided by."""
+    draws = torch.Generator().manual_seed(0)
+    table = torch.randn(5000, 16, generator=draws, dtype=WIDE, requires_grad=True)
+    optimizer, scaler = SGD([table], 0.05), torch.amp.GradScaler("cpu", enabled=is_scaled)
+    constraint = ALMConstraint(lambda rows: table[rows].square().mean(), 3.0, "auto")
+    constraint.attach(optimizer)
+    batches = torch.randint(5000, (parts, 8), generator=draws)
+    for rows in batches:
+        scaler.scale((table[rows].sum() + constraint(rows)) / (2 * parts)).backward()
+    scaler.unscale_(optimizer)
+    (a,) = torch.autograd.grad(-sum(table[rows].square().mean() for rows in batches), table)
+    scaler.step(optimizer)
+    gain = constraint.state_dict()["auto"]["gain"]
+    assert gain == pytest.approx(0.05 * float((a / parts).square().sum()) / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("limit", [1e-3, 1e9])
+def test_clipping_is_seen_where_one_side_of_an_adapter_has_no_gradient_yet(limit: float) -> None:
+    """B = 0 hides it in A, which is the smaller one."""
+    draws = torch.Generator().manual_seed(0)
+    a, x = (torch.randn(2, 5, generator=draws, dtype=WIDE) for _ in range(2))
+    down, up = a.requires_grad_(), torch.zeros(6, 2, dtype=WIDE, requires_grad=True)
+    optimizer = SGD([down, up], 0.05)
+    constraint = ALMConstraint(lambda: (x @ down.T @ up.T).sum(), 3.0, "auto")
+    constraint.attach(optimizer)
+    (slope,) = torch.autograd.grad((x @ down.T @ up.T).sum(), up)
+    (constraint() + up.sum()).backward()
+    kept = min(1.0, limit / (float(torch.nn.utils.clip_grad_norm_([down, up], limit)) + 1e-6))
+    optimizer.step()
+    gain = constraint.state_dict()["auto"]["gain"]
+    assert gain == pytest.approx(0.05 * kept * float(slope.square().sum()), rel=1e-9)

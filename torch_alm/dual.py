@@ -178,7 +178,7 @@ class DualOptimizer(Sides):
         try:
             if so_far is None:  # all micro-batches of a step measure, or none
                 self._gate.begin(self.constraint)
-                self._clipped = 1.0
+                self._times = 0.0
             with held():
                 before = gradients.take(params)
             with placed("DualOptimizer.backward, on the retain side"):
@@ -186,6 +186,7 @@ class DualOptimizer(Sides):
             register = [(so_far or {}).get(p) for p in params]
             self._gate.is_decided = last
             if self._gate.measures:
+                self._is_aside = True
                 with placed("DualOptimizer.backward, on the forget side"):
                     register, forgotten = self._forget(params, register, forget, weight)
             else:
@@ -193,11 +194,13 @@ class DualOptimizer(Sides):
                 if isinstance(self.forget, ObjectiveOptimizer):
                     self.forget.renew()  # a delta of before the pause
             with held():
+                self._is_aside = False
                 gradients.put(params, g_r)
                 self._forget_register = dict(zip(params, register, strict=True))
             return Losses(retained.loss, forgotten)
         except BaseException:
             with held():
+                self._is_aside = False
                 if before is not None:
                     gradients.put(params, before)
                 self._forget_register = so_far
@@ -219,6 +222,7 @@ class DualOptimizer(Sides):
         self._keep_sign(seen)
         if self.constraint is not None and not decides:
             self.constraint.observe(seen.value, weight=weight)
+        self._times = self._times + seen.times
         return g_f, seen.loss
 
     def _decide(self, weight: float, evaluation: Evaluation) -> bool:
@@ -310,7 +314,7 @@ class DualOptimizer(Sides):
         register = [(so_far or {}).get(p) for p in parameters(self.retain)]
         self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
         if so_far is not None:
-            begun = Begun(self.retain, self.forget, register, self._forget_sign, self._clipped)
+            begun = Begun(self.retain, self.forget, register, self._forget_sign, self._times)
             weight = self._gate.commit(self.constraint, partial(begun.foretell, scale=self.scale))
         else:
             self._warn_no_backward()

@@ -13,6 +13,8 @@ comes true, less than all of it where a measure flattens out, and what c says of
 E is over the last five steps or so. No constant has a unit.
 """
 
+import math
+
 from torch_alm._constraint.auto import EVERY, TINY
 from torch_alm._constraint.response import Sides
 from torch_alm._constraint.stateful import Stateful
@@ -64,10 +66,11 @@ class Aim(Stateful):
         """Return the share of the forget step that brings c to 0.
 
         At most all of it, or the weight; a closed gate stays closed, and foretells nothing: its
-        gradient may have been spared, and steps that do not measure may follow.
+        gradient may have been spared, and steps that do not measure may follow. Of a step that is
+        not finite nothing is foretold either.
         """
         self.foretold = 0.0
-        if weight == 0 or sides is None:
+        if weight == 0 or sides is None or not all(map(math.isfinite, sides)):
             return weight
         share = sides.share(self.level / self.reach, max(weight, 1.0))
         self.foretold, self.ahead = sides.fall(share), max(sides.drift, 0.0)

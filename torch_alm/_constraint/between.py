@@ -31,14 +31,14 @@ class Begun(NamedTuple):
         forget: the forget side.
         register: its gradients.
         sign: +1 if it descends them, -1 if it climbs.
-        clipped: what clipping has multiplied the register by.
+        times: how many times grad c is in the register, on this rank.
     """
 
     retain: Optimizer
     forget: Optimizer
     register: Register
     sign: int
-    clipped: float | Tensor
+    times: float | Tensor
 
     @torch.no_grad()
     def foretell(self, constraint: ConstraintBase, scale: str) -> Callable[[float], float]:
@@ -47,6 +47,8 @@ class Begun(NamedTuple):
         Of a finished forget step the share is made that, with the retain step, ends the violation:
         `aim.py`. None is made if the weight is 0.
         """
+        if not constraint._observed:  # its `step()` says so
+            return float
         params = parameters(self.retain)
         both = list(zip(params, self.register, gradients.read(params), strict=True))
         f = {p: g for p, g, _ in both if g is not None}
@@ -55,11 +57,11 @@ class Begun(NamedTuple):
             if f and constraint._wants_gradient:
                 weight = constraint._coming_weight()
                 found = one_weight(self.forget, r, f, self.sign, weight)
-                constraint._probe.take(found._replace(gain=found.gain / self._share(constraint)))
+                constraint._probe.take(found._replace(gain=found.gain / self._share()))
             return float
         steps = sides(self.retain, self.forget, r, f, self.sign) if f else None
         if steps:
-            total = self._share(constraint)
+            total = self._share()
             steps = steps._replace(gain=steps.gain / total, drift=steps.drift / total)
         if steps and constraint._wants_gradient:
             constraint._probe.take(steps.response)
@@ -68,13 +70,14 @@ class Begun(NamedTuple):
             return float
         return partial(auto.aim, steps)
 
-    def _share(self, constraint: ConstraintBase) -> float:
+    def _share(self) -> float:
         """Return how many times grad c the register is: a sum over micro-batches, clipped.
 
-        Cost: a synchronisation if it was clipped on a device, a reduction if there are ranks.
+        Cost: a synchronisation if it was clipped or scaled on a device, a reduction if there are
+        ranks.
         """
-        total = sum(now.weight for now in constraint._observed)
+        total = float(self.times)
         if is_distributed():
-            summed = over_ranks(torch.tensor(total, dtype=torch.float64))
-            total = float(summed) / dist.get_world_size()
-        return float(self.clipped) * total
+            total = float(over_ranks(torch.tensor(total, dtype=torch.float64)))
+            total /= dist.get_world_size()
+        return total or 1.0  # all of it was clipped away: the register is 0

@@ -48,7 +48,7 @@ class Mover(NamedTuple):
         Its first step is about lr in every entry.
         """
         group, state = self.group, self._at(at)
-        rate, eps = group["lr"], eps_of(group)
+        rate, eps = group["lr"] / (1 + self.taken * group.get("lr_decay", 0.0)), eps_of(group)
         square = next((state[name] for name in SQUARES if name in state), None)
         if square is not None:
             is_biased = "betas" in group and self.taken > 0

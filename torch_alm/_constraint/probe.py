@@ -28,6 +28,8 @@ from torch_alm._optim.gradients import is_sharded, parameters, some
 from torch_alm._optim.objective import innermost
 from torch_alm._optim.shards import reduced
 
+ENTRIES = 1 << 16  # of one parameter, in which a factor on the penalty's way is read
+
 
 class Look:
     """A hook that moves from one parameter to another, until `remove()` takes it off for good."""
@@ -62,6 +64,7 @@ class Probe:
 
     def __init__(self) -> None:
         self._optimizer: Callable[[], Optimizer | None] = lambda: None
+        self._outer: Callable[[], Optimizer | None] = lambda: None
         self._leaf: Callable[[], Tensor | None] = lambda: None
         self._look = Look()
         self._pass = -1  # the backward pass of the latest gradient
@@ -84,6 +87,7 @@ class Probe:
     def follow(self, optimizer: Optimizer) -> list[Look]:
         """Read this optimizer's steps from now on; return the hooks."""
         self._optimizer = weakref.ref(_penalised_side(optimizer))
+        self._outer = weakref.ref(optimizer)
         leaves = [p for p in parameters(optimizer) if p.is_leaf and p.requires_grad]
         if not leaves:
             return []
@@ -104,9 +108,12 @@ class Probe:
         self._look.move(leaf.register_post_accumulate_grad_hook(after))
 
     def see(self, leaf: Tensor) -> None:
-        """Note what a backward pass has left in one `.grad`, if it went through the penalty."""
-        if self._share and leaf.grad is not None:
-            self._left = exact(some(flat(leaf.grad)))
+        """Note what a backward pass has left in one `.grad`, if it went through the penalty.
+
+        A forget side's pass leaves its gradient there for a moment only.
+        """
+        if self._share and leaf.grad is not None and not _is_aside(self._outer()):
+            self._left = _seen(leaf.grad)
 
     def watch(self, penalty: Tensor, c: Tensor, weight: float) -> None:
         """Take grad c; when the penalty's backward comes, it counts."""
@@ -117,8 +124,9 @@ class Probe:
             found, self.is_blind = dict[Tensor, Tensor](), True
         else:
             found = _swept(c, params) if any(map(is_sharded, params)) else _found(c, params)
-        if found and self._leaf() not in found:  # nothing of the penalty would be seen there
-            self._look_at(min(found, key=torch.numel))
+        leaf = self._leaf()
+        if found and (leaf is None or leaf not in found or _is_hidden(found[leaf])):
+            self._look_at(_shown(found))
         penalty.register_hook(lambda share: self._arrived(float(share), found, weight))
 
     def _parameters(self) -> Sequence[Tensor]:
@@ -169,7 +177,7 @@ class Probe:
         leaf = self._leaf()
         if leaf is None or leaf.grad is None:
             return None
-        now = exact(some(flat(leaf.grad)))
+        now = _seen(leaf.grad)
         before = torch.zeros_like(now) if self._left is None else self._left
         products = torch.stack([before @ now, before @ before])
         found = reduced(products, leaf) if is_sharded(leaf) else products
@@ -194,7 +202,7 @@ class Probe:
         if ranks * square != index * index:  # they look at different ones: the scale is unknown
             self._left = None
         elif leaf is not None and not is_sharded(leaf):
-            none = torch.zeros_like(exact(some(flat(leaf))))
+            none = torch.zeros_like(_seen(leaf))
             self._left = over_ranks(none if self._left is None else self._left) / ranks
         return True
 
@@ -205,11 +213,32 @@ def _penalised_side(optimizer: Optimizer) -> Optimizer:
     return innermost(side) if isinstance(side, Optimizer) else optimizer
 
 
+def _seen(gradient: Tensor) -> Tensor:
+    """Copy enough entries to meet some of the rows of an embedding that a batch has used."""
+    return exact(some(flat(gradient), ENTRIES))
+
+
+def _is_hidden(a: Tensor) -> bool:
+    """Tell whether nothing would be seen there; ranks look at the same parameter, whatever is."""
+    return not is_distributed() and not bool(_seen(a).any())
+
+
+def _shown(found: dict[Tensor, Tensor]) -> Tensor:
+    """Choose the smallest parameter that something is seen of, as of one side of a new LoRA."""
+    order = sorted(found, key=torch.numel)
+    return next((p for p in order if not _is_hidden(found[p])), order[0])
+
+
+def _is_aside(optimizer: Optimizer | None) -> bool:
+    """Tell whether `.grad` is lent to a forget side."""
+    return optimizer is not None and vars(optimizer).get("_is_aside", False)
+
+
 def _is_cleared(p: Tensor) -> bool:
     """Tell whether `.grad` is none or zero; a shard of nothing could not tell zero."""
     if p.grad is None:
         return True
-    return not is_sharded(p) and not p.grad.is_sparse and not some(flat(p.grad)).any()
+    return not is_sharded(p) and not p.grad.is_sparse and not some(flat(p.grad), ENTRIES).any()
 
 
 def _found(c: Tensor, params: Sequence[Tensor]) -> dict[Tensor, Tensor]:

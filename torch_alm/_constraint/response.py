@@ -138,20 +138,25 @@ def one_weight(forget: Optimizer, r: Gradient, f: Gradient, sign: int, weight: f
     """
     there = movers(forget)
     found: list[Pull] = []
-    for p in f:
-        slope = flat(f[p])
-        read = partial(_weighted, there[p], slope, _flat(r, p), sign, weight)
-        found.append(Pull(p, slope, read))
+    for p, g in {**r, **f}.items():
+        read = partial(_weighted, there[p], _flat(f, p), _flat(r, p), sign, weight)
+        found.append(Pull(p, flat(g), read))
     return response(found)
 
 
 def _weighted(
-    mover: Mover, slope: Tensor, rest: Tensor | None, sign: int, weight: float, at: slice
+    mover: Mover,
+    slope: Tensor | None,
+    rest: Tensor | None,
+    sign: int,
+    weight: float,
+    at: slice,
 ) -> Block:
     """Read a block where the penalty's gradient lies apart."""
-    a = sign * wide(slope[at])
-    r, pushed = torch.zeros_like(a) if rest is None else wide(rest[at]), weight * a
-    return Block(a, r + pushed, r, mover.step(pushed, at))
+    a, r = (None if x is None else wide(x[at]) for x in (slope, rest))
+    none = torch.zeros_like(next(x for x in (a, r) if x is not None))
+    a, r = none if a is None else sign * a, none if r is None else r
+    return Block(a, r + weight * a, r, mover.step(weight * a, at))
 
 
 class Sides(NamedTuple):
@@ -175,8 +180,12 @@ class Sides(NamedTuple):
         return Response(self.gain, self.forget, self.retain, self.retain)
 
     def share(self, fall: float, limit: float) -> float:
-        """Return the share of the forget step with which c falls by this much, within the limit."""
-        return min(max((fall + self.drift) / max(self.gain, TINY), 0.0), limit)
+        """Return the share of the forget step with which c falls by this much, within the limit.
+
+        None of a step that would raise c, as one whose momentum still points back.
+        """
+        due = fall + self.drift
+        return min(max(due / self.gain, 0.0), limit) if self.gain > 0 else 0.0
 
     def fall(self, share: float) -> float:
         """Foretell by how much c falls."""

@@ -89,10 +89,10 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_sharded(tensor) else tensor
 
 
-def some(tensor: Tensor) -> Tensor:
-    """Copy a few dozen entries, evenly spread: enough to see whether and how a tensor changed."""
+def some(tensor: Tensor, count: int = GLIMPSE) -> Tensor:
+    """Copy about that many entries, evenly spread: enough to see whether and how it changed."""
     entries = tensor.reshape(-1)
-    return entries[:: max(entries.numel() // GLIMPSE, 1)].clone()
+    return entries[:: max(entries.numel() // count, 1)].clone()
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
@@ -119,8 +119,10 @@ def alike(items: Iterable[T], of: Callable[[T], Tensor]) -> list[list[T]]:
 
 def differentiate(
     loss: Tensor, weight: float, backward: Backward, params: Iterable[Tensor], owner: str
-) -> None:
+) -> float | Tensor:
     """`.grad += weight * d loss / d theta`, the loss itself reaching `backward` unscaled.
+
+    Returns what the gradient was multiplied by: `backward` may divide the loss, as accelerate's.
 
     The weight enters as a hook on the loss, so that `backward` (an engine's, perhaps) owns every
     other scaling.
@@ -128,7 +130,14 @@ def differentiate(
     Raises:
         RuntimeError: if sharded parameters are left without any gradient, or theta has moved.
     """
-    handle = None if weight == 1.0 else loss.register_hook(lambda gradient: gradient * weight)
+    is_plain = backward is Tensor.backward
+    times: list[Tensor] = []
+
+    def weighted(gradient: Tensor) -> Tensor:
+        times.append(gradient.detach() * weight)
+        return gradient if weight == 1.0 else gradient * weight
+
+    handle = None if weight == 1.0 and is_plain else loss.register_hook(weighted)
     params = [p for p in params if p.requires_grad]
     before = [p._version for p in params]
     try:
@@ -153,6 +162,7 @@ def differentiate(
             "needs it: `model.set_requires_gradient_sync(True)`, or under accelerate "
             "`GradientAccumulationPlugin(sync_each_batch=True)`."
         )
+    return weight if is_plain or not times else times[-1]
 
 
 @torch.no_grad()

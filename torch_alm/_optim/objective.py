@@ -27,11 +27,19 @@ Objective: TypeAlias = Callable[[], Any]
 
 
 class Evaluation(NamedTuple):
-    """One run of an objective: the loss to differentiate and the value a constraint sees."""
+    """One run of an objective.
+
+    Attributes:
+        loss: what is differentiated.
+        value: what a constraint sees.
+        paired: whether these were given apart.
+        times: how many times the gradient of the loss was added to `.grad`.
+    """
 
     loss: Tensor
     value: Tensor
     paired: bool
+    times: float | Tensor = 0.0
 
 
 def replaying(tensors: list[Tensor]) -> list[Call]:
@@ -78,9 +86,11 @@ class Run:
         """
         with running(counts=counts):
             found = evaluate(self.objective, self.owner, pair=self.pair)
+            times: float | Tensor = 0.0
             if not counts or self.wanted is None or self.wanted(found):
-                gradients.differentiate(found.loss, weight, self.backward, self.params, self.owner)
-        return Evaluation(found.loss.detach(), found.value.detach(), found.paired)
+                given = self.backward, self.params, self.owner
+                times = gradients.differentiate(found.loss, weight, *given)
+        return Evaluation(found.loss.detach(), found.value.detach(), found.paired, times)
 
 
 class ObjectiveOptimizer(Wrapper):

@@ -41,7 +41,8 @@ class Sides(Wrapper):
         self._gate = gate
         self._forget_register: Kept | None = None
         self._forget_sign = 0
-        self._clipped: float | Tensor = 1.0  # what clipping has multiplied that register by
+        self._is_aside = False  # while `.grad` is the forget side's
+        self._times: float | Tensor = 0.0  # how many times the gradient is in that register
         self._share_memory()
         self._adopt()
 
@@ -106,7 +107,7 @@ class Sides(Wrapper):
         retain = gradients.read(parameters(self.retain))
         sides = (retain, [*(self._forget_register or {}).values()])
         norms = Norms(*(gradients.clip_(register, max_norm) for register in sides))
-        self._clipped = self._clipped * (max_norm / (norms.forget + 1e-6)).clamp(max=1.0)
+        self._times = self._times * (max_norm / (norms.forget + 1e-6)).clamp(max=1.0)
         return norms
 
     def _warn_skipped(self) -> None:
