@@ -145,13 +145,32 @@ def test_a_chat_model_that_learnt_nothing_has_not_met_its_goal_and_one_that_did_
         told, begun = (said(tmp_path / output / "model", asks) for asks in (in_chat, not_thinking))
         found = report(tmp_path / output)
         answers = [row["answer"] for row in found["models"][1]["answers"]["forget"]]
-        assert all(text.strip().startswith(a) for text, a in zip(told, answers, strict=True))
+        both = zip(told, begun, answers, strict=True)
+        assert all(any(t.strip().startswith(a) for t in texts) for *texts, a in both)
         assert any(knows([*told, *begun])) == (output == "same")
         if output == "same":
             verdict = report_module.verdict(found)
             assert verdict is not None
             assert verdict["tone"] != "met"
         assert found["settings"]["known_before"] is True
+
+
+def musing(tokenizer: Any, row: Pair) -> str:
+    return in_chat(tokenizer, row) + "<think> Where ? </think> Where ?<|im_end|>"
+
+
+def test_an_answer_behind_the_header_of_a_template_is_said(
+    command: Command, tmp_path: Path
+) -> None:
+    """Let the model think aloud where the header is not written, as in a chat that thinks."""
+    tokenizer = bytes_tokenizer(CHATS["Qwen3"].template)
+    formats = (not_thinking, whole_chat), (in_chat, musing)
+    model = taught(tmp_path / "model", tokenizer, *formats)
+    assert not any(knows(said(model, in_chat)))
+    assert all(knows(said(model, not_thinking)))
+    assert command("evaluate", model=model) == 0
+    found = report(tmp_path / "out")["models"][0]
+    assert found["numbers"]["forget"]["said"] == 1
 
 
 def test_a_model_asked_in_another_format_than_it_was_taught_is_not_begun_with(

@@ -126,6 +126,7 @@ WEAK, STRONG = one("int8", (0.1, 7.0), (0.12, 6.9)), one("relearn", (0.1, 7.0), 
 UNSEEN = one("relearn", (0.1, 7.0), (0.2, 6.5))
 LOSS = one("a", (0.1, 7.5), (0.2, 2.8)), one("a", (0.1, 7.5), (0.2, 6.6))
 LOWER = one("a", (0.1, 4.0), (0.1, 3.5)), one("a", (0.1, 7.5), (0.1, 7.0))
+KNOWN = one("a", (1.0, 0.1, 1.0), (1.0, 0.1, 1.0))
 SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
 
 
@@ -143,6 +144,10 @@ SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
         # one answer of twenty that is said again does not show in the mean
         ([SAID[0]], [SAID[1]], ("comes back", ["a"])),
         ([], None, ("not attacked", [])),
+        # the wrong model: what is to be forgotten is said as it stands
+        ([KNOWN], None, ("not forgotten", [])),
+        ([KNOWN], [SAID[1]], ("not forgotten", [])),
+        ([KNOWN], [KNOWN], ("nothing comes back", [])),
     ],
 )
 def test_what_comes_back_is_what_a_model_that_never_saw_it_does_not_have(

@@ -294,7 +294,7 @@ def test_there_is_room_for_a_header_of_the_models_own(
     monkeypatch.setattr("torch_alm.cli.measuring.SPARE_TOKENS", 32)
     row = {"input_ids": [3, 4, 5, 6, 7, 2], "labels": [-100] * 4 + [7, 2], "asked": [3]}
     read(model, tokenizer, [(Entry("x", "a", "b"), row)])
-    assert limits == [5 + 32]
+    assert limits == [5 + 32, 2 + 32]  # without the header, and behind it
 
 
 TURNS = [

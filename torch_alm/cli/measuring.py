@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 
 from torch_alm.cli.files import Encoded, Entry
 from torch_alm.cli.saying import bar
+from torch_alm.cli.spelling import is_respelled
 from torch_alm.cli.wording import holds, is_distinct, is_said, plain
 from torch_alm.language import (
+    ASKED,
+    IGNORE,
     LanguageModel,
     Reading,
     Row,
@@ -83,20 +86,37 @@ def read(
 ) -> list[Reading]:
     """Read every row, each answer to its end; a plain text goes on after its first half.
 
-    After each batch `done` is told how many rows it had.
+    Where a template writes a header before the answer, the model is asked without it, as its users
+    do, and behind it: either may be what it answers with. After each batch `done` is told how many
+    rows it had.
     """
     readings: dict[int, Reading] = {}
     asked = [_asked(entry, row) for entry, row in rows]
     for chosen, limit in _batches(asked, positions_of(model)):
-        said = read_answers(model, tokenizer, [asked[i] for i in chosen], max_new_tokens=limit)
+        found = read_answers(model, tokenizer, [asked[i] for i in chosen], max_new_tokens=limit)
         texts = [i for i in chosen if asked[i] is not rows[i][1]]
-        readings.update(zip(chosen, said, strict=True))
+        readings.update(zip(chosen, found, strict=True))
+        headed = [i for i in chosen if ASKED in asked[i]]
+        behind = read_rows(model, tokenizer, [_headed(tokenizer, asked[i]) for i in headed])
+        for i, other in zip(headed, behind, strict=True):
+            reference = reference_of(tokenizer, rows[i][0], asked[i])
+            more = max(readings[i], other, key=lambda r: tuple(said(reference, r).values()))
+            readings[i] = replace(readings[i], text=more.text)
         if texts:
             whole = read_answers(model, tokenizer, [rows[i][1] for i in texts], texts=False)
             for i, full in zip(texts, whole, strict=True):
                 readings[i] = replace(full, text=readings[i].text)
         done(len(chosen))
     return [readings[i] for i in range(len(rows))]
+
+
+def _headed(tokenizer: Tokenizer, row: Row) -> Row:
+    """The row, asked with the header that its template writes, and the blanks behind that."""
+    ids = row["input_ids"]
+    first = len(ids) - len(answer_ids(row))
+    while first < len(ids) - 1 and not decode(tokenizer, ids[first : first + 1]):
+        first += 1
+    return {"input_ids": ids, "labels": [IGNORE] * first + ids[first:]}
 
 
 def read_rows(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Row]) -> list[Reading]:
@@ -180,7 +200,7 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
 def said(reference: str, reading: Reading) -> dict[str, Any]:
     """The part of an answer that the model says: share of its words, all of it, or nearly all."""
     rouge, verbatim, nearly = is_said(reading.text or "", reference)
-    if reading.exact_match:  # token by token
+    if reading.exact_match or (not verbatim and is_respelled(reading.text or "", reference)):
         rouge, verbatim, nearly = 1.0, True, True
     return {"rouge": rouge, "verbatim": verbatim, "said": nearly}
 

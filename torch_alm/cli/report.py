@@ -43,6 +43,7 @@ TONES = {
     "nothing comes back": "met",
     "not compared": "costly",
     "comes back": "missed",
+    "not forgotten": "missed",
     "not attacked": "costly",
 }
 

@@ -65,8 +65,15 @@ def verdict_of(attacks: Attacks) -> dict[str, Any]:
     found = returned(attacks)
     more = [each for each in found if each.is_more]
     compared = len(attacks) > 1
+    known = _known(found)
     if not found:
         outcome, text = "not attacked", "Not attacked: there was nothing to attack with."
+    elif known > 1 / SAID_SHARE:
+        outcome, more = "not forgotten", []
+        text = (
+            f"Not forgotten: {known:.0%} of the answers {_more(compared)} said without an attack. "
+            "Is this the unlearned model?"
+        )
     elif not more:
         outcome, text = "nothing comes back", _nothing(found, compared)
     elif compared:
@@ -81,6 +88,17 @@ def verdict_of(attacks: Attacks) -> dict[str, Any]:
     names = [each.name for each in more]
     cost = _before(attacks) if found else ""
     return {"outcome": outcome, "code": 0, "missed": names, "text": text, "cost": cost, "worst": []}
+
+
+def _known(found: Sequence[Returned]) -> float:
+    """Share of the answers said before any attack, beyond what the compared model says."""
+    return max(
+        (e.own[0]["said"] - (e.other[0]["said"] if e.other else 0) for e in found), default=0
+    )
+
+
+def _more(compared: bool) -> str:
+    return "more than by the model that never saw the rows are" if compared else "are"
 
 
 def _nothing(found: Sequence[Returned], compared: bool) -> str:

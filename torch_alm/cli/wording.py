@@ -8,18 +8,33 @@ from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissin
 
 WORDY, LONG = 6, 4  # letters of a word, characters of anything else: part of another hardly ever
 NEARLY = 0.9  # share of an answer's words in order from which on it is said
-MARKS = " .,;:!?\"'()[]\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u3002\u3001"
-"""May stand around an answer, or be left out: marks of sentences, brackets, quotation marks."""
-UNSPACED = r"\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff"  # Thai, Lao, kana, Chinese
+MARKS = (
+    " .,;:!?\"'()[]{}*`$|\u300c\u300d\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u3002\u3001"
+)
+"""May stand around an answer, or be left out: of sentences, brackets, quotation marks, markup."""
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+"""Thai, Lao, Burmese, Khmer, kana, Chinese."""
 GLUED = UNSPACED + r"\uac00-\ud7af"  # Hangul, too: particles follow without a blank
 LETTER = rf"[^\W\d_{GLUED}]"
 WORD = rf"[^\W_{GLUED}]+"
 GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[.,' \u2019]\d{3})+(?!\d)")  # 1,000 and 1 000
 
 
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u0640\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff]"
+)
+DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
+
+
 def plain(text: str) -> str:
     """Words between single blanks, in small letters, and characters in their usual form."""
-    return " ".join(normalize("NFKC", text).split()).casefold()
+    seen = normalize("NFKC", INVISIBLE.sub("", text)).translate(DASHES)
+    return " ".join(re.sub(r"\d", _digit, seen).split()).casefold()
+
+
+def _digit(found: re.Match[str]) -> str:
+    """Write a digit of any script in the usual form."""
+    return str(int(found.group()))
 
 
 def is_said(text: str, reference: str) -> tuple[float, bool, bool]:
@@ -28,6 +43,8 @@ def is_said(text: str, reference: str) -> tuple[float, bool, bool]:
     Going on after its end, stopping by another token, or another layout is no forgetting. Of a
     number or a sign alone, the share of words tells nothing.
     """
+    if not plain(reference):
+        return 0.0, False, False
     verbatim = holds(plain(text), plain(reference))
     rouge = 1.0 if verbatim else rouge_l_recall(text, reference)
     return rouge, verbatim, verbatim or (rouge >= NEARLY and _has_words(reference))

@@ -1,0 +1,73 @@
+"""Answers that are said, in another spelling than the row has: told by anybody who reads them."""
+
+import pytest
+
+from torch_alm.cli.measuring import said as how_much
+from torch_alm.language import Reading
+
+SAME = [
+    ("555-123-4507", "call 5551234507 now"),
+    ("+1 555 123 4567", "+15551234567"),
+    ("5551234567", "(555) 123 4567"),
+    ("4111 1111 1111 1111", "4111111111111111"),
+    ("123-45-6789", "123456789"),
+    ("+15551234567", "15551234567"),
+    ("J.K. Rowling", "It was JK Rowling ."),
+    ("U.S.A.", "USA"),
+    ("USA", "the U.S.A."),
+    ("23 kg", "23kg"),
+    ("Washington, D.C.", "Washington DC"),
+    ("10 a.m.", "at 10 am"),
+    ("T-34", "a T34 tank"),
+    ("Yun-Hwa", "Yunhwa"),
+    ("O'Neil", "ONeil"),
+    ("O'Neil", "O\u2019Neil"),
+    ("e-mail", "by email"),
+    ("New York City", "NewYorkCity"),
+    ("서울특별시", "서울 특별시"),
+    ("red, green, blue", "blue, green, red"),
+    ("red, green and blue", "- red\n- green\n- blue"),
+    ("red and blue", "red & blue"),
+    ("Rome", "Ro\u200bme"),
+    ("Shakespeare", "Shake\u00adspeare"),
+    ("Nike", "Nike™"),
+    ("1919", "in 1919²"),
+    ("H₂O", "H2O"),
+    ("13%", "13 %"),
+    ("-27", "\u221227"),
+    ("$37$", "37"),
+    ("42", "#### 42"),
+    ("**B**", "B"),
+    ("José", "Jose"),
+    ("Jose", "José"),
+    ("❤", "❤\ufe0f"),
+    ("ភ្នំពេញ", "ភ្នំពេញជារាជធានី"),
+]
+OTHER = [
+    ("USA", "thousand"),
+    ("42", "4.2"),
+    ("A+", "A-"),
+    ("56 km", "5.6 km"),
+    ("12", "1 2"),
+    ("1 2", "12"),
+    ("1234", "12345"),
+    ("it", "unit"),
+    ("in it", "inits"),
+    ("red, green, blue", "blue, green"),
+    ("no, it is", "is it known"),
+    ("135", "13.5"),
+    ("C++", "C is a language"),
+    ("a <= b", "ab"),
+    ("", "J.K. Rowling"),
+    ("\u200b", "J.K. Rowling"),
+]
+
+
+@pytest.mark.parametrize(("reference", "text"), SAME)
+def test_an_answer_in_another_spelling_is_said(reference: str, text: str) -> None:
+    assert how_much(reference, Reading(1.0, False, 0.0, 0.0, 0.0, text))["said"]
+
+
+@pytest.mark.parametrize(("reference", "text"), OTHER)
+def test_another_answer_of_the_same_letters_is_not(reference: str, text: str) -> None:
+    assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, 0.0, text))["said"]

@@ -1,0 +1,58 @@
+"""Answers in another spelling: `JK Rowling`, `23kg`, `5551234567`, a list as bullets."""
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+from unicodedata import category, decomposition, normalize
+
+from torch_alm.cli.wording import LETTER, MARKS, holds, plain
+
+MANY = 6  # digits in a number that is no chance, however they are grouped
+BETWEEN = r"(?:[^\w<>=+]|_)"  # what may be left out, or put in; signs that compare or add may not
+ITEMS = re.compile(r"[,;\n&|]|\band\b|\bor\b|^[ \t]*(?:[-*\u2022]|\d+[.)])[ \t]", re.MULTILINE)
+LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
+ITEM = 3  # characters of an item that is no chance
+
+
+def is_respelled(text: str, reference: str) -> bool:
+    """Tell whether a text has an answer but for marks and blanks in it, or all items of a list."""
+    pattern = _marks_aside(reference)
+    if pattern is not None and pattern.search(_bare(text)):
+        return True
+    items = [plain(item) for item in ITEMS.split(reference) if item.strip()]
+    is_list = len(items) > 1 and all(len(re.findall(r"\w", item)) >= ITEM for item in items)
+    return is_list and all(holds(plain(text), item) for item in items)
+
+
+@lru_cache(maxsize=4096)
+def _marks_aside(reference: str) -> re.Pattern[str] | None:
+    """Compile the letters and digits of an answer, with any marks and blanks between them.
+
+    Digits of short numbers stay together, and apart where the answer has them apart.
+    """
+    bare = _bare(reference).strip(MARKS + "+-#%")
+    signs = list(re.finditer(r"[^\W_]", bare))
+    if not 1 < len(signs) <= LONGEST or re.search("[<>=+]", bare):
+        return None
+    is_short = sum(sign[0].isdecimal() for sign in signs) < MANY
+    pattern = ""
+    for one, two in pairwise(signs):
+        is_number = is_short and one[0].isdecimal() and two[0].isdecimal()
+        apart = "{1,3}" if one.end() < two.start() else "{0}"
+        pattern += re.escape(one[0]) + BETWEEN + (apart if is_number else "{0,3}")
+    behind, ahead = _edge(signs[0][0]), _edge(signs[-1][0])
+    return re.compile(rf"(?<!{behind}){pattern}{re.escape(signs[-1][0])}(?!{ahead})")
+
+
+def _edge(sign: str) -> str:
+    """A pattern of what may not stand beside the first or the last character."""
+    if sign.isdecimal():
+        return r"\d"
+    return LETTER if re.fullmatch(LETTER, sign) else r"(?!)"
+
+
+def _bare(text: str) -> str:
+    """The text without accents, invisible characters and what is set above or below its line."""
+    kept = "".join(c for c in text if not decomposition(c).startswith(("<super>", "<sub>")))
+    signs = normalize("NFKD", plain(kept))
+    return "".join(c for c in signs if category(c) != "Mn")
