@@ -38,7 +38,7 @@ def draw(folder: Path, place: Place, rate: str) -> Figure:
         _marks(axes, settings, "o--", paint, "settings tried, another seed", hollow=True)
         _marks(axes, _of(fresh, method), "o", paint, "the best of them")
         _marks(axes, _of(controlled, with_controller(method)), "^", paint, "one, with +ALM")
-        axes.set(title=name_of(method), xlabel="forget ROUGE-L", ylim=(-0.03, 1))
+        axes.set(title=name_of(method), xlabel="forget ROUGE-L")
     every[0].set_ylabel("model utility")
     figure.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     return figure
