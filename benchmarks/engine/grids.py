@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import math
 import random
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -92,12 +91,22 @@ def trials(key: str, preset: Settings, budget: int, fixed: Collection[str] = ())
 
 def halfway(one: Settings, other: Settings) -> Settings:
     """The geometric mean of two settings: of each number in which they differ."""
+    return _along(one, other, 0.5)
+
+
+def beyond(one: Settings, other: Settings) -> Settings:
+    """As far from the first as that is from the other, on its other side, on a scale of factors."""
+    return _along(one, other, -1.0)
+
+
+def _along(one: Settings, other: Settings, share: float) -> Settings:
+    """Go that share of the way from one to the other."""
     changes: dict[str, Any] = {}
     for name in (field.name for field in dataclasses.fields(Settings)):
         ends = [_of_its_own(each, name) for each in (one, other)]
         if ends[0] != ends[1] and all(isinstance(end, int | float) and end > 0 for end in ends):
-            mean = math.sqrt(ends[0] * ends[1])
-            changes[name] = round(mean) if isinstance(ends[0], int) else mean
+            found = ends[0] * (ends[1] / ends[0]) ** share
+            changes[name] = max(1, round(found)) if isinstance(ends[0], int) else found
     return dataclasses.replace(one, **changes)
 
 

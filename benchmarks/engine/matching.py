@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.engine import ranks
-from benchmarks.engine.grids import halfway, trials
+from benchmarks.engine.grids import beyond, halfway, trials
 from benchmarks.engine.runner import Plan, hidden, unlearn
 from benchmarks.methods import Settings
 from benchmarks.report.results import Row, append_line, read_lines
@@ -58,14 +58,16 @@ def search(plan: Plan, key: str) -> list[Row]:
 def between(rows: Sequence[Row], plan: Plan) -> Settings | None:
     """Bisect: between the best setting that meets the level and the one that only just does not.
 
-    None where there are no two such settings, or what lies between them was tried.
+    Where all meet it, go on beyond the best, away from the next best: the grid ended too soon. None
+    where none does, or what comes next was tried.
     """
+    met = sorted((r for r in rows if meets(r, plan)), key=lambda r: -(r[utility(plan)] or 0.0))
     short = [row for row in rows if row["evaluated"] and not meets(row, plan)]
-    best = choose(rows, plan)
-    if not short or not meets(best, plan):
+    short.sort(key=lambda row: shortfall(row, plan))
+    if not met or len(met) + len(short) < 2:
         return None
-    nearest = min(short, key=lambda row: shortfall(row, plan))
-    found = halfway(Settings(**best["settings"]), Settings(**nearest["settings"]))
+    way, other = (halfway, short[0]) if short else (beyond, met[1])
+    found = way(Settings(**met[0]["settings"]), Settings(**other["settings"]))
     return None if dataclasses.asdict(found) in [row["settings"] for row in rows] else found
 
 

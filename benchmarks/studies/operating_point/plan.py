@@ -24,7 +24,8 @@ At each learning rate of the retain side, for the paper's number of steps:
    0.17 of forget01 if it has read prose before.
 5. *Finer*: neighbouring settings of the eight lie a factor of two or more apart, and of some
    methods the next weaker one says just too much. So wherever a method gained, its search goes on:
-   `REFINED` more settings by bisection, between the best one and that one, and fresh seeds again.
+   `REFINED` more settings by bisection, between the best one and that one, and fresh seeds again;
+   where all eight forget too much, beyond the best one first, away from the next best.
    It came last, and is meant to raise what the method keeps without the controller.
 
 The recommended rate is the largest one whose control holds.

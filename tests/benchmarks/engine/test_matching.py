@@ -132,7 +132,21 @@ def test_a_finer_search_halves_what_lies_between_enough_and_too_little(
     assert best["forget_rouge"] <= limit and best["settings"]["forget_lr"] == strong
 
 
-@pytest.mark.parametrize("level", ["forget_rouge=1", "forget_rouge=0.000001"])
+def test_a_finer_search_goes_beyond_a_grid_that_ended_too_soon(tmp_path: Path) -> None:
+    told = plan(tmp_path, "--methods", "dual_adamw")
+    strong, mild = (
+        trial(0.01, used) | {"settings": vars(replace(told.settings["dual_adamw"], forget_lr=rate))}
+        for used, rate in ((0.5, 0.08), (0.6, 0.02))
+    )
+    found = matching.between([strong, mild], told)
+    assert found is not None and found.forget_lr == pytest.approx(0.005)
+    short = trial(0.9, 0.9) | {"settings": vars(found)}
+    found = matching.between([strong, mild, short], told)
+    assert found is not None and found.forget_lr == pytest.approx(0.01)
+    assert matching.between([strong], told) is None
+
+
+@pytest.mark.parametrize("level", ["forget_rouge=0.000001"])
 def test_a_finer_search_ends_where_there_is_nothing_to_halve(tmp_path: Path, level: str) -> None:
     told = plan(tmp_path, "--methods", "saul", "--refine", "3", level=level)
     rows = matching.search(told, "saul")
