@@ -1,11 +1,20 @@
 """Greedy answers: where they end, in which batches they are asked for, and which are not."""
 
 import math
+from itertools import takewhile
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from tokenizers import AddedToken
+from transformers import (
+    BartConfig,
+    BartForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    RwkvConfig,
+    RwkvForCausalLM,
+)
 
 from tests.language.conftest import ROWS, Words
 from torch_alm.language import (
@@ -16,6 +25,7 @@ from torch_alm.language import (
     generate,
     greedy_answers,
 )
+from torch_alm.language._generation import _BATCHED
 
 
 @pytest.mark.parametrize(("own", "said"), [(None, 3), (5, 3), ([5], 3), (7, 0), ([5, 7], 0)])
@@ -72,12 +82,50 @@ def test_prompts_of_like_lengths_are_asked_together(
         return input_ids
 
     monkeypatch.setattr(parrot, "generate", watch)
+    monkeypatch.setitem(_BATCHED, parrot, True)
     generate(parrot, Words(), [[1] * n for n in (5, 1, 4, 2, 3)], batch_size=2)
     assert seen == [(2, 2), (2, 4), (1, 5)]
     for ask in (generate, continuations):
         seen.clear()
         ask(parrot, Words(), [[1, 2]] * 129)
         assert seen == [(128, 2), (1, 2)]
+
+
+SIZES: dict[str, Any] = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2}
+MODELS = {
+    "a state that a batch mixes up": lambda: RwkvForCausalLM(
+        RwkvConfig(**SIZES, context_length=64)
+    ),
+    "positions that padding shifts": lambda: BartForCausalLM(
+        BartConfig(vocab_size=40, d_model=32, decoder_layers=2, decoder_attention_heads=2,
+                   decoder_ffn_dim=64, max_position_embeddings=64, is_decoder=True,
+                   forced_eos_token_id=None)
+    ),
+    "neither": lambda: GPT2LMHeadModel(
+        GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_answer_is_the_one_to_a_prompt_alone(name: str) -> None:
+    """Compare with `generate` of transformers, prompt by prompt."""
+    torch.manual_seed(0)
+    model: Any = MODELS[name]().eval()
+    for weight in (p for p in model.parameters() if p.ndim > 1):
+        torch.nn.init.normal_(weight, std=0.4)
+    draws = torch.Generator().manual_seed(1)
+    sizes = (3, 5, 9, 14, 20)
+    prompts = [torch.randint(10, 40, (n,), generator=draws).tolist() for n in sizes]
+    how = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    alone: list[list[int]] = []
+    for prompt in prompts:
+        mask = torch.ones(1, len(prompt), dtype=torch.long)
+        ids = model.generate(torch.tensor([prompt]), attention_mask=mask, **how)
+        alone.append([*takewhile(lambda i: i != 0, ids[0, len(prompt) :].tolist())])
+    model.generation_config.eos_token_id = None
+    assert continuations(model, Words(), prompts, max_new_tokens=8) == alone
+    assert _BATCHED[model] == (name == "neither")
 
 
 class Turns(Words):

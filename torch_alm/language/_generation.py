@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -22,6 +23,10 @@ from torch_alm.language._scoring import AnswerScores
 from torch_alm.language._types import LanguageModel, Tokenizer
 
 GenerationConfig: TypeAlias = Any
+
+FEW, MOVED = 4, 0.25  # tokens by which a batch is compared, and how far their scores may move
+_BATCHED: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""Whether a model reads batches as it reads single prompts, once that is known."""
 
 
 def generate(
@@ -72,12 +77,17 @@ def continuations(
 ) -> list[list[int]]:
     """The new token ids that `generate` decodes for each prompt, without the one that ends them.
 
-    Cost, arguments and errors are those of `generate`.
+    Cost, arguments and errors are those of `generate`; once per model, a few tokens more: some
+    models (RWKV, BART's decoder, RecurrentGemma) read a prompt in a padded batch otherwise than
+    alone, and are asked one by one.
     """
     check_eos(tokenizer)
     written: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     config = _greedy(model, tokenizer, ends, max_new_tokens)
+    extremes = [prompts[order[0]], prompts[order[-1]]] if len(order) > 1 else []
+    if extremes and not _reads_batches(model, extremes, min(FEW, max_new_tokens)):
+        batch_size = 1
     for first in range(0, len(order), batch_size):
         rows = order[first : first + batch_size]
         found = _continue(model, [prompts[i] for i in rows], config)
@@ -152,6 +162,15 @@ def _continue(
     model: LanguageModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
 ) -> list[list[int]]:
     """New token ids of each row, cut before the first end-of-sequence token."""
+    output, width = _generated(model, prompts, config)
+    ends = config.eos_token_id
+    return [[*takewhile(lambda i: i not in ends, row)] for row in output[:, width:].tolist()]
+
+
+def _generated(
+    model: LanguageModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
+) -> tuple[Any, int]:
+    """What `model.generate` returns for left padded prompts, and how long these are."""
     width = max(len(prompt) for prompt in prompts)
     padding = [width - len(prompt) for prompt in prompts]
     ids = [[config.pad_token_id] * n + list(p) for n, p in zip(padding, prompts, strict=True)]
@@ -162,8 +181,36 @@ def _continue(
             attention_mask=torch.tensor(mask, device=model.device),
             generation_config=config,
         )
-    ends = config.eos_token_id
-    return [[*takewhile(lambda i: i not in ends, row)] for row in output[:, width:].tolist()]
+    return output, width
+
+
+@torch.no_grad()
+def _reads_batches(model: LanguageModel, prompts: Sequence[Sequence[int]], new_tokens: int) -> bool:
+    """Tell whether next tokens have the same scores in a batch as alone, but for rounding.
+
+    That would move them by a hundredth of their spread; what a state or a position that is wrong
+    does moves them by about all of it.
+    """
+    if model not in _BATCHED:
+        config = type(model.generation_config)(
+            max_new_tokens=new_tokens,
+            pad_token_id=0,  # any token will do, masked as it is
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        both, width = _generated(model, prompts, config)
+        differences: list[float] = []
+        for row, prompt in enumerate(prompts):
+            alone, own = _generated(model, [prompt], config)
+            tokens = both.sequences[row, width:], alone.sequences[0, own:]
+            for together, apart, *same in zip(both.scores, alone.scores, *tokens, strict=False):
+                scores = apart[0].float()
+                moved = (together[row].float() - scores).abs().max() / scores.std()
+                differences.append(float(moved))
+                if same[0] != same[1]:
+                    break
+        _BATCHED[model] = not any(moved >= MOVED for moved in differences)
+    return _BATCHED[model]
 
 
 @contextmanager
