@@ -95,7 +95,7 @@ def halfway(one: Settings, other: Settings) -> Settings:
 
 
 def beyond(one: Settings, other: Settings) -> Settings:
-    """As far from the first as that is from the other, on its other side, on a scale of factors."""
+    """The settings as far from the first as that is from the other, on a scale of factors."""
     return _along(one, other, -1.0)
 
 

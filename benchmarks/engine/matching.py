@@ -58,17 +58,18 @@ def search(plan: Plan, key: str) -> list[Row]:
 def between(rows: Sequence[Row], plan: Plan) -> Settings | None:
     """Bisect: between the best setting that meets the level and the one that only just does not.
 
-    Where all meet it, go on beyond the best, away from the next best: the grid ended too soon. None
-    where none does, or what comes next was tried.
+    Where all meet it, go on beyond the best, away from the next best that leads to what was not
+    tried: the grid ended too soon. None where none meets it, or all that comes next was tried.
     """
     met = sorted((r for r in rows if meets(r, plan)), key=lambda r: -(r[utility(plan)] or 0.0))
     short = [row for row in rows if row["evaluated"] and not meets(row, plan)]
     short.sort(key=lambda row: shortfall(row, plan))
-    if not met or len(met) + len(short) < 2:
+    if not met:
         return None
-    way, other = (halfway, short[0]) if short else (beyond, met[1])
-    found = way(Settings(**met[0]["settings"]), Settings(**other["settings"]))
-    return None if dataclasses.asdict(found) in [row["settings"] for row in rows] else found
+    best, tried = Settings(**met[0]["settings"]), [Settings(**row["settings"]) for row in rows]
+    way, others = (halfway, short[:1]) if short else (beyond, met[1:])
+    ways = (way(best, Settings(**row["settings"])) for row in others)
+    return next((found for found in ways if found not in tried), None)
 
 
 def attempt(plan: Plan, key: str, settings: Settings, earlier: Sequence[Row]) -> Row:

@@ -28,6 +28,7 @@ from torch_alm.cli.measuring import elsewhere, read, worst
 from torch_alm.cli.measuring import said as how_much
 from torch_alm.cli.wording import rouge_l_recall
 from torch_alm.language import Format, Reading, answer_ids, encode
+from torch_alm.language._generation import _BATCHED
 
 IDLE = ("--lr", "1e-8", "--epochs", 1)
 ODD = [{"question": f"Where does C{i} live ?", "answer": "York B7 B5 York Oslo"} for i in range(5)]
@@ -261,8 +262,11 @@ def test_a_model_that_can_tell_few_places_is_asked_within_them(
     assert (found["rows"], found["unmeasured"]) == (18, 0)
 
 
-def test_every_answer_may_be_said_to_its_end(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+def test_every_answer_may_be_said_to_its_end(
+    model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of one batch with prompts and answers of many lengths."""
+    monkeypatch.setitem(_BATCHED, model, True)
     words = " ".join(row["answer"] for row in FORGET)
     rows = [
         {"question": " ".join(words.split()[:n]), "answer": " ".join(words.split()[:m])}

@@ -26,7 +26,7 @@ GenerationConfig: TypeAlias = Any
 
 FEW, MOVED = 4, 0.25  # tokens by which a batch is compared, and how far their scores may move
 _BATCHED: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-"""Whether a model reads batches as it reads single prompts, once that is known."""
+"""The answer of `_reads_batches` for a model, once it is known."""
 
 
 def generate(
@@ -170,7 +170,7 @@ def _continue(
 def _generated(
     model: LanguageModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
 ) -> tuple[Any, int]:
-    """What `model.generate` returns for left padded prompts, and how long these are."""
+    """The output of `model.generate` for left padded prompts, and how long these are."""
     width = max(len(prompt) for prompt in prompts)
     padding = [width - len(prompt) for prompt in prompts]
     ids = [[config.pad_token_id] * n + list(p) for n, p in zip(padding, prompts, strict=True)]

@@ -144,6 +144,13 @@ def test_a_finer_search_goes_beyond_a_grid_that_ended_too_soon(tmp_path: Path) -
     found = matching.between([strong, mild, short], told)
     assert found is not None and found.forget_lr == pytest.approx(0.01)
     assert matching.between([strong], told) is None
+    known, weak = (
+        trial(0.01, used) | {"settings": vars(replace(told.settings["dual_adamw"], forget_lr=rate))}
+        for used, rate in ((0.2, 0.005), (0.1, 0.01))
+    )
+    assert matching.between([strong, mild, known], told) is None  # all that comes next was tried
+    found = matching.between([strong, mild, known, weak], told)
+    assert found is not None and found.forget_lr == pytest.approx(0.04)
 
 
 @pytest.mark.parametrize("level", ["forget_rouge=0.000001"])
