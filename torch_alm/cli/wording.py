@@ -18,8 +18,6 @@ GLUED = UNSPACED + r"\uac00-\ud7af"  # Hangul, too: particles follow without a b
 LETTER = rf"[^\W\d_{GLUED}]"
 WORD = rf"[^\W_{GLUED}]+"
 GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[.,' \u2019]\d{3})+(?!\d)")  # 1,000 and 1 000
-
-
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u0640\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff]"
 )
@@ -67,6 +65,7 @@ def _stands(text: str, answer: str) -> bool:
     return core in text and pattern.search(text) is not None
 
 
+@lru_cache(maxsize=4096)
 def _ungrouped(text: str) -> str:
     """The text with 1000 for 1,000."""
     return GROUPED.sub(lambda found: re.sub(r"\D", "", found.group()), text)
