@@ -55,7 +55,8 @@ def test_tensors_are_handled_together_if_they_are_spread_alike(mesh: DeviceMesh)
 
 
 def arrived(params: list[Tensor], owner: str) -> None:
-    gradients.differentiate(torch.zeros(()), 1.0, lambda loss: None, params, owner)
+    loss = torch.zeros((), requires_grad=True)
+    gradients.differentiate(loss, 1.0, lambda loss: None, params, owner)
 
 
 def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) -> None:
