@@ -96,10 +96,14 @@ class Side:
         weight: float,
         is_wanted: Callable[[float], bool] = lambda _: True,
     ) -> tuple[Register, Evaluation]:
-        """Grad_SAM: the gradient and the numbers at theta + sign rho g / (|g| + eps)."""
+        """Grad_SAM: the gradient and the numbers at theta + sign rho g / (|g| + eps).
+
+        The loss of a pair is descended: at theta + rho g / (|g| + eps), whatever the sign.
+        """
         origin = [p.detach().clone() for p in theta]
         if self.rho is not None:
-            self.perturb(theta, differentiate(evaluate(objective)[0], theta, 1.0))
+            loss, _, is_pair = evaluate(objective)
+            self.perturb(theta, differentiate(loss, theta, 1.0), +1 if is_pair else self.sign)
         try:
             seen = evaluate(objective)
             wanted = is_wanted(seen[1])
@@ -109,7 +113,7 @@ class Side:
         return g, seen
 
     @torch.no_grad()
-    def perturb(self, theta: list[nn.Parameter], g: Register) -> None:
+    def perturb(self, theta: list[nn.Parameter], g: Register, sign: int) -> None:
         radii = self.radii()
         moving = [x if radii[p] else None for p, x in zip(theta, g, strict=True)]
         lengths = [
@@ -120,7 +124,7 @@ class Side:
             return
         for p, x in zip(theta, moving, strict=True):
             if x is not None:
-                p += self.sign * radii[p] * self.units(p) ** 2 * x / (norm + self.eps)
+                p += sign * radii[p] * self.units(p) ** 2 * x / (norm + self.eps)
 
     def units(self, p: Tensor) -> Tensor:
         """The units of each weight under ASAM."""

@@ -52,8 +52,9 @@ class DualOptimizer(Sides):
 
     The forget objective *is* the measured quantity: it is raised for a constraint `">="` (with
     `ReverseSAM` or a plain optimizer) and lowered for `"<="` (with `SAM` or a plain one). It may
-    return a pair `(loss, value)`: then `loss` is descended, whatever the sense, and `value` is what
-    the constraint sees. `constraint.measure` is never called here.
+    return a pair `(loss, value)`: then `loss` is descended, whatever the sense, under SAM of either
+    kind at the point nearby where it is highest; `value` is what the constraint sees there.
+    `constraint.measure` is never called here.
 
     Args:
         retain: the optimizer of the retain side, plain or `SAM`.

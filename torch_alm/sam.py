@@ -138,7 +138,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         """
         params = parameters(self)
         name = f"{type(self).__name__}.backward"
-        run = Run(objective, name, params, backward or self.backward_fn, pair, wanted)
+        run = Run(objective, name, params, backward or self.backward_fn, pair, wanted, self.sign)
         replay = replaying(params) if self.replay_rng else []
         excursion = self._excursion(params)
         accumulated: Register | None = None

@@ -67,6 +67,8 @@ class Run:
         owner: the call to name in errors, such as `"SAM.backward"`.
         pair: whether the objective may return `(loss, value)`.
         wanted: looks at the numbers and decides whether the gradient is needed.
+        sign: of the side that looks ahead. The loss of a pair is descended, so its first pass
+            leaves sign times the gradient: the way from there leads to where that loss is higher.
     """
 
     objective: Objective
@@ -75,6 +77,7 @@ class Run:
     backward: Backward
     pair: bool = False
     wanted: Callable[[Evaluation], bool] | None = None
+    sign: int = +1
 
     def __call__(self, weight: float = 1.0, *, counts: bool = True) -> Evaluation:
         """`.grad += weight * gradient`, here; the objective's numbers, without their graph.
@@ -87,6 +90,8 @@ class Run:
         with running(counts=counts):
             found = evaluate(self.objective, self.owner, pair=self.pair)
             times: float | Tensor = 0.0
+            if not counts and found.paired:
+                weight = float(self.sign)
             if not counts or self.wanted is None or self.wanted(found):
                 given = self.backward, self.params, self.owner
                 times = gradients.differentiate(found.loss, weight, *given)
