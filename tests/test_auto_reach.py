@@ -101,6 +101,18 @@ def test_the_step_that_is_foretold_is_the_one_that_is_taken(make: Any) -> None:
         torch.testing.assert_close(before - x.detach(), foretold, rtol=1e-6, atol=1e-12)
 
 
+def test_the_rate_of_a_step_is_the_one_that_has_decayed() -> None:
+    """Adagrad: lr / (1 + steps taken * lr_decay), beside the root of its sum."""
+    x = torch.tensor([2.0], dtype=WIDE, requires_grad=True)
+    optimizer = Adagrad([x], 0.5, lr_decay=0.1)
+    for _ in range(4):
+        x.grad = torch.ones(1, dtype=WIDE)
+        optimizer.step()
+    rate, root = movers(optimizer)[x].step(torch.ones(1, dtype=WIDE), slice(0, 1))
+    assert rate == pytest.approx(0.5 / 1.4, rel=1e-12)
+    assert root is not None and root.item() == pytest.approx(2.0, rel=1e-9)
+
+
 @pytest.mark.parametrize("first", [True, False])
 def test_a_batch_that_nothing_depends_on_ends_no_run(first: bool) -> None:
     """A row of the rare class is missing from it, say."""

@@ -38,6 +38,11 @@ class Pair:
         return fmean(found), half
 
 
+def of(rows: Sequence[Row], *methods: str) -> list[Row]:
+    """The rows of these methods."""
+    return [row for row in rows if row["method"] in methods]
+
+
 def mean(rows: Sequence[Row], key: str) -> float | None:
     """Over seeds."""
     return fmean(row[key] for row in rows) if rows else None

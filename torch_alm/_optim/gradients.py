@@ -134,7 +134,7 @@ def differentiate(
     times: list[Tensor] = []
 
     def weighted(gradient: Tensor) -> Tensor:
-        times.append(gradient.detach() * weight)
+        times.append(gradient.detach())
         return gradient if weight == 1.0 else gradient * weight
 
     handle = None if weight == 1.0 and is_plain else loss.register_hook(weighted)
@@ -162,7 +162,7 @@ def differentiate(
             "needs it: `model.set_requires_gradient_sync(True)`, or under accelerate "
             "`GradientAccumulationPlugin(sync_each_batch=True)`."
         )
-    return weight if is_plain or not times else times[-1]
+    return weight if is_plain or not times else times[-1] * weight
 
 
 @torch.no_grad()

@@ -200,8 +200,10 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
 def said(reference: str, reading: Reading) -> dict[str, Any]:
     """The part of an answer that the model says: share of its words, all of it, or nearly all."""
     rouge, verbatim, nearly = is_said(reading.text or "", reference)
-    if reading.exact_match or (not verbatim and is_respelled(reading.text or "", reference)):
+    if reading.exact_match:  # token by token
         rouge, verbatim, nearly = 1.0, True, True
+    elif not nearly and is_respelled(reading.text or "", reference):
+        rouge, nearly = 1.0, True
     return {"rouge": rouge, "verbatim": verbatim, "said": nearly}
 
 

@@ -40,6 +40,7 @@ from benchmarks.methods import with_controller
 from benchmarks.studies.evidence.plan import FEWER, GATE, MATCHED, SHARED, target
 from benchmarks.tasks.tofu.presets import RAISES_ITS_OWN
 
+UTILITY, FORGOTTEN = "model_utility", "forget_rouge"
 RATES = ("3e-5", "1e-4", "3e-4", "1e-3")
 PLAIN = ("dual_adamw", "sharp_min_max", "npo", "pdu")
 EVERY = tuple(dict.fromkeys([*PLAIN, *RAISES_ITS_OWN, "saul_no_alm", "saul_no_alm_no_sam"]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,21 @@ from matplotlib.figure import Figure
 from benchmarks.methods import CONTROL, with_controller
 from benchmarks.report.control import ALLOWED
 from benchmarks.report.figures import colour, save_themed
-from benchmarks.report.paired import Pair, interval, mean
-from benchmarks.report.results import Row, read_lines
+from benchmarks.report.paired import Pair, interval, mean, of
+from benchmarks.report.results import read_lines
 from benchmarks.report.tables import MISSING, Cell, included, markdown, name_of
 from benchmarks.studies.operating_point import frontier
-from benchmarks.studies.operating_point.plan import EVERY, KINDS, RATES, SHARES, Place
+from benchmarks.studies.operating_point.plan import (
+    EVERY,
+    FORGOTTEN,
+    KINDS,
+    RATES,
+    SHARES,
+    UTILITY,
+    Place,
+)
 from torch_alm.unlearning.files import write_text
 
-UTILITY, FORGOTTEN = "model_utility", "forget_rouge"
 READ = Place("", base=Path("pretrained"))
 REPLAYED = replace(READ, replay=True)
 PLACES = (
@@ -46,11 +53,6 @@ HEADERS = (
 )
 
 
-def of(rows: Sequence[Row], *methods: str) -> list[Row]:
-    """The rows of these methods."""
-    return [row for row in rows if row["method"] in methods]
-
-
 def write(folder: Path) -> None:
     """A table of every place that was recorded, and a figure where there are several rates."""
     for place in PLACES:
@@ -60,7 +62,7 @@ def write(folder: Path) -> None:
         level = f"Enough is a forget ROUGE-L of {place.level}; a value above it is marked †."
         text = included(markdown(HEADERS, lines))
         write_text(folder / f"{place.name}.md", f"# {place.name}\n\n{level}\n\n{text}\n")
-        if place.finer:
+        if place.finer and len(lines) > 1:
             save_themed(partial(frontier.draw, folder, place, lines[0][0]), folder, place.name)
         if len({rate for rate, *_ in lines}) > 2:  # two points make no line worth drawing
             save_themed(partial(draw, folder, place), folder, place.name)

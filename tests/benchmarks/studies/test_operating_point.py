@@ -213,7 +213,12 @@ def test_all_that_a_finer_search_has_tried_is_drawn_beside_what_was_asked(tmp_pa
     assert points["one, with +ALM"] == [(0.1, 0.9)]
     assert set(drawn["retain side alone"].get_ydata()) == {0.95}
     report.write(tmp_path)
-    assert (tmp_path / f"{finer.name}-dark.png").exists()
+    figure = tmp_path / f"{finer.name}-dark.png"
+    assert not figure.exists()  # of one method
+    results = tmp_path / finer.folder("1e-4", "searched") / "results.jsonl"
+    write_lines(results, [*read_lines(results), line("pdu", 0, 0.8)])
+    report.write(tmp_path)
+    assert figure.exists()
 
 
 def test_every_method_is_run_with_its_own_controlled_version(recorded: Path) -> None:
