@@ -194,3 +194,25 @@ def test_clipping_is_seen_where_one_side_of_an_adapter_has_no_gradient_yet(limit
     optimizer.step()
     gain = constraint.state_dict()["auto"]["gain"]
     assert gain == pytest.approx(0.05 * kept * float(slope.square().sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_penalties_behind_a_closed_gate_add_up_in_any_order(set_to_none: bool) -> None:
+    """Their passes leave zeros in `.grad`, as clearing it does."""
+    found: list[float] = []
+    for is_first in (True, False):
+        x = weight()
+        optimizer = SGD([x], RATE)
+        constraint = ALMConstraint(lambda x, row: row @ x, -ALPHA, "auto")
+        constraint.attach(optimizer)
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none)
+            penalties = [0.5 * constraint(x, row) for row in ROWS]
+            objectives = [0.5 * (x + 1).square().sum() for _ in ROWS]
+            parts = [*penalties, *objectives] if is_first else [*objectives, *penalties]
+            for one in parts:
+                one.backward()
+            optimizer.step()
+        assert constraint.multiplier == 0
+        found.append(constraint.mu)
+    assert found[0] == pytest.approx(found[1], rel=1e-12)

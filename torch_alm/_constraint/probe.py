@@ -143,7 +143,7 @@ class Probe:
         """
         now = torch._C._current_graph_task_id()  # pyright: ignore[reportPrivateUsage]
         before, self._pass = self._pass, now
-        if self._pass != before and self._a and all(map(_is_cleared, self._a)):
+        if self._pass != before and self._a and self._is_fresh():
             self.begin()
         if self.found is not None:
             checks.refuse_values()
@@ -151,6 +151,15 @@ class Probe:
         for sums, factor in ((self._a, share), (self._acting, share * weight)):
             for p, g in a.items():
                 sums[p] = sums[p].add(g, alpha=factor) if p in sums else g * factor
+
+    def _is_fresh(self) -> bool:
+        """Tell whether the gradients of the passes before have been cleared.
+
+        Zeros tell it only where something was left: a closed gate leaves zeros.
+        """
+        if self._left is not None and not self._left.any():
+            return all(p.grad is None for p in self._a)
+        return all(map(_is_cleared, self._a))
 
     @torch.no_grad()
     def read(self, optimizer: Optimizer) -> None:
