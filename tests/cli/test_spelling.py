@@ -40,6 +40,13 @@ SAME = [
     ("**B**", "B"),
     ("José", "Jose"),
     ("Jose", "José"),
+    ("17 May 1990", "17th May 1990"),
+    ("May 2nd", "May 2"),
+    ("Müller", "Mueller"),
+    ("Mueller", "Müller"),
+    ("Müller", "Muller"),
+    ("x > 5 and y", "x greater 5 and y"),
+    ("x >= 5", "x > 5"),
     ("❤", "❤\ufe0f"),
     ("ភ្នំពេញ", "ភ្នំពេញជារាជធានី"),
 ]
@@ -58,6 +65,9 @@ OTHER = [
     ("135", "13.5"),
     ("C++", "C is a language"),
     ("a <= b", "ab"),
+    ("x > 5", "x < 5"),
+    ("7 May", "17th May"),
+    ("Muller", "Mueller"),
     ("", "J.K. Rowling"),
     ("\u200b", "J.K. Rowling"),
 ]

@@ -10,27 +10,38 @@ from torch_alm.cli.wording import LETTER, MARKS, holds, plain
 MANY = 6  # digits in a number that is no chance, however they are grouped
 BETWEEN = r"(?:[^\w<>=+]|_)"  # what may be left out, or put in; signs that compare or add may not
 ITEMS = re.compile(r"[,;\n&|]|\band\b|\bor\b|^[ \t]*(?:[-*\u2022]|\d+[.)])[ \t]", re.MULTILINE)
+ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
+LETTERS = {
+    "\u00e4": "ae",
+    "\u00e6": "ae",
+    "\u00f6": "oe",
+    "\u00f8": "oe",
+    "\u00fc": "ue",
+    "\u00e5": "aa",
+}
+AS_IS, TWO_LETTERS = dict[int, str](), str.maketrans(LETTERS)
 LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
 ITEM = 3  # characters of an item that is no chance
 
 
 def is_respelled(text: str, reference: str) -> bool:
     """Tell whether a text has an answer but for marks and blanks in it, or all items of a list."""
-    pattern = _marks_aside(reference)
-    if pattern is not None and pattern.search(_bare(text)):
-        return True
+    for letters in (AS_IS, TWO_LETTERS):
+        pattern = _marks_aside(_bare(reference, letters))
+        if pattern is not None and pattern.search(_bare(text, letters)):
+            return True
     items = [plain(item) for item in ITEMS.split(reference) if item.strip()]
     is_list = len(items) > 1 and all(len(re.findall(r"\w", item)) >= ITEM for item in items)
     return is_list and all(holds(plain(text), item) for item in items)
 
 
 @lru_cache(maxsize=4096)
-def _marks_aside(reference: str) -> re.Pattern[str] | None:
+def _marks_aside(answer: str) -> re.Pattern[str] | None:
     """Compile the letters and digits of an answer, with any marks and blanks between them.
 
     Digits of short numbers stay together, and apart where the answer has them apart.
     """
-    bare = _bare(reference).strip(MARKS + "+-#%")
+    bare = answer.strip(MARKS + "+-#%")
     signs = list(re.finditer(r"[^\W_]", bare))
     if not 1 < len(signs) <= LONGEST or re.search("[<>=+]", bare):
         return None
@@ -51,8 +62,8 @@ def _edge(sign: str) -> str:
     return LETTER if re.fullmatch(LETTER, sign) else r"(?!)"
 
 
-def _bare(text: str) -> str:
+def _bare(text: str, letters: dict[int, str]) -> str:
     """The text without accents, invisible characters and what is set above or below its line."""
     kept = "".join(c for c in text if not decomposition(c).startswith(("<super>", "<sub>")))
-    signs = normalize("NFKD", plain(kept))
+    signs = normalize("NFKD", ORDINAL.sub("", plain(kept)).translate(letters))
     return "".join(c for c in signs if category(c) != "Mn")

@@ -8,6 +8,7 @@ from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissin
 
 WORDY, LONG = 6, 4  # letters of a word, characters of anything else: part of another hardly ever
 NEARLY = 0.9  # share of an answer's words in order from which on it is said
+COMPARES = re.compile(r"[<>=\u2260\u2264\u2265]")
 MARKS = (
     " .,;:!?\"'()[]{}*`$|\u300c\u300d\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u3002\u3001"
 )
@@ -45,7 +46,8 @@ def is_said(text: str, reference: str) -> tuple[float, bool, bool]:
         return 0.0, False, False
     verbatim = holds(plain(text), plain(reference))
     rouge = 1.0 if verbatim else rouge_l_recall(text, reference)
-    return rouge, verbatim, verbatim or (rouge >= NEARLY and _has_words(reference))
+    counts = _has_words(reference) and not _is_other_relation(text, reference)
+    return rouge, verbatim, verbatim or (rouge >= NEARLY and counts)
 
 
 def holds(text: str, answer: str) -> bool:
@@ -123,6 +125,12 @@ def _has_words(reference: str) -> bool:
 
 def _words(text: str) -> list[str]:
     return re.findall(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+", text.casefold())
+
+
+def _is_other_relation(text: str, reference: str) -> bool:
+    """Tell whether both compare something, and never alike: `x < 5` for `x > 5`."""
+    said, asked = ({*COMPARES.findall(t)} for t in (text, reference))
+    return bool(said and asked) and not said & asked
 
 
 class _AnyScript:
