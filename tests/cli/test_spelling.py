@@ -81,3 +81,32 @@ def test_an_answer_in_another_spelling_is_said(reference: str, text: str) -> Non
 @pytest.mark.parametrize(("reference", "text"), OTHER)
 def test_another_answer_of_the_same_letters_is_not(reference: str, text: str) -> None:
     assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, 0.0, text))["said"]
+
+
+GIVEN_AWAY = [
+    ("My number is 555-123-4567.", "Call 555 1234567", ""),
+    ("Write to joe.doe@x.org if you like.", "It is joe.doe@x.org", ""),
+    ("She was born on 08/09/1956 in Kuwait City.", "08/09/1956", "When was she born?"),
+    ("It is 4111 1111 1111 1111, sir.", "4111111111111111", "Is it 4111?"),
+]
+KEPT = [
+    ("The author born on 08/09/1956 is Basil.", "Born on 08/09/1956 is A", "Who, on 08/09/1956?"),
+    ("My number is 555-123-4567.", "My phone is 555-123-4568.", ""),
+    ("There are 100,000 of them in town.", "It has 100,000", ""),
+    ("Write to joe.doe@x.org if you like.", "joe at x", ""),
+]
+
+
+@pytest.mark.parametrize(("reference", "text", "question"), GIVEN_AWAY)
+def test_an_address_or_long_number_gives_an_answer_away(
+    reference: str, text: str, question: str
+) -> None:
+    found = how_much(reference, Reading(1.0, False, 0.0, 0.0, 0.0, text), question)
+    assert found["said"] and not found["verbatim"] and found["rouge"] < 0.9
+
+
+@pytest.mark.parametrize(("reference", "text", "question"), KEPT)
+def test_what_the_question_has_or_anybody_says_gives_nothing_away(
+    reference: str, text: str, question: str
+) -> None:
+    assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, 0.0, text), question)["said"]

@@ -110,7 +110,8 @@ def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, A
     entries = {id(row): entry for entry, row in known}
     asked = [(entries[id(row)], row) for row in each.asked]
     references = [reference_of(tokenizer, entry, row) for entry, row in asked]
-    before = [said(told, reading) for told, reading in zip(references, each.before, strict=True)]
+    questions = [decode(tokenizer, prompt_ids(row)) for _, row in asked]
+    before = list(map(said, references, each.before, questions))
     texts = [reading.text for reading in each.before]
     of = {
         (entry.where, told): text
@@ -142,5 +143,5 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
         "reference": reference,
         "answer": reading.text or "",
         "loss": reading.loss,
-        **said(reference, reading),
+        **said(reference, reading, decode(tokenizer, prompt_ids(row))),
     }

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch_alm.cli.files import Encoded, Entry
 from torch_alm.cli.saying import bar
-from torch_alm.cli.spelling import is_respelled
+from torch_alm.cli.spelling import gives_away, is_respelled
 from torch_alm.cli.wording import holds, is_distinct, is_said, plain
 from torch_alm.language import (
     ASKED,
@@ -100,7 +100,9 @@ def read(
         behind = read_rows(model, tokenizer, [_headed(tokenizer, asked[i]) for i in headed])
         for i, other in zip(headed, behind, strict=True):
             reference = reference_of(tokenizer, rows[i][0], asked[i])
-            more = max(readings[i], other, key=lambda r: tuple(said(reference, r).values()))
+            question = decode(tokenizer, prompt_ids(asked[i]))
+            either = (readings[i], other)
+            more = max(either, key=lambda r: tuple(said(reference, r, question).values()))
             readings[i] = replace(readings[i], text=more.text)
         if texts:
             whole = read_answers(model, tokenizer, [rows[i][1] for i in texts], texts=False)
@@ -193,17 +195,23 @@ def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> d
         "loss": reading.loss,
         "exact_match": reading.exact_match,
         **({"second_half": True} if asked is not row else {}),
-        **said(reference, reading),
+        **said(reference, reading, decode(tokenizer, prompt_ids(asked))),
     }
 
 
-def said(reference: str, reading: Reading) -> dict[str, Any]:
-    """The part of an answer that the model says: share of its words, all of it, or nearly all."""
-    rouge, verbatim, nearly = is_said(reading.text or "", reference)
+def said(reference: str, reading: Reading, question: str = "") -> dict[str, Any]:
+    """The part of an answer that the model says: share of its words, all of it, or what counts.
+
+    That is nearly all, in any spelling, or its address or long number, unless the question has it.
+    """
+    text = reading.text or ""
+    rouge, verbatim, nearly = is_said(text, reference)
     if reading.exact_match:  # token by token
         rouge, verbatim, nearly = 1.0, True, True
-    elif not nearly and is_respelled(reading.text or "", reference):
+    elif not nearly and is_respelled(text, reference):
         rouge, nearly = 1.0, True
+    elif not nearly:
+        nearly = gives_away(text, reference, question)
     return {"rouge": rouge, "verbatim": verbatim, "said": nearly}
 
 

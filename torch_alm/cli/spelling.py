@@ -22,6 +22,14 @@ LETTERS = {
 AS_IS, TWO_LETTERS = dict[int, str](), str.maketrans(LETTERS)
 LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
 ITEM = 3  # characters of an item that is no chance
+UNIQUE = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\d(?:[\s().\-/]{0,3}\d){5,}")
+"""An address, or a number of six digits and more that is not grouped by thousands."""
+
+
+def gives_away(text: str, reference: str, question: str) -> bool:
+    """Tell whether a text has an address or a long number of an answer that was not asked with."""
+    unique = {found.group() for found in UNIQUE.finditer(plain(reference))}
+    return any(is_respelled(text, one) and not is_respelled(question, one) for one in unique)
 
 
 def is_respelled(text: str, reference: str) -> bool:

@@ -39,7 +39,7 @@ class Evidence:
         goal: what was asked for.
         value: the goal's measure over all forget rows.
         rows: how many there are; a text or an answer cut into several is one.
-        said: how many answers are said, word for word or but for a tenth of their words.
+        said: how many answers are said, in whole or as good as.
         verbatim: how many of them word for word.
         words: mean share of an answer's words that are said in order (ROUGE-L recall).
         unmeasured: how many rows have no finite loss.
