@@ -1,6 +1,7 @@
 """SAM and ReverseSAM: gradients of objectives, and what happens at the edges."""
 
 import copy
+import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -460,3 +461,50 @@ def test_frozen_parameters_may_move_in_the_backward_pass(wrapper: type, sign: fl
     optimizer.backward(lambda: checkpoint(forward, theta, use_reentrant=False))
     optimizer.step()
     assert (theta != 1).all()
+
+
+def test_the_second_pass_draws_what_the_first_drew_with_numpy_and_python() -> None:
+    np = pytest.importorskip("numpy")
+    model, x = network()
+    drawn: list[tuple[float, float]] = []
+
+    def objective() -> Tensor:
+        drawn.append((random.random(), float(np.random.rand())))
+        return model(x).square().mean()
+
+    SAM(SGD(model.parameters(), lr=0.1)).backward(objective)
+    assert drawn[0] == drawn[1] != (random.random(), float(np.random.rand()))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("clears", [True, False])
+def test_a_closure_that_adds_to_what_was_accumulated_is_told(
+    clears: bool, set_to_none: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    model, x = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.1)
+    model(x[:3]).square().mean().backward()
+
+    def closure() -> Tensor:
+        if clears:
+            model.zero_grad(set_to_none)
+        loss = model(x[3:]).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert ["were there before it" in str(w.message) for w in recwarn] == [True] * (not clears)
+
+
+def test_gradients_of_zero_before_a_closure_are_none() -> None:
+    model, x = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.1)
+
+    def closure() -> Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    closure()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step(closure)

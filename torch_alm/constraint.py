@@ -303,7 +303,8 @@ class ALMConstraint(ConstraintBase):
 
         Args:
             optimizer: any `torch.optim.Optimizer`, also one that accelerate has prepared; it keeps
-                the constraint alive.
+                the constraint alive. Where its step evaluates a closure several times (LBFGS) all
+                are averaged: observe outside the closure.
 
         Raises:
             TypeError: if it is none, or has no hooks for its steps.

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._guards import Call, eager, held, running
-from torch_alm._optim import gradients, matching, scaler
+from torch_alm._optim import gradients, leftover, matching, scaler
 from torch_alm._optim.checks import check_base
 from torch_alm._optim.gradients import Backward, Kept, Register, parameters
 from torch_alm._optim.moves import Excursion, Memory, check_radius, radii_of
@@ -219,7 +219,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
     def _run_closure(self, closure: Closure) -> Tensor | float:
         params, losses = parameters(self), list[Tensor | float]()
         replay = replaying(params) if self.replay_rng else []
-        with running(counts=False):
+        with running(counts=False), leftover.noticed(params, type(self).__name__):
             self._aim(params, lambda: losses.append(closure()))
         with self.perturbed():
             for call in replay:

@@ -5,8 +5,6 @@ counts may stand in groups or attributes, and weight decay need not depend on th
 """
 
 import copy
-import random
-import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -49,18 +47,12 @@ def fresh_state(
 
 @contextmanager
 def _random_state_kept(p: Tensor) -> Iterator[None]:
-    """Keep torch's, Python's, and NumPy's where somebody has imported it."""
-    numpy = sys.modules.get("numpy")
-    replay, python_drawn = replaying([p]), random.getstate()
-    numpy_drawn = None if numpy is None else numpy.random.get_state()
+    replay = replaying([p])
     try:
         yield
     finally:
         for call in replay:
             call()
-        random.setstate(python_drawn)
-        if numpy is not None:
-            numpy.random.set_state(numpy_drawn)
 
 
 def _copied_with(

@@ -4,6 +4,7 @@ An objective under SAM runs twice: a first pass that only finds the direction, a
 that counts. Side effects (measurements, dropout) need to know.
 """
 
+import random
 import sys
 from abc import abstractmethod
 from collections import defaultdict
@@ -45,9 +46,13 @@ class Evaluation(NamedTuple):
 def replaying(tensors: list[Tensor]) -> list[Call]:
     """List the calls after which a pass draws the same random numbers as one that begins now.
 
-    On the CPU, on all GPUs, and on other devices that some of the tensors are on.
+    On the CPU, on all GPUs, and on other devices that some of the tensors are on; Python's, and
+    NumPy's where somebody has imported it, as models that draw their masks with it have.
     """
     calls: list[Call] = [partial(torch.set_rng_state, torch.get_rng_state())]
+    calls.append(partial(random.setstate, random.getstate()))
+    if (numpy := sys.modules.get("numpy")) is not None:
+        calls.append(partial(numpy.random.set_state, numpy.random.get_state()))
     # Weights may be offloaded to the host and dropout be drawn on a GPU: all of those count.
     if torch.cuda.is_initialized():
         calls.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))

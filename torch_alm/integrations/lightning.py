@@ -109,6 +109,7 @@ class ConstraintCallback(Callback):
                 f"{self.state_key!r}, and the multiplier would start again. Was it saved without "
                 "this callback, or with another name?"
             )
+        self.constraint.discard()  # what a fit that failed, or a test, has measured
         self._attachment = self.constraint.attach(trainer.optimizers[self.optimizer])
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

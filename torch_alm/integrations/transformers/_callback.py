@@ -1,16 +1,24 @@
 """ConstraintCallback: a constraint in the loss of any Trainer, without a class of its own."""
 
+import warnings
+import weakref
 from typing import Any
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from torch_alm._constraint.hooks import Attachment, Attachments
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
-from torch_alm.integrations.transformers._best import disqualify, forget_disqualified, warn_none_met
+from torch_alm.integrations.transformers._best import (
+    chooses_best,
+    disqualify,
+    forget_disqualified,
+    warn_none_met,
+)
 from torch_alm.integrations.transformers._stop import stop_in_a_row
 
 LOGGED = ("value", "violation", "multiplier", "weight")
@@ -147,8 +155,9 @@ class ConstraintCallback(SteppingCallback):
     in `ALMTrainer`; the state saved and restored with the Trainer's own, in `trainer_state.json`
     (also with `save_only_model=True`); what an evaluation measures is forgotten.
 
-    Where a best checkpoint is asked for (`metric_for_best_model`), only steps that met the
-    constraint may have it: the metric of any other evaluation is handed on as infinitely bad.
+    Where a best checkpoint is asked for (`load_best_model_at_end`, `save_strategy="best"`), only
+    steps that met the constraint may have it: the metric of any other evaluation is handed on as
+    infinitely bad, to an `EarlyStoppingCallback` listed later, too.
 
     A loss that counts all micro-batches itself (one that divides by `num_items_in_batch`) is not
     divided by their number, nor is a penalty in it: divide that by
@@ -162,6 +171,10 @@ class ConstraintCallback(SteppingCallback):
     Raises:
         ValueError: in `train`, for a checkpoint without its state, or for two of the same name.
         RuntimeError: in `train`, if a step measured nothing.
+
+    Warns:
+        UserWarning: if a second training has another model, whose multiplier goes on; if
+            `ReduceLROnPlateau` would read a metric that is infinitely bad.
 
     Example:
         >>> from torch_alm import ALMConstraint
@@ -184,18 +197,38 @@ class ConstraintCallback(SteppingCallback):
         super().__init__(constraint, name)
         self.stop_after = stop_after
         self._is_training = False
+        self._model: weakref.ref[Any] | None = None
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, *rest: Any, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        optimizer: Any = None,
+        model: Any = None,
+        lr_scheduler: Any = None,
+        **_: Any,
     ) -> None:
-        """See `SteppingCallback`."""
+        """See `SteppingCallback`; warn of a constraint that has seen another model."""
         self._is_training = True
-        super().on_train_begin(args, state, *rest, **kwargs)
+        super().on_train_begin(args, state, control, optimizer)
+        if self._model is not None and self._model() is not model and not state.global_step:
+            _warn_other_model(self.constraint)
+        self._model = None if model is None else weakref.ref(model)
+        if chooses_best(args) and isinstance(lr_scheduler, ReduceLROnPlateau):
+            _warn_plateau()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        """Evaluations of a training come between its steps; an error may end it in one."""
+        self._is_training = False
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Stop, if that was asked for."""
+        self._is_training = True
         if self.stop_after:
             released = self.constraint.metrics()["status"] == "released"
             name = f"{self._key} released"
@@ -220,6 +253,25 @@ class ConstraintCallback(SteppingCallback):
         super().on_train_end(args, state)
         self._is_training = False
         warn_none_met(self, args, state)
+
+
+def _warn_other_model(constraint: ALMConstraint | ConstraintGroup) -> None:
+    steps = constraint.metrics()["steps"]
+    warnings.warn(
+        "ConstraintCallback: this training has another model than the one before (`model_init`, a "
+        f"hyperparameter search), and the multiplier goes on after {steps} steps with the first. "
+        "Did you mean to load `constraint.state_dict()` of a new constraint before each?",
+        stacklevel=2,
+    )
+
+
+def _warn_plateau() -> None:
+    warnings.warn(
+        "ConstraintCallback: a step that does not meet the constraint has an infinitely bad "
+        "metric, and ReduceLROnPlateau reads it and lowers the rate. Did you mean another "
+        "schedule, or ALMTrainer, whose schedule reads the metric as it is?",
+        stacklevel=2,
+    )
 
 
 def finds_mu(constraint: ALMConstraint | ConstraintGroup) -> bool:

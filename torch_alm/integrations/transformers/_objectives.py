@@ -1,5 +1,6 @@
 """Trainers that hand objectives to the optimizer instead of calling backward themselves."""
 
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, cast
@@ -13,6 +14,21 @@ class ObjectiveTrainer(Trainer):
     """A Trainer whose gradients are taken by the optimizer, at points of its own choosing."""
 
     _parts = 1
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for other in type(self).__mro__[type(self).__mro__.index(ObjectiveTrainer) + 1 :]:
+            if _replaces(other, "training_step") and not _only_offloads(other):
+                self._warn_bypassed(other, "training_step")
+
+    def _warn_bypassed(self, other: type, method: str) -> None:
+        """Warn of somebody's method that never runs in a training."""
+        warnings.warn(
+            f"{type(self).__name__} takes its gradients itself, and {other.__name__}.{method}, "
+            "with all that it does besides, is never called in a training. Did you mean "
+            "`ConstraintCallback`, or a loop of your own?",
+            stacklevel=3,
+        )
 
     def create_accelerator_and_postprocess(self) -> None:
         """Prepare as the Trainer does; gradients are then reduced in every micro-batch."""
@@ -53,8 +69,10 @@ class ObjectiveTrainer(Trainer):
         return innermost(self.optimizer)
 
     def _ready(self, model: nn.Module, inputs: Any) -> Any:
-        """The model set to train, and the batch where it is."""
+        """The model, and a schedule-free optimizer, set to train; the batch where the model is."""
         model.train()
+        if callable(train := getattr(self.optimizer, "train", None)):
+            train()
         return self._prepare_inputs(inputs)
 
     def _within(self, objective: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -66,6 +84,17 @@ class ObjectiveTrainer(Trainer):
     def _backward(self, loss: Tensor) -> None:
         """The accelerator's, without its division: shares of micro-batches are given already."""
         self.accelerator.backward(loss * self.accelerator.gradient_accumulation_steps)
+
+
+def _replaces(other: type, method: str) -> bool:
+    """Tell whether a class, neither ours nor transformers', has a method of its own."""
+    return method in vars(other) and not other.__module__.startswith(("torch_alm", "transformers"))
+
+
+def _only_offloads(other: type) -> bool:
+    """Tell TRL's step that moves activations off the device and calls the one behind it."""
+    names = {*vars(other)["training_step"].__code__.co_names}
+    return names <= {"maybe_activation_offload_context", "super", "training_step"}
 
 
 def innermost(optimizer: Any) -> Optimizer | None:

@@ -1,5 +1,6 @@
 """The base of trainers with a constraint: pairs, evaluations, logs, the best checkpoint."""
 
+import copy
 import math
 from collections.abc import Mapping
 from inspect import signature
@@ -7,13 +8,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Subset
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from torch_alm._constraint import numbers
 from torch_alm._constraint.state import is_met
 from torch_alm.constraint import ALMConstraint
 from torch_alm.integrations.transformers._best import disqualify, warn_none_met
-from torch_alm.integrations.transformers._callback import LoggingCallback
+from torch_alm.integrations.transformers._callback import MET, LoggingCallback
 from torch_alm.integrations.transformers._pairs import PairedDataset
 from torch_alm.integrations.transformers._sides import apart, join
 
@@ -33,6 +35,7 @@ class PairedTrainer(Trainer):
     def __init__(self, *args: Any, constraint: ALMConstraint, **kwargs: Any) -> None:
         self.constraint = constraint
         self._evaluated = ""
+        self._untrained: dict[str, Any] | None = None
         self._retain_losses: list[Tensor] = []
         if type(self).forget_objective is PairedTrainer.forget_objective:
             require_of_a_batch(self, constraint.measure)
@@ -51,7 +54,9 @@ class PairedTrainer(Trainer):
     def _own_loss(self, model: nn.Module, batch: Mapping[str, Any], **kwargs: Any) -> Any:
         """Take the mean over the batch, also where a function of one's own divides otherwise."""
         if getattr(self, "compute_loss_func", None) is not None and "labels" in batch:  # since 4.46
-            kwargs["num_items_in_batch"] = (batch["labels"] != -100).sum()
+            is_shifted = getattr(self, "_loss_shifts_labels", False)  # since 5: then not the first
+            labels = batch["labels"][..., 1:] if is_shifted else batch["labels"]
+            kwargs["num_items_in_batch"] = (labels != -100).sum()
         return super().compute_loss(model, dict(batch), **kwargs)
 
     def forget_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Any:
@@ -112,6 +117,11 @@ class PairedTrainer(Trainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train; warn if no checkpoint met the constraint and the best was wanted."""
+        self._retain_losses.clear()
+        if self.model_init is not None:  # it begins with another model, and so does the constraint
+            if self._untrained is None:
+                self._untrained = copy.deepcopy(self.constraint.state_dict())
+            self.constraint.load_state_dict(self._untrained)
         outcome = super().train(*args, **kwargs)
         warn_none_met(self, self.args, self.state)
         return outcome
@@ -130,7 +140,14 @@ class PairedTrainer(Trainer):
         return metrics if self._is_met(metrics) else disqualify(metrics, self.args)
 
     def _is_met(self, metrics: Mapping[str, float]) -> bool:
-        """By the measure of the forget set, where one was evaluated; else by the last step's."""
+        """By the measure of the forget set, where one was evaluated; else by the last step's.
+
+        Of a vector, whose mean says nothing of its entries, by the last step's.
+        """
+        if isinstance(self.constraint.multiplier, Tensor) or isinstance(
+            self.constraint.alpha, Tensor
+        ):
+            return self.constraint.metrics()["status"] in MET
         value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
         c = numbers.beyond(self.constraint.alpha, self.constraint.sense, value, None)
         return not math.isnan(value) and bool(is_met(self.constraint, c))
@@ -173,6 +190,8 @@ class _Epochs(TrainerCallback):
     ) -> None:
         """`state.epoch` is a whole number here, or where the resumed run stood."""
         dataset = self._trainer.train_dataset
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
         if isinstance(dataset, PairedDataset):
             dataset.set_epoch(int(state.epoch or 0))
 

@@ -1,10 +1,10 @@
 """SAULTrainer: Algorithm 1 inside a Trainer."""
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import TrainerState, TrainingArguments
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
@@ -13,20 +13,40 @@ from torch_alm.integrations.transformers._objectives import ObjectiveTrainer, in
 from torch_alm.integrations.transformers._paired import PairedTrainer, require_pair
 from torch_alm.sam import SAM, ReverseSAM
 
+STEPS = "torch_alm.SAULTrainer steps"
+
 
 class _Resumed(LoggingCallback):
     """A callback that refuses to go on without the constraint's state."""
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        optimizer: Any = None,
+        **_: Any,
     ) -> None:
         """By now the Trainer has read the optimizer of the checkpoint, if there was one."""
-        if state.global_step and not self.constraint.metrics()["steps"]:
+        steps = self.constraint.metrics()["steps"]
+        known = state.stateful_callbacks.get(STEPS, steps)  # type: ignore[union-attr]
+        if not state.global_step:
+            cast(
+                DualOptimizer, innermost(optimizer)
+            ).zero_grad()  # half a step of a training that failed
+        elif not steps or known != steps:
             raise ValueError(
                 f"SAULTrainer: the checkpoint of step {state.global_step} has no `optimizer.pt`, "
                 "where the constraint is, and the multiplier would start again. Was it saved with "
                 "`save_only_model=True`?"
             )
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
+    ) -> None:
+        """Note which of its steps this is, to tell its state from another's."""
+        steps = self.constraint.metrics()["steps"]
+        state.stateful_callbacks[STEPS] = steps  # type: ignore[index]
 
 
 class SAULTrainer(ObjectiveTrainer, PairedTrainer):
@@ -52,7 +72,8 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         forget_rho: that of the forget side; `rho` if `None`.
         scale: see `DualOptimizer`.
         forget_learning_rate: of the forget side; that of the arguments if `None`.
-        forget_weight_decay: of the forget side. Two sides that decay would decay twice.
+        forget_weight_decay: of the forget side, for the parameters that the Trainer lets decay. Two
+            sides that decay would decay twice.
         probe_every: see `DualOptimizer`.
         sam: further arguments of both `SAM` and `ReverseSAM`.
         **kwargs: those of the Trainer behind it. `optimizers=(DualOptimizer(...), None)` takes the
@@ -95,6 +116,9 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         self._sam = dict(sam or {})
         self._forget_norm: Tensor | None = None
         super().__init__(*args, constraint=constraint, **kwargs)
+        for other in type(self).__mro__[: type(self).__mro__.index(SAULTrainer)]:
+            if "compute_loss" in vars(other):
+                self._warn_bypassed(other, "compute_loss")
 
     def create_accelerator_and_postprocess(self) -> None:
         """Prepare as the Trainer does; clipping then reaches both sides."""
@@ -119,8 +143,12 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
 
     def _joined(self, *args: Any, **kwargs: Any) -> DualOptimizer:
         retain, forget = (self._base(*args, **kwargs) for _ in range(2))
+        model = cast(nn.Module, self.model)
+        names = {*self.get_decay_parameter_names(model)}
+        decaying = {id(p) for name, p in model.named_parameters() if name in names}
         for group in forget.param_groups:
-            group["weight_decay"] = self.forget_weight_decay
+            is_exempt = not any(id(p) in decaying for p in group["params"])
+            group["weight_decay"] = 0.0 if is_exempt else self.forget_weight_decay
             if self.forget_learning_rate is not None:
                 group["lr"] = self.forget_learning_rate
         around = SAM if self.constraint.sense == "<=" else ReverseSAM

@@ -45,12 +45,13 @@ class StopOnStatus(TrainerCallback):
         times: int = 1,
     ) -> None:
         self.constraint, self.status, self.times = constraint, status, times
+        self._key = f"StopOnStatus {name_of(constraint)} {status} {times}"
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """After the multiplier's update."""
-        metrics, name = self.constraint.metrics(), "torch_alm.StopOnStatus"
+        metrics, name = self.constraint.metrics(), f"torch_alm.{self._key}"
         counts = cast(dict[str, Any], state.stateful_callbacks)
         told, counts[f"{name} told"] = counts.get(f"{name} told"), metrics["steps"]
         if metrics["steps"] != told:
@@ -103,5 +104,14 @@ class StopOnMetric(TrainerCallback):
             return
         too_large = self.above is not None and found > self.above
         too_small = self.below is not None and found < self.below
-        name, happened = f"torch_alm.StopOnMetric {self.metric}", too_large or too_small
+        bounds = f"{self.metric} {self.above} {self.below} {self.times}"
+        name, happened = f"torch_alm.StopOnMetric {bounds}", too_large or too_small
         stop_in_a_row(state, control, name, times=self.times, happened=happened)
+
+
+def name_of(constraint: ALMConstraint | ConstraintGroup) -> str:
+    """Name a constraint by what it asks for, the same after a resume."""
+    if isinstance(constraint, ConstraintGroup):
+        return ", ".join(f"{key}: {name_of(member)}" for key, member in constraint.items())
+    measure = getattr(constraint.measure, "__qualname__", "value")
+    return f"{measure} {constraint.sense} {constraint.alpha}"

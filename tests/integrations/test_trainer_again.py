@@ -1,0 +1,267 @@
+"""A second training, evaluations in between, and classes behind: nothing of them is left over."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.data import Subset
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
+
+from tests.integrations import toy
+from tests.integrations.test_callback import constraint as of_a_loss
+from tests.integrations.test_callback import run
+from tests.integrations.test_callback import trainer as with_callback
+from torch_alm import ALMConstraint
+from torch_alm.integrations.transformers import (
+    ALMTrainer,
+    ConstraintCallback,
+    PairedCollator,
+    SAMTrainer,
+    SAULTrainer,
+    StopOnMetric,
+    StopOnStatus,
+)
+from torch_alm.measures import token_nll
+
+EACH = {"eval_strategy": "steps", "eval_steps": 1}
+
+
+class Averaged(SGD):
+    """Has an average of the weights in `eval`, as schedule-free optimizers do."""
+
+    is_training = True
+
+    def train(self) -> None:
+        self.is_training = True
+
+    def eval(self) -> None:
+        self.is_training = False
+
+    def step(self, closure: Any = None) -> Any:
+        assert self.is_training, "the gradients are those of the average"
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_an_optimizer_trains_on_after_an_evaluation(accelerated: bool, tmp_path: Path) -> None:
+    model = toy.toy()
+    rows = {"train_dataset": toy.rows(20, 3), "eval_dataset": toy.rows(6, 2)}
+    optimizers = (Averaged(model.parameters(), 0.1), None)
+    trainer = toy.trainer(SAMTrainer, tmp_path, model, optimizers=optimizers, args=EACH, **rows)
+    if not accelerated:  # nobody in between hands the call on
+        trainer.create_optimizer()
+    trainer.train()
+    assert trainer.state.global_step > 1
+
+
+class Failing(SAULTrainer):
+    fails = True
+
+    def retain_objective(self, model: nn.Module, batch: Any) -> Tensor:
+        if self.fails and self._retain_losses:
+            raise KeyboardInterrupt
+        return super().retain_objective(model, batch)
+
+
+def test_half_a_step_of_a_training_that_failed_is_none_of_the_next(tmp_path: Path) -> None:
+    found = []
+    for fails in (False, True):
+        trainer = toy.trainer(Failing, tmp_path, constraint=toy.constraint(), rho=0.05)
+        if fails:
+            with pytest.raises(KeyboardInterrupt):
+                trainer.train()
+        trainer.fails = False
+        trainer.args.max_steps = 1
+        torch.manual_seed(0)
+        trainer.train()
+        found.append((trainer.constraint.metrics()["value"], toy.values(trainer.model)))
+    (value, weights), (after, weights_after) = found
+    assert after == value
+    assert all(torch.equal(weights_after[name], p) for name, p in weights.items())
+
+
+@pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
+def test_a_new_model_begins_with_a_new_multiplier(kind: Any, tmp_path: Path) -> None:
+    given = {"data_collator": PairedCollator(toy.Tokens()), "train_dataset": toy.pairs()}
+    given |= {"constraint": toy.constraint(), "model_init": lambda: toy.toy()}
+    trainer = kind(None, toy.arguments(tmp_path, max_steps=3), **given)
+    found = []
+    for _ in range(2):
+        trainer.train()
+        found.append((trainer.constraint.multiplier, trainer.constraint.metrics()["steps"]))
+    assert found[0] == found[1] and found[0][0] > 0
+
+
+def test_a_callback_warns_of_another_model(tmp_path: Path) -> None:
+    made = with_callback(tmp_path, of_a_loss(), args={"max_steps": 2})
+    made.train()
+    made.train()  # goes on with the same one
+    made.model = made.model_wrapped = toy.toy()
+    made.optimizer = made.lr_scheduler = None
+    with pytest.warns(UserWarning, match="another model than the one before"):
+        made.train()
+
+
+def worst_first(model: nn.Module, batch: Any) -> Tensor:
+    """Two entries: what is to be forgotten, and something that is met by far."""
+    return torch.stack([token_nll(model, batch), torch.tensor(9.0, dtype=torch.float64)])
+
+
+@pytest.mark.parametrize("alpha", [99.0, torch.tensor([99.0, 1.0])])
+def test_of_a_vector_every_entry_has_to_be_met_by_the_best(alpha: Any, tmp_path: Path) -> None:
+    best = {"load_best_model_at_end": True, "metric_for_best_model": "retain_loss"}
+    args = {**EACH, **best, "save_strategy": "steps", "save_steps": 1, "max_steps": 3}
+    trainer = toy.trainer(
+        ALMTrainer,
+        tmp_path,
+        args=args,
+        constraint=ALMConstraint(worst_first, alpha, 0.1),
+        eval_dataset={"forget": toy.rows(10, 1), "retain": toy.rows(23, 2)},
+    )
+    trainer.constraint.alpha = alpha if isinstance(alpha, Tensor) else 5.0  # between both entries
+    with pytest.warns(UserWarning, match="no evaluation met the constraint"):
+        trainer.train()
+    assert trainer.state.best_model_checkpoint is None
+
+
+def test_what_no_best_checkpoint_is_chosen_by_stays_as_it_is(tmp_path: Path) -> None:
+    """A plateau's schedule asks for `metric_for_best_model`, and so does early stopping."""
+    args = {**EACH, "lr_scheduler_type": "reduce_lr_on_plateau", "max_steps": 6}
+    args |= {"lr_scheduler_kwargs": {"patience": 0, "threshold": 10.0, "threshold_mode": "abs"}}
+    args |= {"metric_for_best_model": "loss", "greater_is_better": False, "save_strategy": "no"}
+    seen: list[float] = []
+
+    class Seen(TrainerCallback):
+        def on_evaluate(self, *_: Any, metrics: Any = None, **__: Any) -> None:
+            seen.append(metrics["eval_loss"])
+
+    callbacks = [Seen(), EarlyStoppingCallback(2)]
+    run(
+        tmp_path,
+        of_a_loss(alpha=99.0),
+        args=args,
+        eval_dataset=toy.pairs(4),
+        callbacks=callbacks,
+    )
+    assert seen and all(map(torch.isfinite, torch.tensor(seen)))
+
+
+def test_a_plateau_that_would_read_infinity_is_told(tmp_path: Path) -> None:
+    args = {**EACH, "lr_scheduler_type": "reduce_lr_on_plateau", "load_best_model_at_end": True}
+    args |= {"metric_for_best_model": "loss", "save_strategy": "steps", "save_steps": 1}
+    with pytest.warns(UserWarning, match="ReduceLROnPlateau reads it"):
+        run(tmp_path, of_a_loss(alpha=-1.0), args=args, eval_dataset=toy.pairs(4))
+
+
+def test_two_stops_count_apart(tmp_path: Path) -> None:
+    constraint = toy.constraint(alpha=-1.0)  # met from the start
+    never = StopOnStatus(constraint, "suspected_infeasible", times=3)
+    bounds = [StopOnMetric("retain_loss", above=b, times=3) for b in (50.0, 0.5)]
+    for stops in ([never, StopOnStatus(constraint, times=3)], bounds):
+        given = {"constraint": constraint, "callbacks": stops, "probe_every": 1}
+        trainer = toy.trainer(SAULTrainer, tmp_path, args={"num_train_epochs": 4}, **given)
+        trainer.train()
+        assert trainer.state.global_step == 3
+
+
+class Own(Trainer):
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        self.counted = True
+        return super().training_step(*args, **kwargs)
+
+
+class Behind(SAMTrainer, Own):
+    pass
+
+
+class Losing(SAULTrainer):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "name"),
+    [
+        (Behind, {"train_dataset": toy.rows(4, 3)}, "Own.training_step"),
+        (Losing, {"constraint": toy.constraint()}, "Losing.compute_loss"),
+    ],
+)
+def test_a_method_that_never_runs_is_told(kind: Any, given: Any, name: str, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=f"and {name}, .* is never called in a training"):
+        toy.trainer(kind, tmp_path, **given)
+
+
+def test_part_of_the_pairs_draws_anew_in_every_epoch(tmp_path: Path) -> None:
+    pairs = toy.pairs(4)
+    part = Subset(pairs, range(4))
+    given = {"constraint": toy.constraint(), "train_dataset": part}
+    toy.trainer(ALMTrainer, tmp_path, args={"num_train_epochs": 3}, **given).train()
+    assert pairs.epoch == 2
+
+
+def test_the_forget_side_decays_what_the_trainer_lets_decay(tmp_path: Path) -> None:
+    trainer = toy.trainer(
+        SAULTrainer, tmp_path, constraint=toy.constraint(), forget_weight_decay=0.1
+    )
+    trainer.create_optimizer()
+    biases = {id(p) for name, p in trainer.model.named_parameters() if "bias" in name}
+    groups = trainer.optimizer.forget.param_groups
+    assert {g["weight_decay"] for g in groups if biases & {*map(id, g["params"])}} == {0.0}
+    assert {g["weight_decay"] for g in groups} == {0.0, 0.1}
+
+
+def test_another_training_s_optimizer_is_no_checkpoint(tmp_path: Path) -> None:
+    given = {"constraint": toy.constraint(), "args": {"save_strategy": "steps", "save_steps": 2}}
+    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
+    trainer.train()
+    (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
+    with pytest.raises(ValueError, match=r"no `optimizer.pt`"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
+def test_an_error_in_a_step_ends_the_training_for_a_callback(tmp_path: Path) -> None:
+    made = with_callback(
+        tmp_path,
+        of_a_loss(alpha=99.0),
+        eval_dataset=toy.pairs(4),
+        args={**EACH, "load_best_model_at_end": True, "save_strategy": "steps", "save_steps": 1},
+    )
+    callback = next(c for c in made.callback_handler.callbacks if isinstance(c, ConstraintCallback))
+    callback.on_train_begin(made.args, made.state, made.control, None, made.model)
+    callback.on_step_begin(made.args, made.state, made.control)
+    assert torch.isfinite(torch.tensor(made.evaluate()["eval_loss"]))
+
+
+def per_token(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    rows = outputs.logits[:, :-1].flatten(0, 1)
+    summed = nn.functional.cross_entropy(rows, labels[:, 1:].flatten(), reduction="sum")
+    return summed / num_items_in_batch
+
+
+@pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
+def test_a_first_label_that_no_model_predicts_is_not_counted(kind: Any, tmp_path: Path) -> None:
+    """Transformers 5 counts those behind it for a model that shifts its labels."""
+    rows = [{**row, "labels": row["input_ids"]} for row in toy.rows(8, 3)]
+    losses = []
+    for own in (None, per_token):
+        trainer = toy.trainer(kind, tmp_path, constraint=toy.constraint(), compute_loss_func=own)
+        trainer._loss_shifts_labels = True
+        losses.append(trainer.evaluate(rows)["eval_loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
+
+
+class Sharp(SAMTrainer, ALMTrainer):
+    pass
+
+
+def test_the_retain_loss_is_that_of_the_pass_that_counts(tmp_path: Path) -> None:
+    """At theta + delta, as in the loss beside it; and of this training alone."""
+    given = {"constraint": toy.constraint(alpha=-99.0), "rho": 0.5}
+    trainer = toy.trainer(Sharp, tmp_path, args={"max_steps": 1}, **given)
+    trainer._retain_losses.append(torch.tensor(99.0))  # of a training that failed
+    trainer.train()
+    line = trainer.state.log_history[0]
+    assert line["retain_loss"] == pytest.approx(line["loss"], rel=1e-3)
