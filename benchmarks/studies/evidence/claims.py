@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from benchmarks.methods import is_controlled, with_controller
 from benchmarks.report.paired import Pair, interval
 from benchmarks.report.tables import REFERENCE_LABELS, Cell, markdown, name_of
-from benchmarks.studies.evidence.tables import Recorded
+from benchmarks.studies.evidence.recorded import Recorded
 
 STAGE = "forget01-preset"
 UTILITY = "model_utility"

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.report.figures import save_themed
 from benchmarks.report.tables import REFERENCE_LABELS, name_of
-from benchmarks.studies.evidence.tables import ALM, SPLITS, Recorded, mu, paired
+from benchmarks.studies.evidence.recorded import Recorded
+from benchmarks.studies.evidence.tables import ALM, SPLITS, mu, paired
 
 SHOWN = ("dual_adamw+alm", "sharp_min_max+alm", "npo+alm", "blur+alm", "pdu+alm", "saul")
 

@@ -13,7 +13,8 @@ from benchmarks.report.results import RECORDED
 from benchmarks.studies.evidence import claims, tables
 from benchmarks.studies.evidence.figures import draw
 from benchmarks.studies.evidence.plan import PLAN
-from benchmarks.studies.evidence.tables import Recorded
+from benchmarks.studies.evidence.rates import rates
+from benchmarks.studies.evidence.recorded import Recorded, read
 from torch_alm.unlearning.files import write_text
 
 PAGE = RECORDED / "README.md"
@@ -27,6 +28,7 @@ TABLES: Mapping[str, Callable[[Recorded], str]] = {
     "gains": tables.gains,
     "gained": claims.gained,
     "differences": claims.differences,
+    "rates": rates,
     "guard": tables.guard,
     "asked more": tables.asked_more,
     "varied": tables.varied,
@@ -46,7 +48,7 @@ def write(recorded: Path) -> None:
     Raises:
         ValueError: The page asks for a table that is not known.
     """
-    found = tables.read(recorded, [stage.name for stage in PLAN])
+    found = read(recorded, [stage.name for stage in PLAN])
     write_text(PAGE, filled(PAGE.read_text(encoding="utf-8"), found))
     draw(found, recorded)
 

@@ -109,6 +109,9 @@ def target(measure: str, level: str) -> tuple[str, ...]:
 FEWER = {"forget05": ("--epochs", "2"), "forget10": ("--epochs", "1")}
 PAPER = ("--preset", "paper")
 
+RATES = ("5e-4", "2e-3", "4e-3")
+"""The learning rates that a matched search chose, beside the preset's."""
+
 # Where lambda+ acts: for methods with two states on the finished step in place of the gradient, for
 # the others ten times as heavy (mu drops out of the former while it acts on the gradient).
 ON_THE_STEP = ("--scale", "step", "--mu", "1")
@@ -171,4 +174,9 @@ PLAN = (
     Stage("forget01", "control-paper", CONTROL, 5, PAPER),
     *(Stage(split, "control-recommended", CONTROL, 3, more) for split, more in FEWER.items()),
     *(Stage(split, "control-paper", CONTROL, 3, PAPER) for split in FEWER),
+    *(
+        Stage(split, f"control-{rate}", CONTROL, seeds, (*FEWER.get(split, ()), "--lr", rate))
+        for split, seeds in (("forget01", 5), ("forget05", 3), ("forget10", 3))
+        for rate in RATES
+    ),
 )

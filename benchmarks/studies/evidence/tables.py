@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.methods import CONTROL
-from benchmarks.report.results import Row, read_lines
+from benchmarks.report.results import Row
 from benchmarks.report.tables import (
     MISSING,
     REFERENCE_LABELS,
@@ -26,6 +24,7 @@ from benchmarks.studies.evidence.quality import (
     is_guarded,
     marked,
 )
+from benchmarks.studies.evidence.recorded import Recorded
 
 SPLITS = ("forget01", "forget05", "forget10")
 POINTS = ("matched", "matched8", "recommended")
@@ -44,37 +43,6 @@ COLUMNS: tuple[Column, ...] = (
 )
 Line = tuple[str, Sequence[str], Sequence[Row]]
 """A method, what is told of its runs, and the runs."""
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """The records of every stage.
-
-    Attributes:
-        lines: The results of each, by name.
-        steps: What its controllers did, step by step.
-    """
-
-    lines: dict[str, list[Row]]
-    steps: dict[str, list[Row]]
-
-    def of(self, stage: str, method: str) -> list[Row]:
-        """The runs of a method, by seed."""
-        found = [row for row in self.lines.get(stage, []) if row["method"] == method]
-        return sorted(found, key=lambda row: row["seed"])
-
-    def methods(self, stage: str) -> list[str]:
-        """List the methods that were run, in the order of the lines."""
-        return list(dict.fromkeys(row["method"] for row in self.lines.get(stage, [])))
-
-
-def read(folder: Path, stages: Iterable[str]) -> Recorded:
-    """The recorded lines of the stages; none where there is nothing yet."""
-    names = list(stages)
-    return Recorded(
-        {name: read_lines(folder / name / "results.jsonl") for name in names},
-        {name: read_lines(folder / name / "control.jsonl") for name in names},
-    )
 
 
 def numbers(rows: Sequence[Row], key: str, digits: int) -> str:

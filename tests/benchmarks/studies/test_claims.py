@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.studies.evidence import claims
-from benchmarks.studies.evidence.tables import Recorded
+from benchmarks.studies.evidence.recorded import Recorded
 
 KEYS = (claims.UTILITY, claims.WORDS, claims.LOSS, claims.AUTHORS, claims.RETAIN)
 PLAIN, WITH = (0.62, 0.58, 0.66), (0.93, 0.935, 0.92)

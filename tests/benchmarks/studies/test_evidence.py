@@ -12,7 +12,8 @@ from benchmarks.studies.evidence import __main__ as evidence
 from benchmarks.studies.evidence import page as evidence_page
 from benchmarks.studies.evidence import tables as evidence_tables
 from benchmarks.studies.evidence.plan import PLAN
-from benchmarks.studies.evidence.tables import Recorded
+from benchmarks.studies.evidence.rates import rates
+from benchmarks.studies.evidence.recorded import Recorded, read
 
 PAGE = evidence_page.PAGE
 RECORDED = evidence.KEPT
@@ -164,7 +165,7 @@ def test_bad_requests_are_refused(
 
 
 def test_the_page_is_written_from_what_is_recorded() -> None:
-    found = evidence_tables.read(RECORDED, [stage.name for stage in PLAN])
+    found = read(RECORDED, [stage.name for stage in PLAN])
     text = PAGE.read_text(encoding="utf-8")
     assert evidence_page.filled(text, found) == text
     for path in RECORDED.glob("*/*"):
@@ -220,3 +221,20 @@ def test_runs_of_the_control_alone_are_counted_where_they_are_what_was_planned()
     told = evidence_tables.commands(recorded(runs, "forget01-preset")).splitlines()
     (row,) = [each for each in told if each.startswith("| forget01-preset")]
     assert row.endswith("| 0 | 0 of 5 |"), "beside methods it is none of them"
+
+
+def test_the_control_stands_at_each_rate_beside_what_a_search_chose_there() -> None:
+    lines = {one.name: [] for one in PLAN}
+    lines["forget05-control-4e-3"] = [line("retain_only", seed, 0.25) for seed in (0, 1)]
+    lines["forget05-control-recommended"] = [line("retain_only", 0, 0.75)]
+    chosen = {
+        "saul": "... changed from the preset: {'lr': 0.004, 'rho_forget': 0.001}.",
+        "pdu": "... changed from the preset: {'forget_lr': 0.004}.",
+        "blur": "... changed from the preset: nothing.",
+    }
+    table = rates(Recorded(lines, {}, {"forget05-matched": chosen}))
+    told = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.split("\n")[2:]]
+    of = {(row[0], row[1]): (row[2], row[3], row[-1]) for row in told}
+    assert of["forget05", "4e-3"] == ("2", "0.250 ± 0.000", "SAUL")
+    assert of["forget05", "1e-3"] == ("1", "0.750", "PDU, BLUR")
+    assert of["forget10", "4e-3"] == ("0", "–", "nothing")
