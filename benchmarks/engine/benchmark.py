@@ -6,6 +6,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -51,6 +52,10 @@ class Benchmark(ABC):
     @abstractmethod
     def identity(self) -> dict[str, Any]:
         """Describe what a result depends on apart from the method: data, model, sizes."""
+
+    def sources(self) -> dict[str, Path]:
+        """The files and folders that a result depends on, by the option that names them."""
+        return {}
 
     def announce(self, settings: Mapping[str, Settings]) -> None:
         """Say what the runs will need before anything is loaded.

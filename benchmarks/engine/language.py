@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
 from benchmarks.methods.sharing import copy_trainable
 from torch_alm.language import Row, collate, pad_id, pairs
+
+SOURCES = ("data", "model", "retrained", "base", "replay", "prose", "retain", "mmlu")
+"""Options that name files; a name on the hub is none."""
 
 
 class LanguageBenchmark(Benchmark):
@@ -38,6 +42,10 @@ class LanguageBenchmark(Benchmark):
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.forget: list[Row] = []
         self.retain: list[Row] = []
+
+    def sources(self) -> dict[str, Path]:
+        found = {name: getattr(self.given, name, None) for name in SOURCES}
+        return {name: Path(path) for name, path in found.items() if path is not None}
 
     longest: int = 512
     """Tokens of the longest row."""

@@ -48,6 +48,13 @@ class ModelSetup:
                 f"--lora {self.lora} with --parameters {self.parameters!r}: either adapters are "
                 "trained or parameters are. Did you mean one of the two?"
             )
+        try:
+            re.compile(self.parameters)
+        except re.error as error:
+            raise ValueError(
+                f"--parameters {self.parameters!r} is no regular expression: {error}. Is a bracket "
+                "missing?"
+            ) from error
 
 
 def add_setup_arguments(parser: argparse.ArgumentParser) -> None:

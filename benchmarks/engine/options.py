@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from benchmarks.engine.presets import PRESETS, check_preset
 from benchmarks.methods.settings import Settings, parse
 
 FIRST_RUN = ("single_adamw", "dual_adamw", "dual_adamw+alm", "saul")
+
+LAST_SEED = 2**31  # a search adds to it
 
 # Short options for the settings people change most; `--set name=value` reaches every other one.
 SHORT = {
@@ -128,6 +131,13 @@ def checked(
             f"--refine {given.refine}: how many settings --match tries after its --trials, and "
             f"--match is {given.match or 'not given'}. Did you mean both, and at least 0 settings?"
         )
+    if given.fix and given.match is None:
+        raise ValueError(
+            f"--fix {given.fix}: what --match leaves as it is, and --match is not given. Did you "
+            "mean both?"
+        )
+    if not 0 <= given.seed <= LAST_SEED - given.seeds:
+        raise ValueError(f"--seed {given.seed}: no generator takes it. Did you mean 0?")
     chosen = given.preset or preset
     check_preset(chosen)
     changes = overrides(given)
@@ -184,8 +194,7 @@ def fixed(text: str) -> tuple[str, ...]:
     known = [field.name for field in dataclasses.fields(Settings)]
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in set(found) - set(known):
-        closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-        raise ValueError(f"--fix {name!r} is no setting. Did you mean {closest!r}?")
+        raise ValueError(f"--fix {name!r} is no setting. Did you mean {_one_of(name, known)}?")
     return found
 
 
@@ -200,19 +209,25 @@ def overrides(given: argparse.Namespace) -> dict[str, Any]:
     return {name: parse(name, text) for name, text in texts.items() if text is not None}
 
 
+def _one_of(name: str, known: Iterable[str]) -> str:
+    """The closest of the known names, or all where none is close."""
+    names = list(known)
+    return ", ".join(map(repr, difflib.get_close_matches(name, names, n=1) or names))
+
+
 def metric_level(text: str | None, levels: Mapping[str, bool]) -> tuple[str, float] | None:
     """`forget_rouge=0.03` as a name and a number."""
     if text is None:
         return None
     name, _, level = (part.strip() for part in text.partition("="))
     if name not in levels:
-        closest = difflib.get_close_matches(name, levels, n=1, cutoff=0.0)[0]
         raise ValueError(
-            f"--match {text!r}: {name!r} is nothing to match. Did you mean {closest!r}?"
+            f"--match {text!r}: {name!r} is nothing to match. Did you mean {_one_of(name, levels)}?"
         )
     try:
-        return name, float(level)
-    except ValueError as error:
-        raise ValueError(
-            f"--match {text!r}: {level!r} is no level. Did you mean a number?"
-        ) from error
+        found = float(level)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"--match {text!r}: {level!r} is no level. Did you mean a number?")
+    return name, found

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from tqdm import tqdm
 from benchmarks import methods
 from benchmarks.engine import levels, ranks
 from benchmarks.engine.benchmark import Benchmark
+from benchmarks.engine.digest import digest
 from benchmarks.engine.options import Options
 from benchmarks.methods import Settings
 from benchmarks.report.results import ResultsFolder, Row
@@ -61,17 +63,24 @@ def description(plan: Plan) -> dict[str, Any]:
     options = plan.options
     return {
         **plan.benchmark.identity(),
+        "files": digests(plan.benchmark.sources()),
         "preset": options.preset,
         "quick": options.quick,
         "match": None if options.match is None else list(options.match),
         "trials": None if options.match is None else options.trials,
         **({"refine": options.refine} if options.refine else {}),
-        **({"fixed": list(options.fixed)} if options.fixed else {}),
+        "fixed": list(options.fixed),
         "model_setup": dataclasses.asdict(options.model_setup),
         "overrides": [f"{name}={value}" for name, value in sorted(options.overrides.items())],
         "methods": {key: dataclasses.asdict(found) for key, found in plan.settings.items()},
         "versions": {"torch": torch.__version__},
     }
+
+
+def digests(sources: Mapping[str, Path]) -> dict[str, str]:
+    """The digest of each source that lies here, by its option."""
+    found = {name: digest(path) for name, path in sources.items()}
+    return {name: each for name, each in found.items() if each is not None}
 
 
 def run(plan: Plan) -> None:

@@ -136,8 +136,9 @@ class Settings:
         is_cadence = every == "auto" or (isinstance(every, int) and every >= 1)
         self._require("probe_every", is_cadence, "at least 1, or auto")
         for name in ("lr", "weight_decay", "multiplier", "rho_forget", "rho_retain"):
-            self._require(name, getattr(self, name) >= 0, "0 or more")
-        self._require("mu", self.mu == "auto" or self.mu >= 0, "0 or more, or auto")
+            self._require(name, 0 <= getattr(self, name) <= LARGEST, "0 or more")
+        self._require("forget_lr", 0 <= (self.forget_lr or 0) <= LARGEST, "0 or more")
+        self._require("mu", self.mu == "auto" or 0 <= self.mu <= LARGEST, "0 or more, or auto")
         self._require("tau", self.tau > 0, "more than 0")
         self._require("release", 0 <= self.release <= 1, "a share, or 0 for none")
         for name in ("alpha", "level"):
@@ -164,13 +165,14 @@ class Settings:
             )
 
 
+LARGEST = 3e38  # of float32
 LEVELS = "a number, never_seen, retrained, rate:SHARE (such as 0.95) or relative:SHARE (of c^2/d)"
 
 
 def is_level(alpha: float | str) -> bool:
     """Tell whether this is a number, or a word that stands for one."""
     if not isinstance(alpha, str):
-        return True
+        return math.isfinite(alpha)
     word, _, share = alpha.partition(":")
     if word not in ("rate", "relative"):
         return alpha in ("never_seen", "retrained")

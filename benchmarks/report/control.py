@@ -21,6 +21,11 @@ def note(rows: Sequence[Row], utility: Axis) -> str:
         utility: The number that says what a model is still worth.
     """
     before, alone = (mean(rows, key, utility.key) for key in ("original", CONTROL))
+    if before is not None and alone is None and any(row["method"] == CONTROL for row in rows):
+        return (
+            f"**The control does not hold**: {utility.label} could not be measured after the "
+            "retain side alone, so do not use this table for claims. Is `--lr` too large?"
+        )
     if before is None or alone is None:
         return (
             "**No control**: nothing here says what the retain side alone costs at these settings, "

@@ -56,9 +56,10 @@ class ResultsFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         if overwrite:
-            runs = self.path.glob("*/*-seed*.jsonl")
+            runs = (run for at in (self.traces, self.answers) for run in at.glob("*-seed*.jsonl"))
             for file in (self.results, self.settings, self.trials, *runs):
                 file.unlink(missing_ok=True)
+        self._check_own()
         drop_cut_line(self.results)
         drop_cut_line(self.trials)
         earlier = self._earlier_settings()
@@ -106,16 +107,32 @@ class ResultsFolder:
         """The answers of a run, one per question."""
         return read_lines(self.answers / f"{method}-seed{seed}.jsonl")
 
+    def _check_own(self) -> None:
+        """Refuse a folder with such files that no run has written, before any of them changes."""
+        if is_of_a_run(self.settings):
+            return
+        reports = (self.path / name for name in ("report.md", "tables.tex"))
+        found = [p for p in (self.settings, self.results, self.trials, *reports) if p.exists()]
+        if found:
+            raise ValueError(
+                f"{self.path} has a {found[0].name} but no settings.json of a run, so nobody can "
+                "tell what it was made with, and it would be lost. Did you mean another --output?"
+            )
+
     def _earlier_settings(self) -> Row:
         """Read what earlier results were made with; nothing binds a folder without any."""
         if not self.rows() and not read_lines(self.trials):
             return {}
-        if not self.settings.exists():
-            raise ValueError(
-                f"{self.path} has results but no settings.json, so nobody can tell what they were "
-                "made with. Did you mean another --output, or --overwrite?"
-            )
         return json.loads(self.settings.read_text())
+
+
+def is_of_a_run(settings: Path) -> bool:
+    """Tell whether a `settings.json` is there, and is that of a run."""
+    try:
+        found = json.loads(settings.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and "methods" in found
 
 
 def read_lines(path: Path) -> list[Row]:

@@ -88,3 +88,28 @@ def test_quiet_leaves_the_result_alone(
     assert command("unlearn", *words, output="four") in FINISHED
     told = capsys.readouterr()
     assert "Forgetting until" in told.out and "100%" in told.err, "the next run is heard again"
+
+
+def test_a_template_file_has_no_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "template.txt"
+    path.write_bytes("\ufeffQ: {question}\nA: {answer}\n".encode())
+    given = parser().parse_args(["evaluate", *NEEDED, "--template", str(path)])
+    assert given.template == "Q: {question}\nA: {answer}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--template", "{latin}"), "is not UTF-8"),
+        (("--rows", "abc"), "invalid whole number value: 'abc'"),
+        (("--seed", "abc"), "invalid whole number value: 'abc'"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_told_in_words(
+    arguments: tuple[str, str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("{question} \u00e9 {answer}".encode("latin-1"))
+    with pytest.raises(SystemExit):
+        parser().parse_args(["evaluate", *NEEDED, arguments[0], arguments[1].format(latin=latin)])
+    assert said in " ".join(capsys.readouterr().err.split())

@@ -244,6 +244,41 @@ def test_an_unfinished_run_of_other_settings_is_not_continued(
     assert len(report(tmp_path / "out")["trace"]) == 4
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"settings": ', "{}"])
+@pytest.mark.parametrize("name", ["run.json", "state.pt"])
+def test_a_run_that_cannot_be_read_is_refused_and_force_begins_anew(
+    name: str,
+    content: str,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    with monkeypatch.context() as patch:
+        StopAfter(patch, 1, METHODS["saul"])
+        assert command("unlearn", "--epochs", 1, *FAST) == 130
+    (tmp_path / "out" / "unfinished" / name).write_text(content)
+    assert command("unlearn", "--epochs", 1, *FAST) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"{name} cannot be read" in told and "--force begins anew" in told
+    assert command("unlearn", "--epochs", 1, *FAST, "--force") in FINISHED
+
+
+def test_a_result_is_not_replaced_by_a_run_that_has_lost_its_state(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    assert command("unlearn", "--epochs", 1, *FAST) in FINISHED
+    (tmp_path / "out" / "unfinished" / "state.pt").unlink()
+    assert command("unlearn", "--epochs", 1, *FAST) == 2
+    assert "is not empty" in " ".join(capsys.readouterr().err.split())
+
+
+def test_more_steps_than_any_run_takes_are_refused(command: Command, capsys: Any) -> None:
+    for given in (("--steps", 10**21), ("--epochs", 10**9)):
+        assert command("unlearn", *given, *FAST) == 2
+        assert "which no run takes" in " ".join(capsys.readouterr().err.split())
+
+
 def test_rows_that_changed_are_other_settings(
     command: Command, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

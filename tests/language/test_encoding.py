@@ -46,7 +46,8 @@ def test_without_a_template_one_question_is_written_as_usual(tokenizer: Any) -> 
     asked = turns("Where does A0 live ?", "Rome .")
     row = encode_messages(tokenizer, asked)
     assert row == encode(tokenizer, "Where does A0 live ?", "Rome .")
-    more = ([{"role": "system", "content": "user"}, *asked], turns("a", "b", "c", "d"))
+    system = {"role": "system", "content": "user"}
+    more = ([system, *asked], turns("a", "b", "c", "d"), [system, asked[-1]], asked[-1:] * 2)
     for each in (*more, [*turns("a"), *turns("b", "c")]):
         with pytest.raises(ValueError, match="without a chat template"):
             encode_messages(tokenizer, each)

@@ -167,8 +167,8 @@ def _seed(text: str) -> int:
 
 
 def _positive(text: str) -> float:
-    if not 0 < (value := float(text)) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0. Is a sign wrong?")
+    if not 0 < (value := float(text)) < 3e38:  # float32's largest
+        raise argparse.ArgumentTypeError(f"{text} is not above 0, or too large. Is a sign wrong?")
     return value
 
 
@@ -177,8 +177,10 @@ def _template(text: str) -> str:
     from torch_alm.language import Format  # with torch, which --help can do without
 
     try:
-        written = Path(text).read_text(encoding="utf-8").removesuffix("\n")
-    except OSError:  # no such file, or no name for one
+        written = Path(text).read_text(encoding="utf-8-sig").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text} is not UTF-8. Is it a text?") from error
+    except (OSError, ValueError):  # no such file, or no name for one
         written = text.replace("\\n", "\n")
     try:
         Format(template=written)
@@ -213,6 +215,10 @@ def _share(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1. Did you mean 0.25?")
     return value
 
+
+# argparse names a type by its function
+_positive.__name__ = _share.__name__ = "number"
+_seed.__name__ = "whole number"
 
 VERBS = {
     "unlearn": ("make a model forget rows and keep others", _add_unlearn),

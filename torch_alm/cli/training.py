@@ -16,7 +16,9 @@ from torch_alm.cli.methods import Method, reference_nll
 from torch_alm.cli.saying import bar
 from torch_alm.language import Batch, Row, collate, pairs
 from torch_alm.unlearning.models import trainable
+from torch_alm.unlearning.refusal import Refusal
 
+MOST_STEPS = 1_000_000
 BAR = "{desc}|{bar}| {n_fmt}/{total_fmt} {remaining}{postfix}"
 
 
@@ -62,6 +64,11 @@ class Training:
         size = batch_size * accumulate
         if steps is not None:
             epochs = ceil(steps / ceil(len(forget) / size))
+        if (most := epochs * ceil(len(forget) / size)) > MOST_STEPS:
+            raise Refusal(
+                f"{most} steps of {size} rows are more than {MOST_STEPS}, which no run takes. Is a "
+                "--steps or --epochs too large?"
+            )
         order = pairs(range(len(forget)), range(len(retain)), size, epochs, seed)
         self.order = list(order)[:steps]
         self.guide: Guide | None = None

@@ -1,9 +1,10 @@
 """A run that is not through yet: its settings, and everything it needs to go on bit for bit."""
 
 import json
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -56,8 +57,9 @@ class Unfinished:
         Raises:
             Refusal: it has others; names three of them.
         """
-        earlier = json.loads(self.settings.read_text(encoding="utf-8"))
-        was = earlier["settings"]
+        with self._legible(self.settings):
+            earlier = json.loads(self.settings.read_text(encoding="utf-8"))
+            was, _ = earlier["settings"], earlier["before"]
         now = {**{k: was.get(k) for k in LOADED}, **json.loads(json.dumps(settings))}
         names = [k for k in {**was, **now} if k not in LENGTH]
         different = [k for k in names if was.get(k) != now.get(k)]
@@ -82,9 +84,28 @@ class Unfinished:
 
     def load(self) -> dict[str, Any] | None:
         """The state, if one was saved."""
-        if not self.state.is_file():
+        if not self.state.exists():
             return None
-        return torch.load(self.state, map_location="cpu", weights_only=True)
+        with self._legible(self.state):
+            return torch.load(self.state, map_location="cpu", weights_only=True)
+
+    @contextmanager
+    def _legible(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            TypeError,
+            KeyError,
+            RuntimeError,
+            UnpicklingError,
+        ) as e:
+            raise Refusal(
+                f"{path} cannot be read ({type(e).__name__}), so the run cannot go on. Was it cut "
+                "off, or changed? --force begins anew."
+            ) from e
 
     def done(self) -> None:
         """Remove everything: the run is through, and nothing of this is needed any more."""

@@ -104,7 +104,8 @@ def prepared(given: argparse.Namespace) -> Ready:
     settings = settings_of(given)
     output, unfinished = Output(given.output, (MODEL, *REPORTS)), Unfinished(given.output)
     is_new = unfinished.claim(settings, force=given.force) is None
-    output.check([given.model], force=given.force or not is_new)
+    goes_on = not is_new and (unfinished.state.exists() or not (given.output / MODEL).exists())
+    output.check([given.model], force=given.force or goes_on)
     loaded = load_for(given, given.model, found, lora=given.lora)
     settings |= {
         "weights": fingerprint(loaded.model),

@@ -118,7 +118,7 @@ def encode_messages(
     asked = before[-1]["content"]
     if tokenizer.chat_template and form.template is None:
         return _row(tokenizer, of_messages(tokenizer, messages, form), max_length, asked)
-    if len(before) > 1:
+    if len(before) > 1 or before[0]["role"] in ("system", "assistant"):
         roles = ", ".join(m["role"] for m in messages)
         raise ValueError(
             f"encode_messages: {len(messages)} turns ({roles}), and without a chat template "

@@ -66,6 +66,10 @@ def load_data(given: argparse.Namespace) -> TofuData:
         ValueError, FileNotFoundError: The data are missing or malformed.
     """
     check_sizes(given)
+    for option in ("base", "replay", "prose"):
+        path = getattr(given, option)
+        if path is not None and not path.exists():
+            raise FileNotFoundError(f"--{option} {path}: nothing is there. Is the path right?")
     authors = QUICK_AUTHORS if given.quick and not given.retain_authors else given.retain_authors
     if given.data is not None:
         return load_tofu(given.data, given.split, retain_authors=authors)
@@ -94,6 +98,11 @@ def check_sizes(given: argparse.Namespace) -> None:
     if given.questions is not None and given.questions < 1:
         raise ValueError(
             f"--questions {given.questions}: nothing would be asked. Did you mean at least 1?"
+        )
+    if given.retain_authors is not None and given.retain_authors < 1:
+        raise ValueError(
+            f"--retain-authors {given.retain_authors}: nothing would be retained. Did you mean at "
+            "least 1?"
         )
     if given.base is not None and (given.model or given.width):
         raise ValueError(

@@ -80,6 +80,11 @@ def load_data(given: argparse.Namespace) -> WMDPData:
                 f"--shots {given.shots}: the embedded world has no examples to show. Did you mean "
                 "--data, --model and --mmlu as well?"
             )
+        if unread := [*given.forget, *filter(None, (given.retain, given.mmlu))]:
+            raise ValueError(
+                f"{unread[0]} would not be read: the embedded world has all of its own. Did you "
+                "mean --data and --model as well?"
+            )
         return build_lore(quick=given.quick)
     if given.data is None or given.model is None:
         raise ValueError(
@@ -112,6 +117,10 @@ class Wmdp(LanguageBenchmark):
         super().__init__(data, given, options)
         self.references = ("original",)
         self.topics: list[list[Row]] = []
+
+    def sources(self) -> dict[str, Path]:
+        corpora = (entry.partition("=") for entry in self.given.forget)
+        return {**super().sources(), **{f"forget {topic}": Path(at) for topic, _, at in corpora}}
 
     def identity(self) -> dict[str, Any]:
         given = self.given

@@ -1,6 +1,7 @@
 """The command line: everything wrong with it is said before anything is trained."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ from tests.benchmarks.toy_benchmark import options
         (("--seeds", "0"), "at least 1"),
         (("--match", "forget_rouge"), "Did you mean a number"),
         (("--match", "forget_rogue=0.03"), "Did you mean 'forget_rouge'"),
+        (("--match", "x=1"), "Did you mean 'forget_"),
+        (("--match", "forget_rouge=nan"), "'nan' is no level"),
+        (("--fix", "lr"), "--match is not given"),
+        (("--match", "forget_rouge=1", "--fix", "lrr"), "Did you mean 'lr'"),
+        (("--seed", "99999999999999999999"), "no generator takes it"),
+        (("--parameters", "("), "is no regular expression"),
     ],
 )
 def test_a_mistake_is_named(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -73,6 +80,19 @@ def test_the_paper_measures_in_every_step_and_what_is_recommended_when_forecast(
     for wrong in (0, "seldom"):
         with pytest.raises(ValueError, match="probe_every is"):
             Settings(probe_every=wrong)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1e300])
+@pytest.mark.parametrize("name", ["lr", "forget_lr", "mu", "rho_forget"])
+def test_a_rate_that_no_float32_holds_is_refused(name: str, number: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} is"):
+        Settings(**{name: number})
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_level_that_is_no_number_is_refused(number: float) -> None:
+    with pytest.raises(ValueError, match="alpha is"):
+        Settings(alpha=number)
 
 
 def test_overrides_reach_every_setting(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.engine import digest as digests
 from benchmarks.engine.runner import begin, run, unlearn
 from benchmarks.report.results import ResultsFolder, read_lines
 from benchmarks.tasks.tofu.presets import TOFU
@@ -201,3 +202,62 @@ def test_progress_names_the_run_and_the_time_left(
     assert "runs: 100%" in shown
     assert "saul, seed 0" in shown
     assert "<" in shown, "tqdm prints elapsed<remaining"
+
+
+class Reading(ToyBenchmark):
+    """Depends on a folder and a file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def sources(self) -> dict[str, Path]:
+        return {"data": self.folder, "prose": self.folder / "a.txt", "model": Path("a/name")}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "differs"),
+    [
+        ("rows.json", "2", "files.data"),
+        ("more.csv", "1", "files.data"),
+        ("a.txt", "3", "files.data"),
+        (".hidden.json", "1", None),
+        ("notes.md", "1", None),
+    ],
+)
+def test_results_of_other_files_are_not_mixed(
+    name: str, content: str, differs: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for file in ("rows.json", "a.txt"):
+        (folder / file).write_text("1")
+    begin(Reading(folder), options(tmp_path / "out", "--methods", "saul"))
+    ResultsFolder(tmp_path / "out").append({"method": "saul", "seed": 0})
+    (folder / name).write_text(content)
+    if differs is None:
+        begin(Reading(folder), options(tmp_path / "out", "--methods", "saul"))
+        return
+    with pytest.raises(ValueError, match=rf"other settings: {differs} was"):
+        begin(Reading(folder), options(tmp_path / "out", "--methods", "saul"))
+
+
+def test_a_large_file_is_known_by_its_ends_and_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digests, "WHOLE", 4)
+    path = tmp_path / "a.txt"
+    found = []
+    for content in ("ab--yz", "ab--yx", "bb--yz", "ab---yz", "ab++yz"):
+        path.write_text(content)
+        found.append(digests.digest(path))
+    assert len({*found[:4]}) == 4 and found[4] == found[0]
+    assert digests.digest(tmp_path / "none") is None
+
+
+def test_a_search_does_not_go_on_with_other_settings_kept(tmp_path: Path) -> None:
+    given = ("--methods", "saul", "--match", "forget_rouge=0.5", "--trials", "2")
+    begin(ToyBenchmark(), options(tmp_path, *given))
+    ResultsFolder(tmp_path).append({"method": "saul", "seed": 0})
+    with pytest.raises(ValueError, match=r"fixed was \[\] and is now \['lr'\]"):
+        begin(ToyBenchmark(), options(tmp_path, *given, "--fix", "lr"))

@@ -94,6 +94,33 @@ def test_overwriting_leaves_files_alone_that_are_not_ours(tmp_path: Path) -> Non
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("settings.json", '{"theirs": 1}'),
+        ("settings.json", "[]"),
+        ("results.jsonl", '{"method": "mine"}'),  # no newline, as of a run that was cut off
+        ("trials.jsonl", "x"),
+        ("report.md", "mine"),
+    ],
+)
+def test_files_that_no_run_has_written_are_left_as_they_are(
+    name: str, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"has a {name} but no settings.json of a run"):
+        claimed(tmp_path)
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: content}
+
+
+def test_overwriting_looks_where_runs_write(tmp_path: Path) -> None:
+    folder = claimed(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "x-seed1.jsonl").write_text("{}")
+    folder.claim(SETTINGS, overwrite=True)
+    assert (tmp_path / "mine" / "x-seed1.jsonl").exists()
+
+
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     write_lines(path, [{"step": 1}])
