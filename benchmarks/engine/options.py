@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from benchmarks import methods
 from benchmarks.engine.model_setup import ModelSetup, add_setup_arguments, model_setup
@@ -68,9 +68,14 @@ class Options:
 
 def script_parser(prog: str | None, doc: str | None) -> argparse.ArgumentParser:
     """A parser of which `--help` shows the first lines of a script as they stand."""
-    return argparse.ArgumentParser(
-        prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    return _Parser(prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors stand by themselves, not below all options."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help lists the options.\n")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -97,11 +97,12 @@ def test_a_merged_model_is_the_one_with_adapters(command: Command, tmp_path: Pat
         (("--lora-rank", 4), "--lora-rank is about adapters"),
         (("--lora-targets", "q_proj"), "Did you mean --lora --lora-targets?"),
         (("--merge",), "Did you mean --lora --merge?"),
+        (("--beta", 3), "--beta 3 is of npo and simnpo"),
         (("--lora", "--lora-targets", "q_proj,wq"), "--lora-targets wq: no layer of the model has"),
         (("--lora", "--lora-targets", "norm"), "--lora-targets norm: Target module"),
     ],
 )
-def test_adapters_that_cannot_be_are_refused(
+def test_what_would_change_nothing_is_refused(
     command: Command, tmp_path: Path, capsys: Any, words: Any, told: str
 ) -> None:
     assert command("unlearn", *words) == 2

@@ -21,6 +21,7 @@ from torch_alm.measures import sequence_nll, token_nll_of_logits
 from torch_alm.rules import Leak
 from torch_alm.unlearning.methods import ascent, npo, simnpo
 from torch_alm.unlearning.models import trainable
+from torch_alm.unlearning.refusal import Refusal
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,15 @@ METHODS: Mapping[str, type[Method]] = {
     "simnpo": SimNPO,
 }
 BETAS = {"npo": 0.1, "simnpo": 4.5}
+
+
+def check_beta(beta: float | None, method: str) -> None:
+    """Refuse a number that would change nothing."""
+    if beta is not None and method not in BETAS:
+        raise Refusal(
+            f"--beta {beta:g} is of {' and '.join(BETAS)}, and --method {method} has none. Did you "
+            "mean another method?"
+        )
 
 
 @torch.no_grad()

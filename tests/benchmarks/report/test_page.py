@@ -253,3 +253,10 @@ def test_judgements_made_in_a_file_reach_the_table(folder: ResultsFolder, tmp_pa
     text = (folder.path / "report.md").read_text()
     assert "Judge: HM ↑" in text
     assert "| SAUL | **0.50** | **0.10** | **100.00** |" in text
+
+
+def test_every_printed_name_of_a_column_is_explained() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    headers = {column.header for column in (*LAYOUT.numbers, *LAYOUT.paper, *JUDGED)}
+    plain = {"ROUGE-L", "Retain", "World facts", "Real authors", "Forget", "Forget ROUGE"}
+    assert [name for name in sorted(headers - plain) if f"`{name}`" not in page] == []

@@ -6,7 +6,7 @@ batch is `{"forget": batch, "retain": batch}`, which `PairedDataset` and `Paired
 the rows of `torch_alm.language`. A Trainer with both losses in one `compute_loss` keeps it and
 takes a `ConstraintCallback`.
 
-Needs transformers and accelerate: `pip install torch-alm[hf]`.
+Needs transformers and accelerate: the extra `torch-alm[hf]`.
 """
 
 from torch_alm.integrations.transformers._alm import ALMTrainer
