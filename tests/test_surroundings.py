@@ -197,6 +197,7 @@ def test_both_passes_draw_the_same_numbers_if_asked_to(kind: Any, replay: bool, 
         return (theta * drawn[-1]).sum()
 
     def closure() -> Tensor:
+        optimizer.zero_grad()
         value = objective()
         value.backward()
         return value

@@ -10,7 +10,7 @@ WHOLE = 2**26
 """Bytes up to which a file is read whole; of a larger one its ends and its length count."""
 
 READ = (".json", ".jsonl", ".csv", ".txt", ".parquet", ".safetensors", ".bin", ".pt", ".model")
-"""Endings of the files that count in a folder."""
+"""Endings of the files that count in a folder, and in the folders right below it."""
 
 
 def digest(path: Path) -> str | None:
@@ -29,7 +29,7 @@ def _files(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
         return
-    for file in path.iterdir():
+    for file in (*path.glob("*"), *path.glob("*/*")):
         if file.is_file() and file.suffix in READ and not file.name.startswith("."):
             yield file
 

@@ -59,7 +59,8 @@ class ResultsFolder:
             runs = (run for at in (self.traces, self.answers) for run in at.glob("*-seed*.jsonl"))
             for file in (self.results, self.settings, self.trials, *runs):
                 file.unlink(missing_ok=True)
-        self._check_own()
+        else:
+            self._check_own()
         drop_cut_line(self.results)
         drop_cut_line(self.trials)
         earlier = self._earlier_settings()

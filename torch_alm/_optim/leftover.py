@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from torch import Tensor
 
+from torch_alm._optim.gradients import is_sharded
+
 
 @contextmanager
 def noticed(params: Sequence[Tensor], owner: str) -> Iterator[None]:
@@ -15,12 +17,12 @@ def noticed(params: Sequence[Tensor], owner: str) -> Iterator[None]:
     """
     p = min((p for p in params if p.grad is not None), key=Tensor.numel, default=None)
     before = None if p is None else p.grad
-    found = (before is not None and not before.is_sparse) and bool(before.any())
-    version = before._version if before is not None and found else -1
+    if p is None or before is None or before.is_sparse or is_sharded(before) or not before.any():
+        yield
+        return
+    version = before._version
     yield
-    # Clearing in place and adding are two writes.
-    is_added_to = found and p is not None and p.grad is before
-    if is_added_to and before is not None and before._version == version + 1:
+    if p.grad is before and before._version == version + 1:  # clearing in place is a write, too
         warnings.warn(
             f"{owner}.step(closure): the closure adds to gradients that were there before it, so "
             "that they count twice and turn the perturbation. A closure clears them first "

@@ -13,6 +13,7 @@ from torch_alm.unlearning.files import write_json, write_tensors
 from torch_alm.unlearning.refusal import Refusal
 
 LOADED = ("weights", "tokenizer")  # what can be told once the model is loaded
+BROKEN = (OSError, EOFError, LookupError, RuntimeError, TypeError, UnpicklingError, ValueError)
 LENGTH = ("steps", "epochs")  # of which a run may be given more than it began with
 
 
@@ -93,19 +94,11 @@ class Unfinished:
     def _legible(self, path: Path) -> Iterator[None]:
         try:
             yield
-        except (
-            OSError,
-            EOFError,
-            ValueError,
-            TypeError,
-            KeyError,
-            RuntimeError,
-            UnpicklingError,
-        ) as e:
+        except BROKEN as error:
             raise Refusal(
-                f"{path} cannot be read ({type(e).__name__}), so the run cannot go on. Was it cut "
-                "off, or changed? --force begins anew."
-            ) from e
+                f"{path} cannot be read ({type(error).__name__}), so the run cannot go on. Was it "
+                "cut off, or changed? --force begins anew."
+            ) from error
 
     def done(self) -> None:
         """Remove everything: the run is through, and nothing of this is needed any more."""

@@ -221,6 +221,8 @@ class Reading(ToyBenchmark):
         ("rows.json", "2", "files.data"),
         ("more.csv", "1", "files.data"),
         ("a.txt", "3", "files.data"),
+        ("below/rows.json", "3", "files.data"),
+        ("below/below/rows.json", "3", None),
         (".hidden.json", "1", None),
         ("notes.md", "1", None),
     ],
@@ -229,7 +231,7 @@ def test_results_of_other_files_are_not_mixed(
     name: str, content: str, differs: str | None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
-    folder.mkdir()
+    (folder / "below" / "below").mkdir(parents=True)
     for file in ("rows.json", "a.txt"):
         (folder / file).write_text("1")
     begin(Reading(folder), options(tmp_path / "out", "--methods", "saul"))

@@ -88,6 +88,7 @@ def test_results_of_unknown_settings_are_refused(tmp_path: Path) -> None:
 def test_overwriting_leaves_files_alone_that_are_not_ours(tmp_path: Path) -> None:
     folder = claimed(tmp_path)
     folder.write_trace("saul", 0, [{"step": 1}])
+    (tmp_path / "report.md").write_text("of the run")
     (tmp_path / "notes.txt").write_text("mine")
     folder.claim({"benchmark": "other"}, overwrite=True)
     assert folder.trace("saul", 0) == []

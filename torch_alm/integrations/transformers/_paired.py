@@ -144,9 +144,8 @@ class PairedTrainer(Trainer):
 
         Of a vector, whose mean says nothing of its entries, by the last step's.
         """
-        if isinstance(self.constraint.multiplier, Tensor) or isinstance(
-            self.constraint.alpha, Tensor
-        ):
+        told = (self.constraint.multiplier, self.constraint.alpha)
+        if any(isinstance(number, Tensor) for number in told):
             return self.constraint.metrics()["status"] in MET
         value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
         c = numbers.beyond(self.constraint.alpha, self.constraint.sense, value, None)

@@ -31,9 +31,8 @@ class _Resumed(LoggingCallback):
         steps = self.constraint.metrics()["steps"]
         known = state.stateful_callbacks.get(STEPS, steps)  # type: ignore[union-attr]
         if not state.global_step:
-            cast(
-                DualOptimizer, innermost(optimizer)
-            ).zero_grad()  # half a step of a training that failed
+            # A training that failed may have left half a step.
+            cast(DualOptimizer, innermost(optimizer)).zero_grad()
         elif not steps or known != steps:
             raise ValueError(
                 f"SAULTrainer: the checkpoint of step {state.global_step} has no `optimizer.pt`, "
