@@ -162,6 +162,8 @@ def test_a_named_model_is_measured_with_the_published_constant(
         (["--match", "forget_rouge=1"], "'forget_rouge' is nothing to match"),
         (["--corpus", "papers"], "papers"),
         (["--data", "DATA", "--texts", "0"], "Did you mean more texts"),
+        (["--block", "1"], "Did you mean at least 2"),
+        (["--retain", "none.json"], "the embedded world reads no files"),
         (["--data", "DATA", "--alpha", "much"], "alpha=much"),
     ],
 )

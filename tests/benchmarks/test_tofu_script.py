@@ -183,6 +183,8 @@ def write_tofu(folder: Path) -> None:
         (["--base", "read", "--width", "128"], "one of them"),
         (["--replay", "read.jsonl"], "mean --base as well"),
         (["--questions", "0"], "nothing would be asked"),
+        (["--retain-authors", "0"], "nothing would be retained"),
+        (["--prose", "none.jsonl"], "nothing is there"),
     ],
 )
 def test_sizes_that_nothing_can_be_made_of_are_refused(

@@ -157,6 +157,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(
         (["--model", "m", "--data", "DATA"], "not shipped"),
         (["--model", "m", "--data", "DATA", "--forget", "bio"], "Did you mean TOPIC=PATH"),
         (["--lora", "-1"], "either adapters"),
+        (["--mmlu", "none"], "none would not be read"),
+        (["--forget", "bio=none"], "bio=none would not be read"),
         (["--set", "losses=mse"], "no method has such losses"),
         (["--alpha", "relative:x"], "relative:SHARE"),
     ],

@@ -212,3 +212,16 @@ def test_a_checkpoint_without_the_constraint_is_refused(tmp_path: Path, make: An
     torch.save(saved, path)
     with pytest.raises(ValueError, match=r"has no 'torch_alm\.constraint', and the mult"):
         fit("loss", tmp_path, ckpt_path=str(path), make=make)
+
+
+def measured_by_a_fit_that_failed(constraint: ALMConstraint) -> Any:
+    constraint.observe(99.0)
+    return ours.ConstraintCallback(constraint)
+
+
+def test_what_a_fit_that_failed_has_measured_is_none_of_the_next(tmp_path: Path) -> None:
+    (module, _), (after, _) = (
+        fit("loss", tmp_path / make.__name__, make=make)
+        for make in (ours.ConstraintCallback, measured_by_a_fit_that_failed)
+    )
+    assert_same(after.constraint.state_dict(), module.constraint.state_dict())
