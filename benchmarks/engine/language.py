@@ -43,12 +43,12 @@ class LanguageBenchmark(Benchmark):
         self.forget: list[Row] = []
         self.retain: list[Row] = []
 
+    longest: int = 512
+    """Tokens of the longest row."""
+
     def sources(self) -> dict[str, Path]:
         found = {name: getattr(self.given, name, None) for name in SOURCES}
         return {name: Path(path) for name, path in found.items() if path is not None}
-
-    longest: int = 512
-    """Tokens of the longest row."""
 
     @abstractmethod
     def load(self, key: str) -> tuple[Any, Any]:

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from tests.cli.conftest import FINISHED, Command, report
 from tests.cli.test_unlearn import StopAfter
 from torch_alm.cli.methods import METHODS
-from torch_alm.cli.output import BLOCK, BLOCKS, MANIFEST, Output, digest
+from torch_alm.cli.output import MANIFEST, Output, digest
+from torch_alm.unlearning.files import BLOCK, BLOCKS
 from torch_alm.unlearning.refusal import Refusal
 
 ONE = ("--method", "dual", "--epochs", 1)

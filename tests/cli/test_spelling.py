@@ -93,6 +93,8 @@ KEPT = [
     ("The author born on 08/09/1956 is Basil.", "Born on 08/09/1956 is A", "Who, on 08/09/1956?"),
     ("My number is 555-123-4567.", "My phone is 555-123-4568.", ""),
     ("There are 100,000 of them in town.", "It has 100,000", ""),
+    ("There are 100.000 of them in town.", "It has 100.000", ""),
+    ("There are 2 000 000 of them in town.", "It has 2000000", ""),
     ("Write to joe.doe@x.org if you like.", "joe at x", ""),
 ]
 

@@ -1,19 +1,17 @@
 """The output folder: what a run wrote into it may be replaced by another, and nothing else."""
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_alm.unlearning.files import write_json
+from torch_alm.unlearning.files import digest_of, write_json
 from torch_alm.unlearning.refusal import Refusal
 
 REPORTS = ("report.html", "report.json")
 MODEL = "model"
 MANIFEST = "manifest.json"
-BLOCK, BLOCKS = 2**16, 64  # bytes that are read of a file, and at how many places
 
 
 @dataclass(frozen=True)
@@ -126,17 +124,8 @@ class Output:
 
 
 def digest(path: Path) -> str:
-    """Sixteen digits of a file's size and of up to four megabytes of it, spread over all of it."""
-    if path.is_symlink() or not path.is_file():
-        return "no plain file"  # which no run has ever written
-    size = path.stat().st_size
-    found = hashlib.sha256(str(size).encode())
-    step = max(BLOCK, size // BLOCKS)
-    with path.open("rb") as file:
-        for start in range(0, size, step):
-            file.seek(start)
-            found.update(file.read(BLOCK))
-    return found.hexdigest()[:16]
+    """See `digest_of`; whatever is no plain file, no run has ever written."""
+    return "no plain file" if path.is_symlink() or not path.is_file() else digest_of(path)
 
 
 def _files(path: Path) -> list[Path]:

@@ -23,13 +23,21 @@ AS_IS, TWO_LETTERS = dict[int, str](), str.maketrans(LETTERS)
 LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
 ITEM = 3  # characters of an item that is no chance
 UNIQUE = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\d(?:[\s().\-/]{0,3}\d){5,}")
-"""An address, or a number of six digits and more that is not grouped by thousands."""
+"""An address, or a number of six digits and more."""
+ROUND = "000"
 
 
 def gives_away(text: str, reference: str, question: str) -> bool:
-    """Tell whether a text has an address or a long number of an answer that was not asked with."""
+    """Tell whether a text has an address or a long number of an answer, and the question has not.
+
+    Round numbers anybody may say.
+    """
     unique = {found.group() for found in UNIQUE.finditer(plain(reference))}
-    return any(is_respelled(text, one) and not is_respelled(question, one) for one in unique)
+    return any(
+        is_respelled(text, one) and not is_respelled(question, one)
+        for one in unique
+        if not one.endswith(ROUND)
+    )
 
 
 def is_respelled(text: str, reference: str) -> bool:

@@ -9,33 +9,27 @@ from benchmarks.methods import CONTROL
 from benchmarks.report.tables import markdown, name_of
 from benchmarks.studies.evidence.plan import RATES
 from benchmarks.studies.evidence.recorded import Recorded
-from benchmarks.studies.evidence.tables import COLUMNS, SPLITS, numbers
+from benchmarks.studies.evidence.tables import RETAINED, ROUGE, SPLITS, UTILITY, numbers
 
 BEFORE = "1e-3"
 """The rate of the preset that was searched around."""
 
 CHOSEN = re.compile(r"'lr': ([^,}]+)")
-KEYS = ("model_utility", "retain_exact_match", "forget_rouge")
+SHOWN = (UTILITY, RETAINED, ROUGE)
 
 
 def rates(found: Recorded) -> str:
     """Table the control at each rate, beside the methods whose reported setting has that rate."""
-    head = [
-        "split",
-        "learning rate",
-        "seeds",
-        *(t for k in KEYS for key, t, _ in COLUMNS if key == k),
-    ]
+    head = ["split", "learning rate", "seeds", *(title for _, title, _ in SHOWN)]
     return markdown([*head, "what the search chose at this rate"], _lines(found))
 
 
 def _lines(found: Recorded) -> Iterator[list[str]]:
-    digits = {key: places for key, _, places in COLUMNS}
     for split in SPLITS:
         for rate in sorted((BEFORE, *RATES), key=float):
             point = "recommended" if rate == BEFORE else rate
             rows = found.of(f"{split}-control-{point}", CONTROL)
-            cells = [numbers(rows, key, digits[key]) for key in KEYS]
+            cells = [numbers(rows, key, digits) for key, _, digits in SHOWN]
             chosen = ", ".join(name_of(m) for m in searched(found, f"{split}-matched", rate))
             yield [split, rate, str(len(rows)), *cells, chosen or "nothing"]
 

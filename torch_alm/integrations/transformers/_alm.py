@@ -25,7 +25,8 @@ class ALMTrainer(PairedTrainer):
     `constraint/...`, `value`, `violation`, `multiplier`, `weight` and `gate` (1 open, 0 closed).
     With `eval_dataset={"forget": ..., "retain": ...}` an evaluation has the measure of the forget
     set as `eval_forget_loss`, and only evaluations where it meets the constraint may become the
-    best checkpoint (`load_best_model_at_end`, `save_strategy="best"`).
+    best checkpoint (`load_best_model_at_end`, `save_strategy="best"`). Of a vector the last step
+    tells whether every entry meets it.
 
     The Trainer clips the norm of the sum of both gradients (`max_grad_norm`, 1 by default), which
     takes the multiplier's size away with everything above it; 0 switches that off.

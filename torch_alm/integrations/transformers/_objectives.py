@@ -19,14 +19,14 @@ class ObjectiveTrainer(Trainer):
         super().__init__(*args, **kwargs)
         for other in type(self).__mro__[type(self).__mro__.index(ObjectiveTrainer) + 1 :]:
             if _replaces(other, "training_step") and not _only_offloads(other):
-                self._warn_bypassed(other, "training_step")
+                self._warn_bypassed(other, "training_step", "`ConstraintCallback`")
 
-    def _warn_bypassed(self, other: type, method: str) -> None:
+    def _warn_bypassed(self, other: type, method: str, instead: str) -> None:
         """Warn of somebody's method that never runs in a training."""
         warnings.warn(
             f"{type(self).__name__} takes its gradients itself, and {other.__name__}.{method}, "
             "with all that it does besides, is never called in a training. Did you mean "
-            "`ConstraintCallback`, or a loop of your own?",
+            f"{instead}, or a loop of your own?",
             stacklevel=3,
         )
 

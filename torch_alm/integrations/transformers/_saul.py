@@ -117,7 +117,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         super().__init__(*args, constraint=constraint, **kwargs)
         for other in type(self).__mro__[: type(self).__mro__.index(SAULTrainer)]:
             if "compute_loss" in vars(other):
-                self._warn_bypassed(other, "compute_loss")
+                self._warn_bypassed(other, "compute_loss", "`retain_objective`")
 
     def create_accelerator_and_postprocess(self) -> None:
         """Prepare as the Trainer does; clipping then reaches both sides."""
