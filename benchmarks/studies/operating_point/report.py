@@ -45,6 +45,10 @@ PLACES = (
         for finer in (False, True)
         if epochs or unseen or finer
     ),
+    *(
+        replace(REPLAYED, split="forget01", methods=EVERY, lora=16, unseen=unseen)
+        for unseen in SHARES
+    ),
 )
 SHOWN = 0.05  # of utility below the lowest control; a figure says what is lower still
 HEADERS = (
