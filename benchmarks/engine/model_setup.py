@@ -43,7 +43,9 @@ class ModelSetup:
         Raises:
             ValueError: Adapters beside chosen parameters, or a rank below 0.
         """
-        if self.lora < 0 or (self.lora and self.parameters not in WORDS):
+        if self.lora < 0:
+            raise ValueError(f"--lora {self.lora} is no rank. Did you mean {-self.lora}?")
+        if self.lora and self.parameters != "all":
             raise ValueError(
                 f"--lora {self.lora} with --parameters {self.parameters!r}: either adapters are "
                 "trained or parameters are. Did you mean one of the two?"
@@ -66,7 +68,14 @@ def add_setup_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trained-dtype", default="float32", choices=DTYPES, help="of those that are")
     add("--checkpointing", action="store_true", help="compute activations again in the backward")
     limit = "refuse what is counted to need more than this; default: what the device has"
-    add("--memory-limit", type=float, metavar="GB", help=limit)
+    add("--memory-limit", type=_size, metavar="GB", help=limit)
+
+
+def _size(text: str) -> float:
+    """Read a number above 0; nothing is larger than none, and the check would never refuse."""
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"{text} is no size. Did you mean a number above 0?")
+    return value
 
 
 def model_setup(given: argparse.Namespace) -> ModelSetup:

@@ -156,7 +156,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_loaded(
         (["--data", "no/such/folder"], "--data and --model belong together"),
         (["--model", "m", "--data", "DATA"], "not shipped"),
         (["--model", "m", "--data", "DATA", "--forget", "bio"], "Did you mean TOPIC=PATH"),
-        (["--lora", "-1"], "either adapters"),
+        (["--lora", "-1"], "--lora -1 is no rank"),
         (["--mmlu", "none"], "none would not be read"),
         (["--forget", "bio=none"], "bio=none would not be read"),
         (["--set", "losses=mse"], "no method has such losses"),

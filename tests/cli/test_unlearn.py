@@ -36,7 +36,8 @@ from torch_alm.language import encode, pairs, read_answers
 from torch_alm.unlearning.models import load_model, quiet
 from torch_alm.unlearning.refusal import Refusal
 
-FAST = ("--lr", "5e-3", "--rho", "1e-2", "--batch-size", 3)
+SIZE = ("--lr", "5e-3", "--batch-size", 3)
+FAST = ("--rho", "1e-2", *SIZE)
 
 
 def numbers(path: Path, which: int, name: str) -> dict[str, float]:
@@ -47,7 +48,8 @@ def numbers(path: Path, which: int, name: str) -> dict[str, float]:
 def test_every_method_forgets_until_the_level_and_keeps_the_rest(
     command: Command, tmp_path: Path, method: str
 ) -> None:
-    code = command("unlearn", "--method", method, "--alpha", 2, "--epochs", 25, *FAST)
+    options = FAST if method == "saul" else SIZE
+    code = command("unlearn", "--method", method, "--alpha", 2, "--epochs", 25, *options)
     assert code in {0, 4}, "forgotten, at whatever cost"
     out = tmp_path / "out"
     before, after = (numbers(out, which, "forget") for which in (0, 1))
@@ -145,7 +147,7 @@ class StopAfter:
 def test_stopped_and_taken_up_again_is_the_same_run_bit_for_bit(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, more: Any
 ) -> None:
-    options = ("--alpha", 1.5, "--epochs", 4, *FAST, *more)
+    options = ("--alpha", 1.5, "--epochs", 4, *SIZE, *more)
     assert command("unlearn", *options, output="whole") in FINISHED
     kind = METHODS[more[1] if len(more) == 2 else "saul"]
     with monkeypatch.context() as patch:
@@ -204,7 +206,7 @@ def test_a_second_signal_stops_at_once_and_leaves_what_was_saved_before(
     for signals in ((signal.SIGTERM,), names):
         with monkeypatch.context() as patch:
             StopAfter(patch, 1, METHODS["dual"], signals)
-            assert command("unlearn", "--method", "dual", "--epochs", 2, *FAST) == 130
+            assert command("unlearn", "--method", "dual", "--epochs", 2, *SIZE) == 130
         saved.append(state.read_bytes())
     assert saved[0] == saved[1]
     told = capsys.readouterr()
@@ -347,8 +349,9 @@ def test_settings_are_what_was_given_or_what_the_help_says(
     assert set(found) == options, "where the results go changes nothing of them"
 
 
+@pytest.mark.parametrize(("method", "own"), [("npo", {"beta": 2.0}), ("saul", {"rho": 0.25})])
 def test_a_run_takes_the_numbers_it_was_given(
-    command: Command, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch, method: str, own: dict[str, float]
 ) -> None:
     seen: list[Training] = []
     save = unlearn_module.save_model
@@ -358,13 +361,13 @@ def test_a_run_takes_the_numbers_it_was_given(
         return save(given, run, *more)
 
     monkeypatch.setattr("torch_alm.cli.unlearn.save_model", noted)
-    numbers = {"method": "npo", "lr": 0.5, "rho": 0.25, "mu": 0.125, "beta": 2.0, "alpha": 3.0,
-               "epochs": 2, "batch-size": 5, "seed": 9, "precision": "bf16"}  # fmt: skip
+    numbers = {"method": method, "lr": 0.5, **own, "mu": 0.125, "alpha": 3.0, "epochs": 2,
+               "batch-size": 5, "seed": 9, "precision": "bf16"}  # fmt: skip
     words = [word for name, value in numbers.items() for word in (f"--{name}", value)]
     assert command("unlearn", *words) in FINISHED
     (run,) = seen
-    assert type(run.method) is METHODS["npo"]
-    assert run.method.rates == Rates(lr=0.5, rho=0.25, mu=0.125, beta=2.0)
+    assert type(run.method) is METHODS[method]
+    assert run.method.rates == Rates(**{"lr": 0.5, "rho": 1e-3, "mu": 0.125, "beta": 0.0} | own)
     assert (run.method.goal.kind, run.method.goal.alpha) == ("loss", 3.0)
     assert run.order == list(pairs(range(6), range(8), 5, 2, 9))
     assert run.pad == 0

@@ -62,12 +62,23 @@ def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:
     names = targets if targets == ALL else targets.split(",")
     if names != ALL:
         _check_targets(model, names)
+    _check_rank(model, rank)
     with quiet():
         try:
             return with_new(model, rank, names)
         except ValueError as error:  # layers of a kind that peft has no adapters for
             told = str(error).splitlines()[0]
             raise Refusal(f"--lora-targets {targets}: {told} Did you mean {ALL}?") from error
+
+
+def _check_rank(model: nn.Module, rank: int) -> None:
+    """Refuse adapters that no layer has room for: they would be larger than the weights."""
+    most = max((min(p.shape) for p in model.parameters() if p.ndim == 2), default=rank)
+    if rank > most:
+        raise Refusal(
+            f"--lora-rank {rank}: no weight of the model has a rank above {most}, so the adapters "
+            f"would be larger than what they adapt, and no better. Did you mean {RANK}?"
+        )
 
 
 def _check_targets(model: nn.Module, names: Iterable[str]) -> None:

@@ -208,15 +208,17 @@ METHODS: Mapping[str, type[Method]] = {
     "simnpo": SimNPO,
 }
 BETAS = {"npo": 0.1, "simnpo": 4.5}
+RHO = 1e-3
 
 
-def check_beta(beta: float | None, method: str) -> None:
-    """Refuse a number that would change nothing."""
-    if beta is not None and method not in BETAS:
-        raise Refusal(
-            f"--beta {beta:g} is of {' and '.join(BETAS)}, and --method {method} has none. Did you "
-            "mean another method?"
-        )
+def check_own(method: str, rho: float | None, beta: float | None) -> None:
+    """Refuse numbers of another method, which would change nothing."""
+    for name, value, has_it in (("--rho", rho, ("saul",)), ("--beta", beta, (*BETAS,))):
+        if value is not None and method not in has_it:
+            raise Refusal(
+                f"{name} {value:g} is of {' and '.join(has_it)}, and --method {method} has none. "
+                "Did you mean another method?"
+            )
 
 
 @torch.no_grad()

@@ -123,7 +123,7 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     length.add_argument("--epochs", type=_at_least(1), metavar="N", help=told)
     told = "a learning rate that stays; default: begin at 1e-5, with --lora 1e-4, and find one"
     add("--lr", type=_positive, metavar="X", help=told)
-    add("--rho", type=_positive, default=1e-3, metavar="X", help="SAUL's radius")
+    add("--rho", type=_positive, metavar="X", help="SAUL's radius; default: 1e-3")
     add("--mu", type=_positive, default=0.1, metavar="X", help="step size of lambda")
     told = "of npo (0.1) and simnpo (4.5)"
     add("--beta", type=_positive, metavar="X", help=told)

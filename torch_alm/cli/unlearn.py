@@ -21,7 +21,7 @@ from torch_alm.cli.goal import (
 from torch_alm.cli.keeping import Keeper
 from torch_alm.cli.known import is_known
 from torch_alm.cli.loading import Files, Loaded, load_for, read_files
-from torch_alm.cli.methods import METHODS, check_beta
+from torch_alm.cli.methods import METHODS, check_own
 from torch_alm.cli.output import MODEL, REPORTS, Output
 from torch_alm.cli.plan import plan_of
 from torch_alm.cli.plan import told as plan_told
@@ -100,7 +100,7 @@ def prepared(given: argparse.Namespace) -> Ready:
     """
     check_goal(given.alpha, given.certify)
     check_asked(given)
-    check_beta(given.beta, given.method)
+    check_own(given.method, given.rho, given.beta)
     found = read_files(given)
     settings = settings_of(given)
     output, unfinished = Output(given.output, (MODEL, *REPORTS)), Unfinished(given.output)

@@ -78,7 +78,7 @@ def _parse(where: str, text: str) -> Parsed:
     except json.JSONDecodeError as error:
         raise ValueError(
             f"{where} is not valid JSON ({error}). Expected one object per line, or "
-            "one list of objects. Is the file cut off?"
+            "one list of objects. Is the file cut off, or one object over several lines?"
         ) from error
     except (ValueError, RecursionError) as error:  # of too many digits or levels, or ours below
         raise ValueError(

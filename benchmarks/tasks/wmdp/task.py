@@ -73,7 +73,8 @@ def load_data(given: argparse.Namespace) -> WMDPData:
         ValueError, FileNotFoundError: The data are missing or malformed.
     """
     if given.parameters is None:  # a small model has too little in RMU's matrices to steer with
-        given.parameters = "rmu" if given.model else "below"
+        small = "rmu" if given.model else "below"
+        given.parameters = "all" if given.lora else small
     if given.data is None and given.model is None:
         if given.shots:
             raise ValueError(

@@ -1,5 +1,6 @@
 """The count is what tensors take; and models held in less memory do the same."""
 
+import argparse
 import copy
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks import methods
 from benchmarks.engine import memory
 from benchmarks.engine.counters import Memory
-from benchmarks.engine.model_setup import ModelSetup, set_up
+from benchmarks.engine.model_setup import ModelSetup, add_setup_arguments, set_up
 from benchmarks.methods import Settings
 from benchmarks.methods.sharing import copy_trainable, frozen
 
@@ -143,5 +144,19 @@ def test_adapters_are_trained_alone() -> None:
 def test_a_name_that_is_no_parameter_s_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing would be trained"):
         set_up(llama(), ModelSetup("layers.7.mlp"))
-    with pytest.raises(ValueError, match="either adapters"):
-        ModelSetup(r".*\.bias", lora=4)
+    for names in (r".*\.bias", "rmu"):
+        with pytest.raises(ValueError, match="either adapters"):
+            ModelSetup(names, lora=4)
+    with pytest.raises(ValueError, match="--lora -4 is no rank"):
+        ModelSetup(lora=-4)
+
+
+@pytest.mark.parametrize("limit", ["nan", "0", "-1"])
+def test_a_limit_that_nothing_could_exceed_or_keep_is_refused(
+    limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parser = argparse.ArgumentParser()
+    add_setup_arguments(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--memory-limit", limit])
+    assert f"{limit} is no size" in capsys.readouterr().err
