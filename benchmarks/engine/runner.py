@@ -68,7 +68,7 @@ def description(plan: Plan) -> dict[str, Any]:
         "quick": options.quick,
         "match": None if options.match is None else list(options.match),
         "trials": None if options.match is None else options.trials,
-        **({"refine": options.refine} if options.refine else {}),
+        "refine": None if options.match is None else options.refine,
         "fixed": list(options.fixed),
         "model_setup": dataclasses.asdict(options.model_setup),
         "overrides": [f"{name}={value}" for name, value in sorted(options.overrides.items())],

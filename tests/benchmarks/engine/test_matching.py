@@ -180,6 +180,17 @@ def test_a_finer_search_of_nothing_is_refused(tmp_path: Path, words: tuple[str, 
         options(tmp_path, *TWO, *words)
 
 
+@pytest.mark.parametrize(("before", "now"), [("0", "3"), ("3", "0"), ("3", "4")])
+def test_another_finer_search_is_no_part_of_the_same_table(
+    tmp_path: Path, before: str, now: str
+) -> None:
+    """Refuse it: the runs on fresh seeds are those of what the first search chose."""
+    matching.matched(plan(tmp_path, "--methods", "saul", "--refine", before))
+    with pytest.raises(ValueError, match=rf"refine was {before} and is now {now}"):
+        plan(tmp_path, "--methods", "saul", "--refine", now)
+    plan(tmp_path, "--methods", "saul", "--refine", before)
+
+
 def test_a_search_of_another_method_keeps_what_is_told_of_the_first(tmp_path: Path) -> None:
     for key in ("dual_adamw", "saul"):
         matching.matched(plan(tmp_path, "--methods", key))
