@@ -50,27 +50,27 @@ class Run:
         self.passes += 1
         return loss_at(step)(self.theta)
 
-    def steps(self, *span: int, closure: bool = False) -> "Run":
+    def steps(self, *span: int, closure: str = "") -> "Run":
         for step in range(*span):
             if closure:
-                self.optimizer.step(lambda step=step: self.closure(step))
+                self.optimizer.step(lambda step=step: self.closure(step, closure == "to none"))
                 continue
             self.optimizer.backward(lambda step=step: self.loss(step))
             self.optimizer.step()
             self.optimizer.zero_grad()
         return self
 
-    def closure(self, step: int) -> Tensor:
-        self.optimizer.zero_grad()
+    def closure(self, step: int, to_none: bool) -> Tensor:
+        self.optimizer.zero_grad(set_to_none=to_none)
         loss = self.loss(step)
         loss.backward()
         return loss
 
 
-@pytest.mark.parametrize("closure", [False, True])
+@pytest.mark.parametrize("closure", ["", "to none", "to zero"])
 @pytest.mark.parametrize("every", [1, 2, 3, 20])
 @SIDES
-def test_delta_is_found_in_every_kth_step(kind: type, sign: int, every: int, closure: bool) -> None:
+def test_delta_is_found_in_every_kth_step(kind: type, sign: int, every: int, closure: str) -> None:
     run = Run(kind, every).steps(STEPS, closure=closure)
     torch.testing.assert_close(run.theta.detach(), by_hand(every, sign), rtol=0, atol=1e-13)
     assert run.passes == STEPS + -(-STEPS // every)

@@ -176,7 +176,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         with self.first_pass():
             find()
         if self.every > 1:
-            self._direction = dict(zip(params, gradients.read(params), strict=True))
+            self._direction = gradients.kept(params)
 
     def renew(self) -> None:
         """Let the next backward pass find delta, and forget the one before (see `every`)."""

@@ -42,6 +42,18 @@ def test_two_ranks_are_algorithm_1(plain_run: Callable, engine: str, micro: int)
     assert_is(outcomes[0], task.by_hand(lambda step: [batch(step, k) for k in range(micro)]))
 
 
+@pytest.mark.parametrize("micro", [1, 2])
+@pytest.mark.parametrize("engine", task.ENGINES)
+def test_a_direction_outlives_the_buckets_that_it_was_found_in(
+    ranks: Ranks, engine: str, micro: int
+) -> None:
+    """An engine writes the gradient of the next pass into the memory of the last."""
+    settings = {"sam": {"every": 3}}
+    outcomes = ranks(task.train, engine, micro, settings)
+    assert_ranks_agree(outcomes)
+    assert_is(outcomes[0], task.train(None, "alone", micro, settings))
+
+
 def in_single_precision(net: nn.Module) -> Callable[[Tensor], Tensor]:
     """The model computed in float32 with weights, gradients and everything else in float64."""
 

@@ -62,6 +62,11 @@ def copies(register: Iterable[Tensor | None]) -> Register:
     return [None if g is None else g.detach().clone() for g in register]
 
 
+def kept(params: Sequence[Tensor]) -> Kept:
+    """Copy the gradients, each with its parameter, for longer than a pass."""
+    return dict(zip(params, copies(read(params)), strict=True))
+
+
 def take(params: Sequence[Tensor]) -> Register:
     """Move the gradients out one by one: where copies are needed, only one is held twice.
 

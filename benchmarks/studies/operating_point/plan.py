@@ -53,10 +53,10 @@ FIXED = "lr,rho_forget,epsilon"
 
 WORLD = "world"
 REPLAYED = "forget01-pretrained-replay"
-UNSEEN = {"forget01": "0.80", "forget05": "0.85", "forget10": "0.80", REPLAYED: "0.70"}
+UNSEEN = {"forget01": "0.80", "forget05": "0.85", "forget10": "0.80", REPLAYED: "0.65"}
 """Of the forget tokens, the next twentieth below what the model gets wrong that never saw them.
 
-That is 0.83, 0.86 and 0.83, and 0.74 of forget01 if it has read prose before and goes on reading.
+That is 0.83, 0.86 and 0.83, and 0.69 of forget01 if it has read prose before and goes on reading.
 """
 CERTIFIED, WRONG = "certified", "wrong"
 SHARES = {CERTIFIED: "token_certificate", WRONG: "token_failure"}
