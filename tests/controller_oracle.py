@@ -17,6 +17,7 @@ class Entry:
     weight: float = 0.0
     violation: float = math.nan
     history: list[float] = field(default_factory=list)
+    due: bool = False  # the latest step is the K-th, 2K-th ... that measured it
     met_for: int = 0
     before: float = math.nan  # the violation at the last update
 
@@ -42,11 +43,12 @@ class Controller:
         mu = 0.0 if self.steps < warm_up else self.mu
         self.steps += 1
         for entry, value in zip(self.entries, values, strict=True):
-            entry.weight = entry.multiplier
+            entry.weight, entry.due = entry.multiplier, False
             if value is not None:
                 self.measure(entry, value, mu)
-        if self.steps > warm_up and self.steps % self.every == 0:
-            self.update([value is not None for value in values])
+                entry.due = len(entry.history) % self.every == 0
+        if self.steps > warm_up:
+            self.update()
         return [entry.weight for entry in self.entries]
 
     def measure(self, entry: Entry, value: float, mu: float) -> None:
@@ -76,12 +78,12 @@ class Controller:
             return math.copysign(max(abs(mean) - noise, 0.0), mean)
         return max(mean - noise, 0.0) if mean > 0 else mean
 
-    def update(self, seen: list[bool]) -> None:
-        if not any(seen):
+    def update(self) -> None:
+        if not any(entry.due for entry in self.entries):
             return
         residual = max(abs(e.weight - e.multiplier) for e in self.entries) / self.mu
-        for entry, is_seen in zip(self.entries, seen, strict=True):
-            if is_seen:
+        for entry in self.entries:
+            if entry.due:
                 entry.multiplier = self.stored(entry)
                 entry.before = entry.violation
         for rule in self.rules:

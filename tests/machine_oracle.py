@@ -153,6 +153,7 @@ class Controller:
     history: list[float] = field(default_factory=list)
     observed: list[tuple[float, float]] = field(default_factory=list)
     steps: int = 0
+    measured: int = 0
     active: int = 0
     skipped: int = 0
     is_blind: bool = False
@@ -197,7 +198,8 @@ class Controller:
             self.history = self.recent(seen[1])
             self.value, self.violation = seen[0], sum(self.history) / len(self.history)
             self.overshoot = max(self.overshoot, -self.violation)
-            if self.steps % self.every == 0:
+            self.measured += 1
+            if self.measured % self.every == 0:
                 self.multiplier = self.weight
         self.observed = []
         return ["measurement"] if bad else []
@@ -221,10 +223,16 @@ class Controller:
 
     def loaded(self, saved: "Controller") -> "Controller":
         """The state of `saved` under the settings here; mu is state, for it may grow."""
-        settings = {"alpha": self.alpha, "observed": []}
         new = copy.deepcopy(saved)
-        vars(new).update(settings)
+        new.move(self.alpha)
+        new.observed = []
         return new
+
+    def move(self, alpha: float) -> None:
+        """Take another alpha; what a window remembers is measured against it, too."""
+        before = self.signed(0.0)
+        self.alpha = alpha
+        self.history = [c + self.signed(0.0) - before for c in self.history]
 
 
 class Oracle:

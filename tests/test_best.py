@@ -54,6 +54,27 @@ def test_a_step_without_a_measurement_is_never_the_best() -> None:
         assert not step(c, best, math.nan, 1.0)
 
 
+def test_a_step_that_one_of_a_group_did_not_measure_is_never_the_best() -> None:
+    cheap, dear, best = constraint(), constraint(), BestStep()
+    group, found = ConstraintGroup({"cheap": cheap, "dear": dear}), []
+    for number, value in enumerate((0.0, 2.0, 2.0, 2.0, 2.0, 2.0), 1):
+        cheap.observe(2.0)
+        cheap.step()
+        if number % 2:  # violated first, met later; in between nobody looks
+            dear.observe(value)
+            dear.step()
+        found.append(best.update(1.0 / number, group.metrics()))
+    assert found == [False, False, True, False, True, False]
+
+
+def test_what_was_best_for_another_alpha_is_forgotten() -> None:
+    c, best = constraint(), BestStep()
+    assert step(c, best, 1.5, 1.0)
+    c.alpha = 2.0
+    assert not step(c, best, 1.5, 0.1) and best.best is None
+    assert step(c, best, 2.5, 5.0)
+
+
 def test_every_entry_has_to_meet_for_the_best_step() -> None:
     c, best = constraint(alpha=torch.ones(2)), BestStep()
     found = [step(c, best, torch.tensor(row), 1.0) for row in ([2.0, 0.0], [2.0, 2.0])]

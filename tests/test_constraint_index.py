@@ -37,6 +37,29 @@ def test_entries_are_constraints_of_their_own(given: dict[str, Any]) -> None:
     assert (together.multiplier == 0).any() or (together.multiplier > 0).all()
 
 
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_each_entry_has_a_cadence_of_its_own(every: int) -> None:
+    """Take three fixed batches: each of them has its turn, also where updates are three apart."""
+    together = per_example(6, every=every)
+    for step in range(24):
+        together.observe(torch.zeros(2), index=[2 * (step % 3), 2 * (step % 3) + 1])
+        together.step()
+    assert together.multiplier.tolist() == [0.5 * (8 // every)] * 6
+
+
+def test_an_epoch_of_entries_seen_once_says_nothing_of_reach_and_never_that_all_is_met() -> None:
+    c = per_example(1000)
+    for step in range(500):
+        c.observe(torch.full((1,), 2.0 * (step > 300)), index=[step])
+        c.step()
+        assert c.metrics()["status"] == "violated"
+    met = per_example(3)
+    for i, expected in enumerate(("unmeasured", "unmeasured", "released")):
+        met.observe(torch.full((1,), 2.0), index=[i])
+        met.step()
+        assert met.metrics()["status"] == expected
+
+
 def test_an_entry_that_is_not_observed_keeps_its_multiplier_which_is_its_weight() -> None:
     c = per_example(multiplier=torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0]))
     c.observe(torch.tensor([0.0]), index=torch.tensor([3]))
@@ -120,7 +143,7 @@ def test_metrics_ignore_entries_that_were_never_seen() -> None:
     c.step()
     metrics = c.metrics()
     assert metrics["value"] == 2.0 and metrics["violation"] == -1.0
-    assert metrics["status"] == "released" and metrics["overshoot"] == 1.0
+    assert metrics["status"] == "unmeasured" and metrics["overshoot"] == 1.0
     c.observe(torch.tensor([0.0]), index=[0])
     c.step()
     assert c.metrics()["status"] == "violated"

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from torch_alm import ALMConstraint
+from torch_alm.rules import Hold, WarmUp
 
 SUSPECTED = "suspected_infeasible"
 
@@ -35,16 +37,29 @@ def run_at_the_end(values: list[float]) -> list[float]:
     return [abs(v) for v in values[len(values) - len(list(same)) :]]
 
 
+def pressures(values: list[float], every: int, mu: float = 1e-3) -> list[float]:
+    """|lambda+| of each step, for an equality at 0."""
+    multiplier, found = 0.0, list[float]()
+    for step, value in enumerate(values, 1):
+        weight = multiplier - mu * value
+        multiplier = multiplier if step % every else weight
+        found.append(abs(weight))
+    return found
+
+
 def out_of_reach(values: list[float], every: int) -> bool:
     """Of stretches that end after 2, 4, 8 ... units, the last two that are complete.
 
-    A unit is 64 steps or 8 updates. The second has to be less than a tenth smaller on average.
+    A unit is 64 steps or 8 updates. The second has to be less than a tenth smaller on average, and
+    the pressure at its end more than a tenth larger.
     """
     run, ends = run_at_the_end(values), [max(64, 8 * every)]
     while 2 * ends[-1] <= len(run):
         ends.append(2 * ends[-1])
     means = [sum(run[a:b]) / (b - a) for a, b in itertools.pairwise(ends)]
-    return len(means) > 1 and 0 < 0.9 * means[-2] < means[-1]
+    pressure = pressures(values, every)[len(values) - len(run) :]
+    has_grown = len(means) > 1 and pressure[ends[-2] - 1] < 0.9 * pressure[ends[-1] - 1]
+    return has_grown and 0 < 0.9 * means[-2] < means[-1]
 
 
 def wandering(seed: int, steps: int) -> Iterator[float]:
@@ -67,6 +82,23 @@ def test_it_is_suspected_when_a_stretch_is_hardly_better_than_the_one_before(
     steps = [*range(0, 2500, 9), *(i for i in range(1, 2500) if found[i] != found[i - 1])]
     assert [found[i] for i in steps] == [out_of_reach(values[: i + 1], every) for i in steps]
     assert any(found) and not all(found)
+
+
+@pytest.mark.parametrize("rules", [[WarmUp(1000)], [Hold(1.0)]], ids=str)
+def test_pressure_that_does_not_grow_shows_nothing(rules: Any) -> None:
+    c = ALMConstraint(None, alpha=1.0, mu=0.1, multiplier=0.5, rules=rules)
+    assert not any(follow(c, [0.0] * 900))
+
+
+def test_rounding_around_a_solution_is_not_out_of_reach() -> None:
+    c = equality(mu=0.5, multiplier=3.0)
+    assert not any(follow(c, [-1e-16] * 2000)) and c.multiplier == pytest.approx(3.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*not finite")
+def test_steps_that_measured_nothing_are_not_counted() -> None:
+    values = [-1.0, *[math.nan] * 100] * 300
+    assert follow(equality(), values).index(True) == 101 * 255
 
 
 def test_a_tenth_better_is_progress() -> None:

@@ -258,6 +258,26 @@ def test_measured_now_and_then_is_measured() -> None:
     assert said(step, 100) == [] and loop.constraint.metrics()["steps"] == 7
 
 
+@pytest.mark.parametrize(("each", "told"), [(2, False), (3, True), (20, True)])
+@pytest.mark.parametrize("mu", ["auto", 0.1])
+def test_auto_in_the_loss_of_few_steps_says_so_once(each: int, told: bool, mu: Any) -> None:
+    theta = nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([theta], lr=0.05)
+    constraint = ALMConstraint(lambda: theta.sum(), alpha=-1.0, mu=mu)
+    constraint.attach(optimizer)
+    count = iter(range(1000))
+
+    def step() -> None:
+        loss = (theta + 2).square().sum()
+        (loss + constraint() if next(count) % each == 0 else loss).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = said(step, 200)
+    assert len(found) == (told and mu == "auto")
+    assert all("of its first" in sentence for sentence in found)
+
+
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
 def test_a_copy_watches_anew(how: str) -> None:
     loop = Loop()

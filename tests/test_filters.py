@@ -9,7 +9,7 @@ import torch
 
 from tests.following import constraint, follow, weights
 from torch_alm import ALMConstraint
-from torch_alm.filters import EMA, Mean
+from torch_alm.filters import EMA, Filter, Mean, Reading
 from torch_alm.rules import Leak, WarmUp
 
 
@@ -30,6 +30,59 @@ def shares(sd: float, **given: Any) -> tuple[float, float, float]:
     mean, stored, acting = found.tolist()
     assert acting > 0, "a gate that never opens shows nothing"
     return mean, stored, acting
+
+
+@pytest.mark.parametrize("loads", [False, True])
+@pytest.mark.parametrize("size", [0, 2])
+@pytest.mark.parametrize("sense", [">=", "<=", "=="])
+@pytest.mark.parametrize("kind", [Mean(4), Mean(4, deadband=0.5), EMA(0.8)], ids=str)
+def test_a_filter_measures_what_it_remembers_against_the_alpha_there_is(
+    kind: Any, sense: Any, size: int, loads: bool
+) -> None:
+    """Be as if alpha had been the new one from the beginning, but for lambda."""
+    noise, old, new = random.Random(0), 1.0, 2.5
+    values = [noise.gauss(1.5, 1.0) for _ in range(12)]
+    level = lambda alpha: torch.full((size,), alpha) if size else alpha  # noqa: E731
+    changed, always = (
+        ALMConstraint(None, level(alpha), 0.5, sense=sense, filter=kind) for alpha in (old, new)
+    )
+    found = []
+    for step, value in enumerate(values):
+        if step == 6 and loads:
+            saved = changed.state_dict()
+            changed = ALMConstraint(None, level(new), 0.5, sense=sense, filter=kind)
+            changed.load_state_dict(saved)
+        elif step == 6:
+            changed.alpha = level(new)
+        for each in (changed, always):
+            each.observe(torch.full((size,), value, dtype=torch.float64) if size else value)
+            each.step()
+        now, expected = (each.metrics()["violation"] for each in (changed, always))
+        found.append(now == pytest.approx(expected, abs=1e-12))
+    assert not all(found[:6]) and all(found[6:])
+
+
+def test_a_filter_of_one_s_own_begins_anew_with_another_alpha() -> None:
+    class Last(Filter):
+        def update(self, reading: Reading, memory: Any) -> tuple[Any, Any]:
+            seen = [*(memory or []), reading.violation]
+            return sum(seen) / len(seen), seen
+
+    c = ALMConstraint(None, alpha=1.0, mu=0.5, filter=Last())
+    found = []
+    for c.alpha, value in ((1.0, 0.0), (1.0, 2.0), (3.0, 0.0), (3.0, 2.0)):
+        c.observe(value)
+        c.step()
+        found.append(c.metrics()["violation"])
+    assert found == [1.0, 0.0, 3.0, 2.0]
+
+
+def test_another_sense_begins_a_filter_anew() -> None:
+    c = ALMConstraint(None, alpha=1.0, mu=0.5, filter=Mean(4))
+    for c.sense, value in ((">=", 0.0), ("<=", 3.0)):
+        c.observe(value)
+        c.step()
+    assert c.metrics()["violation"] == 2.0
 
 
 def test_an_inactive_constraint_under_noise_stays_closed() -> None:

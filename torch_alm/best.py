@@ -28,7 +28,8 @@ class BestStep:
     It is told the metrics of either, after its `step()`. Those are of the weights that the value
     was measured at: to save these, step the constraint before the optimizer. Of steps that are
     equally good the first stays; an objective that is not finite is never the best, nor is a step
-    that did not measure (see `DualOptimizer`), of which nobody knows whether it met.
+    that did not measure (see `DualOptimizer`), of which nobody knows whether it met; of a group all
+    members have to measure. Where alpha changes, what was best for another one is forgotten.
 
     Attributes:
         best: the best step so far, a `Best`; `None` before the first.
@@ -50,7 +51,7 @@ class BestStep:
 
     def __init__(self) -> None:
         self.best: Best | None = None
-        self._told = 0  # measured steps of the constraint, the last time
+        self._told: dict[str, Any] = {}  # measured steps of the constraints, the last time
 
     def update(self, objective: Numeric, metrics: Mapping[str, Any]) -> bool:
         """Take in a step; tell whether it is the best so far.
@@ -60,8 +61,11 @@ class BestStep:
             metrics: `metrics()` of the constraint or group, after its step.
         """
         new = Best(metrics["steps"], mean_of_numbers(single(objective)), dict(metrics))
-        is_new, self._told = new.step != self._told, new.step
+        told, self._told = self._told, _each("steps", metrics)
+        is_new = all(told.get(name) != steps for name, steps in self._told.items())
         is_met = is_new and metrics["status"] in ("satisfied", "released")
+        if self.best is not None and _each("alpha", self.best.metrics) != _each("alpha", metrics):
+            self.best = None
         least = float("inf") if self.best is None else self.best.objective
         if not (is_met and -float("inf") < new.objective < least):
             return False
@@ -77,3 +81,8 @@ class BestStep:
         best = state_dict["best"]
         self.best = None if best is None else Best(*best)
         self._told = state_dict["told"]
+
+
+def _each(key: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a metric of a constraint, or of every member of a group and of the group itself."""
+    return {name: value for name, value in metrics.items() if name.rpartition("/")[2] == key}

@@ -51,8 +51,8 @@ class ALMConstraint(ConstraintBase):
             `rules` or `index`.
         sense: which side of alpha is satisfied.
         multiplier: lambda at the start, at least 0 unless `==`: one number, or shape (m,).
-        every: the multiplier takes the weight's value on every `every`-th step only; between them
-            the weight still follows the violation.
+        every: the multiplier takes the weight's value on every `every`-th step that measures it (of
+            a vector, each entry); between them the weight still follows the violation.
         filter: what of noisy violations counts, such as `filters.Mean(8, deadband=1.0)`; the newest
             if `None`. See `torch_alm.filters`.
         rules: what an update makes of lambda+, in this order, such as `[rules.Leak(0.5),
@@ -229,7 +229,7 @@ class ALMConstraint(ConstraintBase):
 
     def _idle(self, owner: str) -> None:
         if self._waiting.step_was_blind():
-            status.warn_never_measured(owner, self.multiplier)
+            status.warn_idle(owner, self._state, is_told=self._waiting.is_over)
             self._waiting.end()
 
     def preview(self) -> float | Tensor:
@@ -310,7 +310,7 @@ class ALMConstraint(ConstraintBase):
             TypeError: if it is none, or has no hooks for its steps.
 
         Warns:
-            UserWarning: once, if it takes 16 steps with nothing measured, or theta moves without.
+            UserWarning: once, if 16 steps measure nothing ("auto": most), or theta moves without.
 
         Cost: a hook on one parameter; with a GradScaler and a fused optimizer, a synchronisation.
         """
@@ -320,18 +320,18 @@ class ALMConstraint(ConstraintBase):
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return the state in plain numbers.
 
-        Means over the entries of a vector: `value`, `violation` (filtered), `multiplier`, `weight`.
-        The worst entry: `overshoot` (how far beyond alpha the violation has ever been),
+        Means over a vector's entries: `alpha`, `value`, `violation` (filtered), `multiplier`, `mu`,
+        `weight`. The worst entry: `overshoot` (how far beyond alpha the violation has ever been),
         `kkt_feasibility` ([c]_+, or |c| for `==`), `kkt_complementarity` (|min(-c, lambda+)|).
-        `active_share` (of the steps, with a weight not 0), `mu`, `skipped`, `steps`; `status`:
+        `active_share` (of the steps, with a weight not 0), `skipped`, `steps`; `status`:
 
-        - "unmeasured": nothing finite was ever seen;
+        - "unmeasured": of some entry nothing finite was ever seen, and no other is violated;
         - "non_finite": the latest step saw nothing finite;
         - "released": met, and every gate closed;
         - "satisfied": met, and still pushed;
         - "capped": not met, and a stored multiplier is at the limit of a rule;
-        - "suspected_infeasible": not met, and 256 steps (32 updates) of growing pressure have not
-          helped: mu or the steps are too small, or it is out of reach;
+        - "suspected_infeasible": not met, and 256 measured steps (32 updates) of growing pressure
+          have not helped: mu or the steps are too small, or it is out of reach;
         - "violated": not met. A violation within a millionth of alpha is none here: it is rounding.
 
         Args:

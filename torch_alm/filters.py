@@ -3,7 +3,8 @@
 The multiplier integrates what it is given and is cut off at zero, so that noise pushes it up freely
 and down only as far as zero. A filter stands between the two: `ALMConstraint(..., filter=Mean(8))`.
 One filtered violation feeds the multiplier, the weight and the penalty's gradient alike. One of
-your own is a `Filter` with the two functions `init` and `update`.
+your own is a `Filter` with the functions `init` and `update`, and `moved` where a new alpha is not
+to begin it anew.
 """
 
 import math
@@ -77,6 +78,10 @@ class Mean(Filter):
         history = [*memory, c][-self.window :] if seen else memory[-self.window :]
         return _cut_of_floats(history, self.deadband, is_equality=sense == "=="), history
 
+    def moved(self, memory: Any, by: Number) -> Any:  # noqa: ANN401
+        """Return the history as if every violation had been so much larger."""
+        return memory + by if isinstance(memory, Tensor) else [c + by for c in memory]
+
 
 @final
 @dataclass(frozen=True)
@@ -120,6 +125,11 @@ class EMA(Filter):
         if isinstance(mean, Tensor):
             return mean / mass, [mean, mass]
         return mean / mass if mass else math.nan, [mean, mass]
+
+    def moved(self, memory: Any, by: Number) -> Any:  # noqa: ANN401
+        """Return the sums as if every violation had been so much larger."""
+        mean, mass = memory
+        return [mean + by * mass, mass]
 
 
 def _deadband(given: checks.Given) -> bool:

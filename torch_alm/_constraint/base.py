@@ -45,6 +45,8 @@ class ConstraintBase(Settings):
             self._probe.begin()
         if "multiplier" in new:
             state.put(new.pop("multiplier"))
+        if vars(self).get("sense", together["sense"]) != together["sense"]:
+            state.turn()
         vars(self).update(new)
         state.remember_for(self)
         if {"alpha", "multiplier"} & given.keys():

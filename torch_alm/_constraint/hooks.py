@@ -206,9 +206,9 @@ class Waiting:
         self._is_stepping = True
 
     def step_was_blind(self) -> bool:
-        """Count a step with nothing measured; tell whether to say so."""
+        """Count a step with nothing measured; tell whether it is time to say so."""
         self._idle += 1
-        return self._idle == MOVES and not self.is_over
+        return self._idle == MOVES
 
     def measured(self, value: Tensor | None, count: int, *, is_in_pass: bool) -> bool:
         """Take in the newest of `count` measurements; tell whether to say that no step comes.

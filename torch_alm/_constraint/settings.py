@@ -45,6 +45,13 @@ class Filter(ABC):
     def update(self, reading: Reading, memory: Any) -> tuple[Number, Any]:  # noqa: ANN401
         """Take in one step; return the filtered violation and the new memory."""
 
+    def moved(self, memory: Any, by: Number) -> Any:  # noqa: ANN401
+        """Return the memory as if every violation had been so much larger: alpha has changed.
+
+        The base forgets: what it remembers may be of any form.
+        """
+        return self.init()
+
 
 class Update(NamedTuple):
     """One update of the multiplier, as each rule hands it on to the next.

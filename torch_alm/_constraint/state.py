@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch_alm._constraint import numbers
@@ -22,10 +22,11 @@ GROWTH = 10.0  # of the weight in the stretch that follows
 class History(Stateful):
     """The past of a constraint: steps, open gates, skipped measurements, the furthest overshoot."""
 
-    PER_ENTRY = ("met_for", "overshoot", "first")
+    PER_ENTRY = ("visits", "met_for", "overshoot", "first")
 
     def __init__(self) -> None:
         self.steps = 0
+        self.visits: Number = 0.0  # of these, the steps that measured an entry
         self.active_steps = 0
         self.skipped = 0
         self.is_blind = False  # the latest step saw nothing finite
@@ -38,6 +39,7 @@ class History(Stateful):
         self.steps += 1
         self.active_steps += numbers.any_of(weight != 0)
         self.is_blind = not numbers.any_of(seen)
+        self.visits = self.visits + 1.0 * seen
         self.met_for = numbers.choose(seen, (self.met_for + 1) * met, self.met_for)
         beyond = -c
         if sense == "==":
@@ -51,8 +53,9 @@ class Stall(Stateful):
     """Comparison of two stretches of steps violated to the same side, the second twice as long.
 
     The multiplier integrates the violation, so over the second stretch it about doubles. If the
-    mean violation is not a tenth smaller by then, more pressure does not help. Each entry of a
-    vector has stretches of its own.
+    mean violation is not a tenth smaller by then, although the weight is a tenth larger, more
+    pressure does not help. Each entry of a vector has stretches of its own, of the steps that
+    measured it.
 
     Attributes:
         limit: 0, or after a stretch without progress ten times the weight at its end. A multiplier
@@ -61,7 +64,7 @@ class Stall(Stateful):
             only begun to move, a violation that stays says little.
     """
 
-    OF_STRETCHES = ("end", "count", "total", "mean", "limit")
+    OF_STRETCHES = ("end", "count", "total", "mean", "weight", "limit")
     PER_ENTRY = ("run", "side", "level", *OF_STRETCHES)
 
     def __init__(self) -> None:
@@ -71,7 +74,8 @@ class Stall(Stateful):
         self.end: Number = 0.0  # of the stretch, in such steps; 0 before the first
         self.count: Number = 0.0
         self.total: Number = 0.0
-        self.mean: Number = 0.0
+        self.mean: Number = 0.0  # violation of the last stretch
+        self.weight: Number = 0.0  # at its end
         self.limit: Number = 0.0
 
     @property
@@ -79,10 +83,11 @@ class Stall(Stateful):
         """Tell whether the latest stretch of some entry made no progress."""
         return numbers.any_of(self.limit > 0)
 
-    def watch(self, excess: Number, every: int, weight: Number, alpha: Number) -> None:
+    def watch(self, excess: Number, seen: Mask, every: int, weight: Number, alpha: Number) -> None:
         """Take in one step.
 
         Args:
+            seen: where there is a violation of this step; elsewhere all stays as it is.
             excess: the violation where it is one that the multiplier is free to push against (for
                 an equality with its sign), 0 elsewhere.
             every: steps per update of the multiplier.
@@ -92,14 +97,17 @@ class Stall(Stateful):
         side = numbers.choose(excess > 0, 1.0, numbers.choose(excess < 0, -1.0, 0.0))
         # else this step is the first, or none
         is_same = (side != 0) & (side == self.side) & (alpha == self.level)
-        self.run, self.side = numbers.choose(is_same, self.run + 1, abs(side)), side
-        self.level = alpha + 0.0 * side
-        is_over = (self.run <= 1) & (self.end > 0)
+        now = {
+            "run": numbers.choose(is_same, self.run + 1, abs(side)),
+            "side": side,
+            "level": alpha + 0.0 * side,
+        }
+        self._take(now, seen)
+        is_over = seen & (self.run <= 1) & (self.end > 0)
         if numbers.any_of(is_over):
-            for name in self.OF_STRETCHES:
-                setattr(self, name, numbers.choose(is_over, 0.0, getattr(self, name)))
+            self._take(dict.fromkeys(self.OF_STRETCHES, 0.0), is_over)
         first = max(STEPS, UPDATES * every)
-        is_long = self.run > first
+        is_long = seen & (self.run > first)
         if numbers.any_of(is_long):
             self.end = numbers.choose(is_long & (self.end == 0), 2.0 * first, self.end)
             self.count = self.count + is_long
@@ -111,11 +119,15 @@ class Stall(Stateful):
         if not numbers.any_of(ends):
             return
         mean = self.total / self.count
-        is_stuck = (self.mean > 0) & (mean > SHARE * self.mean)
+        is_stuck = (self.mean > 0) & (mean > SHARE * self.mean) & (SHARE * weight > self.weight)
         limit = numbers.choose(is_stuck, GROWTH * weight, 0.0)
-        now = {"limit": limit, "mean": mean, "end": 2 * self.end, "count": 0.0, "total": 0.0}
+        anew = {"count": 0.0, "total": 0.0, "end": 2 * self.end}
+        self._take({"limit": limit, "mean": mean, "weight": weight, **anew}, ends)
+
+    def _take(self, now: Mapping[str, Number], where: Mask) -> None:
+        """Replace numbers there, and keep what they were elsewhere."""
         for name, number in now.items():
-            setattr(self, name, numbers.choose(ends, number, getattr(self, name)))
+            setattr(self, name, numbers.choose(where, number, getattr(self, name)))
 
 
 def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
@@ -123,10 +135,9 @@ def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
     return (abs(c) if settings.sense == "==" else c) <= settings.tolerance + more
 
 
-def is_met_everywhere(settings: Settings, c: Number, more: Number = 0.0) -> bool:
-    """Tell whether it is so in every entry that was ever measured, and in one at least."""
-    known = c == c
-    return numbers.any_of(known) and not numbers.any_of(known & (is_met(settings, c, more) == 0))
+def is_violated(settings: Settings, c: Number, more: Number = 0.0) -> bool:
+    """Tell whether it is not met, by more than that, in some entry that was ever measured."""
+    return numbers.any_of((c == c) & (is_met(settings, c, more) == 0))
 
 
 class Events(NamedTuple):
@@ -203,10 +214,9 @@ class State(Stateful):
         self.filter = _memories(now, self.filter)
         self.rules = _memories(settings.rules, self.rules)
 
-    @property
-    def is_measured(self) -> bool:
-        """True once anything finite was seen."""
-        return numbers.any_of(self.value == self.value)
+    def turn(self) -> None:
+        """Forget the violations that a filter remembers: they had another sense."""
+        self.filter = []
 
     def is_waiting(self, settings: Settings) -> bool:
         """Tell whether some rule has mu act as 0, and nothing updated."""
@@ -224,6 +234,9 @@ class State(Stateful):
         c, seen, kept = found.c, numbers.only_finite(found.seen, found.c), self.filter
         if settings.filter is not None:
             ((name, memory),) = kept
+            by = self._moved(settings)
+            if numbers.any_of(by != 0):
+                memory = settings.filter.moved(memory, by)
             c, memory = settings.filter.update(Reading(c, seen, settings.sense), memory)
             seen, kept = numbers.only_finite(seen, c), [[name, memory]]
         if self.auto is not None:  # which knows c's usual size, and what of it is noise
@@ -236,6 +249,11 @@ class State(Stateful):
         overflows = acts is not found.seen and numbers.any_of(acts != found.seen)
         return Preview(c, seen, kept, weight, acts, overflows)
 
+    def _moved(self, settings: Settings) -> Number:
+        """Return how much larger each violation is for alpha having changed since the last one."""
+        by = settings.alpha - self.stall.level
+        return numbers.choose(by == by, -by if settings.sense == "<=" else by, 0.0)
+
     def step(self, found: Mean, settings: Settings, response: Response | None = None) -> Events:
         """Take one step: the weight, and on every `every`-th the multiplier."""
         is_waiting, before = self.is_waiting(settings), self.multiplier
@@ -244,18 +262,16 @@ class State(Stateful):
         self.violation = numbers.choose(seen, c, self.violation)
         met = is_met(settings, self.violation)
         self.history.step(self.violation, self.weight, seen, met, settings.sense)
-        is_due = not is_waiting and self.history.steps % settings.every == 0
+        due = acts & (self.history.visits % settings.every == 0)
         if self.auto is not None:
             self._find(self.auto, acts, response, settings)
-        elif is_due and not settings.rules:
-            self.multiplier = self.weight  # where nothing acts, that is lambda itself
-        elif is_due and numbers.any_of(acts):
-            self._obey_rules(acts, settings)
+        elif not is_waiting and numbers.any_of(due):
+            self._update(due, settings)
         limiting = self.limiting(settings) if settings.rules else None
-        is_pushing = numbers.any_of(self.mu > 0) and limiting is None
+        is_pushing = numbers.any_of(self.mu > 0) and limiting is None and not is_waiting
         excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
         every = settings.every if self.auto is None else EVERY
-        self.stall.watch(excess, every, self.weight, settings.alpha)
+        self.stall.watch(excess, seen, every, self.weight, settings.alpha)
         self.history.skipped += overflows
         is_new = limiting is not None and not limiting.is_limiting(before)
         return Events(limiting if is_new else None, overflows)
@@ -268,8 +284,11 @@ class State(Stateful):
         is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(self.multiplier))
         self.multiplier = numbers.choose(is_beyond, self.multiplier, grown)
 
-    def _obey_rules(self, seen: Mask, settings: Settings) -> None:
-        """Set lambda to what the rules make of lambda+; mu, too."""
+    def _update(self, due: Mask, settings: Settings) -> None:
+        """Set lambda to lambda+ where it is due, or to what the rules make of that; mu, too."""
+        if not settings.rules:
+            self.multiplier = numbers.choose(due, self.weight, self.multiplier)
+            return
         assert isinstance(self.mu, float)  # one that is found takes no rules
         update = Update(
             stored=self.weight,
@@ -277,7 +296,7 @@ class State(Stateful):
             before=self.multiplier,
             weight=self.weight,
             violation=self.violation,
-            seen=seen,
+            seen=due,
             met_for=self.history.met_for,
             tolerance=settings.tolerance,
         )
@@ -285,7 +304,7 @@ class State(Stateful):
         for rule, (name, memory) in zip(settings.rules, self.rules, strict=True):
             update, memory = rule.update(update, memory)
             after.append([name, memory])
-        self.multiplier = numbers.choose(seen, update.stored, self.multiplier)
+        self.multiplier = numbers.choose(due, update.stored, self.multiplier)
         self.mu, self.rules = update.mu, after
 
 

@@ -14,7 +14,7 @@ from torch_alm._constraint.hooks import MOVES, PILE
 from torch_alm._constraint.numbers import Number
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.settings import Rule, Settings
-from torch_alm._constraint.state import State, is_met_everywhere
+from torch_alm._constraint.state import State, is_violated
 from torch_alm._optim import gradients
 
 ROUNDING = 1e-6  # of alpha, that nobody calls a violation: float32 measures no finer
@@ -39,6 +39,7 @@ def metrics(state: State, settings: Settings) -> dict[str, Any]:
     slack = numbers.choose(-c < weight, -c, weight)  # zero if met without slack or without weight
     complementarity = 0.0 * c if is_equality else abs(slack)
     return {
+        "alpha": numbers.average(settings.alpha),
         "value": numbers.average(state.value),
         "violation": numbers.average(c),
         "multiplier": numbers.average(state.multiplier),
@@ -67,13 +68,13 @@ def status(state: State, settings: Settings) -> str:
     """Return one word for the state after a step."""
     if state.history.is_blind:
         return "non_finite"
-    if not state.is_measured:
+    if is_violated(settings, state.violation, ROUNDING * abs(settings.alpha)):
+        if state.limiting(settings) is not None:
+            return "capped"
+        return "suspected_infeasible" if state.stall.is_stalled else "violated"
+    if numbers.any_of(state.violation != state.violation):
         return "unmeasured"
-    if is_met_everywhere(settings, state.violation, ROUNDING * abs(settings.alpha)):
-        return "satisfied" if numbers.any_of(state.weight != 0) else "released"
-    if state.limiting(settings) is not None:
-        return "capped"
-    return "suspected_infeasible" if state.stall.is_stalled else "violated"
+    return "satisfied" if numbers.any_of(state.weight != 0) else "released"
 
 
 def warn_not_finite(bad: int, so_far: int) -> None:
@@ -136,14 +137,24 @@ def warn_never_stepped(count: int, owner: str, multiplier: Number) -> None:
     )
 
 
-def warn_never_measured(owner: str, multiplier: Number) -> None:
-    """Say that the attached optimizer steps, with nothing to step the constraint with."""
-    _warn(
-        f"ALMConstraint is attached to {owner}, which has taken {MOVES} steps with nothing "
-        f"measured; lambda is still {numbers.largest(multiplier):g}. Did you mean to call "
-        "`constraint(...)` or `constraint.observe(value)` in the loop?",
-        depth=6,  # below the optimizer's own hook
-    )
+def warn_idle(owner: str, state: State, *, is_told: bool) -> None:
+    """Say that steps of the attached optimizer had nothing to step the constraint with."""
+    steps, depth = state.history.steps, 6  # below the optimizer's own hook
+    if steps == 0 and not is_told:
+        _warn(
+            f"ALMConstraint is attached to {owner}, which has taken {MOVES} steps with nothing "
+            f"measured; lambda is still {numbers.largest(state.multiplier):g}. Did you mean to "
+            "call `constraint(...)` or `constraint.observe(value)` in the loop?",
+            depth,
+        )
+    if state.auto is not None and 0 < steps < MOVES:
+        _warn(
+            f'ALMConstraint with mu="auto" is attached to {owner}, and {steps} of its first '
+            f"{steps + MOVES} steps measured it. mu follows what a step does to the violation, "
+            "which those between undo again: it may stay violated for ever. Did you mean the "
+            "constraint in the loss of every step, or a number for mu?",
+            depth,
+        )
 
 
 def warn_limited(rule: Rule, c: Number) -> None:
