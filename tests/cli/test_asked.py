@@ -171,6 +171,10 @@ def test_an_answer_behind_the_header_of_a_template_is_said(
     assert command("evaluate", model=model) == 0
     found = report(tmp_path / "out")["models"][0]
     assert found["numbers"]["forget"]["said"] == 1
+    assert command("attack", "--relearn", 0, model=model, output="attacked") == 0
+    attacked = report(tmp_path / "attacked")
+    assert attacked["attacks"][0]["rows"][0]["before"]["said"] == 1
+    assert attacked["verdict"]["outcome"] == "not forgotten"
 
 
 def test_a_model_asked_in_another_format_than_it_was_taught_is_not_begun_with(

@@ -1,12 +1,15 @@
 """`torch-alm attack`: what comes back, measured on the right rows, with the model as it was."""
 
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 import torch
 
 from tests.cli.conftest import FORGET, RETAIN, Command, report, write
+from torch_alm.cli.files import Entry, paired, paraphrased
 from torch_alm.cli.returning import examples, verdict_of
 from torch_alm.cli.windows import windows
 from torch_alm.language import encode
@@ -62,6 +65,75 @@ def test_paraphrases_come_from_the_rows_or_from_a_file(command: Command, tmp_pat
     assert rows[2]["after"]["rows"] == 2
 
 
+def alpaca(row: dict[str, str]) -> dict[str, Any]:
+    return {"instruction": row["question"], "output": row["answer"]}
+
+
+def sharegpt(row: dict[str, str]) -> dict[str, Any]:
+    turns = [("human", row["question"]), ("gpt", row["answer"])]
+    return {"conversations": [{"from": who, "value": text} for who, text in turns]}
+
+
+def completion(row: dict[str, str]) -> dict[str, Any]:
+    return {"prompt": f"Question: {row['question']}\nAnswer: ", "completion": row["answer"]}
+
+
+@pytest.mark.parametrize("form", [alpaca, sharegpt, completion])
+def test_rows_of_every_form_may_have_a_paraphrase(
+    command: Command, tmp_path: Path, form: Any
+) -> None:
+    """Ask two of six in the same words: nothing changes, and two are compared."""
+    rows = [form(row) for row in FORGET]
+    for row, plain in list(zip(rows, FORGET, strict=True))[2:4]:
+        row["paraphrased_question"] = row.get("prompt", plain["question"])
+    path = write(tmp_path / "f.jsonl", [*rows, *[form({**FORGET[0], "answer": "Nice ."})]])
+    assert command("attack", "--relearn", 0, forget=path) == 0
+    (found,) = (
+        r for r in report(tmp_path / "out")["attacks"][0]["rows"] if r["name"] == "paraphrase"
+    )
+    assert found["before"] == found["after"] and found["after"]["rows"] == 2
+
+
+def test_a_question_in_a_chat_may_have_a_paraphrase() -> None:
+    before = [{"role": "system", "content": "Be short ."}]
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    entry = Entry("1", "a", "b", messages=(*before, *turns), paraphrase="c")
+    ((same, other),) = paraphrased([entry, replace(entry, paraphrase=None)])
+    assert same is entry
+    assert other.messages == (*before, {"role": "user", "content": "c"}, turns[1])
+
+
+def test_paraphrases_belong_to_the_rows_of_their_answers_in_turn(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    entries = [Entry(str(i), f"q{i}", answer) for i, answer in enumerate(("yes", "No", "Yes"))]
+    others = [Entry(f"other {i}", "p", answer) for i, answer in enumerate(("no", *["YES"] * 3))]
+    assert [(of.where, e.where) for of, e in paired(others, entries)] == [
+        *(("1", "other 0"), ("0", "other 1"), ("2", "other 2"), ("0", "other 3"))
+    ]
+    path = write(tmp_path / "p.jsonl", [FORGET[0], RETAIN[0]])
+    assert command("attack", "--paraphrases", path) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "line 2: its answer 'B0 lives in York .' is that of no forget row" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plain_text_goes_on_after_its_first_half_as_everywhere(
+    command: Command, tmp_path: Path
+) -> None:
+    rows = [{"text": f"Question : {row['question']} Answer : {row['answer']}"} for row in FORGET]
+    path = write(tmp_path / "f.jsonl", rows)
+    assert command("evaluate", forget=path, output="a") == 0
+    assert command("attack", "--relearn", 2, forget=path, output="b") == 0
+    known = report(tmp_path / "a")["models"][0]["answers"]["forget"]
+    found = {row["name"]: row for row in report(tmp_path / "b")["attacks"][0]["rows"]}
+    assert [row["reference"] for row in found["int8"]["answers"]] == [r["reference"] for r in known]
+    assert found["int8"]["before"]["rouge"] == fmean(row["rouge"] for row in known)
+    (given,) = found["answer prefix"]["attacker"].values()
+    least = min(len(row["reference"]) for row in found["int8"]["answers"])
+    assert all(len(row["reference"]) < least for row in found["answer prefix"]["answers"]), given
+
+
 def test_what_the_attacker_has_is_what_was_asked_for(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,18 +172,18 @@ def test_all_rows_are_asked_and_those_that_are_left_out_are_told(
     paths = {"forget": write(tmp_path / "f.jsonl", many)}
     assert command("attack", "--max-length", 14, **paths) == 0
     assert "left out" not in capsys.readouterr().out
-    other = write(tmp_path / "p.jsonl", FORGET[2:])
+    other = write(tmp_path / "p.jsonl", [*FORGET[2:], FORGET[0]])  # the first two rows are of one
     words = ("--rows", 2, "--max-length", 14, "--paraphrases", other)
     assert command("attack", *words, output="b", **paths) == 0
     told = f"{2 * len(many) - 2} of {2 * len(many)} forget rows were left out, by --rows 2."
     assert told in " ".join(capsys.readouterr().out.split())
     assert told in report(tmp_path / "b")["notes"]
     plain = [{name: row[name] for name in ("question", "answer")} for row in many]
-    first, other, kept = ([part for row in rows for part in windows(encode(tokenizer, **row), 14)]
-                          for rows in (plain, FORGET[2:], RETAIN))  # fmt: skip
+    first, kept = ([part for row in rows for part in windows(encode(tokenizer, **row), 14)]
+                   for rows in (plain, RETAIN))  # fmt: skip
     questions = [(row["paraphrased_question"], row["answer"]) for row in reworded * 40]
     asked = [part for row in questions for part in windows(encode(tokenizer, *row), 14)]
-    assert seen == [(first, kept, asked), (first[:2], kept, other[:2])]
+    assert seen == [(first, kept, asked), (first[:2], kept, first[:2])]
 
 
 def one(name: str, *sides: tuple[float, ...]) -> dict[str, Any]:
@@ -148,6 +220,18 @@ SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
         ([KNOWN], None, ("not forgotten", [])),
         ([KNOWN], [SAID[1]], ("not forgotten", [])),
         ([KNOWN], [KNOWN], ("nothing comes back", [])),
+        # the few rows that relearning leaves are not all rows
+        (
+            [{**KNOWN, "before": {**KNOWN["before"], "rows": 2.0}}, WEAK],
+            None,
+            ("nothing comes back", []),
+        ),
+        # from far above: it ends where the other knows more
+        (
+            [one("a", (0, 9.3), (0, 3.2))],
+            [one("a", (0, 3.1), (0, 2.3))],
+            ("nothing comes back", []),
+        ),
     ],
 )
 def test_what_comes_back_is_what_a_model_that_never_saw_it_does_not_have(

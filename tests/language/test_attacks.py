@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM
 
 from tests.language.conftest import ROWS, Words, asked
 from torch_alm.language import (
@@ -170,6 +170,41 @@ def test_gpt2s_layers_are_rounded_by_their_output_channels() -> None:
         assert torch.equal(weight, by_hand)
     assert count == 8 * (24 + 8 + 32 + 32)
     assert_same(model, before)
+
+
+def test_all_experts_are_rounded_and_what_chooses_among_them_is_not() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "vocab_size": 40, "num_local_experts": 3}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = MixtralForCausalLM(MixtralConfig(**sizes, **heads))
+    before = snapshot(model)
+    with quantized(model, 4) as count:
+        moved = {
+            n: p.detach().clone() for n, p in model.named_parameters() if (p != before[n]).any()
+        }
+    assert count == sum(p.numel() for p in moved.values()) == 4 * 16 * 16 + 3 * 3 * 16 * 24
+    experts = {name: p for name, p in moved.items() if "experts" in name}
+    assert experts
+    for name, p in experts.items():
+        rows = before[name].reshape(-1, p.shape[-1])
+        assert torch.equal(p.reshape(-1, p.shape[-1]), round_weights(rows, 4)), name
+    assert_same(model, before)
+
+
+def test_copies_of_what_was_shown_are_not_asked(model: Any) -> None:
+    has = Attacks(relearn_rows=1, relearn_steps=1, bits=(), prefix=0.25)
+    rows = [ROWS[0], ROWS[1], dict(ROWS[0]), ROWS[2]]
+    found = next(attack(model, Words(), rows, [], has))
+    assert found.name == "relearn forget" and found.asked == [ROWS[1], ROWS[2]]
+    names = [each.name for each in attack(model, Words(), [ROWS[0], dict(ROWS[0])], [], has)]
+    assert "relearn forget" not in names
+
+
+def test_paraphrases_of_some_rows_stand_beside_those(model: Any) -> None:
+    has, few = Attacks(relearn_rows=0, bits=()), [ROWS[2], ROWS[0], ROWS[2]]
+    found = next(attack(model, Words(), ROWS, [], has, paraphrased=few, reworded=few))
+    assert found.name == "paraphrase" and found.asked == few
+    assert found.before == found.after
 
 
 def test_nothing_to_relearn_on(model: Any) -> None:

@@ -11,7 +11,15 @@ from torch_alm.cli import files
 from torch_alm.cli.evaluate import plain_content, published
 from torch_alm.cli.files import Entry
 from torch_alm.cli.loading import Files, format_of, load_for, read_files
-from torch_alm.cli.measuring import Encoded, numbers, read_rows, reference_of, said
+from torch_alm.cli.measuring import (
+    Encoded,
+    as_asked,
+    numbers,
+    read_asked,
+    read_rows,
+    reference_of,
+    said,
+)
 from torch_alm.cli.output import REPORTS, Output
 from torch_alm.cli.report import Result
 from torch_alm.cli.returning import verdict_of
@@ -36,7 +44,9 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     begun = datetime.now(timezone.utc)
     found = read_files(given)
     reworded = (
-        files.read_entries(given.paraphrases, "paraphrases", given.columns)
+        files.paired(
+            files.read_entries(given.paraphrases, "paraphrases", given.columns), found["forget"]
+        )
         if given.paraphrases
         else files.paraphrased(found["forget"])
     )
@@ -63,17 +73,25 @@ def attacked(
     name: str,
     path: str,
     found: Files,
-    reworded: Sequence[Entry],
+    reworded: Sequence[tuple[Entry, Entry]],
     say: Say,
     notes: list[str],
 ) -> list[dict[str, Any]]:
-    """All attacks on the model under one path; `notes` gets what was left out."""
+    """All attacks on the model under one path; `notes` gets what was left out.
+
+    `reworded` has forget rows, each with a row that asks it in other words.
+    """
     loaded = load_for(given, path, found)
     model, tokenizer = loaded.model, loaded.tokenizer
     longest = min(given.max_length, positions_of(model))
-    asked = files.encode_entries(tokenizer, reworded, longest, format_of(given))
-    whole, asked = loaded.sets["forget"], asked[: given.rows]
-    forget = whole[: given.rows]
+    whole = loaded.sets["forget"]
+    forget = [(entry, as_asked(entry, row)) for entry, row in whole[: given.rows]]
+    of = {id(entry): [(e, row) for e, row in forget if e is entry] for entry, _ in forget}
+    pairs = [pair for pair in reworded if id(pair[0]) in of]
+    before = [each for entry, _ in pairs for each in of[id(entry)]]
+    asked = files.encode_entries(
+        tokenizer, [other for _, other in pairs], longest, format_of(given)
+    )
     if left := len(whole) - len(forget):
         notes.append(f"{left} of {len(whole)} forget rows were left out, by --rows {given.rows}.")
     bits = Attacks().bits if linear_weights(model) else ()
@@ -88,6 +106,15 @@ def attacked(
         batch_size=given.batch_size,
         seed=given.seed,
     )
+    known, told = [*forget, *asked], list[dict[str, Any]]()
+    entries = {id(row): entry for entry, row in known}
+
+    def read(rows: Sequence[Row]) -> list[Reading]:
+        """Read the rows; those with a part of the answer given away are behind any header."""
+        if all(id(row) in entries for row in rows):
+            return read_asked(model, tokenizer, [(entries[id(row)], row) for row in rows])
+        return read_rows(model, tokenizer, rows)
+
     attacks = language.attack(
         model,
         tokenizer,
@@ -95,10 +122,10 @@ def attacked(
         loaded.rows("retain"),
         settings,
         paraphrased=[row for _, row in asked],
+        reworded=[row for _, row in before],
         autocast=loaded.place.context(),
-        read=lambda rows: read_rows(model, tokenizer, rows),
+        read=read,
     )
-    known, told = [*forget, *asked], list[dict[str, Any]]()
     for each in attacks:
         say(f"{name}: {each.name}")
         told.append(summary(tokenizer, each, known))

@@ -6,6 +6,9 @@ from typing import Any, cast
 from torch_alm.language import Record
 
 NAMES = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
+KEPT = ("paraphrased_question",)
+"""Columns that stand beside any form."""
+
 ROLES = {
     "system": "system",
     **dict.fromkeys(("human", "user"), "user"),
@@ -34,10 +37,11 @@ def recognized(record: Record) -> Record:
     Raises:
         ValueError: a turn of another role than the two, or a history that is none; names the row.
     """
+    kept = {name: record.fields[name] for name in KEPT if name in record.fields}
     if "conversations" in record.fields:
-        return record._replace(fields={"messages": _shared(record)})
+        return record._replace(fields={"messages": _shared(record), **kept})
     if "instruction" in record.fields and "output" in record.fields:
-        return record._replace(fields=_alpaca(record))
+        return record._replace(fields={**_alpaca(record), **kept})
     return record
 
 

@@ -1,6 +1,7 @@
 """The user's rows: questions with answers, conversations, or plain text."""
 
 import warnings
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -144,11 +145,38 @@ def encode_entries(
     ]
 
 
-def paraphrased(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries that have a paraphrase, asked in those words."""
-    return [
-        replace(each, prompt=each.paraphrase) for each in entries if each.paraphrase is not None
-    ]
+def paraphrased(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """The entries that have a paraphrase, each with itself asked in those words."""
+    return [(each, _reworded(each, each.paraphrase)) for each in entries if each.paraphrase]
+
+
+def _reworded(entry: Entry, question: str) -> Entry:
+    """The entry with another question; of a conversation, with another last turn but one."""
+    *before, asked, answer = entry.messages or ({}, {})
+    turns = (*before, {**asked, "content": question}, answer) if entry.messages else ()
+    return replace(entry, prompt=question, messages=cast("tuple[Message, ...]", turns))
+
+
+def paired(others: Sequence[Entry], entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """Each of the others behind the entry that has the same answer: in turn, where several have.
+
+    Raises:
+        Refusal: none has; names file and row.
+    """
+    answering: dict[str, list[Entry]] = {}
+    for entry in entries:
+        answering.setdefault(plain(entry.answer), []).append(entry)
+    turns, found = Counter[str](), list[tuple[Entry, Entry]]()
+    for other in others:
+        answer = plain(other.answer)
+        if answer not in answering:
+            raise Refusal(
+                f"{other.where}: its answer {other.answer!r} is that of no forget row, so asking "
+                "it would tell how well something else is known. Is it the right file?"
+            )
+        found.append((answering[answer][turns[answer] % len(answering[answer])], other))
+        turns[answer] += 1
+    return found
 
 
 def rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) -> list[Row]:
@@ -233,7 +261,9 @@ def _conversation(record: Record, messages: Any) -> Entry:  # noqa: ANN401  # wh
             f"{record.where}: the conversation does not end with an answer of the assistant, so "
             "there is nothing to score. Is the last turn missing?"
         )
-    return Entry(record.where, turns[-2]["content"], turns[-1]["content"], messages=tuple(turns))
+    asked, answer = turns[-2]["content"], turns[-1]["content"]
+    other = record.optional_text("paraphrased_question")
+    return Entry(record.where, asked, answer, messages=tuple(turns), paraphrase=other)
 
 
 def _is_message(value: Any) -> bool:  # noqa: ANN401  # whatever JSON holds

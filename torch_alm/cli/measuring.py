@@ -90,24 +90,36 @@ def read(
     do, and behind it: either may be what it answers with. After each batch `done` is told how many
     rows it had.
     """
+    questions = [(entry, as_asked(entry, row)) for entry, row in rows]
+    readings = read_asked(model, tokenizer, questions, done)
+    texts = [i for i, (_, row) in enumerate(rows) if questions[i][1] is not row]
+    for chosen, _ in _batches([rows[i][1] for i in texts], positions_of(model)):
+        some = [texts[k] for k in chosen]
+        whole = read_answers(model, tokenizer, [rows[i][1] for i in some], texts=False)
+        for i, full in zip(some, whole, strict=True):
+            readings[i] = replace(full, text=readings[i].text)
+    return readings
+
+
+def read_asked(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    rows: Encoded,
+    done: Callable[[int], object] = lambda count: None,
+) -> list[Reading]:
+    """Read every row as it is asked; behind the header of its template, too, if there is one."""
     readings: dict[int, Reading] = {}
-    asked = [_asked(entry, row) for entry, row in rows]
-    for chosen, limit in _batches(asked, positions_of(model)):
-        found = read_answers(model, tokenizer, [asked[i] for i in chosen], max_new_tokens=limit)
-        texts = [i for i in chosen if asked[i] is not rows[i][1]]
+    for chosen, limit in _batches([row for _, row in rows], positions_of(model)):
+        found = read_answers(model, tokenizer, [rows[i][1] for i in chosen], max_new_tokens=limit)
         readings.update(zip(chosen, found, strict=True))
-        headed = [i for i in chosen if ASKED in asked[i]]
-        behind = read_rows(model, tokenizer, [_headed(tokenizer, asked[i]) for i in headed])
+        headed = [i for i in chosen if ASKED in rows[i][1]]
+        behind = read_rows(model, tokenizer, [_headed(tokenizer, rows[i][1]) for i in headed])
         for i, other in zip(headed, behind, strict=True):
-            reference = reference_of(tokenizer, rows[i][0], asked[i])
-            question = decode(tokenizer, prompt_ids(asked[i]))
+            reference = reference_of(tokenizer, *rows[i])
+            question = decode(tokenizer, prompt_ids(rows[i][1]))
             either = (readings[i], other)
             more = max(either, key=lambda r: tuple(said(reference, r, question).values()))
             readings[i] = replace(readings[i], text=more.text)
-        if texts:
-            whole = read_answers(model, tokenizer, [rows[i][1] for i in texts], texts=False)
-            for i, full in zip(texts, whole, strict=True):
-                readings[i] = replace(full, text=readings[i].text)
         done(len(chosen))
     return [readings[i] for i in range(len(rows))]
 
@@ -125,8 +137,8 @@ def read_rows(model: LanguageModel, tokenizer: Tokenizer, rows: Sequence[Row]) -
     """Read every row as it is, each answer to its end."""
     readings: dict[int, Reading] = {}
     for chosen, limit in _batches(rows, positions_of(model)):
-        said = read_answers(model, tokenizer, [rows[i] for i in chosen], max_new_tokens=limit)
-        readings.update(zip(chosen, said, strict=True))
+        found = read_answers(model, tokenizer, [rows[i] for i in chosen], max_new_tokens=limit)
+        readings.update(zip(chosen, found, strict=True))
     return [readings[i] for i in range(len(rows))]
 
 
@@ -185,17 +197,17 @@ def answers_of(
 
 
 def _answer(tokenizer: Tokenizer, entry: Entry, row: Row, reading: Reading) -> dict[str, Any]:
-    asked = _asked(entry, row)
-    reference = reference_of(tokenizer, entry, asked)
+    question = as_asked(entry, row)
+    reference = reference_of(tokenizer, entry, question)
     return {
         "where": entry.where,
-        "prompt": entry.prompt or decode(tokenizer, prompt_ids(asked)),
+        "prompt": entry.prompt or decode(tokenizer, prompt_ids(question)),
         "reference": reference,
         "answer": reading.text,
         "loss": reading.loss,
         "exact_match": reading.exact_match,
-        **({"second_half": True} if asked is not row else {}),
-        **said(reference, reading, decode(tokenizer, prompt_ids(asked))),
+        **({"second_half": True} if question is not row else {}),
+        **said(reference, reading, decode(tokenizer, prompt_ids(question))),
     }
 
 
@@ -257,5 +269,6 @@ def text_of(tokenizer: Tokenizer, row: Row) -> str:
     return decode(tokenizer, answer_ids(row))
 
 
-def _asked(entry: Entry, row: Row) -> Row:
+def as_asked(entry: Entry, row: Row) -> Row:
+    """The row as the model is asked: of a plain text, the first half is given."""
     return (with_prefix(row, TEXT_SHARE) or row) if entry.is_text else row

@@ -45,10 +45,15 @@ class Returned(NamedTuple):
 
     @property
     def falls_further(self) -> bool:
-        """Tell whether the loss falls by a nat more than the other model's does."""
+        """Tell whether the loss falls by a nat more than the other model's does, and below it.
+
+        From far above, it also falls far in a model that knows less than the other to the end.
+        """
         fell = self.own[0]["loss"] - self.own[1]["loss"]
-        usual = 0.0 if self.other is None else self.other[0]["loss"] - self.other[1]["loss"]
-        return fell - max(0.0, usual) > NATS
+        if self.other is None:
+            return fell > NATS
+        usual = self.other[0]["loss"] - self.other[1]["loss"]
+        return fell - max(0.0, usual) > NATS and self.own[1]["loss"] < self.other[1]["loss"]
 
 
 def returned(attacks: Attacks) -> list[Returned]:
@@ -65,7 +70,7 @@ def verdict_of(attacks: Attacks) -> dict[str, Any]:
     found = returned(attacks)
     more = [each for each in found if each.is_more]
     compared = len(attacks) > 1
-    known = _known(found)
+    known = _known(attacks) if found else 0.0
     if not found:
         outcome, text = "not attacked", "Not attacked: there was nothing to attack with."
     elif known > 1 / SAID_SHARE:
@@ -90,11 +95,15 @@ def verdict_of(attacks: Attacks) -> dict[str, Any]:
     return {"outcome": outcome, "code": 0, "missed": names, "text": text, "cost": cost, "worst": []}
 
 
-def _known(found: Sequence[Returned]) -> float:
+def _unattacked(model: Mapping[str, Any]) -> Numbers:
+    """The numbers of the most rows that were asked without an attack."""
+    return max((each["before"] for each in model["rows"]), key=lambda before: before["rows"])
+
+
+def _known(attacks: Attacks) -> float:
     """Share of the answers said before any attack, beyond what the compared model says."""
-    return max(
-        (e.own[0]["said"] - (e.other[0]["said"] if e.other else 0) for e in found), default=0
-    )
+    own, *other = (_unattacked(each)["said"] for each in attacks)
+    return own - sum(other)
 
 
 def _more(compared: bool) -> str:
@@ -121,12 +130,11 @@ def _told(each: Returned) -> str:
 
 
 def _before(attacks: Attacks) -> str:
-    row = max(attacks[0]["rows"], key=lambda each: each["before"]["rows"])["before"]
-    told = f"Without an attack {row['rouge']:.0%} of the words of the answers are said"
-    if len(attacks) == 1:
-        return f"{told}."
-    other = max(attacks[1]["rows"], key=lambda each: each["before"]["rows"])["before"]
-    return f"{told}, {other['rouge']:.0%} by the model that never saw the rows."
+    own, *other = (_unattacked(each)["rouge"] for each in attacks)
+    told = f"Without an attack {own:.0%} of the words of the answers are said"
+    return (
+        told + "".join(f", {said:.0%} by the model that never saw the rows" for said in other) + "."
+    )
 
 
 def examples(attacks: Attacks, count: int = 5) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def round_weights(weight: Tensor, bits: int) -> Tensor:
 def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
     """Inside, the weights of the linear layers are rounded as a quantised deployment would.
 
-    GPT-2's, which keep their weights the other way round, too.
+    GPT-2's, which keep their weights the other way round, and those of all experts, too.
 
     Simulated: nearest rounding per output channel (`round_weights`), weights only, computed in the
     model's dtype; embeddings, norms and the output layer stay, as common tools leave them. A tool
@@ -99,11 +99,16 @@ def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
 
 
 def linear_weights(model: LanguageModel) -> list[Tensor]:
-    """The weights of all linear layers but the output layer, a row per output channel."""
+    """The weights of all linear layers but the output layer, a row per output channel.
+
+    Experts that lie in one parameter, (experts, rows, columns), are taken row by row.
+    """
     last = model.get_output_embeddings()
     layers = [m for m in model.modules() if m is not last]
     plain = [m.weight.detach() for m in layers if isinstance(m, nn.Linear)]
-    return plain + [m.weight.detach().T for m in layers if type(m).__name__ == "Conv1D"]
+    plain += [m.weight.detach().T for m in layers if type(m).__name__ == "Conv1D"]
+    named = model.named_parameters()
+    return plain + [p.detach().flatten(0, 1) for n, p in named if p.ndim == 3 and "experts" in n]
 
 
 @contextmanager

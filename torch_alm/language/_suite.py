@@ -20,7 +20,7 @@ class Attacked:
 
     Attributes:
         name: such as `"relearn forget"`.
-        asked: the same answers asked in the usual way, before the attack.
+        asked: the same answers asked in the usual way, before the attack; as often as after it.
         rows: what was asked after it.
         before: one reading per row of `asked`, of the model as it is.
         after: one reading per row of `rows`.
@@ -66,14 +66,15 @@ def attack(
     settings: Attacks | None = None,
     *,
     paraphrased: Sequence[Row] = (),
+    reworded: Sequence[Row] | None = None,
     max_new_tokens: int | None = None,
     autocast: Callable[[], Any] = nullcontext,
     read: Read | None = None,
 ) -> Iterator[Attacked]:
     """Relearn, round, rephrase and prompt with a prefix, one after the other.
 
-    After relearning on forget examples only the *others* are asked: what the attacker showed proves
-    nothing. Every attack starts from the same weights, which return bit for bit.
+    After relearning on forget examples only the *others* are asked: what the attacker showed, or a
+    copy of it, proves nothing. Every attack starts from the same weights, which return bit for bit.
 
     Args:
         model: the unlearned model.
@@ -81,7 +82,8 @@ def attack(
         forget: rows that shall be forgotten.
         retain: rows to relearn on.
         settings: what the attacker has; the default is a modest one.
-        paraphrased: the forget rows asked in other words, in any number.
+        paraphrased: forget rows asked in other words, in any number.
+        reworded: of `forget`, the rows that these are of, what was known before; None is all.
         max_new_tokens: longest answer, as in `read_answers`.
         autocast: makes a context for the forward passes of relearning.
         read: asks the model as it is within an attack; None is `read_answers`.
@@ -100,12 +102,14 @@ def attack(
             return read(asked), loss
 
     now = read(forget)
-    shown = min(given.relearn_rows, len(forget) - 1)
-    if shown > 0:
-        after, loss = learn(forget[:shown], forget[shown:])
-        attacker = {"examples": float(shown), "final loss": loss}
-        rest = [*forget[shown:]]
-        yield Attacked("relearn forget", rest, rest, now[shown:], after, attacker)
+    shown = forget[: min(given.relearn_rows, len(forget) - 1)]
+    copies = {tuple(row["input_ids"]) for row in shown}
+    rest = [i for i, row in enumerate(forget) if tuple(row["input_ids"]) not in copies]
+    if shown and rest:
+        asked, before = [forget[i] for i in rest], [now[i] for i in rest]
+        after, loss = learn(shown, asked)
+        attacker = {"examples": float(len(shown)), "final loss": loss}
+        yield Attacked("relearn forget", asked, asked, before, after, attacker)
     if others := retain[: given.relearn_rows]:
         after, loss = learn(others, forget)
         attacker = {"examples": float(len(others)), "final loss": loss}
@@ -115,8 +119,10 @@ def attack(
             after = read(forget)
         yield Attacked(f"int{bits}", [*forget], [*forget], now, after, {"weights": float(count)})
     if paraphrased:
-        after = read(paraphrased)
-        yield Attacked("paraphrase", [*forget], [*paraphrased], now, after, {})
+        known = {id(row): reading for row, reading in zip(forget, now, strict=True)}
+        asked = [*(forget if reworded is None else reworded)]
+        before, after = [known[id(row)] for row in asked], read(paraphrased)
+        yield Attacked("paraphrase", asked, [*paraphrased], before, after, {})
     share = given.prefix
     begun = {i: row for i, each in enumerate(forget) if (row := with_prefix(each, share))}
     if begun:

@@ -33,6 +33,7 @@ The recommended rate is the largest one whose control holds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -52,8 +53,8 @@ FIXED = "lr,rho_forget,epsilon"
 """Settings kept out of the search, so that its trials are left for how hard a method forgets."""
 
 WORLD = "world"
-REPLAYED = "forget01-pretrained-replay"
-UNSEEN = {"forget01": "0.80", "forget05": "0.85", "forget10": "0.80", REPLAYED: "0.65"}
+ADAPTED = "forget01-pretrained-replay-lora"
+UNSEEN = {"forget01": "0.80", "forget05": "0.85", "forget10": "0.80", ADAPTED: "0.65"}
 """Of the forget tokens, the next twentieth below what the model gets wrong that never saw them.
 
 That is 0.83, 0.86 and 0.83, and 0.69 of forget01 if it has read prose before and goes on reading.
@@ -62,7 +63,8 @@ CERTIFIED, WRONG = "certified", "wrong"
 SHARES = {CERTIFIED: "token_certificate", WRONG: "token_failure"}
 """The measure of that share, by what it counts."""
 
-LEVELS = {**MATCHED, WORLD: "0.70", "forget01-pretrained": "0.20"}
+LEVELS = {**MATCHED, WORLD: "0.70", "forget01-pretrained": "0.20", ADAPTED: "0.20"}
+"""For adapters the model read anew: the one that never saw forget01 says 0.157; 0.137 before."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,17 @@ class Place:
     @property
     def level(self) -> str:
         """The forget ROUGE-L that counts as enough."""
-        return LEVELS.get(self.taught, LEVELS[self.split])
+        return self._of(LEVELS)
 
     @property
     def share(self) -> str:
         """The share of the tokens that `unseen` asks for."""
-        return UNSEEN.get(self.taught, UNSEEN[self.split])
+        return self._of(UNSEEN)
+
+    def _of(self, table: Mapping[str, str]) -> str:
+        """Look up this place, the models it begins with, or else the split."""
+        names = (self.taught + "-lora" * bool(self.lora), self.taught, self.split)
+        return next(table[name] for name in names if name in table)
 
     def folder(self, rate: str, kind: str) -> str:
         """Name the folder of the runs at a rate, `searched` or `asked`."""
