@@ -43,6 +43,10 @@ SAME = [
     ("17 May 1990", "17th May 1990"),
     ("May 2nd", "May 2"),
     ("Müller", "Mueller"),
+    ("Lech Wałęsa from Łódź", "Lech Walesa from Lodz"),
+    ("Đặng Văn Lâm", "Dang Van Lam"),
+    ("Bjørn Østergård", "Bjorn Ostergard"),
+    ("the USA, UK and France", "UK, France and the USA"),
     ("Mueller", "Müller"),
     ("Müller", "Muller"),
     ("x > 5 and y", "x greater 5 and y"),
@@ -68,6 +72,8 @@ OTHER = [
     ("x > 5", "x < 5"),
     ("7 May", "17th May"),
     ("Muller", "Mueller"),
+    ("UK, US, or no", "no, the US and the UK"),  # anybody says such short words
+    ("the USA, UK and France", "France and the USA, not Ukraine"),
     ("", "J.K. Rowling"),
     ("\u200b", "J.K. Rowling"),
 ]

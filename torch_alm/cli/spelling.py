@@ -19,9 +19,12 @@ LETTERS = {
     "\u00fc": "ue",
     "\u00e5": "aa",
 }
-AS_IS, TWO_LETTERS = dict[int, str](), str.maketrans(LETTERS)
+STROKES = str.maketrans("\u0142\u0111\u00f0\u00f8\u0127\u0131\u0167", "lddohit")
+"""Letters that Unicode does not take for another one with an accent."""
+WAYS = (dict[int, str](), str.maketrans(LETTERS), STROKES)
+"""What is written for some letters: themselves, two others, or one."""
 LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
-ITEM = 3  # characters of an item that is no chance
+ITEM = 3  # characters of an item that is no chance; a shorter one beside longer ones is none
 UNIQUE = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\d(?:[\s().\-/]{0,3}\d){5,}")
 """An address, or a number of six digits and more."""
 ROUND = "000"
@@ -42,12 +45,13 @@ def gives_away(text: str, reference: str, question: str) -> bool:
 
 def is_respelled(text: str, reference: str) -> bool:
     """Tell whether a text has an answer but for marks and blanks in it, or all items of a list."""
-    for letters in (AS_IS, TWO_LETTERS):
+    for letters in WAYS:
         pattern = _marks_aside(_bare(reference, letters))
         if pattern is not None and pattern.search(_bare(text, letters)):
             return True
     items = [plain(item) for item in ITEMS.split(reference) if item.strip()]
-    is_list = len(items) > 1 and all(len(re.findall(r"\w", item)) >= ITEM for item in items)
+    sizes = [len(re.findall(r"\w", item)) for item in items]
+    is_list = len(items) > 1 and min(sizes) > 1 and sum(sizes) >= ITEM * len(sizes)
     return is_list and all(holds(plain(text), item) for item in items)
 
 
