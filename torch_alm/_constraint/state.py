@@ -262,11 +262,13 @@ class State(Stateful):
         self.violation = numbers.choose(seen, c, self.violation)
         met = is_met(settings, self.violation)
         self.history.step(self.violation, self.weight, seen, met, settings.sense)
-        due = acts & (self.history.visits % settings.every == 0)
+        due = not is_waiting and acts & (self.history.visits % settings.every == 0)
         if self.auto is not None:
             self._find(self.auto, acts, response, settings)
-        elif not is_waiting and numbers.any_of(due):
-            self._update(due, settings)
+        elif not settings.rules:
+            self.multiplier = numbers.choose(due, self.weight, self.multiplier)
+        elif numbers.any_of(due):
+            self._obey_rules(due, settings)
         limiting = self.limiting(settings) if settings.rules else None
         is_pushing = numbers.any_of(self.mu > 0) and limiting is None and not is_waiting
         excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
@@ -284,11 +286,8 @@ class State(Stateful):
         is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(self.multiplier))
         self.multiplier = numbers.choose(is_beyond, self.multiplier, grown)
 
-    def _update(self, due: Mask, settings: Settings) -> None:
-        """Set lambda to lambda+ where it is due, or to what the rules make of that; mu, too."""
-        if not settings.rules:
-            self.multiplier = numbers.choose(due, self.weight, self.multiplier)
-            return
+    def _obey_rules(self, due: Mask, settings: Settings) -> None:
+        """Set lambda to what the rules make of lambda+ where it is due; mu, too."""
         assert isinstance(self.mu, float)  # one that is found takes no rules
         update = Update(
             stored=self.weight,
