@@ -19,9 +19,9 @@ LETTERS = {
     "\u00fc": "ue",
     "\u00e5": "aa",
 }
-STROKES = str.maketrans("\u0142\u0111\u00f0\u00f8\u0127\u0131\u0167", "lddohit")
+STROKES = dict(zip("\u0142\u0111\u00f0\u00f8\u0127\u0131\u0167", "lddohit", strict=True))
 """Letters that Unicode does not take for another one with an accent."""
-WAYS = (dict[int, str](), str.maketrans(LETTERS), STROKES)
+WAYS = (dict[int, str](), str.maketrans(LETTERS), str.maketrans(STROKES))
 """What is written for some letters: themselves, two others, or one."""
 LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
 ITEM = 3  # characters of an item that is no chance; a shorter one beside longer ones is none
