@@ -86,12 +86,8 @@ def attacked(
     longest = min(given.max_length, positions_of(model))
     whole = loaded.sets["forget"]
     forget = [(entry, as_asked(entry, row)) for entry, row in whole[: given.rows]]
-    of = {id(entry): [(e, row) for e, row in forget if e is entry] for entry, _ in forget}
-    pairs = [pair for pair in reworded if id(pair[0]) in of]
-    before = [each for entry, _ in pairs for each in of[id(entry)]]
-    asked = files.encode_entries(
-        tokenizer, [other for _, other in pairs], longest, format_of(given)
-    )
+    before, others = beside(forget, reworded)
+    asked = files.encode_entries(tokenizer, others, longest, format_of(given))
     if left := len(whole) - len(forget):
         notes.append(f"{left} of {len(whole)} forget rows were left out, by --rows {given.rows}.")
     bits = Attacks().bits if linear_weights(model) else ()
@@ -122,7 +118,7 @@ def attacked(
         loaded.rows("retain"),
         settings,
         paraphrased=[row for _, row in asked],
-        reworded=[row for _, row in before],
+        reworded=before,
         autocast=loaded.place.context(),
         read=read,
     )
@@ -130,6 +126,17 @@ def attacked(
         say(f"{name}: {each.name}")
         told.append(summary(tokenizer, each, known))
     return told
+
+
+def beside(
+    forget: Encoded, reworded: Sequence[tuple[Entry, Entry]]
+) -> tuple[list[Row], list[Entry]]:
+    """The rows of the forget entries that are reworded, and what they are reworded as."""
+    rows: dict[int, list[Row]] = {}
+    for entry, row in forget:
+        rows.setdefault(id(entry), []).append(row)
+    found = [(rows[id(entry)], other) for entry, other in reworded if id(entry) in rows]
+    return [row for own, _ in found for row in own], [other for _, other in found]
 
 
 def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, Any]:
