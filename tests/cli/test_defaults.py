@@ -121,3 +121,22 @@ def test_a_run_whose_retain_side_cannot_keep_up_says_so(
     told = report(tmp_path / "out")["notes"][-1]
     assert told.startswith("Gave up after ")
     assert "the retain side does not keep up" in told
+
+
+def test_another_limit_of_the_retain_loss_holds_from_where_a_run_stands(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Neither limit is let through by the other: it rules the rate, and the verdict."""
+    monkeypatch.setattr("torch_alm.cli.pacing.PATIENCE", 2)
+    options = ("--method", "dual", "--alpha", 2, "--max-retain-loss")
+    assert command("unlearn", *options, 1e-6) == 3
+    steps = len(report(tmp_path / "out")["trace"])
+    monkeypatch.undo()
+    assert command("unlearn", *options, 1e-6) == 2
+    assert "another --max-retain-loss" in " ".join(capsys.readouterr().err.split())
+    assert command("unlearn", *options, 5) == 0
+    assert f"Going on after step {steps} of 1000" in capsys.readouterr().out
+    found = report(tmp_path / "out")
+    assert len(found["trace"]) > steps
+    assert found["settings"]["max_retain_loss"] == 5
+    assert found["notes"][-1].endswith("the goal is met and has held.")

@@ -501,7 +501,8 @@ def test_a_run_says_what_it_is_about(command: Command, tmp_path: Path, capsys: A
     )
     assert f" {tmp_path / 'out'}: model, report.html, report.json." in told
     assert told.endswith(
-        "MB) is kept: with a --steps above 1 the same command goes on from there. It may be "
+        "MB) is kept: with a --steps above 1, or another --max-retain-loss, the same command goes "
+        "on from there. It may be "
         "deleted."
     )
     bars = re.findall(r"^\w+", re.sub(r"[\r\n]+", "\n", found.err), re.MULTILINE)

@@ -97,9 +97,10 @@ class Guide:
         return {"pacing": self.pacing.state(), "ended": self.ended, "aim": self.aim}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state()`."""
+        """Restore `state()`; a run that ended under another limit is open again."""
         self.pacing.load(state["pacing"])
-        self.ended, self.aim = state["ended"], state["aim"]
+        is_same = self.pacing.limit == state["pacing"]["limit"]
+        self.ended, self.aim = state["ended"] if is_same else None, state["aim"]
         self._set()
 
     def _follow(self, decision: Decision) -> None:

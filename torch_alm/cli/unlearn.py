@@ -175,19 +175,20 @@ def _take_up(run: Run, say: Say) -> None:
     """Go on from what an earlier call has left, if it has.
 
     Raises:
-        Refusal: the run is through, and no more steps are asked for than then.
+        Refusal: the run is through, and neither more steps nor another limit are asked for.
     """
-    training = run.training
+    training, limit = run.training, run.ready.given.max_retain_loss
     if (state := run.keeper.unfinished.load()) is None:
         return
     training.load(state)
     run.keeper.kept = len(training.trace)
     if (most := state.get("through")) is not None:
-        if training.steps <= most:
+        if training.steps <= most and limit == state.get("limit"):
             raise Refusal(
                 f"--output {run.ready.given.output} holds a run that is through after "
                 f"{len(training.trace)} of at most {most} steps. Did you mean a --steps above "
-                f"{most}, which goes on with it, or --force to begin anew?"
+                f"{most} or another --max-retain-loss, which go on with it, or --force to begin "
+                "anew?"
             )
         training.reopen()
     say(f"Going on after step {len(training.trace)} of {training.steps}.")
@@ -221,7 +222,8 @@ def _finished(run: Run) -> Result:
         ) from problem
     code = content["verdict"]["code"]
     written = ", ".join((MODEL, *REPORTS))
-    return Result(code, content, f"{run.ready.given.output}: {written}.{_close(run.keeper, code)}")
+    kept = _close(run.keeper, code, run.ready.given.max_retain_loss)
+    return Result(code, content, f"{run.ready.given.output}: {written}.{kept}")
 
 
 def _reported(run: Run) -> Mapping[str, Any]:
@@ -234,19 +236,20 @@ def _reported(run: Run) -> Mapping[str, Any]:
     return report.publish(ready.output, content, run.begun, device, redact=redact)
 
 
-def _close(keeper: Keeper, code: int) -> str:
-    """Keep the state of a run that has not met its goal, so that it can be given more steps."""
+def _close(keeper: Keeper, code: int, limit: float | None) -> str:
+    """Keep the state of a run that has not met its goal, so that it can be given more."""
     if code == 0:
         keeper.unfinished.done()
         return ""
     try:
-        keeper.save(through=keeper.training.steps)
+        keeper.save(through=keeper.training.steps, limit=limit)
     except Unwritten as problem:
         return f" It can be given more steps only from where it is written down: {problem}"
     size = keeper.unfinished.state.stat().st_size / 1e6
     return (
         f" {keeper.unfinished.folder} ({size:,.1f} MB) is kept: with a --steps above "
-        f"{keeper.training.steps} the same command goes on from there. It may be deleted."
+        f"{keeper.training.steps}, or another --max-retain-loss, the same command goes on from "
+        "there. It may be deleted."
     )
 
 
