@@ -77,19 +77,29 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     ready = prepared(given)
     if given.dry_run:
         return planned(ready)
-    run = begun(ready, now, say)
+    try:
+        return _carried_out(begun(ready, now, say), say)
+    except KeyboardInterrupt:
+        if not ready.unfinished.is_own:
+            raise
+        told = f"Interrupted; {_same(given)} goes on from {ready.unfinished.folder}."
+        return Result(130, None, told)
+
+
+def _carried_out(run: Run, say: Say) -> Result:
+    given = run.ready.given
     _take_up(run, say)
     try:
         run.training.run(given.method, run.keeper.autosave, given.save_every)
     except Stopped:  # a KeyboardInterrupt may stand within a step, which cannot be taken up again
-        return _stopped(run.keeper)
+        return _stopped(run)
     try:
         if run.training.ended is not None:
             say(run.training.ended)
         _check_trained(run)
         return run.keeper.insist(lambda: _finished(run))
     except KeyboardInterrupt:
-        return _stopped(run.keeper)
+        return _stopped(run)
 
 
 def prepared(given: argparse.Namespace) -> Ready:
@@ -141,7 +151,6 @@ def begun(ready: Ready, now: datetime, say: Say) -> Run:
     given, loaded, unfinished = ready.given, ready.loaded, ready.unfinished
     if ready.is_new:
         start = _measured(given, loaded, say)
-        unfinished.begin(ready.settings, start)
     else:
         start = unfinished.check_same(ready.settings)["before"]
     goal = Goal(**start["goal"])
@@ -150,6 +159,8 @@ def begun(ready: Ready, now: datetime, say: Say) -> Run:
         say(note)
     training = training_of(ready.settings, loaded, ready.model, goal)
     training.guide = guide_of(given, training, loaded, start)
+    if ready.is_new:  # only now: nothing is refused any more
+        unfinished.begin(ready.settings, start)
     return Run(ready, training, Keeper(unfinished, training), start, now, note)
 
 
@@ -217,12 +228,12 @@ def _finished(run: Run) -> Result:
     except Unwritten as problem:
         run.keeper.save()
         raise Refusal(
-            f"{problem} The run is through, and kept in {run.keeper.unfinished.folder}: the same "
-            "command goes on with saving."
+            f"{problem} The run is through, and kept in {run.keeper.unfinished.folder}: "
+            f"{_same(run.ready.given)} goes on with saving."
         ) from problem
     code = content["verdict"]["code"]
     written = ", ".join((MODEL, *REPORTS))
-    kept = _close(run.keeper, code, run.ready.given.max_retain_loss)
+    kept = _close(run, code)
     return Result(code, content, f"{run.ready.given.output}: {written}.{kept}")
 
 
@@ -236,29 +247,35 @@ def _reported(run: Run) -> Mapping[str, Any]:
     return report.publish(ready.output, content, run.begun, device, redact=redact)
 
 
-def _close(keeper: Keeper, code: int, limit: float | None) -> str:
+def _close(run: Run, code: int) -> str:
     """Keep the state of a run that has not met its goal, so that it can be given more."""
+    keeper, given = run.keeper, run.ready.given
     if code == 0:
         keeper.unfinished.done()
         return ""
     try:
-        keeper.save(through=keeper.training.steps, limit=limit)
+        keeper.save(through=keeper.training.steps, limit=given.max_retain_loss)
     except Unwritten as problem:
         return f" It can be given more steps only from where it is written down: {problem}"
     size = keeper.unfinished.state.stat().st_size / 1e6
     return (
         f" {keeper.unfinished.folder} ({size:,.1f} MB) is kept: with a --steps above "
-        f"{keeper.training.steps}, or another --max-retain-loss, the same command goes on from "
+        f"{keeper.training.steps}, or another --max-retain-loss, {_same(given)} goes on from "
         "there. It may be deleted."
     )
 
 
-def _stopped(keeper: Keeper) -> Result:
+def _stopped(run: Run) -> Result:
+    keeper = run.keeper
     step = f"Stopped after step {len(keeper.training.trace)} of {keeper.training.steps}"
     try:
         keeper.save() if keeper.waits else keeper.insist(keeper.save)
     except (KeyboardInterrupt, Unwritten):
         told = f"{step}, which could not be written down; {keeper.left}."
         return Result(130, None, told)
-    told = f"{step}; all of it is kept. The same command goes on from there."
+    told = f"{step}; all of it is kept, and {_same(run.ready.given)} goes on from there."
     return Result(130, None, told)
+
+
+def _same(given: argparse.Namespace) -> str:
+    return f"the same command{' without --force' * given.force}"
