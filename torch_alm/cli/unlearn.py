@@ -32,6 +32,7 @@ from torch_alm.cli.space import check_space, saved_bytes, state_bytes
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
 from torch_alm.language import LanguageModel
+from torch_alm.unlearning.files import settle
 from torch_alm.unlearning.models import stored_dtype
 from torch_alm.unlearning.refusal import Refusal, Unwritten
 from torch_alm.unlearning.whole import (
@@ -115,7 +116,8 @@ def prepared(given: argparse.Namespace) -> Ready:
     settings = settings_of(given)
     output, unfinished = Output(given.output, (MODEL, *REPORTS)), Unfinished(given.output)
     is_new = unfinished.claim(settings, force=given.force) is None
-    goes_on = not is_new and (unfinished.state.exists() or not (given.output / MODEL).exists())
+    is_whole = all((given.output / name).exists() for name in output.targets)
+    goes_on = not is_new and (unfinished.state.exists() or not is_whole)
     output.check([given.model], force=given.force or goes_on)
     loaded = load_for(given, given.model, found, lora=given.lora)
     settings |= {
@@ -161,6 +163,7 @@ def begun(ready: Ready, now: datetime, say: Say) -> Run:
     training.guide = guide_of(given, training, loaded, start)
     if ready.is_new:  # only now: nothing is refused any more
         unfinished.begin(ready.settings, start)
+    settle(given.output / MODEL)
     return Run(ready, training, Keeper(unfinished, training), start, now, note)
 
 

@@ -78,6 +78,7 @@ def write_folder(path: Path, fill: Callable[[Path], T], ready: Ready = _nothing)
         Unwritten: there is no space left, or the place cannot be written.
     """
     draft, old = _beside(path, "partial"), _beside(path, "old")
+    settle(path)
     with _no_leftovers(draft, path):
         draft.mkdir(parents=True)
         filled = fill(draft)
@@ -86,6 +87,15 @@ def write_folder(path: Path, fill: Callable[[Path], T], ready: Ready = _nothing)
         _exchange(draft, path, old)
     shutil.rmtree(old, ignore_errors=True)
     return filled
+
+
+def settle(path: Path) -> None:
+    """End the exchange of a folder in which a run was killed; what lost its name gets it back."""
+    for old in path.parent.glob(f".{path.name}.old-*"):
+        if path.exists():
+            _remove(old)
+        else:
+            os.replace(old, path)
 
 
 def _exchange(draft: Path, path: Path, old: Path) -> None:
