@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.cli.asking import said
-from tests.cli.conftest import FINISHED, TOWNS, Command, report, write
+from tests.cli.conftest import FINISHED, HOLDOUT, TOWNS, Command, report, write
 from tests.cli.test_unlearn import StopAfter
 from torch_alm.cli.methods import METHODS
 from torch_alm.language import collate, encode
@@ -140,3 +140,13 @@ def test_another_limit_of_the_retain_loss_holds_from_where_a_run_stands(
     assert len(found["trace"]) > steps
     assert found["settings"]["max_retain_loss"] == 5
     assert found["notes"][-1].endswith("the goal is met and has held.")
+
+
+def test_a_goal_is_not_called_met_for_answers_that_were_never_said(
+    command: Command, tmp_path: Path
+) -> None:
+    unknown = write(tmp_path / "unknown.jsonl", HOLDOUT)
+    assert command("unlearn", "--anyway", "--alpha", 0.1, "--lr", "1e-9", forget=unknown) == 3
+    found = report(tmp_path / "out")
+    assert found["verdict"]["missed"] == ["not known before"]
+    assert "the level is reached and has held, by a model that did not say" in found["notes"][-1]
