@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.cli.asking import said
-from tests.cli.conftest import FINISHED, TOWNS, Command, report, write
+from tests.cli.conftest import FINISHED, HOLDOUT, TOWNS, Command, report, write
 from tests.cli.test_unlearn import StopAfter
 from torch_alm.cli.methods import METHODS
 from torch_alm.language import collate, encode
@@ -121,3 +121,32 @@ def test_a_run_whose_retain_side_cannot_keep_up_says_so(
     told = report(tmp_path / "out")["notes"][-1]
     assert told.startswith("Gave up after ")
     assert "the retain side does not keep up" in told
+
+
+def test_another_limit_of_the_retain_loss_holds_from_where_a_run_stands(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Neither limit is let through by the other: it rules the rate, and the verdict."""
+    monkeypatch.setattr("torch_alm.cli.pacing.PATIENCE", 2)
+    options = ("--method", "dual", "--alpha", 2, "--max-retain-loss")
+    assert command("unlearn", *options, 1e-6) == 3
+    steps = len(report(tmp_path / "out")["trace"])
+    monkeypatch.undo()
+    assert command("unlearn", *options, 1e-6) == 2
+    assert "another --max-retain-loss" in " ".join(capsys.readouterr().err.split())
+    assert command("unlearn", *options, 5) == 0
+    assert f"Going on after step {steps} of 1000" in capsys.readouterr().out
+    found = report(tmp_path / "out")
+    assert len(found["trace"]) > steps
+    assert found["settings"]["max_retain_loss"] == 5
+    assert found["notes"][-1].endswith("the goal is met and has held.")
+
+
+def test_a_goal_is_not_called_met_for_answers_that_were_never_said(
+    command: Command, tmp_path: Path
+) -> None:
+    unknown = write(tmp_path / "unknown.jsonl", HOLDOUT)
+    assert command("unlearn", "--anyway", "--alpha", 0.1, "--lr", "1e-9", forget=unknown) == 3
+    found = report(tmp_path / "out")
+    assert found["verdict"]["missed"] == ["not known before"]
+    assert "the level is reached and has held, by a model that did not say" in found["notes"][-1]

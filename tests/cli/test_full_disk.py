@@ -4,6 +4,7 @@ import copy
 import errno
 import os
 import resource
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -222,3 +223,40 @@ def test_what_a_killed_run_has_begun_to_write_goes_with_the_next(tmp_path: Path)
     (tmp_path / ".other.partial-1").write_text("of another file")
     write_text(tmp_path / "file", "whole")
     assert {p.name for p in tmp_path.iterdir()} == {"file", ".other.partial-1"}
+
+
+@pytest.mark.parametrize("killed", ["before", "after"])
+def test_a_folder_that_a_killed_run_was_replacing_is_put_back_or_goes(
+    tmp_path: Path, killed: str
+) -> None:
+    path, old = tmp_path / "model", tmp_path / ".model.old-1"
+    for each in (old, path) if killed == "after" else (old,):
+        each.mkdir()
+        (each / "a").write_text("old")
+
+    def fails(draft: Path) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write_folder(path, fails)
+    assert (path / "a").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("writer", ["write_json", "write_text"])
+def test_a_run_that_was_killed_before_its_reports_is_run_again(
+    command: Command, tmp_path: Path, quick: None, monkeypatch: Any, writer: str
+) -> None:
+    """It has written a model and no state; an older model that lost its name is not left over."""
+
+    def killed(*_: object) -> None:
+        raise SystemError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"torch_alm.cli.report.{writer}", killed)
+        with pytest.raises(SystemError, match="killed"):
+            command("unlearn", *RUN, "--save-every", 99)
+    assert state_of(tmp_path / "out") == 0
+    shutil.copytree(tmp_path / "out" / "model", tmp_path / "out" / ".model.old-1")
+    assert command("unlearn", *RUN) in FINISHED
+    assert leftovers(tmp_path / "out") == []

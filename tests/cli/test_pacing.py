@@ -106,3 +106,12 @@ def test_a_rule_that_was_written_down_goes_on_as_if_it_had_not_been(stopped: int
     found += [(second.check(*each), second.rate) for each in walk(3)[stopped:]]
     assert found == expected
     assert second.state() == whole.state()
+
+
+def test_a_rule_with_another_limit_counts_its_checks_anew() -> None:
+    strict, loose = Pacing(4.0, 0.1, 1e-5), Pacing(4.0, 5.0, 1e-5)
+    while strict.check(5.0, 1.0) != "give up":
+        pass
+    loose.load(strict.state())
+    assert (loose.limit, loose.rate, loose.value) == (5.0, strict.rate, strict.value)
+    assert [loose.check(5.0, 1.0) for _ in range(2)] == ["go on", "ask"]

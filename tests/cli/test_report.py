@@ -162,6 +162,16 @@ def test_evaluate_is_the_same_report_of_one_model_or_two(
     assert "How it went" not in shown.text
 
 
+def test_a_model_is_evaluated_in_the_precision_asked_for(command: Command, tmp_path: Path) -> None:
+    losses: list[float] = []
+    for precision in ("auto", "fp32", "bf16"):
+        assert command("evaluate", "--precision", precision, output=precision) == 0
+        (found,) = report(tmp_path / precision)["models"]
+        losses.append(found["numbers"]["forget"]["loss"])
+    auto, wide, narrow = losses
+    assert auto == wide != narrow == pytest.approx(wide, rel=0.1)
+
+
 def common(said: list[str], right: list[str]) -> int:
     """Length of the longest common subsequence."""
     if not said or not right:

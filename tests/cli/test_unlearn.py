@@ -211,7 +211,7 @@ def test_a_second_signal_stops_at_once_and_leaves_what_was_saved_before(
     assert saved[0] == saved[1]
     told = capsys.readouterr()
     assert told.out.count("Stopped after step 1 of 4") == 1
-    assert "torch-alm: interrupted" in told.err
+    assert "Interrupted; the same command goes on from" in told.out
     assert [signal.getsignal(name) for name in names] == before
 
 
@@ -230,6 +230,21 @@ def test_stopped_while_measuring_loses_no_step(
     assert command("unlearn", "--epochs", 1, *FAST) in FINISHED
     assert not taken
     assert "Going on after step 2 of 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_an_interruption_says_what_is_left_to_go_on_from(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: Any, force: Any
+) -> None:
+    """Before a run is written down nothing has changed, and with --force it would begin anew."""
+    left = "the same command without --force goes on" if force else "the same command goes on"
+    for name, told in (("check_unreached", "nothing was changed"), ("_take_up", left)):
+        with monkeypatch.context() as patch:
+            patch.setattr(unlearn_module, name, lambda *_: signal.raise_signal(signal.SIGINT))
+            assert command("unlearn", "--epochs", 1, *FAST, *force) == 130
+        assert f"nterrupted; {told}" in " ".join(" ".join(capsys.readouterr()).split())
+    assert command("unlearn", "--epochs", 1, *FAST) in FINISHED
+    assert "Measuring" not in capsys.readouterr().out
 
 
 def test_an_unfinished_run_of_other_settings_is_not_continued(
@@ -279,6 +294,7 @@ def test_more_steps_than_any_run_takes_are_refused(command: Command, capsys: Any
     for given in (("--steps", 10**21), ("--epochs", 10**9)):
         assert command("unlearn", *given, *FAST) == 2
         assert "which no run takes" in " ".join(capsys.readouterr().err.split())
+    assert command("unlearn", "--epochs", 1, *FAST) in FINISHED, "nothing was left of the other"
 
 
 def test_rows_that_changed_are_other_settings(
@@ -501,7 +517,8 @@ def test_a_run_says_what_it_is_about(command: Command, tmp_path: Path, capsys: A
     )
     assert f" {tmp_path / 'out'}: model, report.html, report.json." in told
     assert told.endswith(
-        "MB) is kept: with a --steps above 1 the same command goes on from there. It may be "
+        "MB) is kept: with a --steps above 1, or another --max-retain-loss, the same command goes "
+        "on from there. It may be "
         "deleted."
     )
     bars = re.findall(r"^\w+", re.sub(r"[\r\n]+", "\n", found.err), re.MULTILINE)

@@ -4,11 +4,14 @@ import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from torch_alm.cli.lasting import lasting
+
 __all__ = ["main"]
 
 NEEDED = ("jinja2", "peft", "rouge_score", "tqdm", "transformers")
 
 
+@lasting()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 

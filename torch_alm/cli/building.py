@@ -95,4 +95,5 @@ def guide_of(
         allowance=COST_LOSS if limit is None else limit - before["numbers"]["retain"]["loss"],
         fixed=given.lr is not None,
         ask=ask,
+        known=start.get("known_before", True),
     )

@@ -6,6 +6,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from torch_alm.cli import report
 from torch_alm.cli.loading import load_for, read_files
 from torch_alm.cli.output import REPORTS, Output
@@ -27,7 +29,10 @@ def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
     models: list[dict[str, Any]] = []
     for name, path in names.items():
         if path is not None:
-            measured = load_for(given, path, found).measured(given.rows, name)
+            loaded = load_for(given, path, found)
+            narrow = given.precision == "bf16"  # auto measures as a verdict does
+            with torch.autocast(loaded.place.device, torch.bfloat16, enabled=narrow):
+                measured = loaded.measured(given.rows, name)
             models.append({"name": name, **measured})
     content = plain_content(given, f"What {Path(given.model).name} knows", models, [])
     return published(given, output, content, begun)

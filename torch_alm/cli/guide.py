@@ -27,6 +27,7 @@ class Guide:
         allowance: nats per token that the retain loss may rise by.
         fixed: whether the method's rate stays as it is.
         ask: tells whether the verdict on the model as it is would be "met".
+        known: whether the model said the answers before; if not, no verdict is.
 
     Attributes:
         ended: why the run is over, `"met"` or `"gave up"`; None while it is not.
@@ -44,7 +45,9 @@ class Guide:
         allowance: float,
         fixed: bool,
         ask: Callable[[], bool],
+        known: bool = True,
     ) -> None:
+        self.known = known
         self.method, self.forget, self.retain, self.ask = method, forget, retain, ask
         limit = self._mean(method.retain_loss, retain) + allowance
         self.pacing = Pacing(method.goal.alpha, limit, method.rates.lr, fixed=fixed)
@@ -70,8 +73,13 @@ class Guide:
         """The reason why the run ended, in a sentence."""
         found = self.pacing
         seen = f"after {steps} of at most {most} steps, at a rate of {found.rate:.1g}"
-        if self.ended == "met":
+        if self.ended == "met" and self.known:
             return f"Ended {seen}: the goal is met and has held."
+        if self.ended == "met":
+            return (
+                f"Ended {seen}: the level is reached and has held, by a model that did not say the "
+                "answers before either."
+            )
         if self.ended is None:
             return f"Ended {seen}: no more steps were allowed. Would a larger --steps do?"
         kept = f"the retain loss is {found.kept:.2f}, and may be {found.limit:.2f}"
@@ -97,9 +105,10 @@ class Guide:
         return {"pacing": self.pacing.state(), "ended": self.ended, "aim": self.aim}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state()`."""
+        """Restore `state()`; a run that ended under another limit is open again."""
         self.pacing.load(state["pacing"])
-        self.ended, self.aim = state["ended"], state["aim"]
+        is_same = self.pacing.limit == state["pacing"]["limit"]
+        self.ended, self.aim = state["ended"] if is_same else None, state["aim"]
         self._set()
 
     def _follow(self, decision: Decision) -> None:

@@ -20,11 +20,11 @@ EXAMPLES = 3
 LONGEST = 300  # characters of a prompt that are shown: its end, where a format goes wrong
 
 REFUSAL = (
-    "asked {asked}, the model says {said} of {rows} forget answers ({verbatim} of them word for "
-    "word; {words:.0%} of all words). What is not said cannot be seen to go, and the goal would be "
-    "met without anything forgotten; --anyway goes on, and then it never counts as met. Was the "
-    "model taught in another format (--template, --system, rows of prompt and completion), or is "
-    "it another model?"
+    "asked the forget rows{hidden}, the model says {said} of {rows} forget answers ({verbatim} of "
+    "them word for word; {words:.0%} of all words). What is not said cannot be seen to go, and the "
+    "goal would be met without anything forgotten; --anyway goes on, and then it never counts as "
+    "met. Was the model taught in another format (--template, --system, rows of prompt and "
+    "completion), or is it another model?"
 )
 
 
@@ -62,8 +62,8 @@ def is_known(
     if not redact:
         say(examples(loaded, found))
     if not anyway:
-        asked = "the forget rows (none is shown, by --redact)" if redact else "as above"
-        raise Refusal(told(found, asked))
+        hidden = " (none is shown, by --redact)" if redact else ""
+        raise Refusal(told(found, hidden))
     return False
 
 
@@ -77,11 +77,11 @@ def is_said_of(row: Answers) -> bool:
     return fmean(map(is_said, row)) >= ANSWERS
 
 
-def told(found: Answers, asked: str = "as above") -> str:
+def told(found: Answers, hidden: str = "") -> str:
     """The refusal: how many answers are said, and the likely reason that no more are."""
     rows = by_row(found)
     return REFUSAL.format(
-        asked=asked,
+        hidden=hidden,
         said=sum(map(is_said_of, rows)),
         rows=len(rows),
         verbatim=sum(all(answer["exact_match"] for answer in row) for row in rows),

@@ -81,8 +81,11 @@ class Pacing:
         return asdict(self)
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state()`."""
+        """Restore `state()`; where the limit is another by now, the checks are counted anew."""
+        limit = self.limit
         self.__init__(**state)
+        if limit != self.limit:
+            self.__init__(self.alpha, limit, self.rate, self.fixed, self.value, self.kept)
 
     def _change(self, factor: float) -> None:
         if not self.fixed:

@@ -23,11 +23,13 @@ class Unfinished:
     Attributes:
         settings: the file of the run's settings, and of what was measured before it.
         state: that of weights, optimizers, constraint, random state, and what happened so far.
+        is_own: whether what is kept there is known to be of this run.
     """
 
     def __init__(self, output: Path) -> None:
         self.output, self.folder = output, output / "unfinished"
         self.settings, self.state = self.folder / "run.json", self.folder / "state.pt"
+        self.is_own = False
 
     def claim(self, settings: Mapping[str, Any], *, force: bool) -> dict[str, Any] | None:
         """The record of an unfinished run with the same settings, or None; changes nothing.
@@ -72,12 +74,14 @@ class Unfinished:
                 f"--output {self.output} holds a run of other settings: {told}. Did "
                 "you mean another folder, or --force to begin anew?"
             )
+        self.is_own = True
         return earlier
 
     def begin(self, settings: Mapping[str, Any], before: Mapping[str, Any]) -> None:
         """Write down what is about to be run; the state of an earlier run goes when that is."""
         content = {"settings": settings, "before": before}
         write_json(self.settings, content, lambda *_: self.state.unlink(missing_ok=True))
+        self.is_own = True
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Write the state, whole or not at all."""

@@ -32,6 +32,7 @@ from torch_alm.cli.space import check_space, saved_bytes, state_bytes
 from torch_alm.cli.training import Stopped, Training
 from torch_alm.cli.unfinished import Unfinished
 from torch_alm.language import LanguageModel
+from torch_alm.unlearning.files import settle
 from torch_alm.unlearning.models import stored_dtype
 from torch_alm.unlearning.refusal import Refusal, Unwritten
 from torch_alm.unlearning.whole import (
@@ -77,19 +78,29 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     ready = prepared(given)
     if given.dry_run:
         return planned(ready)
-    run = begun(ready, now, say)
+    try:
+        return _carried_out(begun(ready, now, say), say)
+    except KeyboardInterrupt:
+        if not ready.unfinished.is_own:
+            raise
+        told = f"Interrupted; {_same(given)} goes on from {ready.unfinished.folder}."
+        return Result(130, None, told)
+
+
+def _carried_out(run: Run, say: Say) -> Result:
+    given = run.ready.given
     _take_up(run, say)
     try:
         run.training.run(given.method, run.keeper.autosave, given.save_every)
     except Stopped:  # a KeyboardInterrupt may stand within a step, which cannot be taken up again
-        return _stopped(run.keeper)
+        return _stopped(run)
     try:
         if run.training.ended is not None:
             say(run.training.ended)
         _check_trained(run)
         return run.keeper.insist(lambda: _finished(run))
     except KeyboardInterrupt:
-        return _stopped(run.keeper)
+        return _stopped(run)
 
 
 def prepared(given: argparse.Namespace) -> Ready:
@@ -105,7 +116,8 @@ def prepared(given: argparse.Namespace) -> Ready:
     settings = settings_of(given)
     output, unfinished = Output(given.output, (MODEL, *REPORTS)), Unfinished(given.output)
     is_new = unfinished.claim(settings, force=given.force) is None
-    goes_on = not is_new and (unfinished.state.exists() or not (given.output / MODEL).exists())
+    is_whole = all((given.output / name).exists() for name in output.targets)
+    goes_on = not is_new and (unfinished.state.exists() or not is_whole)
     output.check([given.model], force=given.force or goes_on)
     loaded = load_for(given, given.model, found, lora=given.lora)
     settings |= {
@@ -141,7 +153,6 @@ def begun(ready: Ready, now: datetime, say: Say) -> Run:
     given, loaded, unfinished = ready.given, ready.loaded, ready.unfinished
     if ready.is_new:
         start = _measured(given, loaded, say)
-        unfinished.begin(ready.settings, start)
     else:
         start = unfinished.check_same(ready.settings)["before"]
     goal = Goal(**start["goal"])
@@ -150,6 +161,9 @@ def begun(ready: Ready, now: datetime, say: Say) -> Run:
         say(note)
     training = training_of(ready.settings, loaded, ready.model, goal)
     training.guide = guide_of(given, training, loaded, start)
+    if ready.is_new:  # only now: nothing is refused any more
+        unfinished.begin(ready.settings, start)
+    settle(given.output / MODEL)
     return Run(ready, training, Keeper(unfinished, training), start, now, note)
 
 
@@ -175,19 +189,20 @@ def _take_up(run: Run, say: Say) -> None:
     """Go on from what an earlier call has left, if it has.
 
     Raises:
-        Refusal: the run is through, and no more steps are asked for than then.
+        Refusal: the run is through, and neither more steps nor another limit are asked for.
     """
-    training = run.training
+    training, limit = run.training, run.ready.given.max_retain_loss
     if (state := run.keeper.unfinished.load()) is None:
         return
     training.load(state)
     run.keeper.kept = len(training.trace)
     if (most := state.get("through")) is not None:
-        if training.steps <= most:
+        if training.steps <= most and limit == state.get("limit"):
             raise Refusal(
                 f"--output {run.ready.given.output} holds a run that is through after "
                 f"{len(training.trace)} of at most {most} steps. Did you mean a --steps above "
-                f"{most}, which goes on with it, or --force to begin anew?"
+                f"{most} or another --max-retain-loss, which go on with it, or --force to begin "
+                "anew?"
             )
         training.reopen()
     say(f"Going on after step {len(training.trace)} of {training.steps}.")
@@ -216,12 +231,13 @@ def _finished(run: Run) -> Result:
     except Unwritten as problem:
         run.keeper.save()
         raise Refusal(
-            f"{problem} The run is through, and kept in {run.keeper.unfinished.folder}: the same "
-            "command goes on with saving."
+            f"{problem} The run is through, and kept in {run.keeper.unfinished.folder}: "
+            f"{_same(run.ready.given)} goes on with saving."
         ) from problem
     code = content["verdict"]["code"]
     written = ", ".join((MODEL, *REPORTS))
-    return Result(code, content, f"{run.ready.given.output}: {written}.{_close(run.keeper, code)}")
+    kept = _close(run, code)
+    return Result(code, content, f"{run.ready.given.output}: {written}.{kept}")
 
 
 def _reported(run: Run) -> Mapping[str, Any]:
@@ -234,28 +250,35 @@ def _reported(run: Run) -> Mapping[str, Any]:
     return report.publish(ready.output, content, run.begun, device, redact=redact)
 
 
-def _close(keeper: Keeper, code: int) -> str:
-    """Keep the state of a run that has not met its goal, so that it can be given more steps."""
+def _close(run: Run, code: int) -> str:
+    """Keep the state of a run that has not met its goal, so that it can be given more."""
+    keeper, given = run.keeper, run.ready.given
     if code == 0:
         keeper.unfinished.done()
         return ""
     try:
-        keeper.save(through=keeper.training.steps)
+        keeper.save(through=keeper.training.steps, limit=given.max_retain_loss)
     except Unwritten as problem:
         return f" It can be given more steps only from where it is written down: {problem}"
     size = keeper.unfinished.state.stat().st_size / 1e6
     return (
         f" {keeper.unfinished.folder} ({size:,.1f} MB) is kept: with a --steps above "
-        f"{keeper.training.steps} the same command goes on from there. It may be deleted."
+        f"{keeper.training.steps}, or another --max-retain-loss, {_same(given)} goes on from "
+        "there. It may be deleted."
     )
 
 
-def _stopped(keeper: Keeper) -> Result:
+def _stopped(run: Run) -> Result:
+    keeper = run.keeper
     step = f"Stopped after step {len(keeper.training.trace)} of {keeper.training.steps}"
     try:
         keeper.save() if keeper.waits else keeper.insist(keeper.save)
     except (KeyboardInterrupt, Unwritten):
         told = f"{step}, which could not be written down; {keeper.left}."
         return Result(130, None, told)
-    told = f"{step}; all of it is kept. The same command goes on from there."
+    told = f"{step}; all of it is kept, and {_same(run.ready.given)} goes on from there."
     return Result(130, None, told)
+
+
+def _same(given: argparse.Namespace) -> str:
+    return f"the same command{' without --force' * given.force}"

@@ -19,21 +19,18 @@ from torch_alm.unlearning.refusal import Unwritten
 T = TypeVar("T")
 Ready: TypeAlias = Callable[[Path, Path], object]
 
-BLOCK, BLOCKS = 2**16, 64  # bytes that are read of a file, and at how many places
+BLOCK = 2**20  # bytes that are read of a file at once
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 UNWRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG}
 GONE = {errno.EIO, errno.ESTALE, errno.ENODEV}  # the disk, or the way to it
 
 
 def digest_of(path: Path) -> str:
-    """Sixteen digits of a file's size and of up to four megabytes of it, spread over all of it."""
-    size = path.stat().st_size
-    found = hashlib.sha256(str(size).encode())
-    step = max(BLOCK, size // BLOCKS)
+    """Sixteen digits of the SHA-256 of a file, which is read from end to end."""
+    found = hashlib.sha256()
     with path.open("rb") as file:
-        for start in range(0, size, step):
-            file.seek(start)
-            found.update(file.read(BLOCK))
+        while block := file.read(BLOCK):
+            found.update(block)
     return found.hexdigest()[:16]
 
 
@@ -78,6 +75,7 @@ def write_folder(path: Path, fill: Callable[[Path], T], ready: Ready = _nothing)
         Unwritten: there is no space left, or the place cannot be written.
     """
     draft, old = _beside(path, "partial"), _beside(path, "old")
+    settle(path)
     with _no_leftovers(draft, path):
         draft.mkdir(parents=True)
         filled = fill(draft)
@@ -86,6 +84,15 @@ def write_folder(path: Path, fill: Callable[[Path], T], ready: Ready = _nothing)
         _exchange(draft, path, old)
     shutil.rmtree(old, ignore_errors=True)
     return filled
+
+
+def settle(path: Path) -> None:
+    """End the exchange of a folder in which a run was killed; what lost its name gets it back."""
+    for old in path.parent.glob(f".{path.name}.old-*"):
+        if path.exists():
+            _remove(old)
+        else:
+            os.replace(old, path)
 
 
 def _exchange(draft: Path, path: Path, old: Path) -> None:
