@@ -186,8 +186,8 @@ def test_a_model_asked_in_another_format_than_it_was_taught_is_not_begun_with(
     told = capsys.readouterr()
     assert all(map(fits, told.err.splitlines()))
     sentence = " ".join(told.err.split())
-    told = "asked the forget rows, the model says 0 of 6 forget answers (0 of them word for word;"
-    assert told in sentence, "what stands above it may be hidden"
+    alone = "asked the forget rows, the model says 0 of 6 forget answers (0 of them word for word;"
+    assert alone in sentence, "what stands above it may be hidden"
     assert sentence.endswith("rows of prompt and completion), or is it another model?")
     shown = " ".join(told.out.split())
     for i in range(3):

@@ -247,7 +247,7 @@ def test_a_folder_that_a_killed_run_was_replacing_is_put_back_or_goes(
 def test_a_run_that_was_killed_before_its_reports_is_run_again(
     command: Command, tmp_path: Path, quick: None, monkeypatch: Any, writer: str
 ) -> None:
-    """It has written a model and no state; an older model that lost its name is not left over."""
+    """A model is there and no state; an older model that lost its name is not left over."""
 
     def killed(*_: object) -> None:
         raise SystemError("killed")

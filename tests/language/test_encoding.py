@@ -187,3 +187,9 @@ def test_a_row_that_has_no_room_for_its_answer_is_named(
 def test_a_text_without_two_tokens(tokenizer: Any, text: str) -> None:
     with pytest.raises(ValueError, match="no two tokens"):
         encode_text(tokenizer, text)
+
+
+@pytest.mark.parametrize("answer", ["", " \n", "\u200b", "\ufeff \u200d"])
+def test_an_answer_that_nobody_could_see_is_none(tokenizer: Any, answer: str) -> None:
+    with pytest.raises(ValueError, match="the answer has no tokens that anybody could see"):
+        encode(tokenizer, "Where does A0 live ?", answer)

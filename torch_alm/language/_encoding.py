@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
+from unicodedata import category
 
 import torch
 from torch import Tensor
@@ -140,7 +141,7 @@ def encode_text(tokenizer: Tokenizer, text: str, max_length: int = 512) -> list[
     check_eos(tokenizer)
     ids = _ids(tokenizer, text)
     ids += [] if ids[-1:] == [tokenizer.eos_token_id] else [tokenizer.eos_token_id]
-    if len(ids) < 3 or not text.strip():
+    if len(ids) < 3 or _is_blank(text):
         raise ValueError(_no_answer(text, "the text has no two tokens"))
     rows = [ids[start : start + max_length] for start in range(0, len(ids) - 1, max_length)]
     return [{"input_ids": row, "labels": [IGNORE, *row[1:]]} for row in rows]
@@ -197,8 +198,8 @@ def check_eos(tokenizer: Tokenizer) -> None:
 
 def _row(tokenizer: Tokenizer, turn: Exchange, max_length: int, question: str) -> Row:
     check_eos(tokenizer)
-    if not turn.answer.strip() or not _ids(tokenizer, turn.answer, bos=False):
-        raise ValueError(_no_answer(question, "the answer has no tokens"))
+    if _is_blank(turn.answer) or not _ids(tokenizer, turn.answer, bos=False):
+        raise ValueError(_no_answer(question, "the answer has no tokens that anybody could see"))
     closing, last = _until_end(tokenizer, turn.closing)
     _check_answer(turn.answer, (last, tokenizer.eos_token), question)
     header = turn.header.rstrip()
@@ -280,6 +281,11 @@ def _lead(tokenizer: Tokenizer) -> list[int]:
 
 def _read(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def _is_blank(text: str) -> bool:
+    """Tell whether all of a text is space, or marks of format, such as one of no width."""
+    return all(char.isspace() or category(char) == "Cf" for char in text)
 
 
 def _no_answer(question: str, found: str) -> str:
