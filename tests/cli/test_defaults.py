@@ -92,7 +92,7 @@ def test_more_steps_go_on_with_a_run_that_is_through(
 
 
 def test_a_run_that_met_its_goal_leaves_no_state(command: Command, tmp_path: Path) -> None:
-    fast = ("--lr", "5e-3", "--rho", "1e-2", "--alpha", 2, "--batch-size", 3)
+    fast = ("--lr", "5e-3", "--alpha", 2, "--batch-size", 3)
     code = command("unlearn", *fast, "--method", "dual", "--max-retain-loss", 3)
     assert code == 0
     assert not (tmp_path / "out" / "unfinished").exists()

@@ -22,7 +22,7 @@ LETTERS = {
 STROKES = dict(zip("\u0142\u0111\u00f0\u00f8\u0127\u0131\u0167", "lddohit", strict=True))
 """Letters that Unicode does not take for another one with an accent."""
 WAYS = (dict[int, str](), str.maketrans(LETTERS), str.maketrans(STROKES))
-"""What is written for some letters: themselves, two others, or one."""
+"""Letters as they are, as two others, or as one."""
 LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
 ITEM = 3  # characters of an item that is no chance; a shorter one beside longer ones is none
 UNIQUE = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\d(?:[\s().\-/]{0,3}\d){5,}")
