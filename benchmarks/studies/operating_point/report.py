@@ -46,8 +46,9 @@ PLACES = (
         if epochs or unseen or finer
     ),
     *(
-        replace(REPLAYED, split="forget01", methods=EVERY, lora=16, unseen=unseen)
+        replace(REPLAYED, split="forget01", methods=EVERY, lora=16, unseen=unseen, finer=finer)
         for unseen in SHARES
+        for finer in (False, True)
     ),
 )
 SHOWN = 0.05  # of utility below the lowest control; a figure says what is lower still
