@@ -180,7 +180,7 @@ class State(Stateful):
     there where mu is found instead of given.
     """
 
-    PER_ENTRY = ("multiplier", "weight", "value", "violation")
+    PER_ENTRY = ("multiplier", "weight", "value", "violation", "level")
 
     def __init__(self) -> None:
         self.multiplier: Number = 0.0
@@ -189,6 +189,9 @@ class State(Stateful):
         self.weight: Number = 0.0
         self.value: Number = math.nan
         self.violation: Number = math.nan
+        self.level: Number = (
+            math.nan
+        )  # the alpha that the filter last saw
         self.filter: list[Any] = []
         self.rules: list[Any] = []
         self.history = History()
@@ -250,14 +253,15 @@ class State(Stateful):
         return Preview(c, seen, kept, weight, acts, overflows)
 
     def _moved(self, settings: Settings) -> Number:
-        """Return how much larger each violation is for alpha having changed since the last one."""
-        by = settings.alpha - self.stall.level
+        """Return how much larger what the filter remembers is for alpha having changed since."""
+        by = settings.alpha - self.level
         return numbers.choose(by == by, -by if settings.sense == "<=" else by, 0.0)
 
     def step(self, found: Mean, settings: Settings, response: Response | None = None) -> Events:
         """Take one step: the weight, and on every `every`-th the multiplier."""
         is_waiting, before = self.is_waiting(settings), self.multiplier
         c, seen, self.filter, self.weight, acts, overflows = self.preview(found, settings)
+        self.level = settings.alpha + 0.0 * self.multiplier
         self.value = numbers.choose(seen, found.value, self.value)
         self.violation = numbers.choose(seen, c, self.violation)
         met = is_met(settings, self.violation)
