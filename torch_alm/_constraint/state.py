@@ -189,9 +189,7 @@ class State(Stateful):
         self.weight: Number = 0.0
         self.value: Number = math.nan
         self.violation: Number = math.nan
-        self.level: Number = (
-            math.nan
-        )  # the alpha that the filter last saw
+        self.level: Number = math.nan  # the alpha that the filter last saw
         self.filter: list[Any] = []
         self.rules: list[Any] = []
         self.history = History()

@@ -152,9 +152,11 @@ def paraphrased(entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
 
 def _reworded(entry: Entry, question: str) -> Entry:
     """The entry with another question; of a conversation, with another last turn but one."""
-    *before, asked, answer = entry.messages or ({}, {})
-    turns = (*before, {**asked, "content": question}, answer) if entry.messages else ()
-    return replace(entry, prompt=question, messages=cast("tuple[Message, ...]", turns))
+    if not entry.messages:
+        return replace(entry, prompt=question)
+    *before, asked, answer = entry.messages
+    turn: Message = {**asked, "content": question}
+    return replace(entry, prompt=question, messages=(*before, turn, answer))
 
 
 def paired(others: Sequence[Entry], entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:

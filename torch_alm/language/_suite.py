@@ -20,7 +20,7 @@ class Attacked:
 
     Attributes:
         name: such as `"relearn forget"`.
-        asked: the same answers asked in the usual way, before the attack; as often as after it.
+        asked: the same answers asked in the usual way, before the attack.
         rows: what was asked after it.
         before: one reading per row of `asked`, of the model as it is.
         after: one reading per row of `rows`.
