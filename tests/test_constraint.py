@@ -368,6 +368,7 @@ def test_metrics_are_plain_numbers() -> None:
     metrics = c.metrics()
     assert metrics.pop("status") == "violated"
     assert metrics == {
+        "alpha": 1.0,
         "value": 0.0,
         "violation": 1.0,
         "multiplier": 0.5,
