@@ -1,7 +1,7 @@
 """`torch-alm attack`: what of the forgotten comes back."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -102,8 +102,7 @@ def attacked(
         batch_size=given.batch_size,
         seed=given.seed,
     )
-    known, told = [*forget, *asked], list[dict[str, Any]]()
-    entries = {id(row): entry for entry, row in known}
+    entries, told = {id(row): entry for entry, row in [*forget, *asked]}, list[dict[str, Any]]()
 
     def read(rows: Sequence[Row]) -> list[Reading]:
         """Read the rows; those with a part of the answer given away are behind any header."""
@@ -124,7 +123,7 @@ def attacked(
     )
     for each in attacks:
         say(f"{name}: {each.name}")
-        told.append(summary(tokenizer, each, known))
+        told.append(summary(tokenizer, each, entries))
     return told
 
 
@@ -139,9 +138,8 @@ def beside(
     return [row for own, _ in found for row in own], [other for _, other in found]
 
 
-def summary(tokenizer: Tokenizer, each: Attacked, known: Encoded) -> dict[str, Any]:
-    """One attack as a row of the report; `known` has the entries of the rows that were asked."""
-    entries = {id(row): entry for entry, row in known}
+def summary(tokenizer: Tokenizer, each: Attacked, entries: Mapping[int, Entry]) -> dict[str, Any]:
+    """One attack as a row of the report; `entries` has those of the rows asked, by their id."""
     asked = [(entries[id(row)], row) for row in each.asked]
     references = [reference_of(tokenizer, entry, row) for entry, row in asked]
     questions = [decode(tokenizer, prompt_ids(row)) for _, row in asked]

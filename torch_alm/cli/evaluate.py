@@ -2,11 +2,10 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from torch_alm.cli import report
 from torch_alm.cli.loading import load_for, read_files
@@ -30,8 +29,8 @@ def evaluate(given: argparse.Namespace, say: Callable[[str], None]) -> Result:
     for name, path in names.items():
         if path is not None:
             loaded = load_for(given, path, found)
-            narrow = given.precision == "bf16"  # auto measures as a verdict does
-            with torch.autocast(loaded.place.device, torch.bfloat16, enabled=narrow):
+            is_asked = given.precision == "bf16"  # auto measures as a verdict does
+            with loaded.place.context()() if is_asked else nullcontext():
                 measured = loaded.measured(given.rows, name)
             models.append({"name": name, **measured})
     content = plain_content(given, f"What {Path(given.model).name} knows", models, [])
