@@ -30,10 +30,13 @@ Backward: TypeAlias = Callable[[Tensor], Any]
 # Devices whose numbers can be read without waiting for them.
 HOST = ("cpu",)
 
-# Entries that a host handles at a time. Three such blocks fit a shared cache, and are long enough
-# that calls do not count. Fresh memory for a copy of the whole of a large tensor costs several
-# times the copying, and one sum over all of it is less exact.
+# Entries that a host sums at a time: one sum over all of a large tensor is less exact.
 BLOCK = 262_144
+
+# Entries that a host moves or converts at a time. Fresh memory for a copy of the whole of a large
+# tensor costs several times the copying; a processor reads ahead in long runs only, and reads a
+# quarter of this many at half the speed.
+RUN = 4 * BLOCK
 
 GLIMPSE = 64  # entries, to tell at little cost that a tensor changed
 
@@ -198,9 +201,12 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
 def _joint_norm(alike: Sequence[Tensor], least: torch.dtype) -> Tensor:
     wide = torch.promote_types(alike[0].dtype, least)
     entries = [local(t) for t in alike]
-    if wide != alike[0].dtype and alike[0].device.type in HOST:
+    on_host = alike[0].device.type in HOST
+    if on_host and wide != alike[0].dtype:
         norms = [*_converted_norms(entries, wide)]
     else:
+        if on_host:
+            entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
         norms = torch._foreach_norm(entries, 2, dtype=wide)  # pyright: ignore[reportPrivateUsage]
     square = torch.linalg.vector_norm(torch.stack(list(norms))).square()
     return (shards.reduced(square, alike[0]) if is_sharded(alike[0]) else square).sqrt()
@@ -208,11 +214,11 @@ def _joint_norm(alike: Sequence[Tensor], least: torch.dtype) -> Tensor:
 
 def _converted_norms(tensors: Sequence[Tensor], wide: torch.dtype) -> Iterator[Tensor]:
     """Give the norms of blocks of the tensors, in a wider type."""
-    longest = min(BLOCK, max(t.numel() for t in tensors))
+    longest = min(RUN, max(t.numel() for t in tensors))
     room = torch.empty(longest, dtype=wide, device=tensors[0].device)
     for tensor in tensors:
-        for block in tensor.reshape(-1).split(BLOCK):
-            yield torch.linalg.vector_norm(room[: block.numel()].copy_(block))
+        for run in tensor.reshape(-1).split(RUN):
+            yield from map(torch.linalg.vector_norm, room[: run.numel()].copy_(run).split(BLOCK))
 
 
 def _entries(register: Iterable[Tensor | None]) -> Iterator[Tensor]:

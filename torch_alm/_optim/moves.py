@@ -209,10 +209,11 @@ class Excursion:
         theta, direction = gradients.local(p), gradients.local(direction)
         dense = direction.layout == torch.strided and direction.is_contiguous()
         on_host = theta.device.type in gradients.HOST
-        if theta.numel() <= gradients.BLOCK or not (on_host and theta.is_contiguous() and dense):
+        run = gradients.RUN if self.rounding == "nearest" else gradients.BLOCK
+        if theta.numel() <= run or not (on_host and theta.is_contiguous() and dense):
             return [Piece(theta, buffer, direction, scale, self.adaptive, p)]
         whole = (theta, buffer, direction)
-        blocks = zip(*(t.view(-1).split(gradients.BLOCK) for t in whole), strict=True)
+        blocks = zip(*(t.view(-1).split(run) for t in whole), strict=True)
         return [Piece(t, saved, g, scale, self.adaptive, p) for t, saved, g in blocks]
 
     def _buffer(self, p: Tensor, theta: Tensor) -> Tensor:
