@@ -186,6 +186,23 @@ def test_all_rows_are_asked_and_those_that_are_left_out_are_told(
     assert seen == [(first, kept, asked), (first[:2], kept, first[:2])]
 
 
+def test_an_attack_that_has_nothing_to_ask_is_told(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    words = ("--rows", 1, "--prefix", 0.99, "--relearn-steps", 1)
+    last = {**FORGET[-1], "paraphrased_question": FORGET[-1]["question"]}
+    assert command("attack", *words, forget=write(tmp_path / "f.jsonl", [*FORGET[:-1], last])) == 0
+    found, told = report(tmp_path / "out"), " ".join(capsys.readouterr().out.split())
+    made = {each["name"] for each in found["attacks"][0]["rows"]}
+    assert made == {"relearn retain", "int8", "int4"}
+    for note in (
+        "No paraphrases: there is none of a forget row that was asked.",
+        "Not relearned on forget rows: no others are left to be asked after it.",
+        "No answers were begun: --prefix 0.99 leaves nothing to say.",
+    ):
+        assert note in found["notes"] and note in told
+
+
 def one(name: str, *sides: tuple[float, ...]) -> dict[str, Any]:
     def numbers(rouge: float, loss: float, said: float = 0.0) -> dict[str, float]:
         return {"rows": 20.0, "rouge": rouge, "rouge_error": 0.02, "loss": loss, "said": said}
@@ -219,7 +236,8 @@ SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
         # the wrong model: what is to be forgotten is said as it stands
         ([KNOWN], None, ("not forgotten", [])),
         ([KNOWN], [SAID[1]], ("not forgotten", [])),
-        ([KNOWN], [KNOWN], ("nothing comes back", [])),
+        # nor has the other one never seen it
+        ([KNOWN], [KNOWN], ("not compared", [])),
         # the few rows that relearning leaves are not all rows
         (
             [{**KNOWN, "before": {**KNOWN["before"], "rows": 2.0}}, WEAK],
@@ -266,7 +284,7 @@ def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: 
     first, second = found["attacks"]
     assert (first["name"], second["name"]) == ("model", "compared")
     assert first["rows"] == second["rows"]
-    assert found["verdict"]["outcome"] == "nothing comes back", "the same model has no more"
+    assert found["verdict"]["outcome"] == "not compared", "the same model has seen the rows"
     shown = (tmp_path / "out" / "report.html").read_text()
     assert shown.count('<table class="stack">') == 1 and shown.count("<svg") == 1
     assert "words, compared" in shown and "Came back most" in shown

@@ -1,7 +1,7 @@
 """`torch-alm attack`: what of the forgotten comes back."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -124,7 +124,20 @@ def attacked(
     for each in attacks:
         say(f"{name}: {each.name}")
         told.append(summary(tokenizer, each, entries))
+    notes += left_out({each["name"] for each in told}, given, is_reworded=bool(reworded))
     return told
+
+
+def left_out(made: Collection[str], given: argparse.Namespace, *, is_reworded: bool) -> list[str]:
+    """The attacks that were asked for and had nothing to ask, told."""
+    found: list[str] = []
+    if given.relearn and "relearn forget" not in made:
+        found.append("Not relearned on forget rows: no others are left to be asked after it.")
+    if is_reworded and "paraphrase" not in made:
+        found.append("No paraphrases: there is none of a forget row that was asked.")
+    if "answer prefix" not in made:
+        found.append(f"No answers were begun: --prefix {given.prefix} leaves nothing to say.")
+    return found
 
 
 def beside(

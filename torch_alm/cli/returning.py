@@ -8,6 +8,7 @@ from torch_alm.cli.verdict import ERRORS, SAID_SHARE
 
 Attacks = Sequence[Mapping[str, Any]]
 Numbers = Mapping[str, float]
+HALF = 0.5  # of the answers: a model that says more of them has seen the rows
 LEAST = 0.05  # share of the words by which an attack has to bring back more
 NATS = 1.0  # per token, by which the loss has to fall further
 
@@ -79,6 +80,12 @@ def verdict_of(attacks: Attacks) -> dict[str, Any]:
             f"Not forgotten: {known:.0%} of the answers {_more(compared)} said without an attack. "
             "Is this the unlearned model?"
         )
+    elif compared and (other := _unattacked(attacks[1])["said"]) > HALF:
+        outcome, more = "not compared", []
+        text = (
+            f"Not compared: the model of --compare says {other:.0%} of the answers without an "
+            "attack. Has it seen the rows?"
+        )
     elif not more:
         outcome, text = "nothing comes back", _nothing(found, compared)
     elif compared:
@@ -113,7 +120,10 @@ def _more(compared: bool) -> str:
 def _nothing(found: Sequence[Returned], compared: bool) -> str:
     most = max(found, key=lambda each: each.after)
     than = "in the model that never saw the rows" if compared else "was said before"
-    return f"Nothing comes back: no attack brings back more than {than}. Most comes {_told(most)}."
+    return (
+        f"Nothing comes back: no attack brings back more than {than}, but for {LEAST:.0%} of the "
+        f"words or two standard errors. Most comes {_told(most)}."
+    )
 
 
 def _listed(more: Sequence[Returned]) -> str:
