@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from benchmarks.engine.matching import matched
 from benchmarks.engine.options import add_arguments, checked, script_parser
 from benchmarks.engine.runner import Plan, begin, run
 from benchmarks.report.page import publish
+
+INTERRUPTED = 130  # as shells say
 
 
 def run_script(
@@ -21,7 +24,7 @@ def run_script(
     load_data: Callable[[argparse.Namespace], Any],
     benchmark: Callable[..., Any],
 ) -> int:
-    """Run a benchmark; 0 when every run is finished.
+    """Run a benchmark; 0 when every run is finished, 130 after a Ctrl-C.
 
     Args:
         argv: The arguments; those of the process if None.
@@ -37,9 +40,14 @@ def run_script(
     given = parser.parse_args(argv)
     with ranks.joined():
         plan = planned(parser, given, load_data, benchmark)
-        if plan.options.match is not None:
-            plan = matched(plan)
-        run(plan)
+        try:
+            if plan.options.match is not None:
+                plan = matched(plan)
+            run(plan)
+        except KeyboardInterrupt:
+            where = f"{plan.folder.path} has what is finished"
+            print(f"\nStopped; {where}, and the same command goes on from there.", file=sys.stderr)
+            return INTERRUPTED
         if ranks.is_first():
             publish([plan.folder.path], benchmark.layout)
     return 0

@@ -49,7 +49,8 @@ def training(traces: Traces, path: Path, titles: Mapping[str, str] | None = None
 
 def _line(axes: Axes, method: str, steps: Sequence[Row], key: str) -> None:
     xs, ys = [row["step"] for row in steps], [row[key] for row in steps]
-    axes.plot(xs, ys, label=name_of(method), color=colour(method), linestyle=dash(method))
+    look = {"color": colour(method), "linestyle": dash(method)}
+    axes.plot(xs, ys, label=name_of(method), linewidth=2.5 if method == "saul" else 1.5, **look)
 
 
 def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
@@ -85,7 +86,7 @@ def utility_per_split(splits: Mapping[str, Sequence[Row]], path: Path, *, y: Axi
     for panel, (split, rows) in zip(axes, splits.items(), strict=True):
         heights = {method: v for method, (v, _) in _points(rows, y.key, y.key).items()}
         for at, (method, height) in enumerate(heights.items()):
-            panel.bar(at, height, color=colour(method), hatch="//" if "+alm" in method else "")
+            panel.bar(at, height, color=colour(method), hatch="//" if is_controlled(method) else "")
         names = [name_of(method) for method in heights]
         panel.set_xticks(range(len(heights)), names, rotation=60, ha="right", fontsize=7)
         panel.set(title=split)
@@ -104,16 +105,21 @@ def colour(method: str) -> tuple[float, float, float, float] | str:
     return colormaps["tab20"](2 * at % 20 + 2 * at // 20)
 
 
+def is_controlled(method: str) -> bool:
+    """True if the controller weighs its forget side; a reference has none."""
+    return method not in REFERENCE_LABELS and methods.is_controlled(method)
+
+
 def dash(method: str) -> str:
     """Solid with the controller, dashed without."""
-    return "-" if method.endswith("+alm") or method == "saul" else "--"
+    return "-" if is_controlled(method) else "--"
 
 
 def marker(method: str) -> str:
-    """Circles for baselines, triangles for +ALM, a star for SAUL, squares for references."""
+    """Circles without the controller, triangles with it, a star for SAUL, others for references."""
     if method in REFERENCE_LABELS:
-        return "s"
-    return "*" if method == "saul" else "^" if method.endswith("+alm") else "o"
+        return "sDX"[[*REFERENCE_LABELS].index(method)]
+    return "*" if method == "saul" else "^" if is_controlled(method) else "o"
 
 
 def save_themed(draw: Callable[[], Figure], folder: Path, name: str) -> None:

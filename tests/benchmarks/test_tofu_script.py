@@ -82,6 +82,19 @@ def test_another_seed_in_the_same_folder_only_adds(finished: Path, cache: Path) 
     assert after.count(b"\n") == before.count(b"\n") + 1
 
 
+def test_a_run_that_is_stopped_says_how_it_goes_on(
+    finished: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def stop(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("benchmarks.engine.script.run", stop)
+    arguments = ["--quick", "--lr", "1e-3", "--output", str(finished), "--cache", str(cache)]
+    assert tofu.main([*arguments, "--methods", "dual_adamw", "--no-control"]) == 130
+    told = f"Stopped; {finished} has what is finished, and the same command goes on from there."
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

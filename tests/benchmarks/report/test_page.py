@@ -260,3 +260,12 @@ def test_every_printed_name_of_a_column_is_explained() -> None:
     headers = {column.header for column in (*LAYOUT.numbers, *LAYOUT.paper, *JUDGED)}
     plain = {"ROUGE-L", "Retain", "World facts", "Real authors", "Forget", "Forget ROUGE"}
     assert [name for name in sorted(headers - plain) if f"`{name}`" not in page] == []
+
+
+def test_marks_and_lines_tell_who_has_the_controller() -> None:
+    with_it = ("npo+alm", "saul_no_sam")
+    assert all(figures.marker(key) == "^" and figures.dash(key) == "-" for key in with_it)
+    without = ("npo", "saul_no_alm")
+    assert all(figures.marker(key) == "o" and figures.dash(key) == "--" for key in without)
+    references = [figures.marker(key) for key in ("original", "retrained", "retain_only")]
+    assert len({*references, figures.marker("saul"), "^", "o"}) == 6
