@@ -38,6 +38,12 @@ class DualOracle(Oracle):
         self.idle: int | None = None  # steps since a released constraint was measured
         self.probes: list[tuple[int, float]] = []  # since it is released: when, and by how much met
         self.known = 0.0  # the alpha of that measurement
+        self.batches = 0  # micro-batches of the step, or of the one before
+        self.is_alone = False  # whether this one is to have one
+        self.said_last = False  # whether the latest was said to be the last
+        self.clean: float | None = None  # what was measured at theta, if SAM was there
+        self.looked: float | None = None  # the slack at theta, where that was all
+        self.drop, self.age = math.nan, 0  # what SAM took of it last, and when
         self.skipped = 0
 
     def is_pending(self) -> bool:
@@ -47,7 +53,11 @@ class DualOracle(Oracle):
         return self.register is not None
 
     def measures(self) -> bool:
-        every = pause(self.probes) if self.probe_every == "auto" else self.probe_every
+        if self.looked is not None:
+            return False
+        every = self.probe_every
+        if every == "auto":
+            every = min(pause(self.probes), 16 - self.age)
         return self.idle is None or self.idle + 1 >= every
 
     def ends_a_pause(self) -> bool:
@@ -69,18 +79,28 @@ class DualOracle(Oracle):
             raise RuntimeError("decided")
         g_r, seen_r = self.sides["retain"].gradient(retain, self.theta, weight)
         register, forgotten = added(self.register or [], [None] * len(self.theta)), math.nan
-        is_new = self.ends_a_pause()
-        if is_new or self.measures():
-            g_f, forgotten = self.measured(forget, weight, last)
-            register = added(register, g_f)
-        self.register, self.is_decided = register, last
+        is_new, is_first, before = self.ends_a_pause(), self.register is None, vars(self).copy()
+        was_alone = self.batches == 1 and not self.said_last and weight == 1.0
+        self.is_alone = is_first and (last or was_alone)
+        self.batches = 1 if is_first else self.batches + 1
+        self.clean = None if is_first else self.clean
+        self.looked = None if is_first else self.looked
+        try:
+            if is_new or self.measures():
+                may_look = self.is_alone and not is_new and self.idle is not None
+                g_f, forgotten = self.measured(forget, weight, last, may_look)
+                register = added(register, g_f)
+        except BaseException:
+            vars(self).update(before)
+            raise
+        self.register, self.is_decided, self.said_last = register, last, last
         if is_new:
             self.idle, self.probes = None, []
         self.put(added([p.grad for p in self.theta], g_r))
         return seen_r[0].item(), forgotten
 
     def measured(
-        self, forget: Callable[[], Any], weight: float, last: bool
+        self, forget: Callable[[], Any], weight: float, last: bool, may_look: bool
     ) -> tuple[Register, float]:
         observed = [] if self.controller is None else self.controller.observed
         decides = last and self.controller is not None
@@ -90,9 +110,19 @@ class DualOracle(Oracle):
             self.controller.observed = [*observed, (value, weight)]
             return self.controller.preview() != 0
 
+        def goes_on(value: float) -> bool:
+            self.clean = value
+            slack = self.slack(value) if may_look else math.nan
+            age = self.age + (self.idle or 0) + 1
+            is_far = age < 16 and slack > abs(self.drop) * 2 ** (1 + age / 16)
+            self.looked = slack if is_far else None
+            return not is_far
+
         try:
             wanted = is_open if decides else lambda _: True
-            g, seen = self.sides["forget"].gradient(forget, self.theta, weight, wanted)
+            g, seen = self.sides["forget"].gradient(forget, self.theta, weight, wanted, goes_on)
+            if self.looked is not None:
+                return g, math.nan
             descended = seen[2] or (self.controller is not None and self.controller.sense == "<=")
             sign = 1 if descended else -1
             if self.register is not None and sign != self.sign:
@@ -105,6 +135,14 @@ class DualOracle(Oracle):
             self.controller.observed = [*observed, (seen[1], weight)]
         self.sign = sign
         return g, seen[0].item()
+
+    def slack(self, value: float) -> float:
+        """By how much a value meets alpha; unknown where it is not known in advance what counts."""
+        of = self.controller
+        if of is None or of.window > 1 or self.probe_every != "auto" or not math.isfinite(value):
+            return math.nan
+        c = value - of.alpha if of.sense == "<=" else of.alpha - value
+        return -abs(c) if of.sense == "==" else -c
 
     def clip(self, limit: float) -> tuple[float, float]:
         norms = length(self.grads()), length(self.register or [])
@@ -126,7 +164,11 @@ class DualOracle(Oracle):
     def commit(self) -> float:
         if not self.measures():
             assert self.idle is not None
-            self.idle += 1
+            gap, self.idle = self.idle + 1, self.idle + 1
+            if self.looked is not None:
+                self.idle, self.age = 0, self.age + gap
+                self.probes.append((self.probes[-1][0] + gap, self.looked - self.drop))
+                self.looked = None
             return 0.0
         if self.controller is None:
             return 1.0
@@ -138,6 +180,10 @@ class DualOracle(Oracle):
         self.known = self.controller.alpha
         slack = -abs(c) if self.controller.sense == "==" else -c
         is_known = self.idle == 0 and not self.controller.is_blind
+        if self.idle == 0:
+            is_seen = self.clean is not None and self.batches == 1
+            clean = self.slack(self.clean) if self.clean is not None and is_seen else math.nan
+            self.drop, self.age = clean - slack, 0
         self.probes = [*self.probes * (since is not None), (now, slack)] if is_known else []
         return weight
 
@@ -162,4 +208,7 @@ class DualOracle(Oracle):
         super().load(saved)
         self.known = saved.known
         self.idle, self.skipped, self.probes = saved.idle, saved.skipped, [*saved.probes]
+        self.batches = 0 if saved.said_last else saved.batches
+        self.said_last, self.drop, self.age = False, saved.drop, saved.age
+        self.clean = self.looked = None
         self.register, self.is_decided = None, False

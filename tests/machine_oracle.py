@@ -95,14 +95,18 @@ class Side:
         theta: list[nn.Parameter],
         weight: float,
         is_wanted: Callable[[float], bool] = lambda _: True,
+        goes_on: Callable[[float], bool] = lambda _: True,
     ) -> tuple[Register, Evaluation]:
         """Grad_SAM: the gradient and the numbers at theta + sign rho g / (|g| + eps).
 
-        The loss of a pair is descended: at theta + rho g / (|g| + eps), whatever the sign.
+        The loss of a pair is descended: at theta + rho g / (|g| + eps), whatever the sign. Where
+        the value at theta is all that is wanted there is no gradient.
         """
         origin = [p.detach().clone() for p in theta]
         if self.rho is not None:
-            loss, _, is_pair = evaluate(objective)
+            loss, value, is_pair = evaluate(objective)
+            if not goes_on(value):
+                return [None] * len(theta), (loss, value, is_pair)
             self.perturb(theta, differentiate(loss, theta, 1.0), +1 if is_pair else self.sign)
         try:
             seen = evaluate(objective)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm import SAM, ALMConstraint, ConstraintGroup, DualOptimizer, ReverseSAM
 
 
 def theta_of(*values: float) -> nn.Parameter:
@@ -570,3 +570,13 @@ def test_a_forget_step_that_fails_takes_its_measurement_along() -> None:
     with pytest.warns(UserWarning, match="without a backward"):
         optimizer.step()
     assert theta.item() == 0.5 and constraint.multiplier == 0.0
+
+
+@pytest.mark.parametrize(
+    "constraint", [ConstraintGroup({"c": ALMConstraint(None, 1.0, 1.0)}), "c", 1.0]
+)
+def test_what_is_no_constraint_is_named(constraint: Any) -> None:
+    theta = theta_of(1.0)
+    told = f"the constraint is {type(constraint).__name__}, which has no one multiplier"
+    with pytest.raises(TypeError, match=told):
+        DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)

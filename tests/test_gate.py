@@ -151,7 +151,9 @@ def test_the_probing_rhythm_survives_a_checkpoint(every: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(second.theta(), through.theta(), strict=True))
 
 
-@pytest.mark.parametrize(("every", "state"), [(1, {}), (2, {"idle": None, "known": []})])
+@pytest.mark.parametrize(
+    ("every", "state"), [(1, {}), (2, {"idle": None, "known": [], "batches": 0})]
+)
 def test_only_a_gate_that_skips_has_something_to_remember(every: int, state: dict) -> None:
     assert Gate(every).state() == state
 
@@ -288,7 +290,7 @@ def test_a_spared_measurement_is_not_a_number_and_the_rhythm_is_saved() -> None:
     optimizer, resumed = make(), make()
     assert step(optimizer) == 1.0 and math.isnan(step(optimizer))
     state = optimizer.state_dict()
-    assert state["gate"] == {"idle": 1, "known": [-5.0, ">=", 0.0, 1]}
+    assert state["gate"] == {"idle": 1, "known": [-5.0, ">=", 0.0, 1], "batches": 1}
     resumed.load_state_dict(state)
     assert math.isnan(step(resumed)) and step(resumed) == 1.0
     del state["gate"]

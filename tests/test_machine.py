@@ -33,6 +33,7 @@ from torch_alm import DualOptimizer
 NEARBY = {">=": "reverse", "<=": "sam", "==": "plain", None: "reverse"}
 LIMITS = (0.1, 1.0, 100.0)
 steps = st.lists(st.lists(st.tuples(xs, xs), min_size=1, max_size=3), min_size=2, max_size=5)
+steps |= st.lists(st.tuples(xs, xs).map(lambda batch: [batch]), min_size=4, max_size=8)
 
 
 class DualMachine(Common):
@@ -130,6 +131,7 @@ class DualMachine(Common):
             self.seen[f"backward: {result.__name__}"] += 1
         else:
             is_spared = not self.oracle.measures()
+            self.seen["only looked"] += self.oracle.looked is not None
             self.seen["not measured"] += is_spared
             self.seen["not measured, by forecast"] += (
                 is_spared and self.oracle.probe_every == "auto"
@@ -325,7 +327,7 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
         *failures("forget"),
         *(f"backward: {kind}" for kind in ("Boom", "TypeError", "ValueError", "RuntimeError")),
         *("gate open", "gate open, bit for bit", "gate closed", "not measured", "pair"),
-        "not measured, by forecast",
+        *("not measured, by forecast", "only looked"),
         *("last pass taken", "last pass spared", "measurement", "forget gradient"),
         *("clipped", "refused", "without a backward"),
     )

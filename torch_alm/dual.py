@@ -17,9 +17,9 @@ from torch_alm._constraint.between import Begun, needs_gradient
 from torch_alm._guards import Call, eager, held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.blend import Blend
-from torch_alm._optim.gate import Gate, check_sense, scalar
+from torch_alm._optim.gate import Gate, check_sense
 from torch_alm._optim.gradients import Backward, Register, parameters
-from torch_alm._optim.objective import Evaluation, Objective, ObjectiveOptimizer, Run, placed
+from torch_alm._optim.objective import Ask, Evaluation, Objective, ObjectiveOptimizer, Run, placed
 from torch_alm._optim.settings import Setting
 from torch_alm._optim.sides import Sides
 from torch_alm._optim.steps import Taking, count_as_called, step_of
@@ -68,11 +68,13 @@ class DualOptimizer(Sides):
             `mu="auto"` lambda+ says whether, and a foretold share of the step brings c to 0.
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
-        probe_every: while the gate is closed and lambda is 0, run and measure the forget objective
-            on every `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to
-            the earliest violation, as the measure moved of late, and after 16 steps at most: one
-            that comes more than twice as fast is seen up to 15 steps late; another alpha, lambda or
-            constraint at once. Windows and cadences of the constraint count measured steps.
+        probe_every: while the gate is closed and lambda is 0, measure the forget objective on every
+            `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to the
+            earliest violation, as the measure moved of late, and after 16 steps at most: one that
+            comes more than twice as fast is seen up to 15 steps late; another alpha, lambda or
+            constraint at once. Under SAM, in steps of one micro-batch and without a filter, its
+            forward at theta tells first whether the rest could find the gate open. Windows and
+            cadences of the constraint count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
             FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
             `FSDPModule`. Without it nothing is skipped for sharded parameters.
@@ -91,11 +93,11 @@ class DualOptimizer(Sides):
 
     Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both. While
     the gate is closed `backward(last=True)` takes 1 backward pass less, and a step that does not
-    measure is one of the retain side alone. Memory for both gradients; one copy of the parameters
-    with SAM, one with `scale="step"`. On an accelerator one synchronisation, the constraint's; with
-    `last=True` and an open gate also a wait for the norm of the forget gradient. `mu="auto"` with
-    `scale="step"` takes another one (three where `fused` or `capturable` count steps there), and
-    the time of about three steps of AdamW.
+    measure is one of the retain side, with a forward of the other at most. Memory for both
+    gradients; one copy of the parameters with SAM, one with `scale="step"`. On an accelerator one
+    synchronisation, the constraint's, two while a forecast gate is closed; with `last=True` and an
+    open gate also a wait for the norm of the forget gradient. `mu="auto"` with `scale="step"` takes
+    another (three where `fused` or `capturable` count steps), and the time of three steps of AdamW.
 
     Source: SAUL, Algorithm 1.
 
@@ -178,22 +180,21 @@ class DualOptimizer(Sides):
         before: Register | None = None
         try:
             if so_far is None:  # all micro-batches of a step measure, or none
-                self._gate.begin(self.constraint)
+                self._gate.begin(self.constraint, weight, last=last)
                 self._times = 0.0
             with held():
                 before = gradients.take(params)
             with placed("DualOptimizer.backward, on the retain side"):
                 g_r, retained = self._side(self.retain, params, before, retain, weight)
             register = [(so_far or {}).get(p) for p in params]
-            self._gate.is_decided = last
+            forgotten = torch.full_like(retained.loss, math.nan)
+            self._gate.is_decided, self._gate.batches = last, self._gate.batches + 1
             if self._gate.measures:
                 self._is_aside = True
                 with placed("DualOptimizer.backward, on the forget side"):
                     register, forgotten = self._forget(params, register, forget, weight)
-            else:
-                forgotten = torch.full_like(retained.loss, math.nan)
-                if isinstance(self.forget, ObjectiveOptimizer):
-                    self.forget.renew()  # a delta of before the pause
+            if not self._gate.measures and isinstance(self.forget, ObjectiveOptimizer):
+                self.forget.renew()  # a delta of before the pause
             with held():
                 self._is_aside = False
                 gradients.put(params, g_r)
@@ -216,24 +217,22 @@ class DualOptimizer(Sides):
         """Take the forget side's gradient and loss; the constraint observes its value."""
         # A forward without a backward does harm to shards: they stay gathered.
         may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
-        decides = self._gate.is_decided and may_skip and not needs_gradient(self.constraint)
-        wanted = partial(self._decide, weight) if decides else None
+        gate, constraint, asks = self._gate, self.constraint, dict[str, Ask]()
+        may_skip = may_skip and (gate.is_decided or gate.looks)
+        if constraint is not None and may_skip and not needs_gradient(constraint):
+            asks["ahead"] = partial(self._asked, partial(gate.goes_on, constraint))
+            if gate.is_decided:
+                asks["wanted"] = partial(self._asked, partial(gate.opens, constraint, weight))
         given = self.forget, params, register, objective, weight
-        g_f, seen = self._side(*given, pair=True, wanted=wanted)
+        g_f, seen = self._side(*given, pair=True, **asks)
+        if not gate.measures:
+            return g_f, torch.full_like(seen.loss, math.nan)
+        gate.clean = seen.clean
         self._keep_sign(seen)
-        if self.constraint is not None and not decides:
-            self.constraint.observe(seen.value, weight=weight)
+        if constraint is not None and "wanted" not in asks:
+            constraint.observe(seen.value, weight=weight)
         self._times = self._times + seen.times
         return g_f, seen.loss
-
-    def _decide(self, weight: float, evaluation: Evaluation) -> bool:
-        """Tell, between the last forward and its backward, whether the gate is open."""
-        assert self.constraint is not None
-        self.constraint.observe(evaluation.value.detach(), weight=weight)
-        is_open = scalar(self.constraint.preview()) != 0
-        if not is_open and self.reshard is not None:
-            self.reshard()
-        return is_open
 
     def _side(
         self,
@@ -244,18 +243,20 @@ class DualOptimizer(Sides):
         weight: float,
         *,
         pair: bool = False,
-        wanted: Callable[[Evaluation], bool] | None = None,
+        **asks: Ask,
     ) -> tuple[Register, Evaluation]:
         """Add one side's gradient to what it has accumulated; and what its objective saw."""
         if isinstance(side, ObjectiveOptimizer):  # which copies what it adds to
             if self.retain is self.forget:
                 side.renew()  # the delta that it may reuse is the other objective's
             gradients.put(params, accumulated)
-            found = side.accumulate(objective, weight, self.backward_fn, pair=pair, wanted=wanted)
+            found = side.accumulate(objective, weight, self.backward_fn, pair=pair, **asks)
         else:
             gradients.put(params, gradients.copies(accumulated))
             backward = self.backward_fn or torch.Tensor.backward
-            run = Run(objective, "DualOptimizer.backward", params, backward, pair, wanted)
+            run = Run(
+                objective, "DualOptimizer.backward", params, backward, pair, asks.get("wanted")
+            )
             found = run(weight)
         return gradients.take(params), found
 

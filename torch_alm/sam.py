@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._guards import Call, eager, held, running
+from torch_alm._guards import Call, T, eager, held, running
 from torch_alm._optim import gradients, leftover, matching, scaler
 from torch_alm._optim.checks import check_base
 from torch_alm._optim.gradients import Backward, Kept, Register, parameters
 from torch_alm._optim.moves import Excursion, Memory, check_radius, radii_of
 from torch_alm._optim.objective import (
+    Ask,
     Evaluation,
     Objective,
     ObjectiveOptimizer,
@@ -99,9 +100,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         radii = radii_of(found, self.rho, self.sign)
         is_new = not self._has_diagnosed and self.rho > 0
         diagnose = self.diagnose or (is_new and any(p.dtype in DROPPED for p in params))
-        return Excursion(
-            radii, self.eps, self.adaptive, self.rounding, diagnose, memory=self._scratch
-        )
+        return Excursion(radii, self.eps, self.adaptive, self.rounding, diagnose, self._scratch)
 
     @eager
     def backward(self, objective: Objective, *, weight: float = 1.0) -> Tensor:
@@ -118,8 +117,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
             ValueError: if what it returns is not a scalar or has no graph. `.grad` and theta are
                 then as before, as they are if the objective itself raises or Ctrl-C stops it.
 
-        Cost: 2 forward and 2 backward passes; one copy of the parameters during the second, and
-        one of the gradients accumulated so far.
+        Cost: 2 forward and 2 backward passes; a copy of the parameters and one of the gradients.
         """
         return self.accumulate(objective, weight, None).loss
 
@@ -130,15 +128,13 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         backward: Backward | None,
         *,
         pair: bool = False,
-        wanted: Callable[[Evaluation], bool] | None = None,
+        wanted: Ask | None = None,
+        ahead: Ask | None = None,
     ) -> Evaluation:
-        """`backward`, for optimizers built on this one.
-
-        With any backward, `(loss, value)` pairs, and a second backward only where `wanted`.
-        """
+        """`backward`, for optimizers built on this one: with any backward, pairs, and decisions."""
         params = parameters(self)
-        name = f"{type(self).__name__}.backward"
-        run = Run(objective, name, params, backward or self.backward_fn, pair, wanted, self.sign)
+        name, differentiate = f"{type(self).__name__}.backward", backward or self.backward_fn
+        run = Run(objective, name, params, differentiate, pair, wanted, ahead, self.sign)
         replay = replaying(params) if self.replay_rng else []
         excursion = self._excursion(params)
         accumulated: Register | None = None
@@ -146,7 +142,11 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
             with held():
                 accumulated = gradients.take(params)
             with placed(f"{name}, in the first pass, at theta"):
-                self._aim(params, partial(run, counts=False))
+                clean = self._aim(params, partial(run, counts=False))
+            if clean is not None and run.is_over:
+                with held():
+                    gradients.put(params, accumulated)
+                return clean  # which is all
             with placed(f"{name}, in the second pass; theta is back"):
                 self.perturbation = excursion.go()
                 if self.perturbation.realised:
@@ -158,7 +158,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
                 evaluation = run(weight)
             excursion.back()
             self._has_perturbed_gradient, self.uses = True, self.uses + 1
-            return evaluation
+            return evaluation if clean is None else evaluation._replace(clean=clean.value)
         except BaseException:
             with held():
                 excursion.back()
@@ -166,17 +166,18 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
                     gradients.put(params, accumulated)
             raise
 
-    def _aim(self, params: list[Tensor], find: Callable[[], object]) -> None:
+    def _aim(self, params: list[Tensor], find: Callable[[], T]) -> T | None:
         """Leave the direction of delta in `.grad`: a pass at theta finds it, or it is the last."""
         if self._direction and 0 < self.uses < self.every:  # with 0, what it was for has failed
             moving = [p for p in params if p.requires_grad]
             gradients.put(moving, [self._direction.get(p) for p in moving])
-            return
+            return None
         self._direction, self.uses = {}, 0  # before the pass, which needs its memory
         with self.first_pass():
-            find()
+            found = find()
         if self.every > 1:
             self._direction = gradients.kept(params)
+        return found
 
     def renew(self) -> None:
         """Let the next backward pass find delta, and forget the one before (see `every`)."""
@@ -199,8 +200,7 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
             UserWarning: once, if no gradient was taken at a perturbed point since the last step;
                 the step is then a plain one of the base optimizer.
 
-        Cost: one base step; with a closure also 2 forward and 2 backward passes. Ctrl-C waits for
-        it, as in `DualOptimizer.step`.
+        Cost: one base step; with a closure also 2 forward and 2 backward passes. Ctrl-C waits.
         """
         scaler.refuse_closure(self, closure, type(self).__name__)
         loss = None if closure is None else self._run_closure(closure)

@@ -14,7 +14,7 @@ from torch_alm._constraint import checks, numbers, status
 from torch_alm._constraint.auto import Response
 from torch_alm._constraint.checks import Index
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Mean, Observations
+from torch_alm._constraint.observations import Mean, Observation, Observations, mean
 from torch_alm._constraint.probe import Probe
 from torch_alm._constraint.settings import Settings
 from torch_alm._constraint.state import State, unwinds
@@ -186,6 +186,16 @@ class ConstraintBase(Settings):
         c = numbers.average(self._state.violation)
         if self._state.history.is_blind:
             return math.nan
+        return -abs(c) if self.sense == "==" else -c
+
+    def _slack_at(self, value: Tensor) -> float:
+        """Return the `_slack` that a value alone would have, over all ranks; nothing is taken in.
+
+        Cost: one device synchronisation.
+        """
+        here = Observation(value.item(), 1.0, None, value.dtype)
+        found = mean([here], self._shape, self)
+        c = numbers.average(found.c) if found.seen is True and not found.bad else math.nan
         return -abs(c) if self.sense == "==" else -c
 
     def _coming_weight(self) -> float:

@@ -2,6 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -31,6 +32,11 @@ class Gate:
         forecast: of the released constraint.
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
+        batches: micro-batches of it so far.
+        looks: whether SAM's first pass is to be asked if it measures.
+        clean: what that pass saw.
+        slack: what that was from a violation, where it was asked.
+        looked: whether nothing more was asked.
     """
 
     def __init__(self, probe_every: Cadence) -> None:
@@ -39,13 +45,47 @@ class Gate:
         self.known: list[Any] = []
         self.forecast = Forecast()
         self.measures, self.is_decided = True, False
+        self.batches, self.looks = 0, False
+        self.clean: Tensor | None = None
+        self.slack, self.looked = math.nan, False
 
-    def begin(self, constraint: "ALMConstraint | None") -> None:
-        """Begin a step; a pause ends if another constraint was measured, or this one is changed."""
+    def begin(
+        self, constraint: "ALMConstraint | None", weight: float = 1.0, *, last: bool = False
+    ) -> None:
+        """Begin a step; a pause ends if another constraint was measured, or this one is changed.
+
+        What one of several micro-batches sees says too little for a look. It takes one that is said
+        to be the last; or one of weight 1 after a step that had one, if that was not said then.
+        """
         if self.idle is not None and about(constraint) != self.known:
             self.idle = None
         every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
         self.measures = self.idle is None or self.idle + 1 >= every
+        is_told = self.idle is not None and constraint is not None and constraint.filter is None
+        is_forecast = self.probe_every == "auto" and self.forecast.drop == self.forecast.drop
+        is_alone = self.batches == 1 and not self.is_decided and weight == 1.0
+        self.looks = is_told and is_forecast and (last or is_alone)
+        self.batches, self.clean, self.slack, self.looked = 0, None, math.nan, False
+
+    def goes_on(self, constraint: "ALMConstraint", value: Tensor) -> bool:
+        """Tell, in SAM's first pass, whether the perturbed one could find the gate open.
+
+        If not, the step does not measure.
+
+        Cost: a device synchronisation where it looks.
+        """
+        looks, self.looks = self.looks, False
+        if not looks:
+            return True
+        self.slack = constraint._slack_at(value)
+        self.looked = self.forecast.is_far(self.slack, (self.idle or 0) + 1)
+        self.measures = not self.looked
+        return self.measures
+
+    def opens(self, constraint: "ALMConstraint", weight: float, value: Tensor) -> bool:
+        """Take in a step's last value; tell whether its gate is open."""
+        constraint.observe(value, weight=weight)
+        return scalar(constraint.preview()) != 0
 
     def commit(self, constraint: "ALMConstraint | None", foretell: Foretell) -> float:
         """Return the weight of the step that was begun.
@@ -57,27 +97,40 @@ class Gate:
         weight, aim = 1.0 if constraint is None else 0.0, float
         if not self.measures:
             self.idle, weight = (self.idle or 0) + 1, 0.0
+            if self.looked:
+                self.forecast.look(self.slack, self.idle)
+                self.idle = 0
         elif constraint is not None:
             aim = float if constraint._state.auto is None else foretell(constraint)
             weight = scalar(constraint.step())
             if weight == 0 and scalar(constraint.multiplier) == 0:
                 gap, self.idle = None if self.idle is None else self.idle + 1, 0
-                self.forecast.update(constraint._slack, gap)
+                self.forecast.update(constraint._slack, gap, self._drop(constraint))
                 self.known = about(constraint)
             else:
                 self.idle = None
         return aim(weight)
 
+    def _drop(self, constraint: "ALMConstraint") -> float:
+        """Return how much of the slack at theta the perturbation has taken; `nan` if not known."""
+        of_one = self.batches == 1 and constraint.filter is None
+        if self.clean is None or self.probe_every != "auto" or not of_one:
+            return math.nan
+        is_read = self.slack == self.slack
+        return (self.slack if is_read else constraint._slack_at(self.clean)) - constraint._slack
+
     def state(self) -> dict[str, Any]:
         """Collect what a resumed run needs; nothing where every step measures."""
         if self.probe_every == 1:
             return {}
-        found = {"idle": self.idle, "known": [*self.known]}
+        batches = 0 if self.is_decided else self.batches
+        found = {"idle": self.idle, "known": [*self.known], "batches": batches}
         return {**found, **({} if self.probe_every != "auto" else vars(self.forecast))}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore `state()`; a checkpoint without it measures at once."""
         self.idle, self.known = state.get("idle"), state.get("known", [])
+        self.batches, self.is_decided = state.get("batches", 0), False
         self.forecast = Forecast()
         vars(self.forecast).update({n: state[n] for n in vars(self.forecast) if n in state})
 
@@ -102,7 +155,13 @@ def scalar(weight: float | Tensor) -> float:
 
 
 def check_sense(constraint: "ALMConstraint | None", forget: Optimizer) -> None:
-    """Raise if the forget side looks where the constraint is easiest to meet."""
+    """Raise if it is none, or the forget side looks where it is easiest to meet."""
+    if constraint is not None and not hasattr(constraint, "sense"):
+        raise TypeError(
+            f"DualOptimizer: the constraint is {type(constraint).__name__}, which has no one "
+            "multiplier to weigh the forget gradient with. Did you mean one `ALMConstraint`? (A "
+            "group acts in the loss: `retain=lambda: loss() + group(...)`.)"
+        )
     sense = ">=" if constraint is None else constraint.sense
     fitting = {">=": -1, "<=": +1, "==": 0}[sense]
     if isinstance(forget, ObjectiveOptimizer) and forget.sign != fitting:

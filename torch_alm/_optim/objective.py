@@ -35,12 +35,17 @@ class Evaluation(NamedTuple):
         value: what a constraint sees.
         paired: whether these were given apart.
         times: how many times the gradient of the loss was added to `.grad`.
+        clean: the value at theta, if a first pass has seen it.
     """
 
     loss: Tensor
     value: Tensor
     paired: bool
     times: float | Tensor = 0.0
+    clean: Tensor | None = None
+
+
+Ask: TypeAlias = Callable[[Evaluation], bool]
 
 
 def replaying(tensors: list[Tensor]) -> list[Call]:
@@ -72,8 +77,10 @@ class Run:
         owner: the call to name in errors, such as `"SAM.backward"`.
         pair: whether the objective may return `(loss, value)`.
         wanted: looks at the numbers and decides whether the gradient is needed.
+        ahead: as `wanted`, of a first pass; without its gradient there is no other pass.
         sign: of the side that looks ahead. The loss of a pair is descended, so its first pass
             leaves sign times the gradient: the way from there leads to where that loss is higher.
+        is_over: whether a first pass was the last.
     """
 
     objective: Objective
@@ -81,25 +88,29 @@ class Run:
     params: list[Tensor]
     backward: Backward
     pair: bool = False
-    wanted: Callable[[Evaluation], bool] | None = None
+    wanted: Ask | None = None
+    ahead: Ask | None = None
     sign: int = +1
+    is_over: bool = False
 
     def __call__(self, weight: float = 1.0, *, counts: bool = True) -> Evaluation:
         """`.grad += weight * gradient`, here; the objective's numbers, without their graph.
 
         Args:
             weight: scales the gradient.
-            counts: false for a first pass, whose measurements nobody observes, and whose gradient
-                is always wanted.
+            counts: false for a first pass, whose measurements nobody observes.
         """
         with running(counts=counts):
             found = evaluate(self.objective, self.owner, pair=self.pair)
             times: float | Tensor = 0.0
             if not counts and found.paired:
                 weight = float(self.sign)
-            if not counts or self.wanted is None or self.wanted(found):
+            is_wanted = self.wanted if counts else self.ahead
+            if is_wanted is None or is_wanted(found):
                 given = self.backward, self.params, self.owner
                 times = gradients.differentiate(found.loss, weight, *given)
+            else:
+                self.is_over = not counts
         return Evaluation(found.loss.detach(), found.value.detach(), found.paired, times)
 
 
@@ -157,9 +168,13 @@ class ObjectiveOptimizer(Wrapper):
         backward: Backward | None,
         *,
         pair: bool = False,
-        wanted: Callable[[Evaluation], bool] | None = None,
+        wanted: Ask | None = None,
+        ahead: Ask | None = None,
     ) -> Evaluation:
-        """`.grad += weight * gradient` at that point, if wanted; the objective's numbers there."""
+        """`.grad += weight * gradient` at that point, if wanted; the objective's numbers there.
+
+        They are those at theta, and that is all, if `ahead` does not want the way to that point.
+        """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore a pickled or copied optimizer."""

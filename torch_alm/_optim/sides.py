@@ -1,7 +1,7 @@
 """Two optimizers over one theta as the world sees them: groups, states and checkpoints."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, SupportsIndex
 
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch_alm._guards import held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.gate import Cadence, Gate, check_sense
 from torch_alm._optim.gradients import Kept, parameters
-from torch_alm._optim.objective import ObjectiveOptimizer, innermost
+from torch_alm._optim.objective import Evaluation, ObjectiveOptimizer, innermost
 from torch_alm._optim.wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ class Norms(NamedTuple):
 
 class Sides(Wrapper):
     """A retain side, a forget side, the constraint between them, and what they keep."""
+
+    reshard: Callable[[], object] | None
 
     def __init__(
         self, retain: Optimizer, forget: Optimizer, constraint: "ALMConstraint | None", gate: Gate
@@ -109,6 +111,14 @@ class Sides(Wrapper):
         norms = Norms(*(gradients.clip_(register, max_norm) for register in sides))
         self._times = self._times * (max_norm / (norms.forget + 1e-6)).clamp(max=1.0)
         return norms
+
+    def _asked(self, is_wanted: Callable[[Tensor], bool], evaluation: Evaluation) -> bool:
+        """Tell whether a forward's backward is wanted; if not, let go what it would have needed."""
+        if is_wanted(evaluation.value.detach()):
+            return True
+        if self.reshard is not None:
+            self.reshard()
+        return False
 
     def _warn_skipped(self) -> None:
         """Warn after the step, so that a warning that is an error finds it whole."""
