@@ -37,7 +37,8 @@ class DualOracle(Oracle):
         self.is_decided = False
         self.idle: int | None = None  # steps since a released constraint was measured
         self.probes: list[tuple[int, float]] = []  # since it is released: when, and by how much met
-        self.known = 0.0  # the alpha of that measurement
+        self.known: list[Any] = []  # alpha and radii of that measurement
+        self.radii: list[Any] = []  # of the step
         self.batches = 0  # micro-batches of the step, or of the one before
         self.is_alone = False  # whether this one is to have one
         self.said_last = False  # whether the latest was said to be the last
@@ -61,9 +62,15 @@ class DualOracle(Oracle):
         return self.idle is None or self.idle + 1 >= every
 
     def ends_a_pause(self) -> bool:
-        """Another alpha does; lambda and the constraint are not exchanged in this machine."""
-        is_new = self.controller is not None and self.controller.alpha != self.known
+        """Another alpha or radius does; lambda and the constraint are not exchanged here."""
+        of = self.controller
+        is_new = of is not None and [of.alpha, *self.radii] != self.known
         return self.register is None and self.idle is not None and is_new
+
+    def within(self) -> list[Any]:
+        """The forget side's radius and those of its groups, where they have their own."""
+        side = self.sides["forget"]
+        return [side.rho, *(group.get("rho") for group in side.base.param_groups)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
@@ -79,7 +86,9 @@ class DualOracle(Oracle):
             raise RuntimeError("decided")
         g_r, seen_r = self.sides["retain"].gradient(retain, self.theta, weight)
         register, forgotten = added(self.register or [], [None] * len(self.theta)), math.nan
-        is_new, is_first, before = self.ends_a_pause(), self.register is None, vars(self).copy()
+        is_first, before = self.register is None, vars(self).copy()
+        self.radii = self.within() if is_first else self.radii
+        is_new = self.ends_a_pause()
         was_alone = self.batches == 1 and not self.said_last and weight == 1.0
         self.is_alone = is_first and (last or was_alone)
         self.batches = 1 if is_first else self.batches + 1
@@ -177,7 +186,7 @@ class DualOracle(Oracle):
         since = None if self.idle is None or not self.probes else self.probes[-1][0]
         now = 0 if since is None else since + self.idle + 1
         self.idle = 0 if weight == 0 == self.controller.multiplier else None
-        self.known = self.controller.alpha
+        self.known = [self.controller.alpha, *self.radii]
         slack = -abs(c) if self.controller.sense == "==" else -c
         is_known = self.idle == 0 and not self.controller.is_blind
         if self.idle == 0:

@@ -290,7 +290,7 @@ def test_a_spared_measurement_is_not_a_number_and_the_rhythm_is_saved() -> None:
     optimizer, resumed = make(), make()
     assert step(optimizer) == 1.0 and math.isnan(step(optimizer))
     state = optimizer.state_dict()
-    assert state["gate"] == {"idle": 1, "known": [-5.0, ">=", 0.0, 1], "batches": 1}
+    assert state["gate"] == {"idle": 1, "known": [-5.0, ">=", 0.0, 1, [None, None]], "batches": 1}
     resumed.load_state_dict(state)
     assert math.isnan(step(resumed)) and step(resumed) == 1.0
     del state["gate"]

@@ -214,6 +214,21 @@ def test_another_alpha_is_measured_and_not_only_looked_at() -> None:
     assert world.step(3.0)[:2] == MEASURED
 
 
+@pytest.mark.parametrize("whose", ["side", "group"])
+def test_another_radius_is_measured_at_once(whose: str) -> None:
+    """Within it the gate is open; the drop of the last measurement would hide that."""
+    world = World()
+    world.step(3.0)
+    world.optimizer._gate.forecast.update(2.5, 1, 0.5)
+    assert world.step(3.0)[:2] == LOOKED
+    if whose == "side":
+        world.optimizer.forget.rho = 4.0  # type: ignore[attr-defined]
+    else:
+        world.optimizer.forget.param_groups[0]["rho"] = 4.0
+    assert world.step(3.0) == (*MEASURED, pytest.approx(-1.0))
+    assert world.constraint.weight == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize("sense", [">=", "<="])
 def test_both_senses_look(sense: str) -> None:
     world = World(lambda base: (ReverseSAM if sense == ">=" else SAM)(base, rho=RHO), sense)

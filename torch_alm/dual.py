@@ -17,7 +17,7 @@ from torch_alm._constraint.between import Begun, needs_gradient
 from torch_alm._guards import Call, eager, held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.blend import Blend
-from torch_alm._optim.gate import Gate, check_sense
+from torch_alm._optim.gate import Gate, check_sense, radii_within
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, ObjectiveOptimizer, Run, placed
 from torch_alm._optim.settings import Setting
@@ -71,7 +71,7 @@ class DualOptimizer(Sides):
         probe_every: while the gate is closed and lambda is 0, measure the forget objective on every
             `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to the
             earliest violation, as the measure moved of late, and after 16 steps at most: one that
-            comes more than twice as fast is seen up to 15 steps late; another alpha, lambda or
+            comes more than twice as fast is seen up to 15 steps late; another alpha, lambda, rho or
             constraint at once. Under SAM, in steps of one micro-batch and without a filter, its
             forward at theta tells first whether the rest could find the gate open. Windows and
             cadences of the constraint count measured steps.
@@ -180,7 +180,7 @@ class DualOptimizer(Sides):
         before: Register | None = None
         try:
             if so_far is None:  # all micro-batches of a step measure, or none
-                self._gate.begin(self.constraint, weight, last=last)
+                self._gate.begin(self.constraint, weight, radii_within(self.forget), last=last)
                 self._times = 0.0
             with held():
                 before = gradients.take(params)
@@ -254,10 +254,8 @@ class DualOptimizer(Sides):
         else:
             gradients.put(params, gradients.copies(accumulated))
             backward = self.backward_fn or torch.Tensor.backward
-            run = Run(
-                objective, "DualOptimizer.backward", params, backward, pair, asks.get("wanted")
-            )
-            found = run(weight)
+            wanted = asks.get("wanted")
+            found = Run(objective, "DualOptimizer.backward", params, backward, pair, wanted)(weight)
         return gradients.take(params), found
 
     def _keep_sign(self, evaluation: Evaluation) -> None:
@@ -317,7 +315,8 @@ class DualOptimizer(Sides):
         self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
         if so_far is not None:
             begun = Begun(self.retain, self.forget, register, self._forget_sign, self._times)
-            weight = self._gate.commit(self.constraint, partial(begun.foretell, scale=self.scale))
+            foretell = partial(begun.foretell, scale=self.scale)
+            weight = self._gate.commit(self.constraint, foretell)
         else:
             self._warn_no_backward()
         inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)

@@ -3,7 +3,7 @@
 # pyright: reportPrivateUsage=false
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torch import Tensor
@@ -27,8 +27,9 @@ class Gate:
             `probe_every`-th step only, or when the forecast says.
 
     Attributes:
+        radii: of the step that was begun.
         idle: steps since the released constraint was measured; `None` while it is not released.
-        known: what that measurement is about, see `about`.
+        known: what that measurement is about, see `about`, and its radii.
         forecast: of the released constraint.
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
@@ -41,6 +42,7 @@ class Gate:
 
     def __init__(self, probe_every: Cadence) -> None:
         self.probe_every: Cadence = probe_every
+        self.radii: list[Any] = []
         self.idle: int | None = None
         self.known: list[Any] = []
         self.forecast = Forecast()
@@ -50,14 +52,22 @@ class Gate:
         self.slack, self.looked = math.nan, False
 
     def begin(
-        self, constraint: "ALMConstraint | None", weight: float = 1.0, *, last: bool = False
+        self,
+        constraint: "ALMConstraint | None",
+        weight: float = 1.0,
+        radii: Sequence[Any] = (),
+        *,
+        last: bool = False,
     ) -> None:
         """Begin a step; a pause ends if another constraint was measured, or this one is changed.
+
+        So does one that is measured within other `radii`.
 
         What one of several micro-batches sees says too little for a look. It takes one that is said
         to be the last; or one of weight 1 after a step that had one, if that was not said then.
         """
-        if self.idle is not None and about(constraint) != self.known:
+        self.radii = [*radii]
+        if self.idle is not None and [*about(constraint), self.radii] != self.known:
             self.idle = None
         every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
         self.measures = self.idle is None or self.idle + 1 >= every
@@ -106,7 +116,7 @@ class Gate:
             if weight == 0 and scalar(constraint.multiplier) == 0:
                 gap, self.idle = None if self.idle is None else self.idle + 1, 0
                 self.forecast.update(constraint._slack, gap, self._drop(constraint))
-                self.known = about(constraint)
+                self.known = [*about(constraint), self.radii]
             else:
                 self.idle = None
         return aim(weight)
@@ -141,6 +151,11 @@ def about(constraint: "ALMConstraint | None") -> list[Any]:
         return []
     alpha, multiplier = scalar(constraint.alpha), scalar(constraint.multiplier)
     return [alpha, constraint.sense, multiplier, constraint._state.history.steps]
+
+
+def radii_within(forget: Optimizer) -> list[Any]:
+    """Collect the radius of the forget side and those of its groups."""
+    return [getattr(forget, "rho", None), *(group.get("rho") for group in forget.param_groups)]
 
 
 def scalar(weight: float | Tensor) -> float:
