@@ -25,7 +25,7 @@ from benchmarks.engine.counters import Answers, Fake, Memory
 from benchmarks.engine.model_setup import ModelSetup, set_up
 from benchmarks.methods import Settings
 from benchmarks.methods.method import OPTIMIZERS
-from torch_alm.unlearning.models import trainable
+from torch_alm.unlearning.models import check_folder, trainable
 
 GB = 1e9
 SPARE = 0.95
@@ -130,6 +130,7 @@ def announce(
     Raises:
         ValueError: A method would not fit.
     """
+    check_folder(name)
     config = AutoConfig.from_pretrained(name)
     available = device_memory() if limit is None else limit * GB
     print(f"Memory, counted for {name} ({available / GB:.1f} GB here):", flush=True)

@@ -214,6 +214,25 @@ def overrides(given: argparse.Namespace) -> dict[str, Any]:
     return {name: parse(name, text) for name, text in texts.items() if text is not None}
 
 
+def refuse_unread(given: argparse.Namespace, *names: str) -> None:
+    """Refuse options that the embedded worlds, which have all of their own, would not read.
+
+    Args:
+        given: The parsed command line.
+        names: Of the options, as in `given`.
+
+    Raises:
+        ValueError: One of them was given.
+    """
+    for name in names:
+        if value := getattr(given, name):
+            shown = " ".join(map(str, value)) if isinstance(value, list) else value
+            raise ValueError(
+                f"--{name.replace('_', '-')} {shown} would not be read: the embedded world has all "
+                "of its own. Did you leave --data or --model out?"
+            )
+
+
 def _one_of(name: str, known: Iterable[str]) -> str:
     """The closest of the known names, or all where none is close."""
     names = list(known)

@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.engine import ranks
 from benchmarks.engine.matching import matched
 from benchmarks.engine.options import add_arguments, checked, script_parser
+from benchmarks.engine.places import check_places
 from benchmarks.engine.runner import Plan, begin, run
 from benchmarks.report.page import publish
 
@@ -70,6 +71,7 @@ def planned(
         folder: Where the output folder lies below `results/`, if none is given.
     """
     try:
+        check_places(given)
         data = load_data(given)
         name = f"{folder}{data.name}-{data.split}"
         preset = "paper" if given.model else "recommended"

@@ -9,6 +9,13 @@ from typing import NamedTuple
 from benchmarks.report.results import Row
 from benchmarks.report.tables import Column
 
+CONTROLLER = {
+    "open": "share of the steps with the gate open",
+    "λ": "multiplier after the last step",
+    "s": "seconds of training",
+}
+"""The columns that every benchmark has."""
+
 
 class Axis(NamedTuple):
     """A number on an axis of a figure."""
@@ -40,6 +47,7 @@ class Layout:
         limit: Larger than the retrained model's, this number marks a method that has not unlearned;
             None if nothing does.
         caption: Of the tables; `{over}` and `{how}` are filled in.
+        columns: What those of `numbers` are, by their heading, where that does not say it.
         examples: Subsets of which example answers are shown.
         examples_note: What the marks of the example answers mean; `{right}`, `{wrong}`, `{seed}`.
         judged: The paper's columns once a judge has spoken, if it speaks on this benchmark.
@@ -55,6 +63,7 @@ class Layout:
     levels: Mapping[str, bool]
     quick_eval: tuple[str, ...]
     caption: str
+    columns: Mapping[str, str] = field(default_factory=dict)
     reproduced: str | None = None
     bounded: frozenset[str] = frozenset()
     limit: str | None = None

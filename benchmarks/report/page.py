@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.report import control, figures
@@ -92,6 +92,7 @@ def markdown(folder: ResultsFolder, rows: Sequence[Row], settings: Row, layout: 
         control.note(rows, layout.utility),
         "## All numbers",
         markdown_table(lines(rows, numbers), numbers, red),
+        meanings(numbers, layout.columns),
         remarks("Notes on the settings", settings.get("notes", {})),
         remarks("How settings were found", settings.get("matched", {})),
         "## Example answers",
@@ -105,6 +106,12 @@ def first_seeds(rows: Sequence[Row]) -> dict[str, int]:
     """The first seed of each method, in the order of the tables."""
     seeds = {row["method"]: row["seed"] for row in reversed(rows)}
     return {line.method: seeds[line.method] for line in lines(rows, ())}
+
+
+def meanings(columns: Sequence[Column], known: Mapping[str, str]) -> str:
+    """What the columns of a table are, those that need words."""
+    found = {column.header: known.get(column.header) for column in columns}
+    return "\n".join(f"- {header}: {text}." for header, text in found.items() if text)
 
 
 def remarks(title: str, by_method: dict[str, str]) -> str:

@@ -163,7 +163,9 @@ def test_a_named_model_is_measured_with_the_published_constant(
         (["--corpus", "papers"], "papers"),
         (["--data", "DATA", "--texts", "0"], "Did you mean more texts"),
         (["--block", "1"], "Did you mean at least 2"),
-        (["--retain", "none.json"], "the embedded world reads no files"),
+        (["--retain", "none.json"], "--retain none.json would not be read: the embedded world"),
+        (["--corpus", "books"], "--corpus books would not be read"),
+        (["--texts", "3"], "--texts 3 would not be read"),
         (["--data", "DATA", "--alpha", "much"], "alpha=much"),
     ],
 )

@@ -102,16 +102,25 @@ def test_a_run_that_is_stopped_says_how_it_goes_on(
         (["--preset", "fast"], "unknown preset"),
         (["--data", "no/such/folder"], "no/such/folder"),
         (["--model", "no/such/model", "--data", "DATA"], "no/such/model"),
+        (["--model", "no/such/model", "--data", "DATA"], "is no folder, and"),
+        (["--model", "./absent"], "the model ./absent is no folder"),
+        (["--model", "DATA"], "has no config.json"),
+        (["--retrained", "/no/such"], "the model /no/such is no folder"),
+        (["--output", "DATA/forget01.json"], "forget01.json is no folder. Did"),
+        (["--cache", "DATA/forget01.json/c"], "forget01.json is no folder. Did"),
         (["--split", "forget02"], "forget02"),
+        (["--split", "forget05"], "--split forget05 would not be read: the embedded world"),
+        (["--retain-authors", "3"], "--retain-authors 3 would not be read"),
     ],
 )
 def test_bad_input_is_a_sentence_before_any_training(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_tofu(tmp_path / "data")
-    arguments = [str(tmp_path / "data") if a == "DATA" else a for a in arguments]
+    where = ["--output", str(tmp_path / "out"), "--cache", str(tmp_path / "c")]
+    arguments = [a.replace("DATA", str(tmp_path / "data")) for a in arguments]
     with pytest.raises(SystemExit) as end:
-        tofu.main([*arguments, "--output", str(tmp_path / "out"), "--cache", str(tmp_path / "c")])
+        tofu.main([*where, *arguments])
     assert end.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "c").exists()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch_alm.unlearning.files import digest_of, write_json
+from torch_alm.unlearning.files import check_writable, digest_of, write_json
 from torch_alm.unlearning.refusal import Refusal
 
 REPORTS = ("report.html", "report.json")
@@ -39,7 +39,7 @@ class Output:
                 f"--output {self.folder} is not empty, and what is there might be overwritten. Did "
                 "you mean another folder, or --force?"
             )
-        self._check_writable()
+        check_writable(self.folder, f"--output {self.folder}")
         self.check_own()
 
     def _is_taken(self) -> bool:
@@ -47,16 +47,6 @@ class Output:
         if not self.folder.is_dir():
             return self.folder.exists()
         return any(path.is_symlink() or not path.is_dir() for path in self.folder.rglob("*"))
-
-    def _check_writable(self) -> None:
-        """Refuse before the work, not after it, a place where nothing can be written."""
-        there = next(p for p in (self.folder, *self.folder.absolute().parents) if p.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            why = "is read-only, or not yours" if there.is_dir() else "is no folder"
-            raise Refusal(
-                f"--output {self.folder} cannot be written: {there} {why}. Did you mean another "
-                "folder?"
-            )
 
     def check_own(self) -> None:
         """Refuse to replace a file that no run has written, or that has changed since."""

@@ -34,6 +34,22 @@ def digest_of(path: Path) -> str:
     return found.hexdigest()[:16]
 
 
+def check_writable(folder: Path, told: str) -> None:
+    """Refuse, before the work and not after it, a folder in which nothing can be written.
+
+    Args:
+        folder: there or not.
+        told: the beginning of the sentence.
+
+    Raises:
+        Unwritten: a file is in the way, or what is there is read-only.
+    """
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "is read-only, or not yours" if there.is_dir() else "is no folder"
+        raise Unwritten(f"{told} cannot be written: {there} {why}. Did you mean another folder?")
+
+
 def _nothing(draft: Path, path: Path) -> None:
     pass
 

@@ -44,7 +44,7 @@ def load_model(
         Refusal: one of them is missing, is not whole, or cannot be used.
     """
     name = str(name)
-    _check_folder(name)
+    check_folder(name)
     with quiet():
         loader = transformers.AutoTokenizer.from_pretrained
         tokenizer = tried(partial(loader, name), name, "tokenizer")
@@ -102,7 +102,12 @@ def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -
     return model
 
 
-def _check_folder(name: str) -> None:
+def check_folder(name: str) -> None:
+    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know.
+
+    Raises:
+        Refusal: it is so.
+    """
     folder = Path(name)
     if not os.path.isdir(name):  # False, too, for a name that no file can have
         if os.path.exists(name) or folder.is_absolute() or name.startswith("."):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.report.layout import Axis, Layout
+from benchmarks.report.layout import CONTROLLER, Axis, Layout
 from benchmarks.report.tables import Column
 
 PAPER = (
@@ -46,5 +46,16 @@ LAYOUT = Layout(
         "best and second-best values are marked; methods that still answer more of the forget "
         "questions than a model that never saw them ({how}) take no part."
     ),
+    columns={
+        "VerbMem": "of 128 greedy tokens after the beginning of a forget text",
+        "KnowMem": "of the answers to questions about the texts, after ten examples",
+        "PrivLeak": "how much less (above 0) or more a membership attack knows than with a model "
+        "that never saw the forget texts, in percent; -100: every one is known",
+        "AUC": "of that attack, by Min-40 %: 1 knows every forget text, 0.5 tells nothing",
+        "forget": "of the forget texts",
+        "unseen": "of texts that no model has seen",
+        "retain": "of the retain texts",
+        **CONTROLLER,
+    },
     examples=("verbatim", "forget", "retain"),
 )

@@ -14,6 +14,7 @@ from torch import nn
 from benchmarks.engine.benchmark import Evaluation
 from benchmarks.engine.language import LanguageBenchmark
 from benchmarks.engine.models import trained
+from benchmarks.engine.options import refuse_unread
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
 from benchmarks.tasks.muse import metrics
@@ -57,7 +58,7 @@ def load_data(given: argparse.Namespace) -> MuseData:
     if given.block is not None and given.block < 2:
         raise ValueError(f"--block {given.block}: too few tokens. Did you mean at least 2?")
     if given.data is None and not given.hub and given.model is None:
-        _refuse_unread(given.retain, "--retain")
+        refuse_unread(given, "corpus", "retain", "texts")
         return build_passages(quick=given.quick)
     if given.data is None:
         data = load_muse_hub(given.corpus or "news")
@@ -66,14 +67,6 @@ def load_data(given: argparse.Namespace) -> MuseData:
         data = load_muse(given.data, given.corpus or named, given.retain)
     found = data if given.texts is None else data.shortened(given.texts)
     return found.glimpse(QUICK_COUNT, QUICK_CHARACTERS) if given.quick else found
-
-
-def _refuse_unread(path: Path | None, option: str) -> None:
-    if path is not None:
-        raise ValueError(
-            f"{option} {path} goes with --data: the embedded world reads no files. Did you leave "
-            "--data out?"
-        )
 
 
 class Muse(LanguageBenchmark):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import harmonic_mean
 
-from benchmarks.report.layout import Axis, Layout
+from benchmarks.report.layout import CONTROLLER, Axis, Layout
 from benchmarks.report.results import Row
 from benchmarks.report.tables import Column
 
@@ -100,5 +100,22 @@ LAYOUT = Layout(
         "Unlearning performance{over}. The best and second-best values are marked; methods that "
         "still say more of the forget set than a model that never saw it ({how}) take no part."
     ),
+    columns={
+        "prob.": "probability of the answers per token, the geometric mean",
+        "ROUGE-L": "recall of the answers, greedily generated",
+        "exact": "share of the answers reproduced to the last token",
+        "certif.": "share of the answers that are certified not to be reproduced, a lower bound",
+        "authors": "ROUGE-L on real authors",
+        "facts": "ROUGE-L on world facts",
+        "MU": "TOFU's model utility",
+        "prose ppl.": "perplexity on running text",
+        "log FQ (OU)": "log10 of TOFU's forget quality, guarded as in OpenUnlearning",
+        "log FQ (TOFU)": "the same, guarded as in TOFU's code",
+        "beyond guard": "share of the forget questions where OpenUnlearning's guard has replaced "
+        "the probability of the right answer",
+        "AUC": "of a membership attack by Min-K %: 1 knows every forget row, 0.5 tells nothing",
+        "Mem.": "OpenUnlearning's memorisation score",
+        **CONTROLLER,
+    },
     derive=with_harmonic_mean,
 )

@@ -12,6 +12,7 @@ from torch import nn
 
 from benchmarks.engine.benchmark import Evaluation
 from benchmarks.engine.language import LanguageBenchmark
+from benchmarks.engine.options import refuse_unread
 from benchmarks.engine.prose import ROWS, blocks, perplexity, read_prose
 from benchmarks.engine.scratch import Recipe, Schedule
 from benchmarks.methods import Settings
@@ -26,6 +27,9 @@ from benchmarks.tasks.tofu.summary import Reference, reference
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
 from torch_alm.unlearning.models import load_model
+
+SPLIT = "forget01"
+"""What is forgotten where nothing else is said."""
 
 QUICK_EVAL = 40
 """Questions of each set in a quick evaluation."""
@@ -45,7 +49,8 @@ QUICK_QUESTIONS = 8
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--data", type=Path, metavar="PATH", help="folder of TOFU's JSON-lines files")
-    add("--split", default="forget01", choices=sorted(SPLITS), help="how much to forget")
+    much = f"how much to forget; default: {SPLIT}"
+    add("--split", choices=sorted(SPLITS), help=much)
     add("--model", metavar="NAME", help="a causal LM to unlearn from, local or from the hub")
     add("--retrained", metavar="NAME", help="the same kind of model, trained without the split")
     add("--paraphrased", action="store_true", help="ask the paraphrased questions")
@@ -71,11 +76,13 @@ def load_data(given: argparse.Namespace) -> TofuData:
         if path is not None and not path.exists():
             raise FileNotFoundError(f"--{option} {path}: nothing is there. Is the path right?")
     authors = QUICK_AUTHORS if given.quick and not given.retain_authors else given.retain_authors
+    if given.data is None and given.model is None:
+        refuse_unread(given, "split", "retain_authors")
+        return build_world(quick=given.quick)
+    given.split = given.split or SPLIT
     if given.data is not None:
         return load_tofu(given.data, given.split, retain_authors=authors)
-    if given.model is not None:
-        return load_tofu_hub(given.split, retain_authors=authors)
-    return build_world(quick=given.quick)
+    return load_tofu_hub(given.split, retain_authors=authors)
 
 
 def asked(data: TofuData, questions: int | None) -> TofuData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.report.layout import Axis, Layout
+from benchmarks.report.layout import CONTROLLER, Axis, Layout
 from benchmarks.report.tables import Column
 
 GUESS = 0.25
@@ -49,7 +49,7 @@ LAYOUT = Layout(
     quick_eval=("utility_accuracy",),
     reproduced="forget_accuracy",
     panels={
-        "violation": "violation U − τ (above 0: not yet forgotten)",
+        "violation": "violation U − α (above 0: not yet forgotten)",
         "forget_loss": "U, distance from the steering vector",
         "retain_loss": "R, distance from the model of before",
     },
@@ -57,6 +57,13 @@ LAYOUT = Layout(
         "Accuracy on multiple-choice questions{over}. A model that has forgotten can only guess: "
         "0.25. The values nearest to that, and the highest on what is kept, are marked."
     ),
+    columns={
+        "mean": "over the topics",
+        "retain": "on the topics of the retain texts",
+        "neighbours": "on topics next to those forgotten, which no method trains on",
+        "all": "on all harmless questions",
+        **CONTROLLER,
+    },
     examples=("forget", "utility"),
     examples_note="{right}: the right letter. {wrong}: another one. Seed {seed}.",
 )

@@ -14,7 +14,7 @@ from torch import nn
 from benchmarks.engine.benchmark import Evaluation
 from benchmarks.engine.language import LanguageBenchmark
 from benchmarks.engine.models import trained
-from benchmarks.engine.options import Options
+from benchmarks.engine.options import Options, refuse_unread
 from benchmarks.engine.scratch import Lesson, Recipe
 from benchmarks.engine.training import Schedule
 from benchmarks.methods import Settings
@@ -76,16 +76,7 @@ def load_data(given: argparse.Namespace) -> WMDPData:
         small = "rmu" if given.model else "below"
         given.parameters = "all" if given.lora else small
     if given.data is None and given.model is None:
-        if given.shots:
-            raise ValueError(
-                f"--shots {given.shots}: the embedded world has no examples to show. Did you mean "
-                "--data, --model and --mmlu as well?"
-            )
-        if unread := [*given.forget, *filter(None, (given.retain, given.mmlu))]:
-            raise ValueError(
-                f"{unread[0]} would not be read: the embedded world has all of its own. Did you "
-                "mean --data and --model as well?"
-            )
+        refuse_unread(given, "shots", "forget", "retain", "mmlu")
         return build_lore(quick=given.quick)
     if given.data is None or given.model is None:
         raise ValueError(

@@ -10,10 +10,14 @@ from matplotlib.image import imread
 from benchmarks.report import figures, page
 from benchmarks.report.examples import examples
 from benchmarks.report.latex import latex_table
+from benchmarks.report.layout import Layout
 from benchmarks.report.results import ResultsFolder, read_lines, write_lines
 from benchmarks.report.tables import Column, emphasis, lines, markdown_table, text_table
 from benchmarks.studies import report
+from benchmarks.tasks.muse import layout as muse
+from benchmarks.tasks.tofu import layout as tofu
 from benchmarks.tasks.tofu.layout import JUDGED, LAYOUT, UNJUDGED
+from benchmarks.tasks.wmdp import layout as wmdp
 
 COLUMNS = (
     Column("utility", "Automatic", "MU", better=1),
@@ -173,6 +177,7 @@ def test_publishing_writes_tables_figures_and_examples(
     assert "~~Dual AdamW~~" in text
     assert "~~SAUL~~" not in text
     assert "SAUL: read so and so." in text
+    assert "- open: share of the steps with the gate open.\n" in text
     assert "**Retain:** q0?" in text
     assert r"\textcolor{red}" in (folder.path / "tables.tex").read_text()
     for name in ("training", "tradeoff", "utility"):
@@ -260,6 +265,16 @@ def test_every_printed_name_of_a_column_is_explained() -> None:
     headers = {column.header for column in (*LAYOUT.numbers, *LAYOUT.paper, *JUDGED)}
     plain = {"ROUGE-L", "Retain", "World facts", "Real authors", "Forget", "Forget ROUGE"}
     assert [name for name in sorted(headers - plain) if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("layout", [tofu.LAYOUT, muse.LAYOUT, wmdp.LAYOUT])
+def test_a_report_says_what_its_columns_are(layout: Layout) -> None:
+    topics = {column.header for column in wmdp.TOPICS}
+    headers = {column.header for column in layout.numbers}
+    assert headers - topics == set(layout.columns)
+    text = page.meanings(layout.numbers, layout.columns)
+    assert text.splitlines()[-1] == "- s: seconds of training."
+    assert len(text.splitlines()) == len(layout.columns)
 
 
 def test_marks_and_lines_tell_who_has_the_controller() -> None:
