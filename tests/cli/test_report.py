@@ -521,9 +521,16 @@ def test_the_page_says_what_the_terminal_says_and_more() -> None:
     assert shown.rows == [
         ["", *table[0]],
         *table[1:],
-        ["attack", "words", "word for word", "loss", "once begun"],
-        ["relearn forget on 8 rows", "0 % → 50 %", "1 % → 25 %", "5.00 → 1.20", "12 % → 100 %"],
-        ["answer prefix 25% given", "0 % → 50 %", "1 % → 25 %", "5.00 → 3.40", "12 % → 100 %"],
+        ["attack", "rows asked", "words", "word for word", "loss", "once begun"],
+        [
+            "relearn forget on 8 rows",
+            "6",
+            "0 % → 50 %",
+            "1 % → 25 %",
+            "5.00 → 1.20",
+            "12 % → 100 %",
+        ],
+        ["answer prefix 25% given", "6", "0 % → 50 %", "1 % → 25 %", "5.00 → 3.40", "12 % → 100 %"],
         ["date", "2020-02-29T12:00:00+00:00"],
         ["duration", "1:02:05"],
         ["batch size", "3"],
@@ -553,7 +560,7 @@ def test_two_attacked_models_stand_side_by_side_in_one_table() -> None:
     shown = Page(report_module.html(content))
     (columns,) = (row for row in shown.rows if row[0] == "attack")
     names = ("words", "word for word", "loss")
-    assert columns[1:] == [f"{name}, {model}" for name in names for model in ("model", "compared")]
+    assert columns[2:] == [f"{name}, {model}" for name in names for model in ("model", "compared")]
 
 
 @pytest.mark.parametrize(

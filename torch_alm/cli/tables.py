@@ -49,7 +49,7 @@ def cell(value: float | None, how: Shown) -> str:
 
 
 def attack_table(attacks: Sequence[Content], measures: Iterable[str]) -> dict[str, Any]:
-    """Every attack with what was there before and after it, models side by side."""
+    """Every attack, how many rows it asks, and what was there before and after it."""
     names = [each["name"] for each in attacks] if len(attacks) > 1 else [""]
     measures = [*measures]
     columns = [f"{ATTACKED[key]}, {name}".rstrip(", ") for key in measures for name in names]
@@ -57,6 +57,7 @@ def attack_table(attacks: Sequence[Content], measures: Iterable[str]) -> dict[st
     rows = [
         {
             "name": told(row),
+            "asked": f"{row['before']['rows']:.0f}",
             "cells": [_way(f.get(row["name"]), key) for key in measures for f in found],
         }
         for row in attacks[0]["rows"]

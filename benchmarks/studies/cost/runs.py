@@ -16,7 +16,7 @@ RARELY_OPEN = 0.2
 
 TARGET = 1.20
 PROBES = ("auto", 1, 8, 16)
-ALPHAS = ("1.0", "2.5")
+ALPHAS = ("1.0", "2.5", "3.5")
 BEFORE = ("--lr", "1e-3", *GATE)
 
 
