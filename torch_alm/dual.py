@@ -17,7 +17,7 @@ from torch_alm._constraint.between import Begun, needs_gradient
 from torch_alm._guards import Call, eager, held
 from torch_alm._optim import checks, gradients, scaler
 from torch_alm._optim.blend import Blend
-from torch_alm._optim.gate import Gate, check_sense, radii_within
+from torch_alm._optim.gate import Gate, check_sense
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, ObjectiveOptimizer, Run, placed
 from torch_alm._optim.settings import Setting
@@ -180,7 +180,7 @@ class DualOptimizer(Sides):
         before: Register | None = None
         try:
             if so_far is None:  # all micro-batches of a step measure, or none
-                self._gate.begin(self.constraint, weight, radii_within(self.forget), last=last)
+                self._gate.begin(self.constraint, weight, self.forget, last=last)
                 self._times = 0.0
             with held():
                 before = gradients.take(params)

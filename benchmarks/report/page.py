@@ -109,7 +109,7 @@ def first_seeds(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def meanings(columns: Sequence[Column], known: Mapping[str, str]) -> str:
-    """What the columns of a table are, those that need words."""
+    """List what the columns of a table are, those that need words."""
     found = {column.header: known.get(column.header) for column in columns}
     return "\n".join(f"- {header}: {text}." for header, text in found.items() if text)
 

@@ -3,7 +3,7 @@
 # pyright: reportPrivateUsage=false
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from torch import Tensor
@@ -55,18 +55,18 @@ class Gate:
         self,
         constraint: "ALMConstraint | None",
         weight: float = 1.0,
-        radii: Sequence[Any] = (),
+        forget: Optimizer | None = None,
         *,
         last: bool = False,
     ) -> None:
-        """Begin a step; a pause ends if another constraint was measured, or this one is changed.
-
-        So does one that is measured within other `radii`.
+        """Begin a step; a pause ends if what was measured has changed: the constraint, or radii.
 
         What one of several micro-batches sees says too little for a look. It takes one that is said
         to be the last; or one of weight 1 after a step that had one, if that was not said then.
         """
-        self.radii = [*radii]
+        if forget is not None:
+            groups = forget.param_groups
+            self.radii = [getattr(forget, "rho", None), *(group.get("rho") for group in groups)]
         if self.idle is not None and [*about(constraint), self.radii] != self.known:
             self.idle = None
         every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
@@ -151,11 +151,6 @@ def about(constraint: "ALMConstraint | None") -> list[Any]:
         return []
     alpha, multiplier = scalar(constraint.alpha), scalar(constraint.multiplier)
     return [alpha, constraint.sense, multiplier, constraint._state.history.steps]
-
-
-def radii_within(forget: Optimizer) -> list[Any]:
-    """Collect the radius of the forget side and those of its groups."""
-    return [getattr(forget, "rho", None), *(group.get("rho") for group in forget.param_groups)]
 
 
 def scalar(weight: float | Tensor) -> float:

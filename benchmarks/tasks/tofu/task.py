@@ -29,7 +29,7 @@ from torch_alm.language import Row
 from torch_alm.unlearning.models import load_model
 
 SPLIT = "forget01"
-"""What is forgotten where nothing else is said."""
+"""The part to forget where nothing else is said."""
 
 QUICK_EVAL = 40
 """Questions of each set in a quick evaluation."""
