@@ -60,7 +60,8 @@ def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
     points = _points(rows, x.key, y.key)
     for method, point in points.items():
         look = {"color": colour(method), "marker": marker(method), "label": name_of(method)}
-        axes.scatter(*point, zorder=3 if method == "saul" else 2, **look)
+        order = 3 if method == "saul" else 2
+        axes.scatter(*point, zorder=order, alpha=0.7, **look)  # points below others show through
         if f"{method}+alm" in points:
             xs, ys = zip(point, points[f"{method}+alm"], strict=True)
             axes.plot(xs, ys, color="0.7", linewidth=1.0, zorder=1)
