@@ -71,15 +71,18 @@ class World:
 MEASURED, LOOKED, NOTHING = (2, 2), (1, 0), (0, 0)
 
 
-@given(slacks, drops, st.integers(0, LATEST), st.integers(1, LATEST), st.floats(0, 1))
+@given(
+    slacks, drops, st.sampled_from((1, -1)), st.integers(0, LATEST), st.integers(1, LATEST),
+    st.floats(0, 1),
+)  # fmt: skip
 def test_no_violation_is_overlooked_if_the_drop_grows_as_allowed(
-    slack: float, drop: float, age: int, gap: int, growth: float
+    slack: float, size: float, sign: int, age: int, gap: int, growth: float
 ) -> None:
     """Of the allowed growth any share; the sign of a drop says nothing about the next."""
-    forecast = Forecast()
+    forecast, drop = Forecast(), sign * size
     forecast.update(1.0, None, drop)
     forecast.age = age
-    now = drop * 2 ** (growth * (1 + (age + gap) / LATEST))
+    now = size * 2 ** (growth * (1 + (age + gap) / LATEST))
     if forecast.is_far(slack, gap):
         assert slack - now > 0
         forecast.look(slack, gap)
@@ -87,7 +90,7 @@ def test_no_violation_is_overlooked_if_the_drop_grows_as_allowed(
         assert forecast.age == age + gap
         assert age + gap + forecast.interval <= LATEST, "from measurement to measurement"
     else:
-        assert age + gap >= LATEST or slack <= 2 ** (1 + (age + gap) / LATEST) * drop
+        assert age + gap >= LATEST or slack <= 2 ** (1 + (age + gap) / LATEST) * size
         assert forecast.age == age and forecast.slack == 1.0
 
 
@@ -136,6 +139,51 @@ def test_one_of_several_micro_batches_says_too_little(micro: int) -> None:
         forwards, _, _ = world.step(3.0, micro=micro)
         assert forwards in (0, 2 * micro)
     assert world.step(3.0)[:2] != LOOKED, "the step before had several"
+
+
+def test_a_drop_is_known_of_one_micro_batch_only() -> None:
+    """The mean of several is another point than the one that the last of them was seen at."""
+    world = World()
+    world.step(3.0, micro=2)
+    assert math.isnan(world.optimizer._gate.forecast.drop)
+    world.step(3.0)
+    assert world.optimizer._gate.forecast.drop == pytest.approx(RHO)
+
+
+def test_a_step_of_several_is_told_by_the_one_before() -> None:
+    world = World()
+    world.step(3.0)
+    world.step(3.0, micro=3)  # nothing has said that more were to come
+    assert world.step(3.0, micro=3)[0] == 6
+
+
+def test_a_resumed_loop_that_says_which_is_the_last_is_believed_again() -> None:
+    """Its last step had one micro-batch, its next has four."""
+    world, resumed = World(), World()
+    world.step(3.0, last=True)
+    resumed.optimizer.load_state_dict(world.optimizer.state_dict())
+    resumed.theta.data.fill_(3.0)
+    for i in range(4):
+        resumed.optimizer.backward(
+            retain=lambda: 0.0 * resumed.theta.sum(), forget=resumed.forget, last=i == 3
+        )
+    assert resumed.forwards == 8
+
+
+def test_a_side_that_only_looks_leaves_the_gradient_that_was_there() -> None:
+    theta = nn.Parameter(torch.ones(2))
+    theta.grad = torch.tensor([3.0, 4.0])
+    side = ReverseSAM(SGD([theta], lr=0.1), rho=RHO)
+    seen = side.accumulate(lambda: 2 * theta.sum(), 1.0, None, ahead=lambda _: False)
+    assert seen.loss == 4.0 and theta.grad.tolist() == [3.0, 4.0] and theta.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(("sense", "slack"), [(">=", 2.0), ("<=", -2.0), ("==", -2.0)])
+def test_the_slack_of_a_value_alone(sense: Any, slack: float) -> None:
+    """Of 3.0 where 1.0 is asked for; an equation has none."""
+    constraint = ALMConstraint(None, alpha=1.0, mu=1.0, sense=sense)
+    assert constraint._slack_at(torch.tensor(3.0)) == slack
+    assert constraint.observed == 0
 
 
 def test_the_last_micro_batch_is_known_to_be_alone_if_it_is_the_first() -> None:
