@@ -37,8 +37,8 @@ class DualOracle(Oracle):
         self.is_decided = False
         self.idle: int | None = None  # steps since a released constraint was measured
         self.probes: list[tuple[int, float]] = []  # since it is released: when, and by how much met
-        self.known: list[Any] = []  # alpha and radii of that measurement
-        self.radii: list[Any] = []  # of the step
+        self.known, self.bounds = 0.0, list[float]()  # alpha and radii of that measurement
+        self.radii: list[float] = []  # of the side and its groups, in this step
         self.batches = 0  # micro-batches of the step, or of the one before
         self.is_alone = False  # whether this one is to have one
         self.said_last = False  # whether the latest was said to be the last
@@ -62,15 +62,17 @@ class DualOracle(Oracle):
         return self.idle is None or self.idle + 1 >= every
 
     def ends_a_pause(self) -> bool:
-        """Another alpha or radius does; lambda and the constraint are not exchanged here."""
-        of = self.controller
-        is_new = of is not None and [of.alpha, *self.radii] != self.known
+        """Another alpha or a larger radius does; lambda and the constraint stay the same here."""
+        of, pairs = self.controller, [*zip(self.radii, self.bounds, strict=False)]
+        is_wider = len(self.radii) != len(self.bounds) or any(new > old for new, old in pairs)
+        is_new = of is not None and (of.alpha != self.known or is_wider)
         return self.register is None and self.idle is not None and is_new
 
-    def within(self) -> list[Any]:
-        """The forget side's radius and those of its groups, where they have their own."""
+    def within(self) -> list[float]:
+        """The radii of the forget side and of its groups."""
         side = self.sides["forget"]
-        return [side.rho, *(group.get("rho") for group in side.base.param_groups)]
+        own = side.rho or 0.0
+        return [own, *(group.get("rho", own) for group in side.base.param_groups)]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
@@ -186,7 +188,7 @@ class DualOracle(Oracle):
         since = None if self.idle is None or not self.probes else self.probes[-1][0]
         now = 0 if since is None else since + self.idle + 1
         self.idle = 0 if weight == 0 == self.controller.multiplier else None
-        self.known = [self.controller.alpha, *self.radii]
+        self.known, self.bounds = self.controller.alpha, self.radii
         slack = -abs(c) if self.controller.sense == "==" else -c
         is_known = self.idle == 0 and not self.controller.is_blind
         if self.idle == 0:
@@ -215,7 +217,7 @@ class DualOracle(Oracle):
 
     def load(self, saved: "DualOracle") -> None:
         super().load(saved)
-        self.known = saved.known
+        self.known, self.bounds = saved.known, [*saved.bounds]
         self.idle, self.skipped, self.probes = saved.idle, saved.skipped, [*saved.probes]
         self.batches = 0 if saved.said_last else saved.batches
         self.said_last, self.drop, self.age = False, saved.drop, saved.age

@@ -152,7 +152,7 @@ def test_the_probing_rhythm_survives_a_checkpoint(every: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "state"), [(1, {}), (2, {"idle": None, "known": [], "batches": 0})]
+    ("every", "state"), [(1, {}), (2, {"idle": None, "known": [], "within": [], "batches": 0})]
 )
 def test_only_a_gate_that_skips_has_something_to_remember(every: int, state: dict) -> None:
     assert Gate(every).state() == state
@@ -290,7 +290,8 @@ def test_a_spared_measurement_is_not_a_number_and_the_rhythm_is_saved() -> None:
     optimizer, resumed = make(), make()
     assert step(optimizer) == 1.0 and math.isnan(step(optimizer))
     state = optimizer.state_dict()
-    assert state["gate"] == {"idle": 1, "known": [-5.0, ">=", 0.0, 1, [None, None]], "batches": 1}
+    known = [-5.0, ">=", 0.0, 1]
+    assert state["gate"] == {"idle": 1, "known": known, "within": [0.0, 0.0], "batches": 1}
     resumed.load_state_dict(state)
     assert math.isnan(step(resumed)) and step(resumed) == 1.0
     del state["gate"]

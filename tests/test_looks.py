@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, Adadelta, Optimizer
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm._optim.forecast import LATEST, Forecast
@@ -262,8 +262,18 @@ def test_another_alpha_is_measured_and_not_only_looked_at() -> None:
     assert world.step(3.0)[:2] == MEASURED
 
 
+def test_a_schedule_that_lowers_the_radius_costs_nothing() -> None:
+    world = World()
+    world.step(3.0)
+    passes = []
+    for i in range(1, 12):
+        world.optimizer.forget.rho = RHO * (1 - i / 20)  # type: ignore[attr-defined]
+        passes.append(world.step(3.0)[:2])
+    assert passes == [LOOKED] * 11
+
+
 @pytest.mark.parametrize("whose", ["side", "group"])
-def test_another_radius_is_measured_at_once(whose: str) -> None:
+def test_a_larger_radius_is_measured_at_once(whose: str) -> None:
     """Within it the gate is open; the drop of the last measurement would hide that."""
     world = World()
     world.step(3.0)
@@ -275,6 +285,16 @@ def test_another_radius_is_measured_at_once(whose: str) -> None:
         world.optimizer.forget.param_groups[0]["rho"] = 4.0
     assert world.step(3.0) == (*MEASURED, pytest.approx(-1.0))
     assert world.constraint.weight == pytest.approx(1.0)
+
+
+def test_a_rho_that_is_a_setting_of_the_base_hides_no_larger_radius() -> None:
+    world = World(
+        lambda base: ReverseSAM(Adadelta(base.param_groups[0]["params"], lr=0.0), rho=RHO)
+    )
+    world.step(3.0)
+    assert world.step(3.0)[:2] == LOOKED
+    world.optimizer.forget.rho = 4.0  # type: ignore[attr-defined]
+    assert world.step(3.0)[:2] == MEASURED
 
 
 @pytest.mark.parametrize("sense", [">=", "<="])

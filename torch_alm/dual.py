@@ -71,10 +71,10 @@ class DualOptimizer(Sides):
         probe_every: while the gate is closed and lambda is 0, measure the forget objective on every
             `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to the
             earliest violation, as the measure moved of late, and after 16 steps at most: one that
-            comes more than twice as fast is seen up to 15 steps late; another alpha, lambda, rho or
-            constraint at once. Under SAM, in steps of one micro-batch and without a filter, its
-            forward at theta tells first whether the rest could find the gate open. Windows and
-            cadences of the constraint count measured steps.
+            comes more than twice as fast is seen up to 15 steps late; another alpha, lambda or
+            constraint, or a larger rho, at once. Under SAM, in steps of one micro-batch and without
+            a filter, its forward at theta tells first whether the rest could find the gate open.
+            Windows and cadences of the constraint count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
             FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
             `FSDPModule`. Without it nothing is skipped for sharded parameters.
@@ -187,12 +187,13 @@ class DualOptimizer(Sides):
             with placed("DualOptimizer.backward, on the retain side"):
                 g_r, retained = self._side(self.retain, params, before, retain, weight)
             register = [(so_far or {}).get(p) for p in params]
-            forgotten = torch.full_like(retained.loss, math.nan)
             self._gate.is_decided, self._gate.batches = last, self._gate.batches + 1
             if self._gate.measures:
                 self._is_aside = True
                 with placed("DualOptimizer.backward, on the forget side"):
                     register, forgotten = self._forget(params, register, forget, weight)
+            else:
+                forgotten = torch.full_like(retained.loss, math.nan)
             if not self._gate.measures and isinstance(self.forget, ObjectiveOptimizer):
                 self.forget.renew()  # a delta of before the pause
             with held():

@@ -101,7 +101,6 @@ def test_a_run_that_is_stopped_says_how_it_goes_on(
         (["--methods", "sual"], "Did you mean 'saul'"),
         (["--preset", "fast"], "unknown preset"),
         (["--data", "no/such/folder"], "no/such/folder"),
-        (["--model", "no/such/model", "--data", "DATA"], "no/such/model"),
         (["--model", "no/such/model", "--data", "DATA"], "is no folder, and"),
         (["--model", "./absent"], "the model ./absent is no folder"),
         (["--model", "DATA"], "has no config.json"),

@@ -48,15 +48,15 @@ def numbers(path: Path, which: int, name: str) -> dict[str, float]:
 def test_every_method_forgets_until_the_level_and_keeps_the_rest(
     command: Command, tmp_path: Path, method: str
 ) -> None:
-    options = FAST if method == "saul" else SIZE
-    seed = ("--seed", 1)  # with some, half of an answer's words are left after so few steps
-    code = command("unlearn", "--method", method, "--alpha", 2, "--epochs", 25, *options, *seed)
+    # at 2 nats SAUL may leave half of the words of these six answers; npo does not reach 3
+    alpha, options = (3, FAST) if method == "saul" else (2, SIZE)
+    code = command("unlearn", "--method", method, "--alpha", alpha, "--epochs", 25, *options)
     assert code in {0, 4}, "forgotten, at whatever cost"
     out = tmp_path / "out"
     before, after = (numbers(out, which, "forget") for which in (0, 1))
     assert before["loss"] < 0.2
     assert before["exact_match"] > 0.8
-    assert after["loss"] >= 2
+    assert after["loss"] >= alpha
     assert after["exact_match"] == 0
     assert numbers(out, 1, "retain")["loss"] < 1
     trace = report(out)["trace"]

@@ -27,9 +27,10 @@ class Gate:
             `probe_every`-th step only, or when the forecast says.
 
     Attributes:
-        radii: of the step that was begun.
+        radii: of the forget side and its groups, in the step that was begun.
         idle: steps since the released constraint was measured; `None` while it is not released.
-        known: what that measurement is about, see `about`, and its radii.
+        known: what that measurement is about, see `about`.
+        within: its radii.
         forecast: of the released constraint.
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
@@ -45,6 +46,7 @@ class Gate:
         self.radii: list[Any] = []
         self.idle: int | None = None
         self.known: list[Any] = []
+        self.within: list[Any] = []
         self.forecast = Forecast()
         self.measures, self.is_decided = True, False
         self.batches, self.looks = 0, False
@@ -59,15 +61,15 @@ class Gate:
         *,
         last: bool = False,
     ) -> None:
-        """Begin a step; a pause ends if what was measured has changed: the constraint, or radii.
+        """Begin a step; a pause ends if what was measured is another constraint, or nearer.
 
         What one of several micro-batches sees says too little for a look. It takes one that is said
         to be the last; or one of weight 1 after a step that had one, if that was not said then.
         """
         if forget is not None:
-            groups = forget.param_groups
-            self.radii = [getattr(forget, "rho", None), *(group.get("rho") for group in groups)]
-        if self.idle is not None and [*about(constraint), self.radii] != self.known:
+            own = getattr(forget, "rho", 0.0)
+            self.radii = [own, *(group.get("rho", own) for group in forget.param_groups)]
+        if self.idle is not None and (about(constraint) != self.known or self._is_wider()):
             self.idle = None
         every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
         self.measures = self.idle is None or self.idle + 1 >= every
@@ -76,6 +78,14 @@ class Gate:
         is_alone = self.batches == 1 and not self.is_decided and weight == 1.0
         self.looks = is_told and is_forecast and (last or is_alone)
         self.batches, self.clean, self.slack, self.looked = 0, None, math.nan, False
+
+    def _is_wider(self) -> bool:
+        """Tell whether the forget side looks further away than it did in the last measurement.
+
+        Where it looks less far, which many schedules let it do at every step, it finds less.
+        """
+        is_other = len(self.radii) != len(self.within)
+        return is_other or any(new > old for new, old in zip(self.radii, self.within, strict=True))
 
     def goes_on(self, constraint: "ALMConstraint", value: Tensor) -> bool:
         """Tell, in SAM's first pass, whether the perturbed one could find the gate open.
@@ -116,7 +126,7 @@ class Gate:
             if weight == 0 and scalar(constraint.multiplier) == 0:
                 gap, self.idle = None if self.idle is None else self.idle + 1, 0
                 self.forecast.update(constraint._slack, gap, self._drop(constraint))
-                self.known = [*about(constraint), self.radii]
+                self.known, self.within = about(constraint), self.radii
             else:
                 self.idle = None
         return aim(weight)
@@ -134,12 +144,14 @@ class Gate:
         if self.probe_every == 1:
             return {}
         batches = 0 if self.is_decided else self.batches
-        found = {"idle": self.idle, "known": [*self.known], "batches": batches}
+        known, within = [*self.known], [*self.within]
+        found = {"idle": self.idle, "known": known, "within": within, "batches": batches}
         return {**found, **({} if self.probe_every != "auto" else vars(self.forecast))}
 
     def load(self, state: dict[str, Any]) -> None:
         """Restore `state()`; a checkpoint without it measures at once."""
         self.idle, self.known = state.get("idle"), state.get("known", [])
+        self.within = state.get("within", [])
         self.batches, self.is_decided = state.get("batches", 0), False
         self.forecast = Forecast()
         vars(self.forecast).update({n: state[n] for n in vars(self.forecast) if n in state})
