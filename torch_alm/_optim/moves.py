@@ -209,6 +209,7 @@ class Excursion:
         theta, direction = gradients.local(p), gradients.local(direction)
         dense = direction.layout == torch.strided and direction.is_contiguous()
         on_host = theta.device.type in gradients.HOST
+        # Noise is as wide as float32, and slow to draw where it does not fit the cache.
         run = gradients.RUN if self.rounding == "nearest" else gradients.BLOCK
         if theta.numel() <= run or not (on_host and theta.is_contiguous() and dense):
             return [Piece(theta, buffer, direction, scale, self.adaptive, p)]
