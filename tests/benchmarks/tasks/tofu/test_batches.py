@@ -1,5 +1,6 @@
 """Tokens, labels and pairs."""
 
+import unicodedata
 from collections import Counter
 from itertools import chain
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -70,8 +71,13 @@ def test_labels_cover_the_answer_and_its_end(tokens: str) -> None:
     assert row["input_ids"][:-1] == made(f"Question: {QUESTION}\nAnswer: {ANSWER}")["input_ids"]
 
 
+def is_seen(text: str) -> bool:
+    return any(not char.isspace() and unicodedata.category(char) != "Cf" for char in text)
+
+
 @settings(max_examples=60, deadline=None)
-@given(question=st.text(min_size=1), answer=st.text(min_size=1).filter(str.strip))
+@example(question="0", answer="a\xad")
+@given(question=st.text(min_size=1), answer=st.text(min_size=1).filter(is_seen))
 def test_any_text_keeps_its_boundary(question: str, answer: str) -> None:
     row = encode(BPE, question, answer)
     assert BPE.decode(labelled(row), clean_up_tokenization_spaces=False) == f" {answer.strip()}</s>"
