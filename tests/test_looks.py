@@ -287,6 +287,16 @@ def test_a_larger_radius_is_measured_at_once(whose: str) -> None:
     assert world.constraint.weight == pytest.approx(1.0)
 
 
+def test_a_group_that_falls_back_on_a_larger_radius_is_measured_at_once() -> None:
+    world = World()
+    (group,) = world.optimizer.forget.param_groups
+    group["rho"] = RHO / 5
+    world.step(3.0)
+    assert world.step(3.0)[:2] == LOOKED
+    del group["rho"]
+    assert world.step(3.0)[:2] == MEASURED
+
+
 def test_a_rho_that_is_a_setting_of_the_base_hides_no_larger_radius() -> None:
     world = World(
         lambda base: ReverseSAM(Adadelta(base.param_groups[0]["params"], lr=0.0), rho=RHO)
