@@ -5,16 +5,13 @@ repository, and become pages here. What was measured lies under `benchmarks/resu
 below `results/` here; drawings are made by `docs/figures` while the site is built. In a page
 
 - `::source FILE NAME` becomes the code of that function, `::source FILE` that of the whole file,
-- `::section FILE HEADING` what stands below that heading of a Markdown file,
 - `::figure NAME` a drawing, for a light page and for a dark one,
-- `::precision RHO` a table of what each dtype holds,
 - `::gallery` a table of how the constrained examples end,
 - `::page NAME`, below `docs/api`, a page of that name (`reference.py`).
 
 A fence marked `math` becomes MathML, in the letters of KaTeX where scripts may run.
 """
 
-import json
 import re
 from html import escape
 from os.path import normpath, relpath
@@ -56,8 +53,6 @@ BOOSTS = {
     "troubleshooting.md": 9.0,
 }
 
-SECTION = re.compile(r"^::section (\S+) (.+)$", re.MULTILINE)
-PRECISION = re.compile(r"^::precision (\S+)$", re.MULTILINE)
 FIGURE = re.compile(r"^::figure (\S+)$", re.MULTILINE)
 GALLERY = re.compile(r"^::gallery$", re.MULTILINE)
 PICTURE = re.compile(
@@ -122,8 +117,6 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     if path.parent.name == "api":
         markdown = reference.with_links(markdown, path.stem)
     markdown = FIGURE.sub(lambda match: _figure(match.group(1)), markdown)
-    markdown = SECTION.sub(lambda match: _section(*match.groups()), markdown)
-    markdown = PRECISION.sub(lambda match: _precision(float(match.group(1))), markdown)
     markdown = GALLERY.sub(lambda _: gallery.table(), markdown)
     return sources.shown(markdown)
 
@@ -134,28 +127,10 @@ def on_post_build(*, config: MkDocsConfig) -> None:
         raise PluginError("\n".join(found))
 
 
-def _section(file: str, heading: str) -> str:
-    """Read what stands below the heading that begins so, in a Markdown file of the repository."""
-    parts = re.split(r"^## ", (ROOT / file).read_text(), flags=re.MULTILINE)
-    found = next(part for part in parts if part.startswith(heading))
-    return found.split("\n", 1)[1].strip()
-
-
 def _figure(name: str) -> str:
     """A drawing twice; the page shows the one that fits."""
     alt = DRAWINGS[name].alt()
     return "\n".join(f"![{alt}](figures/{name}-{t}.svg#only-{t})" for t in themes.COLOURS)
-
-
-def _precision(rho: float) -> str:
-    """Tabulate what each way of holding the weights keeps of a perturbation of this length."""
-    rows = json.loads((RESULTS / "precision.json").read_text())["rows"]
-    lines = ["| Weights | delta | computed |", "| --- | ---: | ---: |"]
-    for row in rows:
-        if row["rho"] == rho:
-            cells = ("–" if row[k] is None else f"{row[k]:.2f}" for k in ("delta", "computed"))
-            lines.append(f"| {row['way']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def _as_page(source: str, page: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.optim import SGD, Adam
 
-from benchmarks.studies.controllers import slsqp
-from benchmarks.studies.controllers.problems import (
+from tests.problems import slsqp
+from tests.problems.problems import (
     EASY,
     Problem,
     Solution,
@@ -23,7 +23,7 @@ from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import PenaltyGrowth
 
-# Steps within which these settle. `benchmarks/studies/controllers` runs all, for the full 4,000.
+# Steps within which these settle. With the full 4,000 all do.
 SETTLED = {
     **dict.fromkeys(("HS35", "QP"), 500),
     **dict.fromkeys(("HS12", "HS22", "HS28"), 1000),

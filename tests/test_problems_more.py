@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.studies.controllers import slsqp
-from benchmarks.studies.controllers.problems import EASY, MORE, Problem
+from tests.problems import slsqp
+from tests.problems.problems import EASY, MORE, Problem
 
 # From the published start SLSQP ends in another local optimum, or nowhere.
 ELSEWHERE = {"HS16", "HS33", "HS61"}

@@ -25,7 +25,6 @@ QUESTIONS = {
     "why is it still violated": ("troubleshooting", 'mu="auto"` or a larger μ'),
     "does it work with my Trainer": ("faq", "ConstraintCallback"),
     "how do I constrain fairness": ("constrain", "ALMConstraint(gap, alpha=0.05"),
-    "what does a step cost": ("cost", "twice the operations"),
     "which threshold should I choose": ("choose-threshold", "4 nats per token"),
     "what is suspected_infeasible": ("troubleshooting", "try a larger μ first"),
     "how do I save and resume": ("recipes", "constraint.state_dict()"),

@@ -5,7 +5,6 @@ Scripts that the README names without a command have tests of their own.
 """
 
 import dataclasses
-import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -16,7 +15,6 @@ from typing import Any
 import datasets
 import pytest
 
-from benchmarks import studies
 from benchmarks.engine import language, scratch
 from benchmarks.engine.training import Schedule
 from benchmarks.report.results import ResultsFolder
@@ -114,16 +112,6 @@ def filled(script: str, words: Sequence[str], files: dict[str, Path], model: str
 def test_commands_are_found() -> None:
     assert len(commands()) >= 15
     assert {line.split()[0] for line in commands()} == set(SHORTER)
-
-
-def test_every_study_is_named_and_can_be_started() -> None:
-    parts = {"code_lines", "machine"}
-    modules = {module.name for module in pkgutil.iter_modules(studies.__path__)} - parts
-    assert set(re.findall(r"python -m benchmarks\.studies\.(\w+)", README.read_text())) == modules
-    for name in modules:
-        folder = Path(studies.__file__).parent / name
-        start = folder / "__main__.py" if folder.is_dir() else folder.with_suffix(".py")
-        assert 'if __name__ == "__main__"' in start.read_text(), name
 
 
 @pytest.mark.usefixtures("hub")

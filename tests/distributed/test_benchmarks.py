@@ -14,8 +14,6 @@ from benchmarks.engine.runner import begin, run, unlearn
 from benchmarks.methods import Settings
 from benchmarks.methods.rmu import TopicBatch
 from benchmarks.report.results import read_lines
-from benchmarks.studies.accelerator import ranks as study_ranks
-from benchmarks.studies.accelerator.checks import Place
 from tests.benchmarks.methods.test_methods_rmu import SETTINGS, Wide
 from tests.benchmarks.toy import Batch, batch, flat
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
@@ -108,18 +106,3 @@ def test_torchrun_runs_the_script_as_it_is(tmp_path: Path, shared_models: Path) 
     assert [json.loads(line)["method"] for line in lines] == ["original", "retrained", "saul"]
     said = [path.read_text().count("results.jsonl") for path in logs.rglob("stdout.log")]
     assert sorted(said) == [0, 1], "one report"
-
-
-def of_the_study(rank: int) -> list[Any]:
-    """The trainings of the study of accelerators on each of two cards, here over gloo."""
-    share, place = slice(4 * rank, 4 * rank + 4), Place(torch.device("cpu"))
-    return [study_ranks.trained(place, engine, share) for engine in study_ranks.ENGINES.values()]
-
-
-def test_the_study_of_accelerators_compares_ranks_with_one_process(ranks: Ranks) -> None:
-    answers = ranks(of_the_study)
-    assert {*study_ranks.compared(answers)} == {*study_ranks.ENGINES}
-    theta, _ = answers[1][0]
-    theta[0][0, 0] += 1e-9
-    with pytest.raises(AssertionError, match="DDP: rank against rank"):
-        study_ranks.compared(answers)

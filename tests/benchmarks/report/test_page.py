@@ -11,9 +11,8 @@ from benchmarks.report import figures, page
 from benchmarks.report.examples import examples
 from benchmarks.report.latex import latex_table
 from benchmarks.report.layout import Layout
-from benchmarks.report.results import ResultsFolder, read_lines, write_lines
+from benchmarks.report.results import ResultsFolder
 from benchmarks.report.tables import Column, emphasis, lines, markdown_table, text_table
-from benchmarks.studies import report
 from benchmarks.tasks.muse import layout as muse
 from benchmarks.tasks.tofu import layout as tofu
 from benchmarks.tasks.tofu.layout import JUDGED, LAYOUT, UNJUDGED
@@ -168,22 +167,6 @@ def folder(tmp_path: Path) -> ResultsFolder:
     return folder
 
 
-def test_publishing_writes_tables_figures_and_examples(
-    folder: ResultsFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report.main([str(folder.path)]) == 0
-    assert "SAUL" in capsys.readouterr().out
-    text = (folder.path / "report.md").read_text()
-    assert "~~Dual AdamW~~" in text
-    assert "~~SAUL~~" not in text
-    assert "SAUL: read so and so." in text
-    assert "- open: share of the steps with the gate open.\n" in text
-    assert "**Retain:** q0?" in text
-    assert r"\textcolor{red}" in (folder.path / "tables.tex").read_text()
-    for name in ("training", "tradeoff", "utility"):
-        assert imread(folder.path / f"{name}.png").std() > 0.01
-
-
 def test_a_judge_fills_the_papers_columns(folder: ResultsFolder) -> None:
     names = ("retain", "world_facts", "real_authors", "hm", "forget")
     rows = [row | {f"judge_{name}": 50.0 for name in names} for row in folder.rows()]
@@ -194,33 +177,6 @@ def test_a_judge_fills_the_papers_columns(folder: ResultsFolder) -> None:
 def test_harmonic_mean_of_the_utility_rouges(folder: ResultsFolder) -> None:
     found = LAYOUT.derive(folder.rows()[0])["rouge_hm"]
     assert found == pytest.approx(3 / (1 / 0.8 + 1 / 0.6 + 1 / 0.4))
-
-
-def test_a_folder_without_results_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        report.main([str(tmp_path)])
-    assert "no settings.json" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("benchmark", "message"),
-    [("toy", "no table is known for the benchmark 'toy'"), ("other", "Did you mean one call per")],
-)
-def test_results_nobody_can_show_are_a_sentence(
-    folder: ResultsFolder,
-    tmp_path_factory: pytest.TempPathFactory,
-    benchmark: str,
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    strange = ResultsFolder(tmp_path_factory.mktemp("strange"))
-    strange.claim({"benchmark": benchmark, "split": "forget01"})
-    others = [] if benchmark == "toy" else [str(folder.path)]
-    with pytest.raises(SystemExit):
-        report.main([*others, str(strange.path)])
-    assert message in capsys.readouterr().err
 
 
 def test_without_a_limit_no_method_is_struck_out(folder: ResultsFolder) -> None:
@@ -243,21 +199,6 @@ def test_several_splits_share_one_figure(folder: ResultsFolder, tmp_path: Path) 
     figures.utility_per_split({"forget01": rows}, tmp_path / "one.png", y=LAYOUT.utility)
     both, one = imread(tmp_path / "both.png"), imread(tmp_path / "one.png")
     assert both.shape[1] > one.shape[1]
-
-
-def test_judgements_made_in_a_file_reach_the_table(folder: ResultsFolder, tmp_path: Path) -> None:
-    for row in folder.rows():
-        said = [answer(0, "same", True, name) for name in ("real_authors", "world_facts")]
-        both = folder.answers_of(row["method"], 0) + said
-        folder.write_answers(row["method"], 0, both)
-    sheet = tmp_path / "triples.jsonl"
-    assert report.main([str(folder.path), "--triples", str(sheet)]) == 0
-    filled = [line | {"score": int(line["subset"] != "forget")} for line in read_lines(sheet)]
-    write_lines(sheet, filled)
-    assert report.main([str(folder.path), "--judgements", str(sheet)]) == 0
-    text = (folder.path / "report.md").read_text()
-    assert "Judge: HM ↑" in text
-    assert "| SAUL | **0.50** | **0.10** | **100.00** |" in text
 
 
 def test_every_printed_name_of_a_column_is_explained() -> None:

@@ -1,1 +1,0 @@
-"""Exactness, waits, memory and time on an accelerator."""

@@ -1,1 +1,0 @@
-"""Three constraint controllers on the same problems."""

@@ -1,1 +1,0 @@
-"""The cost of a step and of a run."""

@@ -1,1 +1,0 @@
-"""The runs behind `results/README.md`, their tables and figures."""

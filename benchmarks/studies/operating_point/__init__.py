@@ -1,1 +1,0 @@
-"""Utility at equal forgetting over learning rates: searched without ALM, asked for with it."""

@@ -1,1 +1,0 @@
-"""Targets, pressures and learning rates side by side."""
