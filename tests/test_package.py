@@ -1,6 +1,7 @@
 """Promises of `import torch_alm`: the names, the version, the types, and nothing heavy."""
 
 import ast
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -10,6 +11,7 @@ import pytest
 
 import torch_alm
 
+ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(torch_alm.__file__).parent
 OBJECTS = {"SAM", "ReverseSAM", "ALMConstraint", "DualOptimizer", "perturbed", "measures"}
 OBJECTS |= {"BestStep", "ConstraintGroup", "filters", "rules", "thresholds"}
@@ -65,3 +67,18 @@ def test_version_is_the_installed_one() -> None:
 
 def test_types_are_shipped() -> None:
     assert (PACKAGE / "py.typed").is_file()
+
+
+def test_changelog_and_citation_are_about_this_version() -> None:
+    (released,) = re.findall(r"^## \[?(\d[^] ]*)\]? - (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
+    cited = dict(
+        re.findall(
+            r"^(version|date-released): *[\"']?([^\"'\n]+)", read("CITATION.cff"), re.MULTILINE
+        )
+    )
+    assert released == (cited["version"], cited["date-released"])
+    assert cited["version"] == torch_alm.__version__
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text()

@@ -1,0 +1,64 @@
+"""Sizes cannot creep back: who makes a part smaller lowers its limit here, down to the budget."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = (".ci", ".github", "benchmarks", "docs", "tests", "torch_alm")
+AROUND = ["checkpoint.py", "thresholds.py", "measures"]
+COMMAND = ["cli", "unlearning", "command"]
+PARTS = ["language", "integrations", *AROUND, *COMMAND]
+LIBRARY = [p.name for p in (ROOT / "torch_alm").iterdir()]
+
+
+def files(*names: str, ending: str = "") -> list[Path]:
+    """List the files with that ending, in folders or named themselves."""
+    every = [p for name in names for p in [ROOT / name, *(ROOT / name).rglob("*")]]
+    found = [p for p in every if p.is_file() and p.name.endswith(ending)]
+    return [p for p in found if "cache" not in str(p.relative_to(ROOT))]
+
+
+def lines(*names: str) -> int:
+    return sum(p.read_text().count("\n") for p in files(*names, ending=".py"))
+
+
+def package(*names: str) -> int:
+    return lines(*(f"torch_alm/{name}" for name in names))
+
+
+def words(*names: str) -> int:
+    return sum(len(p.read_text().split()) for p in files(*names, ending=".md"))
+
+
+def tree() -> list[Path]:
+    return files(*FOLDERS, *(p.name for p in ROOT.iterdir() if p.is_file()))
+
+
+SIZES = {  # measured, the limit today, the budget
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 7_700, 4_200),
+    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_450, 1_300),
+    "lines of language": (package("language"), 1_800, 1_000),
+    "lines of integrations": (package("integrations"), 1_800, 1_600),
+    "lines of the command": (package(*COMMAND), 5_650, 2_400),
+    "lines of torch_alm": (lines("torch_alm"), 18_300, 10_500),
+    "lines of benchmarks": (lines("benchmarks"), 19_200, 6_500),
+    "lines of tests": (lines("tests"), 41_400, 20_000),
+    "lines of Python in docs": (lines("docs"), 1_400, 500),
+    "words of docs": (words("docs"), 40_000, 16_000),
+    "words of README": (words("README.md"), 600, 450),
+    "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 2_200, 900),
+    "words of CHANGELOG": (words("CHANGELOG.md"), 4_700, 1_200),
+    "files": (len(tree()), 1_345, 420),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 20_000, 5_000),
+}
+
+
+@pytest.mark.parametrize("part", SIZES)
+def test_no_part_grows(part: str) -> None:
+    measured, limit, budget = SIZES[part]
+    assert measured <= limit, (
+        f"{measured:,} {part}, above the limit of {limit:,} (the budget is {budget:,}). Can what "
+        "you add replace something, or do without? Else the limit in tests/test_sizes.py is a "
+        "decision that your commit has to give a reason for."
+    )
