@@ -110,7 +110,7 @@ def test_compressed_and_missing_files_and_folders(
 ) -> None:
     path = tmp_path / "rows.gz"
     path.write_bytes(b"\x1f\x8b\x08\xff")
-    assert "compressed by gzip" in refused(capsys, tmp_path, command("unlearn", forget=path))
+    assert "not UTF-8 text" in refused(capsys, tmp_path, command("unlearn", forget=path))
     found = command("unlearn", forget=tmp_path / "none.jsonl")
     assert "No such file" in refused(capsys, tmp_path, found)
     folder = tmp_path / "folder"

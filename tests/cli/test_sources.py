@@ -4,7 +4,6 @@ import csv
 import gzip
 import json
 import sys
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -57,13 +56,10 @@ FORMS: dict[str, Callable[[Path], Path]] = {
     "csv of Excel": lambda at: table(at / "rows.CSV", "utf-8-sig", delimiter=";"),
     "csv in capitals quoted": lambda at: table(at / "rows.csv", quoting=csv.QUOTE_ALL),
     "tsv": lambda at: table(at / "rows.tsv", delimiter="\t"),
-    "tsv of Excel": lambda at: table(at / "rows.tsv", "utf-16", delimiter="\t"),
     "parquet": lambda at: parquet(at / "rows.parquet"),
     "parquet by its content": lambda at: parquet(at / "rows"),
     "json lines": lambda at: lines(at / "rows.jsonl", "utf-8"),
     "json lines with a mark": lambda at: lines(at / "rows.jsonl", "utf-8-sig"),
-    "json lines in UTF-16": lambda at: lines(at / "rows.jsonl", "utf-16"),
-    "json lines in UTF-32": lambda at: lines(at / "rows.jsonl", "utf-32"),
 }
 
 
@@ -99,13 +95,11 @@ def test_documents_of_a_text_are_parted_by_lines_of_their_own(tmp_path: Path) ->
 
 
 WRONG: dict[str, tuple[str, bytes, str]] = {
-    "Latin-1": ("a.jsonl", b'{"text": "a"}\n{"text": "\xe9"}\n', "line 2 is not UTF-8.*0xe9.*'é'"),
+    "Latin-1": ("a.jsonl", b'{"text": "a"}\n{"text": "\xe9"}\n', "line 2 is not UTF-8.*0xe9"),
     "Latin-1 table": ("a.csv", b"text\ncaf\xe9\n", "line 2 is not UTF-8.*iconv"),
     "UTF-16 without a mark": ("a.jsonl", '{"text": "a"}'.encode("utf-16-le"), "UTF-16 without"),
-    "UTF-16 cut off": ("a.jsonl", b"\xff\xfe{", "begins as utf-16 and is not.*cut off"),
-    "gzip": ("a.jsonl.gz", gzip.compress(b"{}"), "compressed by gzip.*gunzip"),
-    "gzip in disguise": ("a.csv", gzip.compress(b"{}"), "compressed by gzip.*gunzip"),
-    "PDF": ("a.txt", b"%PDF-1.7 ...", "is a PDF"),
+    "gzip": ("a.jsonl.gz", gzip.compress(b"{}"), "not UTF-8.*unpack it"),
+    "gzip in disguise": ("a.csv", gzip.compress(b"{}"), "not UTF-8.*unpack it"),
     "cut-off Parquet": ("a.parquet", b"PAR1 ...", "begins as Parquet.*cut off"),
     "too many cells": ("a.csv", b"text,more\na,b\nc,d,e\n", "line 3 has 3 cells below 2 names"),
     "too few cells": ("a.csv", b"question,answer\na\n", "line 2 has 1 cells below 2 names"),
@@ -126,13 +120,6 @@ def test_what_cannot_be_read_is_named_with_what_it_is(kind: str, tmp_path: Path)
         read_entries(tmp_path / name, "forget")
     assert str(tmp_path / name) in str(found.value)
     assert str(found.value).endswith("?")
-
-
-def test_a_workbook_is_named(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "rows.xlsx", "w") as file:
-        file.writestr("sheet", "rows")
-    with pytest.raises(Refusal, match="Excel"):
-        read_entries(tmp_path / "rows.xlsx", "forget")
 
 
 def test_alpaca_rows_are_questions_with_their_input_below(tmp_path: Path) -> None:

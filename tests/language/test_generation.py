@@ -25,7 +25,6 @@ from torch_alm.language import (
     generate,
     greedy_answers,
 )
-from torch_alm.language._generation import _BATCHED
 
 
 @pytest.mark.parametrize(("own", "said"), [(None, 3), (5, 3), ([5], 3), (7, 0), ([5, 7], 0)])
@@ -82,7 +81,6 @@ def test_prompts_of_like_lengths_are_asked_together(
         return input_ids
 
     monkeypatch.setattr(parrot, "generate", watch)
-    monkeypatch.setitem(_BATCHED, parrot, True)
     generate(parrot, Words(), [[1] * n for n in (5, 1, 4, 2, 3)], batch_size=2)
     assert seen == [(2, 2), (2, 4), (1, 5)]
     for ask in (generate, continuations):
@@ -124,8 +122,11 @@ def test_an_answer_is_the_one_to_a_prompt_alone(name: str) -> None:
         ids = model.generate(torch.tensor([prompt]), attention_mask=mask, **how)
         alone.append([*takewhile(lambda i: i != 0, ids[0, len(prompt) :].tolist())])
     model.generation_config.eos_token_id = None
+    shapes: list[int] = []
+    ask = model.generate
+    model.generate = lambda **given: (shapes.append(len(given["input_ids"])), ask(**given))[1]
     assert continuations(model, Words(), prompts, max_new_tokens=8) == alone
-    assert _BATCHED[model] == (name == "neither")
+    assert shapes == ([5] if name == "neither" else [1] * 5)
 
 
 class Turns(Words):

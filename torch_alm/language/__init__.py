@@ -38,60 +38,21 @@ from torch_alm.language._memorization import (
     min_k_score,
     openunlearning_extraction_strength,
 )
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.language._pairs import pairs
 from torch_alm.language._reading import Reading, read_answers
-from torch_alm.language._records import Record, read_records, record_of
+from torch_alm.language._records import Record, read_records, read_text, record_of
 from torch_alm.language._scoring import AnswerScores, answer_scores, losses
 from torch_alm.language._suite import Attacked, Attacks, attack
-from torch_alm.language._texts import read_text
-from torch_alm.language._types import LanguageModel, Tokenizer
 
 __all__ = [
-    "ASKED",
-    "IGNORE",
-    "AnswerScores",
-    "Attacked",
-    "Attacks",
-    "Batch",
-    "Convention",
-    "Format",
-    "LanguageModel",
-    "Message",
-    "Reading",
-    "Record",
-    "Row",
-    "Tokenizer",
-    "answer_ids",
-    "answer_scores",
-    "attack",
-    "check_eos",
-    "collate",
-    "continuations",
-    "decode",
-    "encode",
-    "encode_completion",
-    "encode_messages",
-    "encode_text",
-    "exact_memorization",
-    "extraction_strength",
-    "generate",
-    "greedy_answers",
-    "linear_weights",
-    "losses",
-    "membership_auc",
-    "min_k_plus_plus_score",
-    "min_k_score",
-    "openunlearning_extraction_strength",
-    "pad_id",
-    "pairs",
-    "prompt_ids",
-    "quantized",
-    "read_answers",
-    "read_records",
-    "read_text",
-    "record_of",
-    "relearned",
-    "restored",
-    "round_weights",
-    "with_prefix",
-]
+    "ASKED", "IGNORE", "AnswerScores", "Attacked", "Attacks", "Batch", "Convention", "Format",
+    "LanguageModel", "Message", "Reading", "Record", "Row", "Tokenizer", "answer_ids",
+    "answer_scores", "attack", "check_eos", "collate", "continuations", "decode", "encode",
+    "encode_completion", "encode_messages", "encode_text", "exact_memorization",
+    "extraction_strength", "generate", "greedy_answers", "linear_weights", "losses",
+    "membership_auc", "min_k_plus_plus_score", "min_k_score",
+    "openunlearning_extraction_strength", "pad_id", "pairs", "prompt_ids", "quantized",
+    "read_answers", "read_records", "read_text", "record_of", "relearned", "restored",
+    "round_weights", "with_prefix",
+]  # fmt: skip

@@ -13,32 +13,27 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from torch_alm.language._encoding import IGNORE, Row, answer_ids, collate
-from torch_alm.language._modes import modes_kept
-from torch_alm.language._types import LanguageModel
+from torch_alm.language._models import LanguageModel, modes_kept, require_causal
 from torch_alm.measures import token_nll
 
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Return the model's parameters bit for bit, whatever happens to them inside.
+    """Return the parameters bit for bit, and gradients and modes, whatever happens inside.
 
-    Gradients, which an attacker would take a step on, are put aside and return as well, and every
-    module's mode.
+    Inside there are no gradients, which an attacker would take a step on.
 
     Cost: one copy of the parameters, on the CPU.
     """
-    saved = [(p, p.detach().to("cpu", copy=True)) for p in model.parameters()]
-    gradients = [(p, p.grad) for p, _ in saved]
+    saved = [(p, p.detach().to("cpu", copy=True), p.grad) for p in model.parameters()]
     with modes_kept(model):
         try:
-            for p, _ in saved:
+            for p, _, _ in saved:
                 p.grad = None
             yield
         finally:
-            with torch.no_grad():
-                for p, value in saved:
-                    p.copy_(value)
-            for p, gradient in gradients:
+            for p, value, gradient in saved:
+                p.detach().copy_(value)
                 p.grad = gradient
 
 
@@ -68,13 +63,10 @@ def round_weights(weight: Tensor, bits: int) -> Tensor:
 
 @contextmanager
 def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
-    """Inside, the weights of the linear layers are rounded as a quantised deployment would.
+    """Inside, the weights of `linear_weights` are rounded as a quantised deployment would.
 
-    GPT-2's, which keep their weights the other way round, and those of all experts, too.
-
-    Simulated: nearest rounding per output channel (`round_weights`), weights only, computed in the
-    model's dtype; embeddings, norms and the output layer stay, as common tools leave them. A tool
-    that calibrates (GPTQ, AWQ) keeps more of the model than this.
+    Simulated: nearest rounding per output channel (`round_weights`), computed in the model's dtype.
+    A tool that calibrates (GPTQ, AWQ) keeps more of the model than this.
 
     Yields:
         How many weights were rounded.
@@ -101,7 +93,8 @@ def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
 def linear_weights(model: LanguageModel) -> list[Tensor]:
     """The weights of all linear layers but the output layer, a row per output channel.
 
-    Experts that lie in one parameter, (experts, rows, columns), are taken row by row.
+    GPT-2's, which lie the other way round, too, and experts that lie in one parameter, (experts,
+    rows, columns), row by row. Embeddings, norms and the output layer stay, as common tools do.
     """
     last = model.get_output_embeddings()
     layers = [m for m in model.modules() if m is not last]
@@ -149,10 +142,11 @@ def relearned(
 
     Source: Hu et al. 2025, on relearning after unlearning.
     """
+    require_causal("relearned", model)
     if not rows:
         raise ValueError("relearned: there are no examples to learn from. Was a file read?")
     with restored(model):
-        yield _learn(model, list(_batches(rows, pad_id, steps, batch_size, seed)), lr, autocast)
+        yield _learn(model, _batches(rows, pad_id, steps, batch_size, seed), lr, autocast)
 
 
 def _batches(
@@ -170,7 +164,7 @@ def _batches(
 @torch.enable_grad()
 def _learn(
     model: LanguageModel,
-    batches: Sequence[dict[str, Tensor]],
+    batches: Iterator[dict[str, Tensor]],
     lr: float,
     autocast: Callable[[], Any],
 ) -> float:

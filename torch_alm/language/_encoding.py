@@ -17,7 +17,7 @@ from torch_alm.language._formats import (
     of_messages,
     of_question,
 )
-from torch_alm.language._types import Tokenizer
+from torch_alm.language._models import Tokenizer
 
 IGNORE = -100
 ASKED = "asked"
@@ -36,25 +36,21 @@ def encode(
 ) -> Row:
     r"""Tokens of a prompt and its answer; the answer and the token that ends it are labelled.
 
-    Models without a chat template get `Question: {q}\nAnswer: {a}` and EOS; chat models get what
-    their own template renders, which is what their users ask: no system message is added, and what
-    is labelled is the assistant's turn after the generation prompt, blanks and the token that ends
-    the turn included. A header that the template puts before the answer (`<think></think>`, a
-    role) is not labelled, since a model that unlearned the header would seem to have forgotten the
-    answer; `prompt_ids` ends before it, and what the model is asked for begins with it. `form` says
-    all this where the tokenizer does not.
+    Models without a chat template get `Question: {q}\nAnswer: {a}` and EOS; chat models what their
+    own template renders, which is what their users ask. Labelled is the assistant's turn after the
+    generation prompt, blanks and the token that ends the turn included; not a header that the
+    template puts before the answer (`<think></think>`, a role), which a model might unlearn in the
+    answer's place: `prompt_ids` ends before it.
 
     The boundary is exact: the prompt has the tokens it has on its own, so that training and
-    generation see the same ids. The answer has its tokens of the whole text where the tokenizer
-    does not merge across the boundary, and otherwise tokens of its own that read the same. The
-    blank after `Answer:` belongs to the answer.
+    generation see the same ids. The blank after `Answer:` belongs to the answer.
 
     Args:
         tokenizer: a tokenizer of transformers, with an EOS token.
         question: the question.
         answer: the answer; without a template its outer white space is dropped.
         max_length: most tokens of a row; a longer answer loses its tail (and has no EOS then).
-        form: how the model is asked.
+        form: how the model is asked, where the tokenizer does not say it.
 
     Raises:
         ValueError: no EOS token, no room for an answer token, a template that does not ask for
@@ -70,16 +66,7 @@ def encode_completion(
     """Tokens of a prompt and its completion, both exactly as they are; no template, no blank.
 
     BOS comes before the prompt if the tokenizer puts it there, and EOS after the completion unless
-    it ends with a token that ends turns.
-
-    Args:
-        tokenizer: as in `encode`.
-        prompt: everything that precedes the completion.
-        completion: what is labelled.
-        max_length: most tokens of a row, as in `encode`.
-
-    Raises:
-        ValueError: as in `encode`.
+    it ends with a token that ends turns. Arguments and errors are those of `encode`.
 
     Source: the convention of TRL for rows of these two names.
     """
@@ -115,17 +102,15 @@ def encode_messages(
             f"encode_messages: the conversation has {len(messages)} turns and ends with "
             f"{last['role']!r}; there is no answer to score. Is the assistant's last turn missing?"
         )
-    form = form or Format()
-    asked = before[-1]["content"]
+    form, asked = form or Format(), before[-1]["content"]
     if tokenizer.chat_template and form.template is None:
         return _row(tokenizer, of_messages(tokenizer, messages, form), max_length, asked)
     if len(before) > 1 or before[0]["role"] in ("system", "assistant"):
         roles = ", ".join(m["role"] for m in messages)
         raise ValueError(
-            f"encode_messages: {len(messages)} turns ({roles}), and without a chat template "
-            f"({tokenizer.name_or_path!r} has none, or is given another template) a question and "
-            "its answer can be written alone. Is it a base model, and are the others to be left "
-            "out of the rows?"
+            f"encode_messages: {len(messages)} turns ({roles}) of {tokenizer.name_or_path!r}; "
+            "without a chat template one question and its answer can be written. Is it a base "
+            "model, and are the others to be left out of the rows?"
         )
     return encode(tokenizer, asked, last["content"], max_length, form)
 
@@ -170,10 +155,7 @@ def answer_ids(row: Row) -> list[int]:
 
 
 def prompt_ids(row: Row) -> list[int]:
-    """The tokens a model is given to go on with: all that precedes the labelled ones of a row.
-
-    Where the model itself has to write something before them, the row says what it is given.
-    """
+    """The tokens a model is given to go on with: what precedes the answer and its header."""
     return row.get(ASKED, row["input_ids"][: len(row["input_ids"]) - len(answer_ids(row))])
 
 
@@ -184,11 +166,7 @@ def pad_id(tokenizer: Tokenizer) -> int:
 
 
 def check_eos(tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer without EOS.
-
-    Raises:
-        ValueError: it has none; answers would never end.
-    """
+    """Refuse a tokenizer without EOS, with a ValueError: answers would never end."""
     if tokenizer.eos_token_id is None:
         raise ValueError(
             f"{type(tokenizer).__name__} {tokenizer.name_or_path!r} has no EOS token: "
@@ -201,17 +179,19 @@ def _row(tokenizer: Tokenizer, turn: Exchange, max_length: int, question: str) -
     if _is_blank(turn.answer) or not _ids(tokenizer, turn.answer, bos=False):
         raise ValueError(_no_answer(question, "the answer has no tokens that anybody could see"))
     closing, last = _until_end(tokenizer, turn.closing)
-    _check_answer(turn.answer, (last, tokenizer.eos_token), question)
-    header = turn.header.rstrip()
+    if found := [end for end in (last, tokenizer.eos_token) if end in turn.answer]:
+        raise ValueError(
+            f"encode: the answer to {question!r} holds {found[0]!r}, which ends a turn, so that "
+            "nothing after it would ever be asked. Is it left over from a template?"
+        )
+    header, bos = turn.header.rstrip(), not turn.is_chat
     said = turn.header[len(header) :] + turn.answer + closing
-    bos = not turn.is_chat
     asked = _ids(tokenizer, turn.prompt, bos=bos)
     head = [*asked, *_tail(tokenizer, turn.prompt, asked, header, bos=bos)]
     tail = _tail(tokenizer, turn.prompt + header, head, said, bos=bos)
     if len(head) >= max_length:
-        raise ValueError(
-            _no_answer(question, f"the prompt takes {len(head)} of {max_length} tokens")
-        )
+        found = f"the prompt takes {len(head)} of {max_length} tokens"
+        raise ValueError(_no_answer(question, found))
     # a chat template says itself how a turn ends, if it ends
     end = [] if closing.strip() or turn.is_chat else [tokenizer.eos_token_id]
     ids = [*head, *tail, *end][:max_length]
@@ -229,15 +209,6 @@ def _until_end(tokenizer: Tokenizer, closing: str) -> tuple[str, str]:
         return closing, tokenizer.eos_token
     end = min(texts, key=closing.find)
     return closing[: closing.find(end) + len(end)], end
-
-
-def _check_answer(answer: str, ends: Iterable[str], question: str) -> None:
-    """Refuse an answer with the end of a turn within it: what follows there is never said."""
-    if found := [end for end in ends if end in answer]:
-        raise ValueError(
-            f"encode: the answer to {question!r} holds {found[0]!r}, which ends a turn, so that "
-            "nothing after it would ever be asked. Is it left over from a template?"
-        )
 
 
 def _tail(tokenizer: Tokenizer, prompt: str, head: list[int], said: str, *, bos: bool) -> list[int]:
@@ -263,20 +234,15 @@ def _tail(tokenizer: Tokenizer, prompt: str, head: list[int], said: str, *, bos:
 
 
 def _ids(tokenizer: Tokenizer, text: str, *, bos: bool = True) -> list[int]:
-    """Ids with the BOS a tokenizer adds, once (chat templates bring their own), and no EOS."""
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    lead = _lead(tokenizer) if bos else []
-    return ids if ids[: len(lead)] == lead else [*lead, *ids]
-
-
-def _lead(tokenizer: Tokenizer) -> list[int]:
-    """The tokens that a tokenizer puts before a text."""
-    bare: list[int]
-    bare, whole = (
-        tokenizer(PROBE, add_special_tokens=special)["input_ids"] for special in (False, True)
+    """Ids with what a tokenizer puts before a text, once (chat templates bring it), and no EOS."""
+    ids, bare, whole = (
+        list[int](tokenizer(given, add_special_tokens=special)["input_ids"])
+        for given, special in ((text, False), (PROBE, False), (PROBE, True))
     )
     starts = range(len(whole) - len(bare) + 1)
-    return whole[: next((i for i in starts if whole[i : i + len(bare)] == bare), starts[-1])]
+    first = next((i for i in starts if whole[i : i + len(bare)] == bare), starts[-1])
+    lead = whole[:first] if bos else []
+    return ids if ids[: len(lead)] == lead else [*lead, *ids]
 
 
 def _read(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

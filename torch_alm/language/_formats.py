@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
-from torch_alm.language._types import Tokenizer
+from torch_alm.language._models import Tokenizer
 
 Message: TypeAlias = Mapping[str, str]
 
@@ -21,9 +21,9 @@ class Format:
     it has none.
 
     Attributes:
-        template: text with `{question}` in it and then `{answer}`; every other character, braces
-            included, stands for itself. What follows `{answer}` ends the turn; EOS does if nothing
-            follows. Spaces right before `{answer}` belong to the answer, as tokenizers have it.
+        template: text with `{question}` in it and then `{answer}`; every other character stands for
+            itself. What follows `{answer}` ends the turn; EOS does if nothing follows. Spaces right
+            before `{answer}` belong to the answer, as tokenizers have it.
         system: the system message, for a chat template; `None` leaves it to the template, which
             may have one of its own.
         variables: whatever else the chat template is given, such as `{"enable_thinking": False}`.
@@ -39,8 +39,8 @@ class Format:
     def __post_init__(self) -> None:
         if self.template is None:
             return
-        before, _, after = self.template.partition(ANSWER)
-        if QUESTION not in before or QUESTION in after or self.template.count(ANSWER) != 1:
+        before, answer, after = self.template.partition(ANSWER)
+        if not answer or QUESTION not in before or QUESTION in after or ANSWER in after:
             raise ValueError(
                 f"the template {self.template!r} has not {QUESTION} and, once and after it, "
                 f"{ANSWER}; nothing would say where a question and its answer stand. Did you mean "
@@ -55,21 +55,13 @@ class Format:
 
 
 class Exchange(NamedTuple):
-    """One prompt, and what the model shall say after it.
+    """One prompt, and what the model shall say after it."""
 
-    Attributes:
-        prompt: what users give the model to go on with.
-        header: text that a template writes between the prompt and the answer.
-        answer: the answer.
-        closing: what follows it.
-        is_chat: whether a chat template wrote it, which brings its own BOS.
-    """
-
-    prompt: str
-    header: str
+    prompt: str  # what users give the model to go on with
+    header: str  # what a template writes between the prompt and the answer
     answer: str
-    closing: str
-    is_chat: bool = False
+    closing: str  # what follows the answer
+    is_chat: bool = False  # whether a chat template wrote it, which brings its own BOS
 
 
 def of_question(tokenizer: Tokenizer, question: str, answer: str, form: Format) -> Exchange:
@@ -102,10 +94,6 @@ def of_messages(tokenizer: Tokenizer, messages: Sequence[Message], form: Format)
     The prompt is the rendering with a generation prompt. The turn is what the rendering of the
     whole conversation has more, so that blanks, newlines and headers are the template's own; a
     rendering with another answer tells what of it is the answer.
-
-    Raises:
-        ValueError: the template refuses the conversation, does not begin the whole as it begins
-            the prompt, or changes the answer.
     """
     *before, last = messages
     if form.system is not None and before[0]["role"] != "system":
@@ -117,13 +105,12 @@ def of_messages(tokenizer: Tokenizer, messages: Sequence[Message], form: Format)
     )
     header, _, closing = probed.partition(PROBE)
     said = turn[len(header) : len(turn) - len(closing)]
-    content = last["content"]
-    kept = said.strip() == content.strip()
+    kept = said.strip() == last["content"].strip()
     if PROBE not in probed or not kept or turn != header + said + closing:
         raise ValueError(
-            f"the chat template of {tokenizer.name_or_path!r} changes the answer {content!r}: it "
-            f"writes {turn!r}. The model would be taught and judged on something else. Did you "
-            "mean another template, or rows of prompt and completion?"
+            f"the chat template of {tokenizer.name_or_path!r} changes the answer "
+            f"{last['content']!r}: it writes {turn!r}. The model would be taught and judged on "
+            "something else. Did you mean another template, or rows of prompt and completion?"
         )
     return Exchange(prompt, header, said, closing, is_chat=True)
 
@@ -139,8 +126,8 @@ def _after(tokenizer: Tokenizer, prompt: str, whole: str) -> str:
     """The part of a rendering beyond the prompt."""
     if whole.startswith(prompt):
         return whole[len(prompt) :]
-    pairs = zip(prompt, whole, strict=False)
-    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, whole, strict=False))
+    same = len([*pairs])
     raise ValueError(
         f"the chat template of {tokenizer.name_or_path!r} asks for an answer after "
         f"{prompt[same:][:80]!r} and writes one after {whole[same:][:80]!r}, so that a model that "

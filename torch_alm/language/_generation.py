@@ -3,30 +3,26 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from inspect import signature
 from itertools import takewhile
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
-from torch_alm.language._encoding import (
-    ASKED,
-    Row,
-    answer_ids,
-    check_eos,
-    pad_id,
-    prompt_ids,
-)
+from torch_alm.language._encoding import ASKED, Row, answer_ids, check_eos, pad_id, prompt_ids
 from torch_alm.language._formats import end_tokens
-from torch_alm.language._modes import modes_kept
+from torch_alm.language._models import (
+    LanguageModel,
+    Tokenizer,
+    modes_kept,
+    positions,
+    require_causal,
+)
 from torch_alm.language._scoring import AnswerScores
-from torch_alm.language._types import LanguageModel, Tokenizer
 
 GenerationConfig: TypeAlias = Any
-
-FEW, MOVED = 4, 0.25  # tokens by which a batch is compared, and how far their scores may move
-_BATCHED: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-"""The answer of `_reads_batches` for a model, once it is known."""
+Config: TypeAlias = dict[str, Any]
 
 
 def generate(
@@ -40,12 +36,8 @@ def generate(
 ) -> list[str]:
     """The greedy continuation of each prompt, decoded and stripped, in the order of the prompts.
 
-    Cost: one forward over the prompts and one per new token, per batch; a batch ends when all of
-    its rows have ended. Leaves the model's mode and the random state as they were.
-    Source: OpenUnlearning's TOFU evaluation (greedy, 200 new tokens, left padding).
-
     Args:
-        model: a causal language model of transformers.
+        model: a causal language model of transformers; its mode stays, and the random state.
         tokenizer: its tokenizer.
         prompts: token ids of everything that precedes the answer.
         ends: tokens that end an answer, beyond the tokenizer's and the model's own.
@@ -53,7 +45,14 @@ def generate(
         batch_size: prompts at once.
 
     Raises:
-        ValueError: the tokenizer has no end-of-sequence token.
+        ValueError: the tokenizer has no end-of-sequence token, or a prompt fills the model's
+            positions.
+        TypeError: the model is not causal.
+
+    Cost: one forward over the prompts and one per new token, per batch; a batch ends when all of
+    its rows have ended.
+
+    Source: OpenUnlearning's TOFU evaluation (greedy, 200 new tokens, left padding).
     """
     written = continuations(
         model,
@@ -77,20 +76,18 @@ def continuations(
 ) -> list[list[int]]:
     """The new token ids that `generate` decodes for each prompt, without the one that ends them.
 
-    Cost, arguments and errors are those of `generate`; once per model, a few tokens more: some
-    models (RWKV, BART's decoder, RecurrentGemma) read a prompt in a padded batch otherwise than
-    alone, and are asked one by one.
+    Arguments, errors and cost are those of `generate`. Models that read a prompt in a padded batch
+    otherwise than alone (RWKV, BART's decoder, RecurrentGemma) are asked one by one.
     """
+    require_causal("generate", model)
     check_eos(tokenizer)
-    written: list[list[int]] = [[] for _ in prompts]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    config = _greedy(model, tokenizer, ends, max_new_tokens)
-    extremes = [prompts[order[0]], prompts[order[-1]]] if len(order) > 1 else []
-    if extremes and not _reads_batches(model, extremes, min(FEW, max_new_tokens)):
-        batch_size = 1
-    for first in range(0, len(order), batch_size):
-        rows = order[first : first + batch_size]
-        found = _continue(model, [prompts[i] for i in rows], config)
+    batch_size = batch_size if _reads_batches(model) else 1
+    fitting = sum(len(prompt) + max_new_tokens <= positions(model) for prompt in prompts)
+    batches = [order[i : min(i + batch_size, fitting)] for i in range(0, fitting, batch_size)]
+    config, written = _greedy(model, tokenizer, ends), [[0]] * len(prompts)
+    for rows in [*batches, *([i] for i in order[fitting:])]:  # those have less room, each its own
+        found = _continue(model, [prompts[i] for i in rows], config, max_new_tokens)
         for i, ids in zip(rows, found, strict=True):
             written[i] = ids
     return written
@@ -119,8 +116,7 @@ def greedy_answers(
     """
     # a row that was cut has no end of its own
     ends = end_tokens(tokenizer).keys() & {row["input_ids"][-1] for row in rows}
-    texts = [""] * len(rows)
-    unknown: list[int] = []
+    texts, unknown = [""] * len(rows), list[int]()
     for i, (row, score) in enumerate(zip(rows, scores, strict=True)):
         has_header = ASKED in row  # which no score tells of
         if not has_header and row["input_ids"][-1] in ends and _is_certain(score):
@@ -134,83 +130,65 @@ def greedy_answers(
     return texts
 
 
-def _is_certain(score: AnswerScores) -> bool:
-    # 0.51, not 0.5: rounding in batches of another shape must not decide.
-    return min(score.log_probabilities) > math.log(0.51)
-
-
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """The text of an answer as it is compared: without special tokens, stripped."""
     return tokenizer.decode(ids, skip_special_tokens=True).strip()
 
 
-def _greedy(
-    model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int], max_new_tokens: int
-) -> GenerationConfig:
+def _is_certain(score: AnswerScores) -> bool:
+    # 0.51, not 0.5: rounding in batches of another shape must not decide.
+    return min(score.log_probabilities) > math.log(0.51)
+
+
+def _greedy(model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int]) -> Config:
     """Plain greedy search: what transformers does where nothing else is said."""
     own = model.generation_config.eos_token_id
-    own = [] if own is None else [own] if isinstance(own, int) else list(own)
-    return type(model.generation_config)(
-        max_new_tokens=max_new_tokens,
-        eos_token_id=sorted({tokenizer.eos_token_id, *own, *ends}),
-        pad_token_id=pad_id(tokenizer),
-    )
+    own = [] if own is None else [own] if isinstance(own, int) else own
+    eos = sorted({tokenizer.eos_token_id, *own, *ends})
+    return {"eos_token_id": eos, "pad_token_id": pad_id(tokenizer)}
 
 
-@torch.no_grad()
 def _continue(
-    model: LanguageModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
+    model: LanguageModel, prompts: Sequence[Sequence[int]], config: Config, max_new_tokens: int
 ) -> list[list[int]]:
     """New token ids of each row, cut before the first end-of-sequence token."""
-    output, width = _generated(model, prompts, config)
-    ends = config.eos_token_id
+    width, ends = max(map(len, prompts)), config["eos_token_id"]
+    room = positions(model) - width
+    if room < 1:
+        raise ValueError(
+            f"generate: a prompt has {width} tokens, and {type(model).__name__} has "
+            f"{width + room} positions, so that nothing could be said after it. Is it to be cut?"
+        )
+    output = _generated(model, prompts, max_new_tokens=min(max_new_tokens, room), **config)
     return [[*takewhile(lambda i: i not in ends, row)] for row in output[:, width:].tolist()]
 
 
+@torch.no_grad()
 def _generated(
-    model: LanguageModel, prompts: Sequence[Sequence[int]], config: GenerationConfig
-) -> tuple[Any, int]:
-    """The output of `model.generate` for left padded prompts, and how long these are."""
-    width = max(len(prompt) for prompt in prompts)
+    model: LanguageModel, prompts: Sequence[Sequence[int]], *, pad_token_id: int, **how: Any
+) -> Tensor:
+    """What `model.generate` returns for left padded prompts."""
+    width = max(map(len, prompts))
     padding = [width - len(prompt) for prompt in prompts]
-    ids = [[config.pad_token_id] * n + list(p) for n, p in zip(padding, prompts, strict=True)]
+    ids = [[pad_token_id] * n + list(p) for n, p in zip(padding, prompts, strict=True)]
     mask = [[0] * n + [1] * (width - n) for n in padding]
+    config = type(model.generation_config)(pad_token_id=pad_token_id, **how)
     with modes_kept(model, evaluate=True), _only(model, config):
-        output = model.generate(
+        return model.generate(
             input_ids=torch.tensor(ids, device=model.device),
             attention_mask=torch.tensor(mask, device=model.device),
             generation_config=config,
         )
-    return output, width
 
 
-@torch.no_grad()
-def _reads_batches(model: LanguageModel, prompts: Sequence[Sequence[int]], new_tokens: int) -> bool:
-    """Tell whether next tokens have the same scores in a batch as alone, but for rounding.
+def _reads_batches(model: LanguageModel) -> bool:
+    """Tell whether a padded prompt is read as it is alone: the mask counts its positions.
 
-    That would move them by a hundredth of their spread; what a state or a position that is wrong
-    does moves them by about all of it.
+    It does not in BART's decoder, and a state (RWKV, Mamba) may run through the padding.
     """
-    if model not in _BATCHED:
-        config = type(model.generation_config)(
-            max_new_tokens=new_tokens,
-            pad_token_id=0,  # any token will do, masked as it is
-            output_scores=True,
-            return_dict_in_generate=True,
-        )
-        both, width = _generated(model, prompts, config)
-        differences: list[float] = []
-        for row, prompt in enumerate(prompts):
-            alone, own = _generated(model, [prompt], config)
-            tokens = both.sequences[row, width:], alone.sequences[0, own:]
-            for together, apart, *same in zip(both.scores, alone.scores, *tokens, strict=False):
-                scores = apart[0].float()
-                moved = (together[row].float() - scores).abs().max() / scores.std()
-                differences.append(float(moved))
-                if same[0] != same[1]:
-                    break
-        _BATCHED[model] = not any(moved >= MOVED for moved in differences)
-    return _BATCHED[model]
+    whole = getattr(model, "get_base_model", lambda: model)()  # behind adapters
+    has_state = getattr(whole, "_is_stateful", False)
+    return "position_ids" in signature(whole.forward).parameters and not has_state
 
 
 @contextmanager

@@ -17,17 +17,11 @@ def extraction_strength(matches: Sequence[bool]) -> float:
 
     `1 - k / n` with `k` the length of the shortest prefix after which every teacher-forced
     greedy token is right: 1 = the question alone suffices, 0 = not even the last token follows.
-    Source: Carlini et al. 2021, per sequence as in OpenUnlearning, whose code gives another value
-    for 0 (`openunlearning_extraction_strength`).
+    `matches` tells per answer token, without the end of sequence, whether the most likely token is
+    the right one; empty gives 0. Source: Carlini et al. 2021, per sequence as in OpenUnlearning.
 
-    Args:
-        matches: per answer token, whether the most likely token is the right one; the
-            end-of-sequence token is left out. Empty gives 0.
-
-    >>> extraction_strength([False, True, False, True])
-    0.25
-    >>> extraction_strength([True, True, False, False])
-    0.0
+    >>> extraction_strength([False, True, False, True]), extraction_strength([True, False])
+    (0.25, 0.0)
     """
     n = len(matches)
     return next((i for i, right in enumerate(reversed(matches)) if not right), n) / max(n, 1)
@@ -36,8 +30,7 @@ def extraction_strength(matches: Sequence[bool]) -> float:
 def openunlearning_extraction_strength(matches: Sequence[bool]) -> float:
     """Compute `extraction_strength` as OpenUnlearning's loop does, which ends one token short.
 
-    Where not even the last token is right it returns `1 / n` (1 for a single wrong token) in place
-    of 0, so that no answer of n tokens scores less than `1 / n`. Everything else is equal.
+    Where not even the last token is right it returns `1 / n` in place of 0.
 
     >>> openunlearning_extraction_strength([True, True, False, False])
     0.25
@@ -48,11 +41,8 @@ def openunlearning_extraction_strength(matches: Sequence[bool]) -> float:
 def exact_memorization(matches: Sequence[bool]) -> float:
     """Share of the answer's tokens that are the most likely ones, teacher forced, in [0, 1].
 
-    Lower = less is remembered, but common words stay likely in a model that never saw the answer.
-    Source: Tirumala et al. 2022 as computed by OpenUnlearning's `exact_memorization`.
-
-    Args:
-        matches: as in `extraction_strength`. Empty gives NaN; OpenUnlearning leaves the item out.
+    `matches` as in `extraction_strength`; empty gives NaN. Source: Tirumala et al. 2022, as in
+    OpenUnlearning.
 
     >>> exact_memorization([False, True, False, True])
     0.5

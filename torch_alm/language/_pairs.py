@@ -20,11 +20,9 @@ def pairs(
     Raises:
         ValueError: nothing to forget, or nothing to retain.
     """
-    for name, items in (("forget", forget), ("retain", retain)):
-        if not items:
-            raise ValueError(
-                f"pairs: the {name} set is empty; no step could be taken. Was it loaded?"
-            )
+    if not forget or not retain:
+        empty = "retain" if forget else "forget"
+        raise ValueError(f"pairs: the {empty} set is empty; no step could be taken. Was it loaded?")
     random = torch.Generator().manual_seed(seed)
     for _ in range(epochs):
         order = torch.randperm(len(forget), generator=random)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch_alm.language._encoding import Row, pad_id, prompt_ids
 from torch_alm.language._generation import greedy_answers
 from torch_alm.language._memorization import extraction_strength, min_k_score
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.language._scoring import AnswerScores, answer_scores
-from torch_alm.language._types import LanguageModel, Tokenizer
 
 SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
 

@@ -1,11 +1,8 @@
-"""Rows of JSON files, each with the place it stands, so that an error can name it."""
+"""Rows of text and JSON files, each with the place it stands, so that an error can name it."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
-
-from torch_alm.language._texts import read_text
 
 Parsed: TypeAlias = Any
 
@@ -24,12 +21,10 @@ class Record(NamedTuple):
         if value is not None and not isinstance(value, str) and value == value:  # NaN is none
             raise ValueError(
                 f"{self.where}: {key} is {value!r}, of the type {type(value).__name__}, and how it "
-                "is spelled could only be guessed. Should it be written as text, in quotation "
-                "marks?"
+                "is spelled could only be guessed. Should it be text, in quotation marks?"
             )
-        found = (
-            f"{key} is {value!r}" if key in self.fields else f"it has only {sorted(self.fields)}"
-        )
+        only = f"it has only {sorted(self.fields)}"
+        found = f"{key} is {value!r}" if key in self.fields else only
         raise ValueError(
             f"{self.where}: no {key} ({found}). A model would be trained or judged on nothing. "
             "Is the row complete?"
@@ -42,25 +37,45 @@ class Record(NamedTuple):
     def texts(self, key: str) -> tuple[str, ...]:
         """The non-empty list of non-empty strings under `key`."""
         value = self.fields.get(key)
-        if (
-            isinstance(value, list)
-            and value
-            and all(isinstance(t, str) and t.strip() for t in value)
-        ):
-            return tuple(value)
+        given = cast("list[Parsed]", value) if isinstance(value, list) else []
+        if not given or not all(isinstance(text, str) and text.strip() for text in given):
+            raise ValueError(
+                f"{self.where}: {key} must be a list of non-empty strings, found {value!r}. "
+                "Is this the perturbed file?"
+            )
+        return tuple(given)
+
+
+def read_text(path: Path) -> str:
+    """The text of a UTF-8 file, without its byte order mark.
+
+    Raises:
+        ValueError: it is no UTF-8 text; names the first line that is not.
+    """
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte, line = data[error.start], data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{self.where}: {key} must be a list of non-empty strings, found {value!r}. "
-            "Is this the perturbed file?"
+            f"{path}, line {line} is not UTF-8 text (byte 0x{byte:02x}), and to guess what it says "
+            "could lose letters. Did you mean to unpack it, or to save it as UTF-8 "
+            "(iconv -f WINDOWS-1252 -t UTF-8)?"
+        ) from error
+    if "\0" in text:
+        raise ValueError(
+            f"{path} holds zero bytes, which no UTF-8 text does. Is it UTF-16 without a mark, or "
+            "no text at all?"
         )
+    return text
 
 
 def read_records(path: Path) -> list[Record]:
     """Read JSON lines, or one JSON list of objects.
 
     Raises:
-        ValueError: no text (`read_text`), broken JSON, JSON too deep or with numbers too long for
-            Python, a name twice in one object, half of a surrogate pair, or a row that is no
-            object; names file and line.
+        ValueError: no text (`read_text`), broken JSON, a name twice in one object, half of a
+            surrogate pair, or a row that is no object; names file and line.
     """
     text = read_text(path)
     if text.lstrip().startswith("["):
@@ -70,30 +85,6 @@ def read_records(path: Path) -> list[Record]:
     lines = enumerate(text.split("\n"), 1)
     found = ((f"{path}, line {number}", line) for number, line in lines if line.strip())
     return [record_of(where, _parse(where, line)) for where, line in found]
-
-
-def _parse(where: str, text: str) -> Parsed:
-    try:
-        return json.loads(text, object_pairs_hook=_fields)
-    except json.JSONDecodeError as error:
-        raise ValueError(
-            f"{where} is not valid JSON ({error}). Expected one object per line, or "
-            "one list of objects. Is the file cut off, or one object over several lines?"
-        ) from error
-    except (ValueError, RecursionError) as error:  # of too many digits or levels, or ours below
-        raise ValueError(
-            f"{where} cannot be read ({error}), so what it says is unknown. Was it written by "
-            "a program?"
-        ) from error
-
-
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} stands twice in one object, and only one could count")
-    return fields
 
 
 def record_of(where: str, value: object) -> Record:
@@ -108,8 +99,7 @@ def record_of(where: str, value: object) -> Record:
             "Is this the right file?"
         )
     try:
-        for text in _strings(value):
-            text.encode()
+        json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeEncodeError as error:
         raise ValueError(
             f"{where} holds half of a character ({error.object[error.start]!r} alone), which no "
@@ -118,14 +108,20 @@ def record_of(where: str, value: object) -> Record:
     return Record(where, cast("dict[str, Any]", value))
 
 
-def _strings(value: Parsed) -> Iterator[str]:
-    """All strings in a value at any depth, names included."""
-    waiting = [value]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, str):
-            yield found
-        elif isinstance(found, dict):
-            waiting += [*found, *found.values()]
-        elif isinstance(found, list):
-            waiting += found
+def _parse(where: str, text: str) -> Parsed:
+    try:
+        return json.loads(text, object_pairs_hook=_fields)
+    except (ValueError, RecursionError) as error:  # not JSON; too many digits or levels; or ours
+        raise ValueError(
+            f"{where} is not valid JSON ({error}). Expected one object per line, or one list of "
+            "objects. Is the file cut off, or one object over several lines?"
+        ) from error
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twice!r} stands twice in one object, and only one could count")
+    return fields

@@ -1,8 +1,4 @@
-"""Teacher-forced values of answers, per item: one forward pass per batch of similar lengths.
-
-A row is what `encode` returns: `{"input_ids", "labels"}` with labels -100 on the prompt. Everything
-here needs logits of the answer alone, so models that can are asked not to compute the others.
-"""
+"""Teacher-forced values of answers, per row: one forward pass per batch of similar lengths."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,8 +9,7 @@ from torch import Tensor
 
 from torch_alm import measures
 from torch_alm.language._encoding import IGNORE, Row, collate
-from torch_alm.language._modes import modes_kept
-from torch_alm.language._types import LanguageModel
+from torch_alm.language._models import LanguageModel, modes_kept, positions, require_causal
 
 T = TypeVar("T")
 
@@ -55,9 +50,6 @@ def answer_scores(
 ) -> list[AnswerScores]:
     """Token log-probabilities, matches, margins and margin certificate of every row.
 
-    Cost: one forward pass per row, batched; with `moments`, a few passes over the logits of each
-    answer. Source: SAUL, appendix on the margin certificate.
-
     Args:
         model: a causal language model of transformers.
         rows: encoded question and answer pairs; the labelled tokens are scored.
@@ -65,6 +57,14 @@ def answer_scores(
         tau: sharpness of the certificate, in probability.
         moments: whether to give mean and variance of the log-probabilities as well, which
             `min_k_plus_plus_score` needs.
+
+    Raises:
+        ValueError: a row has no labelled token, or more tokens than the model has positions.
+        TypeError: the model is not causal.
+
+    Cost: one forward pass per row, batched; with `moments`, a few passes over the answers' logits.
+
+    Source: SAUL, appendix on the margin certificate.
     """
 
     def scores(logits: Tensor, labels: Tensor) -> Iterator[AnswerScores]:
@@ -103,7 +103,7 @@ def _moments(logits: Tensor) -> list[tuple[float, float]]:
 def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float]:
     """Mean negative log-likelihood of the labelled tokens of every row, in nats.
 
-    Cost: one forward pass per row, batched.
+    Errors and cost are those of `answer_scores`.
     """
 
     def means(logits: Tensor, labels: Tensor) -> Iterable[float]:
@@ -121,17 +121,29 @@ def _in_batches(
     kernel: Callable[[Tensor, Tensor], Iterable[T]],
 ) -> list[T]:
     """Apply `kernel(logits, labels)` to batches of similar lengths; results in order."""
+    _check(model, rows)
     results: dict[int, T] = {}
-    if bare := [i for i, row in enumerate(rows) if all(at == IGNORE for at in row["labels"][1:])]:
-        raise ValueError(
-            f"row {bare[0]} of {len(rows)} has no labelled token, so there is nothing to score "
-            f"({len(bare)} such rows). Did you mean to leave them out?"
-        )
     with modes_kept(model, evaluate=True):
         for indices in _batches(model, rows):
             logits, labels = _forward(model, collate([rows[i] for i in indices], pad_id))
             results.update(zip(indices, kernel(logits, labels), strict=True))
     return [results[i] for i in range(len(rows))]
+
+
+def _check(model: LanguageModel, rows: Sequence[Row]) -> None:
+    require_causal("answer_scores", model)
+    if bare := [i for i, row in enumerate(rows) if all(at == IGNORE for at in row["labels"][1:])]:
+        raise ValueError(
+            f"row {bare[0]} of {len(rows)} has no labelled token, so there is nothing to score "
+            f"({len(bare)} such rows). Did you mean to leave them out?"
+        )
+    room = positions(model)
+    if long := [i for i, row in enumerate(rows) if len(row["input_ids"]) > room]:
+        raise ValueError(
+            f"row {long[0]} of {len(rows)} has {len(rows[long[0]]['input_ids'])} tokens, and "
+            f"{type(model).__name__} has {room} positions ({len(long)} such rows). Did you mean "
+            f"`max_length={room}` where they are encoded?"
+        )
 
 
 def _batches(model: LanguageModel, rows: Sequence[Row]) -> Iterator[list[int]]:

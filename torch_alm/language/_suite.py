@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from torch_alm.language._attacks import quantized, relearned, with_prefix
 from torch_alm.language._encoding import Row, pad_id
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.language._reading import Reading, read_answers
-from torch_alm.language._types import LanguageModel, Tokenizer
 
 Read: TypeAlias = Callable[[Sequence[Row]], list[Reading]]
 
@@ -90,41 +90,38 @@ def attack(
 
     Cost: a reading of the forget rows, one more per attack, and the relearning steps.
     """
-    given = settings or Attacks()
+    has, pad = settings or Attacks(), pad_id(tokenizer)
     read = read or partial(read_answers, model, tokenizer, max_new_tokens=max_new_tokens)
-
-    def learn(rows: Sequence[Row], asked: Sequence[Row]) -> tuple[list[Reading], float]:
-        pad, steps, lr = pad_id(tokenizer), given.relearn_steps, given.relearn_lr
-        size, seed = given.batch_size, given.seed
-        with relearned(
-            model, rows, pad, steps=steps, lr=lr, batch_size=size, seed=seed, autocast=autocast
-        ) as loss:
-            return read(asked), loss
-
     now = read(forget)
-    shown = forget[: min(given.relearn_rows, len(forget) - 1)]
+    known = {id(row): reading for row, reading in zip(forget, now, strict=True)}
+
+    def told(
+        name: str, asked: Sequence[Row], after: list[Reading], rows: Sequence[Row], **had: float
+    ) -> Attacked:
+        before = [known[id(row)] for row in asked]
+        return Attacked(name, [*asked], [*rows], before, after, had)
+
+    def relearn(name: str, shown: Sequence[Row], asked: Sequence[Row]) -> Iterator[Attacked]:
+        how = {"steps": has.relearn_steps, "batch_size": has.batch_size, "seed": has.seed}
+        if shown and asked:
+            with relearned(model, shown, pad, lr=has.relearn_lr, autocast=autocast, **how) as loss:
+                after = read(asked)
+            had = {"examples": float(len(shown)), "final loss": loss}
+            yield told(name, asked, after, asked, **had)
+
+    shown = forget[: min(has.relearn_rows, len(forget) - 1)]
     copies = {tuple(row["input_ids"]) for row in shown}
-    rest = [i for i, row in enumerate(forget) if tuple(row["input_ids"]) not in copies]
-    if shown and rest:
-        asked, before = [forget[i] for i in rest], [now[i] for i in rest]
-        after, loss = learn(shown, asked)
-        attacker = {"examples": float(len(shown)), "final loss": loss}
-        yield Attacked("relearn forget", asked, asked, before, after, attacker)
-    if others := retain[: given.relearn_rows]:
-        after, loss = learn(others, forget)
-        attacker = {"examples": float(len(others)), "final loss": loss}
-        yield Attacked("relearn retain", [*forget], [*forget], now, after, attacker)
-    for bits in given.bits:
+    others = [row for row in forget if tuple(row["input_ids"]) not in copies]
+    yield from relearn("relearn forget", shown, others)
+    yield from relearn("relearn retain", retain[: has.relearn_rows], forget)
+    for bits in has.bits:
         with quantized(model, bits) as count:
             after = read(forget)
-        yield Attacked(f"int{bits}", [*forget], [*forget], now, after, {"weights": float(count)})
+        yield told(f"int{bits}", forget, after, forget, weights=float(count))
     if paraphrased:
-        known = {id(row): reading for row, reading in zip(forget, now, strict=True)}
-        asked = [*(forget if reworded is None else reworded)]
-        before, after = [known[id(row)] for row in asked], read(paraphrased)
-        yield Attacked("paraphrase", asked, [*paraphrased], before, after, {})
-    share = given.prefix
-    begun = {i: row for i, each in enumerate(forget) if (row := with_prefix(each, share))}
+        asked = forget if reworded is None else reworded
+        yield told("paraphrase", asked, read(paraphrased), paraphrased)
+    begun = [(row, rest) for row in forget if (rest := with_prefix(row, has.prefix))]
     if begun:
-        rows, asked, before = [*begun.values()], [forget[i] for i in begun], [now[i] for i in begun]
-        yield Attacked("answer prefix", asked, rows, before, read(rows), {"share": share})
+        asked, rows = zip(*begun, strict=True)
+        yield told("answer prefix", asked, read(rows), rows, share=has.prefix)

@@ -157,7 +157,7 @@ def test_a_broken_list_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (write(tmp_path) / "full.json").write_bytes(b"\x1f\x8b\x08\xff")
-    with pytest.raises(ValueError, match=r"full\.json is .*no UTF-8 text"):
+    with pytest.raises(ValueError, match=r"full\.json, line 1 is not UTF-8 text"):
         load_tofu(tmp_path, "forget01")
 
 
