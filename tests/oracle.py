@@ -21,6 +21,7 @@ def gradient(loss: Loss, theta: Sequence[Tensor]) -> tuple[list[Tensor | None], 
     return [next(found) if p.requires_grad else None for p in theta], value.item()
 
 
+# --8<-- [start:grad_sam]
 def grad_sam(
     loss: Loss, theta: Sequence[Tensor], rho: float, sign: float, eps: float = 1e-12
 ) -> tuple[list[Tensor | None], float]:
@@ -37,6 +38,9 @@ def grad_sam(
         for p, x in zip(theta, origin, strict=True):
             p.copy_(x)
     return g_sam, value
+
+
+# --8<-- [end:grad_sam]
 
 
 @dataclass
@@ -92,6 +96,7 @@ class Saul:
     sense: str = ">="
     scale: str = "gradient"
 
+    # --8<-- [start:step]
     def step(self, retain: Sequence[Loss], forget: Sequence[Loss]) -> float:
         """One step over the micro-batches; returns lambda+."""
         worse = +1.0 if self.sense == "<=" else -1.0
@@ -105,6 +110,9 @@ class Saul:
         self.multiplier = multiplier
         return multiplier
 
+    # --8<-- [end:step]
+
+    # --8<-- [start:forget_step]
     @torch.no_grad()
     def forget_step(self, g: Sequence[Tensor | None], multiplier: float) -> None:
         """The multiplier scales the gradient (the paper) or the finished step."""
@@ -115,3 +123,5 @@ class Saul:
         self.s_f.step(self.theta, g)
         for p, start in zip(self.theta, before, strict=True):
             p.copy_(start + multiplier * (p - start))
+
+    # --8<-- [end:forget_step]

@@ -1,6 +1,8 @@
 """The points of SAUL's two gradients: theta, theta + delta_r, theta + delta_f.
 
-Two bowls over two weights. Points, gradients and perturbations are those the library computes.
+    python -m docs.figures.perturbations
+
+draws two bowls over two weights; the library computes points, gradients and perturbations.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from torch import Tensor
 
+from docs.figures import themes
 from torch_alm import perturbed
 
 Loss = Callable[[Tensor], Tensor]
@@ -44,16 +47,6 @@ def nearby(loss: Loss, sign: int) -> tuple[Tensor, Tensor]:
         loss(theta).backward()
     assert theta.grad is not None
     return there, theta.grad
-
-
-def alt() -> str:
-    """Describe the drawing."""
-    return (
-        "Contours of the retain loss around a minimum on the left and of the forget loss around "
-        "a minimum on the right. Between them theta, in a circle of radius rho. theta + delta_r "
-        "lies on the circle where the retain loss is highest, theta + delta_f where the forget "
-        "loss is lowest. Arrows show which way the gradients taken there move theta."
-    )
 
 
 def figure(colours: dict[str, str]) -> Figure:
@@ -108,3 +101,7 @@ def side(
     axes.annotate("", end, START, arrowprops=arrow)
     words, beside = {"r": ("retain step", (26, -20)), "f": ("forget step", (-86, -4))}[name]
     axes.annotate(words, end, beside, textcoords="offset points", color=colour)
+
+
+if __name__ == "__main__":
+    themes.save("perturbations", figure)

@@ -1,4 +1,4 @@
-"""Violation, multiplier and gate over a recorded run."""
+"""Violation, multiplier and gate over a recorded run: `python -m docs.figures.run`."""
 
 from __future__ import annotations
 
@@ -9,31 +9,19 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from docs.figures import themes
+
 RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "forget01-saul.json"
 
 
 def recorded() -> dict[str, Any]:
-    """The run, as `docs/record_trace.py` kept it."""
+    """Read the settings of the run, and its numbers per step."""
     return json.loads(RECORDED.read_text())
 
 
 def open_steps(weights: list[float]) -> list[int]:
     """The steps, from 1, on which the gate is open."""
     return [step for step, weight in enumerate(weights, start=1) if weight > 0]
-
-
-def alt() -> str:
-    """Describe the drawing in numbers."""
-    run = recorded()
-    steps = run["steps"]
-    opened = open_steps(steps["weight"])
-    met = next(i for i, c in enumerate(steps["violation"], start=1) if c is not None and c <= 0)
-    return (
-        f"Three panels over {len(steps['weight'])} steps. The violation is positive until step "
-        f"{met - 1} and negative from step {met}. The multiplier climbs to "
-        f"{max(steps['lambda']):.1f} until then and falls back to 0. The gate is open on "
-        f"{len(opened)} steps, the last of them step {opened[-1]}."
-    )
 
 
 def figure(colours: dict[str, str]) -> Figure:
@@ -61,3 +49,7 @@ def shade(axes: Axes, weights: list[float], colour: str) -> None:
     axes.title.set_fontsize(13)
     for step in open_steps(weights):
         axes.axvspan(step - 0.5, step + 0.5, color=colour, alpha=0.3, lw=0)
+
+
+if __name__ == "__main__":
+    themes.save("run", figure)

@@ -1,14 +1,11 @@
 """A fixed weight runs away; a constraint stops: the example of README, drawn.
 
-    python -m docs.figures.stopping
-
-writes the two files that README shows; the site draws its own.
+python -m docs.figures.stopping
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -18,12 +15,11 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from docs.figures import themes
-from docs.figures.run import open_steps, shade
+from docs.figures.run import shade
 from torch_alm import ALMConstraint
 from torch_alm.rules import Leak
 
-ALPHA, STEPS = 2.0, 200
-IMAGES = Path(__file__).resolve().parents[1] / "images"
+ALPHA, STEPS = 4.0, 200
 Batch = tuple[Tensor, Tensor]
 
 
@@ -75,18 +71,6 @@ def trained(*, constrained: bool) -> Run:
     return run
 
 
-def alt() -> str:
-    """Describe the drawing in numbers."""
-    free, held = (trained(constrained=constrained) for constrained in (False, True))
-    last = open_steps(held.weight)[-1]
-    return (
-        f"Forget loss over {STEPS} steps. With a fixed weight it runs away to "
-        f"{free.forget[-1]:.0f} nats and is still rising; with the constraint F >= {ALPHA:g} it "
-        f"stops at {held.forget[-1]:.1f}. Below, the multiplier rises until alpha is reached and "
-        f"returns to 0; the gate is open until step {last}."
-    )
-
-
 def figure(colours: dict[str, str]) -> Figure:
     """The drawing."""
     free, held = (trained(constrained=constrained) for constrained in (False, True))
@@ -106,12 +90,5 @@ def figure(colours: dict[str, str]) -> Figure:
     return drawn
 
 
-def main() -> None:
-    """Write the drawing for light pages and for dark ones."""
-    IMAGES.mkdir(exist_ok=True)
-    for theme in themes.COLOURS:
-        (IMAGES / f"stopping-{theme}.svg").write_text(themes.svg(figure, theme))
-
-
 if __name__ == "__main__":
-    main()
+    themes.save("stopping", figure)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
 
+IMAGES = Path(__file__).resolve().parents[1] / "images"
 Draw = Callable[["dict[str, str]"], Figure]
 
 COLOURS = {
@@ -17,13 +18,12 @@ COLOURS = {
 }
 
 
-def svg(draw: Draw, theme: str) -> str:
-    """The drawing as SVG text: the same text each time, letters as curves."""
-    colours = COLOURS[theme]
-    with matplotlib.rc_context(_style(colours["ink"], colours["soft"])):
-        text = io.StringIO()
-        draw(colours).savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    return text.getvalue()
+def save(name: str, draw: Draw) -> None:
+    """Write `docs/images/NAME-light.svg` and `-dark.svg`: the same text each time."""
+    for theme, colours in COLOURS.items():
+        with matplotlib.rc_context(_style(colours["ink"], colours["soft"])):
+            path = IMAGES / f"{name}-{theme}.svg"
+            draw(colours).savefig(path, format="svg", transparent=True, metadata={"Date": None})
 
 
 def _style(ink: str, soft: str) -> dict[str, Any]:

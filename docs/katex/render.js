@@ -1,4 +1,5 @@
-// Formulas are MathML already; here they get the letters of KaTeX, which lies beside this file.
-document.querySelectorAll(".formula").forEach((formula) =>
-  katex.render(formula.dataset.tex, formula, { displayMode: true }),
-)
+// Formulas are LaTeX in the page; where scripts run, KaTeX sets them.
+document.querySelectorAll(".arithmatex").forEach((formula) => {
+  const [, open, tex] = formula.textContent.trim().match(/^(\\\[|\\\()([^]*)\\[\])]$/)
+  katex.render(tex, formula, { displayMode: open === "\\[" })
+})
