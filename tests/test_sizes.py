@@ -38,18 +38,18 @@ def tree() -> list[Path]:
 SIZES = {  # measured, the limit today, the budget
     "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 7_700, 4_200),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_450, 1_300),
-    "lines of language": (package("language"), 1_800, 1_000),
+    "lines of language": (package("language"), 1_650, 1_000),
     "lines of integrations": (package("integrations"), 1_800, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 18_300, 10_500),
+    "lines of torch_alm": (lines("torch_alm"), 18_150, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 10_200, 6_500),
     "lines of tests": (lines("tests"), 39_200, 20_000),
-    "lines of Python in docs": (lines("docs"), 560, 500),
+    "lines of Python in docs": (lines("docs"), 540, 500),
     "words of docs": (words("docs"), 40_000, 16_000),
     "words of README": (words("README.md"), 600, 450),
-    "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 2_200, 900),
+    "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 4_700, 1_200),
-    "files": (len(tree()), 560, 420),
+    "files": (len(tree()), 540, 420),
     "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 4_000, 5_000),
 }
 
