@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.distributed.ranks import Ranks
-from torch_alm import ALMConstraint, BestStep, ConstraintGroup
+from torch_alm import ALMConstraint, ConstraintGroup
 from torch_alm.filters import Mean
 
 STEPS = 12
@@ -44,21 +44,6 @@ def follow_index(ranks: list[int]) -> list[list[float]]:
             c.observe(torch.tensor(VALUES[r][s]), index=[r, r + 1])
         found.append(c.step().tolist())
     return found
-
-
-def follow_best(ranks: list[int], rank: int) -> list[list[float]]:
-    """All ranks find a better step or none does, whatever each rank's own objective says."""
-    saved: list[list[float]] = []
-    c, best = ALMConstraint(None, 0.0, 1.0), BestStep()
-    objectives = [[3.0, 1.0, 5.0], [3.0, 4.0, 0.5]]
-    for s in range(3):
-        c.observe(1.0)
-        mine = [objectives[r][s] for r in ranks]
-        c.step()
-        if best.update(mine[0] if len(ranks) == 1 else sum(mine) / 2, c.metrics()):
-            assert best.best is not None
-            saved.append([best.best.step, best.best.objective])
-    return saved
 
 
 def gradients(rank: int) -> list[float]:
@@ -101,7 +86,6 @@ def everything(rank: int) -> dict[str, Any]:
     return {
         "scalar": follow_scalar([rank]),
         "index": follow_index([rank]),
-        "best": follow_best([rank], rank),
         "gradients": gradients(rank),
         "blind": one_is_blind(rank),
         "group": in_any_order(rank),
@@ -113,7 +97,7 @@ def found(ranks: Ranks) -> list[dict[str, Any]]:
     return ranks(everything)
 
 
-@pytest.mark.parametrize("case", ["scalar", "index", "best", "blind", "group"])
+@pytest.mark.parametrize("case", ["scalar", "index", "blind", "group"])
 def test_ranks_agree(found: list[dict[str, Any]], case: str) -> None:
     assert found[0][case] == found[1][case]
 
@@ -128,10 +112,6 @@ def test_a_vector_by_index_equals_the_single_process(found: list[dict[str, Any]]
     alone = follow_index([0, 1])
     for row, expected in zip(found[0]["index"], alone, strict=True):
         assert row == pytest.approx(expected, abs=1e-6)
-
-
-def test_the_best_step_is_that_of_the_mean_objective(found: list[dict[str, Any]]) -> None:
-    assert found[0]["best"] == follow_best([0, 1], 0) == [[1, 3.0], [2, 2.5]]
 
 
 def test_the_penaltys_gradient_is_the_weight_of_all_ranks(found: list[dict[str, Any]]) -> None:

@@ -14,8 +14,8 @@ import torch_alm
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(torch_alm.__file__).parent
 OBJECTS = {"SAM", "ReverseSAM", "ALMConstraint", "DualOptimizer", "perturbed", "measures"}
-OBJECTS |= {"BestStep", "ConstraintGroup", "filters", "rules", "thresholds"}
-WHAT_THEY_RETURN = {"Best", "Losses", "Perturbation"}
+OBJECTS |= {"ConstraintGroup", "filters", "rules", "thresholds"}
+WHAT_THEY_RETURN = {"Losses", "Perturbation"}
 
 
 def modules_loaded_by(statement: str) -> set[str]:

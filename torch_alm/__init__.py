@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch_alm import filters, measures, rules, thresholds
-    from torch_alm.best import Best, BestStep
     from torch_alm.constraint import ALMConstraint
     from torch_alm.dual import DualOptimizer, Losses
     from torch_alm.group import ConstraintGroup
@@ -22,8 +21,6 @@ __version__ = "0.1.0"
 __all__ = [
     "SAM",
     "ALMConstraint",
-    "Best",
-    "BestStep",
     "ConstraintGroup",
     "DualOptimizer",
     "Losses",
@@ -39,8 +36,6 @@ __all__ = [
 _MODULES = {
     "SAM": "sam",
     "ALMConstraint": "constraint",
-    "Best": "best",
-    "BestStep": "best",
     "ConstraintGroup": "group",
     "DualOptimizer": "dual",
     "Losses": "dual",

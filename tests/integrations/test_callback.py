@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Subset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from tests import oracle
@@ -354,3 +355,23 @@ def test_a_training_that_failed_leaves_no_second_attachment(tmp_path: Path) -> N
     made.remove_callback(failing)
     made.train()
     assert len(hooks) == before
+
+
+@pytest.mark.parametrize("part", [lambda pairs: pairs, lambda pairs: Subset(pairs, range(8)),
+                                  lambda pairs: ConcatDataset([pairs])])  # fmt: skip
+def test_a_resume_within_an_epoch_goes_on_with_the_pairs_of_that_epoch(
+    part: Any, tmp_path: Path
+) -> None:
+    """Two steps an epoch, resumed after the third of ten."""
+    args = {"save_strategy": "steps", "save_steps": 3, "num_train_epochs": 5}
+
+    def told(resume: str | None) -> Any:
+        given = {"args": args, "train_dataset": part(toy.pairs(8))}
+        found = run(tmp_path, constraint(), resume, **given)
+        return found, [retain[0] for step in found.steps[:-1] for _, retain in step]
+
+    through, whole = told(None)
+    resumed, rest = told(str(tmp_path / "checkpoint-3"))
+    assert len(whole) == 20 and len({str(rows.tolist()) for rows in whole}) > 10
+    assert all(torch.equal(one, other) for one, other in zip(rest, whole[6:], strict=True))
+    assert_same(toy.values(resumed.model), toy.values(through.model))

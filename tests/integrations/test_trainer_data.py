@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
+from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tests.integrations import toy
@@ -58,6 +59,15 @@ def test_an_epoch_has_every_forget_row_and_is_told_by_seed_and_epoch_alone() -> 
     assert drawn(PairedDataset(toy.rows(10, 1), toy.rows(23, 2))) == drawn(
         PairedDataset(toy.rows(10, 1), toy.rows(23, 2), seed=0)
     )
+
+
+def test_workers_that_live_on_draw_the_rows_of_every_epoch() -> None:
+    pairs = toy.pairs(4)
+    loader = DataLoader(pairs, None, num_workers=1, persistent_workers=True)
+    for epoch in range(3):
+        pairs.set_epoch(epoch)
+        found = [pair["retain"]["input_ids"] for pair in loader]
+        assert found == [pairs[i]["retain"]["input_ids"] for i in range(4)]
 
 
 def test_retain_rows_are_drawn_uniformly() -> None:

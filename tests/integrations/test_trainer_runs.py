@@ -11,6 +11,7 @@ import torch
 import transformers
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.training_args import OptimizerNames
 
 from tests.distributed.ranks import Ranks
 from tests.integrations import by_hand, toy
@@ -162,7 +163,7 @@ def test_a_step_that_does_not_measure_is_no_evidence_for_a_stop(tmp_path: Path) 
     constraint = toy.constraint(alpha=-9.0)  # met by far from the start
     stop = StopOnStatus(constraint, times=3)
     given = {"constraint": constraint, "args": {"num_train_epochs": 12}, "callbacks": [stop]}
-    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
+    trainer = toy.trainer(SAULTrainer, tmp_path, probe_every=4, **given)
     trainer.train()
     assert constraint.metrics()["steps"] == 3 < trainer.state.global_step < 36
 
@@ -444,6 +445,21 @@ def test_deepspeed_is_refused(kind: Any, tmp_path: Path, monkeypatch: pytest.Mon
         toy.trainer(kind, tmp_path, **KINDS[kind]())
 
 
+LAYER_WISE = ("galore_adamw_layerwise", "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise")
+LAYER_WISE += ("apollo_adamw_layerwise", "lomo", "adalomo")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", LAYER_WISE)
+def test_an_optimizer_that_steps_within_a_backward_pass_is_refused(
+    kind: Any, name: str, tmp_path: Path
+) -> None:
+    if name not in [*OptimizerNames]:
+        pytest.skip(f"transformers {transformers.__version__} has no {name}")
+    with pytest.raises(ValueError, match=rf'^{kind.__name__}: `optim="{name}"` moves weights'):
+        toy.trainer(kind, tmp_path, args={"optim": name}, **KINDS[kind]())
+
+
 def test_fsdp_is_refused_where_checkpoints_would_mix_the_sides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,7 +506,8 @@ def test_a_dual_optimizer_of_ones_own_is_the_same(tmp_path: Path) -> None:
     usual.train()
     model, constraint = toy.toy(), toy.constraint(alpha=2.6)
     sides = [torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.0) for _ in range(2)]
-    own = DualOptimizer(SAM(sides[0], 0.05), ReverseSAM(sides[1], 0.05), constraint)
+    around = SAM(sides[0], 0.05), ReverseSAM(sides[1], 0.05)
+    own = DualOptimizer(*around, constraint, probe_every=1)
     given = {"constraint": constraint, "optimizers": (own, None)}
     trainer = toy.trainer(SAULTrainer, tmp_path, model, **given)
     trainer.train()

@@ -4,9 +4,21 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    OPTConfig,
+    OPTForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
-from tests.language.conftest import ROWS, asked
-from torch_alm.language import answer_scores, losses
+from tests.language.conftest import ROWS, Words, asked
+from torch_alm.language import answer_scores, generate, losses, read_answers, relearned
 
 
 def test_a_loss_is_that_of_a_row_on_its_own(model: Any) -> None:
@@ -66,3 +78,71 @@ def test_a_row_with_nothing_to_score_is_refused(model: Any, at: int) -> None:
     rows.insert(at, {"input_ids": [1, 2, 3], "labels": [-100] * 3})
     with pytest.raises(ValueError, match=f"row {at} of 3 has no labelled token"):
         losses(model, rows, 0)
+
+
+SIZES: dict[str, Any] = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1}
+HEADS: dict[str, Any] = {"num_attention_heads": 2, "intermediate_size": 16}
+T5 = T5Config(vocab_size=12, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+OTHERS: dict[str, Any] = {
+    "encoder and decoder": lambda: T5ForConditionalGeneration(T5),
+    "masked words": lambda: BertForMaskedLM(BertConfig(**SIZES, **HEADS)),
+    "both sides": lambda: BertLMHeadModel(BertConfig(**SIZES, **HEADS)),
+    "masked words, adapted": lambda: get_peft_model(
+        BertForMaskedLM(BertConfig(**SIZES, **HEADS)), LoraConfig(target_modules=["query"])
+    ),
+}
+FACES: dict[str, Any] = {
+    "losses": lambda model: losses(model, ROWS, 0),
+    "scores": lambda model: answer_scores(model, ROWS, 0, 0.1),
+    "readings": lambda model: read_answers(model, Words(), ROWS),
+    "answers": lambda model: generate(model, Words(), [[1, 2]]),
+    "relearning": lambda model: relearned(model, ROWS, 0, steps=1).__enter__(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_model_that_is_not_causal_is_refused(name: str, face: str) -> None:
+    """Its shapes fit, and every number would be of something else."""
+    with pytest.raises(TypeError, match=r"is no causal language model.*AutoModelForCausalLM"):
+        FACES[face](OTHERS[name]())
+
+
+def test_a_decoder_of_an_encoders_kind_is_causal() -> None:
+    model = BertLMHeadModel(BertConfig(**SIZES, **HEADS, is_decoder=True)).eval()
+    found = [asked(model, row)[0] for row in ROWS]
+    assert losses(model, ROWS, 0) == pytest.approx(found, abs=1e-5)
+
+
+def gpt2() -> Any:
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=12, n_positions=6, n_embd=16, n_layer=1, n_head=2)
+    model = GPT2LMHeadModel(config).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def opt() -> Any:
+    config = OPTConfig(**SIZES, num_attention_heads=2, ffn_dim=16, max_position_embeddings=6,
+                       word_embed_proj_dim=16)  # fmt: skip
+    return OPTForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("make", [gpt2, opt])
+def test_a_row_may_take_all_positions_and_no_more(make: Any) -> None:
+    model = make()
+    row = {"input_ids": [1, 2, 3, 4, 5, 0], "labels": [-100, -100, 3, 4, 5, 0]}
+    short = {"input_ids": [1, 3, 0], "labels": [-100, 3, 0]}
+    together = read_answers(model, Words(), [short, row])
+    for reading, alone in zip(together, (short, row), strict=True):
+        (found,) = read_answers(model, Words(), [alone])
+        assert found.text == reading.text and len(found.text.split()) <= 6 - alone["labels"].count(
+            -100
+        )
+    long = {name: [*values, 0] for name, values in row.items()}
+    for ask in (losses, lambda *given: read_answers(given[0], Words(), given[1])):
+        with pytest.raises(ValueError, match=r"row 1 of 2 has 7 tokens, and \w+ has 6 positions"):
+            ask(model, [row, long], 0)
+    with pytest.raises(ValueError, match=r"a prompt has 6 tokens, and .* has 6 positions"):
+        generate(model, Words(), [[1] * 6])

@@ -10,23 +10,23 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from torch_alm._constraint.hooks import Attachment, Attachments
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers._best import (
+    MET,
     chooses_best,
     disqualify,
     forget_disqualified,
     warn_none_met,
 )
+from torch_alm.integrations.transformers._pairs import tell_epoch
 from torch_alm.integrations.transformers._stop import stop_in_a_row
 
 LOGGED = ("value", "violation", "multiplier", "weight")
-MET = ("released", "satisfied")
 
 
 class LoggingCallback(TrainerCallback):
-    """A callback that adds what a constraint does to the logs of a training loss."""
+    """A callback that adds what a constraint does to the logs, and tells pairs their epoch."""
 
     def __init__(
         self, constraint: ALMConstraint | ConstraintGroup, name: str = "constraint"
@@ -36,6 +36,20 @@ class LoggingCallback(TrainerCallback):
     def add_to(self, trainer: Trainer) -> None:
         """Make it the first of a Trainer's callbacks: the others then see what it logs."""
         trainer.callback_handler.callbacks.insert(0, self)
+
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        train_dataloader: Any = None,
+        **_: Any,
+    ) -> None:
+        """Tell a `PairedDataset` which epoch it is, after a resume within one, too.
+
+        accelerate does that for data sets, but neither with several ranks nor after a resume.
+        """
+        tell_epoch(getattr(train_dataloader, "dataset", None), int(state.epoch or 0))
 
     def on_log(
         self,
@@ -66,7 +80,7 @@ class LoggingCallback(TrainerCallback):
 class SteppingCallback(LoggingCallback):
     """Steps a constraint with the optimizer, and keeps its state in `trainer_state.json`."""
 
-    _attachment: Attachment | Attachments | None = None
+    _attachment: Any = None
     _steps = 0
     _written: Any = None
 
@@ -121,6 +135,10 @@ class SteppingCallback(LoggingCallback):
         """Leave the optimizer."""
         self._leave()
 
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
+        """Forget what an evaluation has measured: no step of the optimizer follows from it."""
+        self.constraint.discard()
+
     def _write(self, states: dict[str, Any]) -> None:
         """Write the constraint's state under the name of this callback, which is its own."""
         if states.get(self._key) is not self._written:
@@ -136,10 +154,6 @@ class SteppingCallback(LoggingCallback):
             self._attachment.remove()
             self._attachment = None
 
-    def on_prediction_step(self, *_: Any, **__: Any) -> None:
-        """Forget what an evaluation has measured: no step of the optimizer follows from it."""
-        self.constraint.discard()
-
     @property
     def _key(self) -> str:
         return f"torch_alm.{self.name}"
@@ -151,9 +165,9 @@ class ConstraintCallback(SteppingCallback):
     The loss calls it, `loss + constraint(model, batch)`, or observes and scales with its weight,
     `constraint.observe(value); weight = constraint.preview()`. The rest is here: one update of the
     multiplier per optimizer step, from all its micro-batches and ranks, none for a step that a
-    GradScaler skips (with `mu="auto"` it is attached to the Trainer's optimizer for that); logs as
-    in `ALMTrainer`; the state saved and restored with the Trainer's own, in `trainer_state.json`
-    (also with `save_only_model=True`); what an evaluation measures is forgotten.
+    GradScaler skips; logs as in `ALMTrainer`; the state saved and restored with the Trainer's own,
+    in `trainer_state.json` (also with `save_only_model=True`); a `PairedDataset` is told its epoch;
+    what an evaluation measures is forgotten.
 
     Where a best checkpoint is asked for (`load_best_model_at_end`, `save_strategy="best"`), only
     steps that met the constraint may have it: the metric of any other evaluation is handed on as
@@ -181,10 +195,8 @@ class ConstraintCallback(SteppingCallback):
         >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1)
         >>> callback = ConstraintCallback(constraint, stop_after=5)
 
-    Pass it as `Trainer(..., callbacks=[callback])`.
-
-    The Trainer reports to TensorBoard and the like before it calls the callbacks it was given; to
-    have the constraint's entries there as well, hand it over by `callback.add_to(trainer)`.
+    Pass it as `Trainer(..., callbacks=[callback])`; by `callback.add_to(trainer)` its entries reach
+    TensorBoard and the like, too, to which the Trainer reports before it calls what it was given.
     """
 
     def __init__(
@@ -213,10 +225,19 @@ class ConstraintCallback(SteppingCallback):
         self._is_training = True
         super().on_train_begin(args, state, control, optimizer)
         if self._model is not None and self._model() is not model and not state.global_step:
-            _warn_other_model(self.constraint)
+            _warn(
+                "this training has another model than the one before (`model_init`, a "
+                "hyperparameter search), and the multiplier goes on after "
+                f"{self._steps} steps with the first. Did you mean to load "
+                "`constraint.state_dict()` of a new constraint before each?"
+            )
         self._model = None if model is None else weakref.ref(model)
         if chooses_best(args) and isinstance(lr_scheduler, ReduceLROnPlateau):
-            _warn_plateau()
+            _warn(
+                "a step that does not meet the constraint has an infinitely bad metric, and "
+                "ReduceLROnPlateau reads it and lowers the rate. Did you mean another schedule, or "
+                "ALMTrainer, whose schedule reads the metric as it is?"
+            )
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
@@ -255,23 +276,8 @@ class ConstraintCallback(SteppingCallback):
         warn_none_met(self, args, state)
 
 
-def _warn_other_model(constraint: ALMConstraint | ConstraintGroup) -> None:
-    steps = constraint.metrics()["steps"]
-    warnings.warn(
-        "ConstraintCallback: this training has another model than the one before (`model_init`, a "
-        f"hyperparameter search), and the multiplier goes on after {steps} steps with the first. "
-        "Did you mean to load `constraint.state_dict()` of a new constraint before each?",
-        stacklevel=2,
-    )
-
-
-def _warn_plateau() -> None:
-    warnings.warn(
-        "ConstraintCallback: a step that does not meet the constraint has an infinitely bad "
-        "metric, and ReduceLROnPlateau reads it and lowers the rate. Did you mean another "
-        "schedule, or ALMTrainer, whose schedule reads the metric as it is?",
-        stacklevel=2,
-    )
+def _warn(found: str) -> None:
+    warnings.warn(f"ConstraintCallback: {found}", stacklevel=3)
 
 
 def finds_mu(constraint: ALMConstraint | ConstraintGroup) -> bool:

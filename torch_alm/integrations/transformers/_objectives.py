@@ -17,6 +17,7 @@ class ObjectiveTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        refuse_steps_in_backward(self)
         for other in type(self).__mro__[type(self).__mro__.index(ObjectiveTrainer) + 1 :]:
             if _replaces(other, "training_step") and not _only_offloads(other):
                 self._warn_bypassed(other, "training_step", "`ConstraintCallback`")
@@ -35,9 +36,8 @@ class ObjectiveTrainer(Trainer):
         super().create_accelerator_and_postprocess()
         if self.is_deepspeed_enabled:
             raise ValueError(
-                f"{type(self).__name__}: DeepSpeed steps inside its own backward and keeps "
-                "gradients in partitions of its own, so that no second gradient can be taken. Did "
-                "you mean ALMTrainer, which takes one, or DDP?"
+                f"{type(self).__name__}: DeepSpeed steps inside its own backward, so that no "
+                "second gradient can be taken. Did you mean ALMTrainer, which takes one, or DDP?"
             )
         # Which releases of the Trainer heed accelerate's `sync_each_batch` differs. Without
         # reduction the perturbation would be each rank's own (DDP), or there is none (FSDP2).
@@ -84,6 +84,18 @@ class ObjectiveTrainer(Trainer):
     def _backward(self, loss: Tensor) -> None:
         """The accelerator's, without its division: shares of micro-batches are given already."""
         self.accelerator.backward(loss * self.accelerator.gradient_accumulation_steps)
+
+
+def refuse_steps_in_backward(trainer: Trainer) -> None:
+    """Refuse the optimizers of `TrainingArguments` whose hooks move weights within a pass."""
+    name = str(getattr(trainer.args.optim, "value", trainer.args.optim))
+    if "layerwise" in name or "lomo" in name:
+        raise ValueError(
+            f'{type(trainer).__name__}: `optim="{name}"` moves weights inside `backward`, before '
+            "the step is known: it would step once per pass, and at weights that were never meant. "
+            "Did you mean one that steps afterwards, such as "
+            f'"{name.removesuffix("_layerwise") if "layerwise" in name else "adamw_torch"}"?'
+        )
 
 
 def _replaces(other: type, method: str) -> bool:

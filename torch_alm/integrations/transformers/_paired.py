@@ -1,21 +1,18 @@
 """The base of trainers with a constraint: pairs, evaluations, logs, the best checkpoint."""
 
 import copy
-import math
 from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer
 
-from torch_alm._constraint import numbers
-from torch_alm._constraint.state import is_met
 from torch_alm.constraint import ALMConstraint
-from torch_alm.integrations.transformers._best import disqualify, warn_none_met
-from torch_alm.integrations.transformers._callback import MET, LoggingCallback
+from torch_alm.integrations.transformers._best import MET, disqualify, warn_none_met
+from torch_alm.integrations.transformers._callback import LoggingCallback
+from torch_alm.integrations.transformers._objectives import refuse_steps_in_backward
 from torch_alm.integrations.transformers._pairs import PairedDataset
 from torch_alm.integrations.transformers._sides import apart, join
 
@@ -40,11 +37,11 @@ class PairedTrainer(Trainer):
         if type(self).forget_objective is PairedTrainer.forget_objective:
             require_of_a_batch(self, constraint.measure)
         super().__init__(*args, **apart(kwargs))
+        refuse_steps_in_backward(self)
         join(self, kwargs, collates=kwargs.get("data_collator") is not None or len(args) > 2)
         # A pair has no `labels` that a Trainer could count: every loss is the mean of its batch.
         self.model_accepts_loss_kwargs = False
         self.loss_is_scaled_for_ga = False  # so that micro-batches are averaged, since 5
-        self.add_callback(_Epochs(self))
         self._reporting(constraint).add_to(self)
 
     def retain_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
@@ -148,8 +145,9 @@ class PairedTrainer(Trainer):
         if any(isinstance(number, Tensor) for number in told):
             return self.constraint.metrics()["status"] in MET
         value = metrics.get("eval_forget_loss", self.constraint.metrics()["value"])
-        c = numbers.beyond(self.constraint.alpha, self.constraint.sense, value, None)
-        return not math.isnan(value) and bool(is_met(self.constraint, c))
+        below = self.constraint.alpha - value
+        excess = {">=": below, "<=": -below, "==": abs(below)}[self.constraint.sense]
+        return bool(excess <= self.constraint.tolerance)  # which nan is not
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Sample; the length of a pair (`group_by_length`) is that of its forget row."""
@@ -172,27 +170,6 @@ class PairedTrainer(Trainer):
         if not is_pair(inputs):
             return super().floating_point_ops(inputs)
         return sum(Trainer.floating_point_ops(self, inputs[side]) for side in SIDES)
-
-
-class _Epochs(TrainerCallback):
-    """A callback that announces epochs to the pairs.
-
-    accelerate does that for data sets, too, but neither with several ranks nor after a resume in
-    the middle of an epoch.
-    """
-
-    def __init__(self, trainer: PairedTrainer) -> None:
-        self._trainer = trainer
-
-    def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
-    ) -> None:
-        """`state.epoch` is a whole number here, or where the resumed run stood."""
-        dataset = self._trainer.train_dataset
-        while isinstance(dataset, Subset):
-            dataset = dataset.dataset
-        if isinstance(dataset, PairedDataset):
-            dataset.set_epoch(int(state.epoch or 0))
 
 
 def is_pair(inputs: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from torch_alm.language import Row, Tokenizer, collate, pad_id
 from torch_alm.language._encoding import ASKED
@@ -19,7 +19,8 @@ class PairedDataset(Dataset[Pair]):
 
     Its retain row is drawn uniformly, with replacement, from the seed, the epoch and the row's
     place alone. So an epoch is the same whatever the order, the workers and the ranks, and the same
-    after a resume; the Trainer announces epochs through `set_epoch`.
+    after a resume. Our Trainers and `ConstraintCallback` tell it its epoch; any other loop has to
+    call `set_epoch`, or every epoch has the same pairs.
 
     Args:
         forget: rows to forget, as `torch_alm.language.encode` makes them of questions, chats and
@@ -46,11 +47,18 @@ class PairedDataset(Dataset[Pair]):
                     "file read?"
                 )
         self.forget, self.retain, self.seed = forget, retain, seed
-        self.epoch = 0
+        self._epoch = torch.zeros(
+            (), dtype=torch.int64
+        ).share_memory_()  # persistent workers read it
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose retain rows are drawn."""
+        return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Draw other retain rows from now on, those of this epoch."""
-        self.epoch = epoch
+        self._epoch.fill_(epoch)
 
     @property
     def sides(self) -> dict[str, Sequence[Row]]:
@@ -68,6 +76,17 @@ class PairedDataset(Dataset[Pair]):
             "forget": self.forget[index],
             "retain": self.retain[draw.randrange(len(self.retain))],
         }
+
+
+def tell_epoch(dataset: Any, epoch: int) -> None:
+    """Tell the pairs in a data set, or in parts or a union of some, which epoch it is."""
+    if isinstance(dataset, PairedDataset):
+        dataset.set_epoch(epoch)
+    elif isinstance(dataset, Subset):
+        tell_epoch(dataset.dataset, epoch)
+    elif isinstance(dataset, ConcatDataset):
+        for each in dataset.datasets:
+            tell_epoch(each, epoch)
 
 
 class PairedCollator:

@@ -73,7 +73,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         forget_learning_rate: of the forget side; that of the arguments if `None`.
         forget_weight_decay: of the forget side, for the parameters that the Trainer lets decay. Two
             sides that decay would decay twice.
-        probe_every: see `DualOptimizer`.
+        probe_every: measure a released constraint in every k-th step only; see `DualOptimizer`.
         sam: further arguments of both `SAM` and `ReverseSAM`.
         **kwargs: those of the Trainer behind it. `optimizers=(DualOptimizer(...), None)` takes the
             place of everything above but `constraint`, which has to be the same.
@@ -104,7 +104,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         scale: Literal["gradient", "step"] = "gradient",
         forget_learning_rate: float | None = None,
         forget_weight_decay: float = 0.0,
-        probe_every: int | Literal["auto"] = "auto",
+        probe_every: int = 1,
         sam: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:

@@ -24,8 +24,8 @@ class StopOnStatus(TrainerCallback):
 
     Released means met, with a multiplier of 0: nothing pushes any more, and a longer run would only
     train the retain side. One batch may meet a constraint by luck; ask for several steps in a row,
-    or give the constraint a `window`. A step that does not measure (`probe_every` of `SAULTrainer`)
-    is no evidence and does not count: once released, one in 16 may be all that do.
+    or give the constraint a filter (`torch_alm.filters.Mean`). A step that does not measure
+    (`probe_every` of `SAULTrainer`) does not count.
 
     Args:
         constraint: that of the trainer.
@@ -33,7 +33,8 @@ class StopOnStatus(TrainerCallback):
         times: measured steps in a row.
 
     Example:
-        >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1)
+        >>> from torch_alm.filters import Mean
+        >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1, filter=Mean(window=8))
         >>> stop = StopOnStatus(constraint, times=5)  # Trainer(callbacks=[stop])
     """
 

@@ -6,7 +6,9 @@ import math
 import pytest
 import torch
 
-from torch_alm import ALMConstraint, Best, BestStep, ConstraintGroup
+from tests.distributed.ranks import Ranks
+from torch_alm import ALMConstraint, ConstraintGroup
+from torch_alm.integrations.transformers import Best, BestStep
 
 
 def constraint(**given: object) -> ALMConstraint:
@@ -114,3 +116,17 @@ def test_a_step_that_did_not_measure_is_never_the_best() -> None:
     for each in (best, resumed):
         assert not each.update(1.0, c.metrics())
     assert step(c, best, 2.0, 4.0)
+
+
+def on_rank(rank: int) -> list[tuple[int, float]]:
+    saved: list[tuple[int, float]] = []
+    c, best = constraint(), BestStep()
+    for objective in ([3.0, 1.0, 5.0], [3.0, 4.0, 0.5])[rank]:
+        if step(c, best, 2.0, torch.tensor(objective)):
+            assert best.best is not None
+            saved.append(best.best[:2])
+    return saved
+
+
+def test_of_several_ranks_all_find_the_step_of_the_mean_objective(ranks: Ranks) -> None:
+    assert ranks(on_rank) == [[(1, 3.0), (2, 2.5)]] * 2
