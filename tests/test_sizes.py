@@ -38,7 +38,7 @@ def tree() -> list[Path]:
 SIZES = {  # measured, the limit today, the budget
     "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 7_700, 4_200),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_450, 1_300),
-    "lines of language": (package("language"), 1_650, 1_000),
+    "lines of language": (package("language"), 1_620, 1_000),
     "lines of integrations": (package("integrations"), 1_800, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 18_150, 10_500),

@@ -81,9 +81,7 @@ def test_two_ranks_resume_bit_exactly(ranks: Ranks, tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_the_model_alone_is_refused(tmp_path: Path) -> None:
     trained(SAULTrainer, tmp_path, save_only_model=True)
-    with pytest.raises(
-        ValueError, match=r"of step 5 has no `optimizer\.pt`, .* start again\. Was it"
-    ):
+    with pytest.raises(ValueError, match=r"of step 5 has no `optimizer\.pt`, .* Was it"):
         trained(SAULTrainer, tmp_path, str(tmp_path / "checkpoint-5"))
 
 

@@ -105,9 +105,8 @@ class ConstraintCallback(Callback):
         is_restored, self._is_restored = self._is_restored, False
         if trainer.ckpt_path and trainer.global_step and not is_restored:
             raise ValueError(
-                f"ConstraintCallback: the checkpoint {trainer.ckpt_path} has no "
-                f"{self.state_key!r}, and the multiplier would start again. Was it saved without "
-                "this callback, or with another name?"
+                f"ConstraintCallback: {trainer.ckpt_path} has no {self.state_key!r}, and the "
+                "multiplier would start again. Was it saved without this callback?"
             )
         self.constraint.discard()  # what a fit that failed, or a test, has measured
         self._attachment = self.constraint.attach(trainer.optimizers[self.optimizer])

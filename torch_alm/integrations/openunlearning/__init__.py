@@ -7,9 +7,6 @@ runs the checkout's `src/train.py` with two more trainers, `trainer=SAUL` (the d
 configuration is `unlearn.yaml` unless `--config-name` says otherwise. Paths are relative to the
 checkout, where the run takes place.
 
-    python -m torch_alm.integrations.openunlearning ~/open-unlearning trainer=ALM \
-        experiment=unlearn/tofu/default task_name=alm trainer.method_args.alpha=4.0
-
 `trainer.method_args` of both trainers:
 
 - `alpha`, required: the level that the forget measure has to reach.
@@ -18,8 +15,7 @@ checkout, where the run takes place.
   log-likelihood by default.
 - `constraint`: further arguments of `ALMConstraint`, filters and rules by name, such as
   `{filter: {Mean: {window: 8, deadband: 1.0}}, rules: [{Leak: {share: 0.5}}]}`.
-- `stop_when_released`: end the run after so many released steps in a row; 0 never does. A
-  threshold that is given back once it is met is what early stopping is asked for.
+- `stop_when_released`: end the run after so many released steps in a row; 0 never does.
 
 and of SAUL also `rho`, `forget_rho`, `scale` and the others of `SAULTrainer`. OpenUnlearning loads
 models in bfloat16, which swallows a perturbation: pass

@@ -49,10 +49,7 @@ def completed(overrides: list[str]) -> list[str]:
 def _script(checkout: str) -> Path:
     script = Path(checkout).expanduser().resolve() / "src" / "train.py"
     if not script.is_file():
-        sys.exit(
-            f"{checkout} has no src/train.py. Is it a checkout of OpenUnlearning "
-            "(github.com/locuslab/open-unlearning)?"
-        )
+        sys.exit(f"{checkout} has no src/train.py. Is it a checkout of OpenUnlearning?")
     return script
 
 
@@ -62,8 +59,7 @@ def _import(name: str, checkout: str) -> ModuleType:
     except ModuleNotFoundError as error:
         sys.exit(
             f"OpenUnlearning at {checkout} imports {error.name}, which is not installed. Did you "
-            "mean to install its requirements.txt and lm-eval first? Without a GPU, "
-            "`DS_BUILD_OPS=0 pip install deepspeed` builds no kernels."
+            "mean to install its requirements.txt and lm-eval first?"
         )
 
 

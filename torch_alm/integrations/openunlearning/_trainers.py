@@ -61,11 +61,7 @@ class FromConfig(Launched):
 
 
 def options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a filter and rules of their names and arguments: `{"filter": {"Mean": {"window": 8}}}`.
-
-    Raises:
-        ValueError: if there is no filter or rule of that name.
-    """
+    """Make a filter and rules of names and arguments: `{"filter": {"Mean": {"window": 8}}}`."""
     found = dict(given)
     if found.get("filter") is not None:
         (found["filter"],) = _named(filters, found["filter"])
@@ -84,11 +80,7 @@ def _named(module: Any, given: Mapping[str, Mapping[str, Any]]) -> list[Any]:
 
 
 def from_settings(owner: str, settings: Mapping[str, Any]) -> ALMConstraint:
-    """The constraint that a configuration describes; `alpha` is required.
-
-    Raises:
-        ValueError: without `alpha`, or for a measure that is none of a model and a batch.
-    """
+    """The constraint that a configuration describes; `alpha` is required."""
     given: dict[str, Any] = {"measure": "token_nll", "mu": 1e-3, **settings}
     known = [name for name in measures.__all__ if is_of_a_batch(getattr(measures, name))]
     if given["measure"] not in known:

@@ -20,13 +20,12 @@ class ALMTrainer(PairedTrainer):
     multiplier is updated once per optimizer step, from all its micro-batches and ranks. As a mixin,
     `class Mine(ALMTrainer, YourTrainer)`, it takes the loss of `YourTrainer` for L_r.
 
-    The constraint's state is saved in the `trainer_state.json` of the Trainer's checkpoints and
-    restored by `train(resume_from_checkpoint=...)`. Training logs have `retain_loss` and, as
-    `constraint/...`, `value`, `violation`, `multiplier`, `weight` and `gate` (1 open, 0 closed).
-    With `eval_dataset={"forget": ..., "retain": ...}` an evaluation has the measure of the forget
-    set as `eval_forget_loss`, and only evaluations where it meets the constraint may become the
-    best checkpoint (`load_best_model_at_end`, `save_strategy="best"`). Of a vector the last step
-    tells whether every entry meets it.
+    The constraint's state is in `trainer_state.json` and restored by
+    `train(resume_from_checkpoint=...)`. Logs have `retain_loss` and, as `constraint/...`, `value`,
+    `violation`, `multiplier`, `weight` and `gate` (1 open, 0 closed). With
+    `eval_dataset={"forget": ..., "retain": ...}` an evaluation has the measure of the forget set as
+    `eval_forget_loss`, and only those that meet the constraint may become the best checkpoint; of a
+    vector the last step tells whether every entry does.
 
     The Trainer clips the norm of the sum of both gradients (`max_grad_norm`, 1 by default), which
     takes the multiplier's size away with everything above it; 0 switches that off.

@@ -12,17 +12,11 @@ MET = ("released", "satisfied")
 
 
 class Best(NamedTuple):
-    """The step that a `BestStep` has kept.
+    """The step that a `BestStep` has kept."""
 
-    Attributes:
-        step: its number, from 1.
-        objective: what was minimised, the mean over ranks.
-        metrics: those of the constraint, or group, at that step.
-    """
-
-    step: int
-    objective: float
-    metrics: dict[str, Any]
+    step: int  # from 1
+    objective: float  # the mean over ranks
+    metrics: dict[str, Any]  # of the constraint, or group, at that step
 
 
 @final

@@ -22,6 +22,7 @@ from torch_alm.integrations.transformers._best import (
 from torch_alm.integrations.transformers._pairs import tell_epoch
 from torch_alm.integrations.transformers._stop import stop_in_a_row
 
+Logs = dict[str, float]
 LOGGED = ("value", "violation", "multiplier", "weight")
 
 
@@ -38,12 +39,7 @@ class LoggingCallback(TrainerCallback):
         trainer.callback_handler.callbacks.insert(0, self)
 
     def on_epoch_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        train_dataloader: Any = None,
-        **_: Any,
+        self, args: Any, state: TrainerState, *_: Any, train_dataloader: Any = None, **__: Any
     ) -> None:
         """Tell a `PairedDataset` which epoch it is, after a resume within one, too.
 
@@ -52,12 +48,7 @@ class LoggingCallback(TrainerCallback):
         tell_epoch(getattr(train_dataloader, "dataset", None), int(state.epoch or 0))
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **_: Any,
+        self, args: Any, state: TrainerState, *_: Any, logs: Logs | None = None, **__: Any
     ) -> None:
         """Numbers for TensorBoard and the like, and for `trainer_state.json`."""
         if logs is None or "loss" not in logs:
@@ -72,7 +63,7 @@ class LoggingCallback(TrainerCallback):
         logs.update(added)
         state.log_history[-1].update(added)
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """See `forget_disqualified`."""
         forget_disqualified(state)
 
@@ -81,16 +72,11 @@ class SteppingCallback(LoggingCallback):
     """Steps a constraint with the optimizer, and keeps its state in `trainer_state.json`."""
 
     _attachment: Any = None
-    _steps = 0
     _written: Any = None
+    _steps = 0
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        optimizer: Any = None,
-        **_: Any,
+        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
     ) -> None:
         """Restore what a resumed run had; by then the Trainer has read its state.
 
@@ -104,21 +90,15 @@ class SteppingCallback(LoggingCallback):
             self.constraint.load_state_dict(from_json(saved))
         elif state.global_step:
             raise ValueError(
-                f"{type(self).__name__}: the state of this checkpoint has no {self._key!r}, and "
-                "the multiplier would start again. Was it saved by another trainer, or without "
-                "this callback?"
+                f"{type(self).__name__}: this checkpoint has no {self._key!r}, and the multiplier "
+                "would start again. Was it saved by another trainer, or without this callback?"
             )
         if finds_mu(self.constraint):
             self._attachment = self.constraint.attach(optimizer)
         self._steps = self.constraint.metrics()["steps"]
 
     def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        optimizer: Any = None,
-        **_: Any,
+        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
     ) -> None:
         """Update the multiplier, before the schedule, logs, stops and checkpoints of this step."""
         if isinstance(optimizer, AcceleratedOptimizer) and optimizer.step_was_skipped:
@@ -129,9 +109,7 @@ class SteppingCallback(LoggingCallback):
         # Now rather than on saving: other callbacks may ask for a checkpoint at any time.
         self._write(state.stateful_callbacks)  # type: ignore[arg-type]
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """Leave the optimizer."""
         self._leave()
 
@@ -144,8 +122,7 @@ class SteppingCallback(LoggingCallback):
         if states.get(self._key) is not self._written:
             raise ValueError(
                 f"{type(self).__name__}: another callback keeps its state under {self._key!r}, and "
-                "a resumed run would give both constraints the same. Did you mean a `name` of its "
-                "own for each?"
+                "a resumed run would give both the same. Did you mean a `name` for each?"
             )
         self._written = states[self._key] = to_json(self.constraint.state_dict())
 
@@ -212,18 +189,12 @@ class ConstraintCallback(SteppingCallback):
         self._model: weakref.ref[Any] | None = None
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        optimizer: Any = None,
-        model: Any = None,
-        lr_scheduler: Any = None,
-        **_: Any,
+        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **given: Any
     ) -> None:
         """See `SteppingCallback`; warn of a constraint that has seen another model."""
         self._is_training = True
-        super().on_train_begin(args, state, control, optimizer)
+        super().on_train_begin(args, state, optimizer=optimizer)
+        model = given.get("model")
         if self._model is not None and self._model() is not model and not state.global_step:
             _warn(
                 "this training has another model than the one before (`model_init`, a "
@@ -232,21 +203,19 @@ class ConstraintCallback(SteppingCallback):
                 "`constraint.state_dict()` of a new constraint before each?"
             )
         self._model = None if model is None else weakref.ref(model)
-        if chooses_best(args) and isinstance(lr_scheduler, ReduceLROnPlateau):
+        if chooses_best(args) and isinstance(given.get("lr_scheduler"), ReduceLROnPlateau):
             _warn(
                 "a step that does not meet the constraint has an infinitely bad metric, and "
                 "ReduceLROnPlateau reads it and lowers the rate. Did you mean another schedule, or "
                 "ALMTrainer, whose schedule reads the metric as it is?"
             )
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
-    ) -> None:
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Evaluations of a training come between its steps; an error may end it in one."""
         self._is_training = False
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Stop, if that was asked for."""
         self._is_training = True
@@ -256,20 +225,13 @@ class ConstraintCallback(SteppingCallback):
             stop_in_a_row(state, control, name, times=self.stop_after, happened=released)
 
     def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **_: Any,
+        self, args: TrainingArguments, *_: Any, metrics: Logs | None = None, **__: Any
     ) -> None:
         """Keep a step that did not meet the constraint from becoming the best."""
         if metrics and self._is_training and self.constraint.metrics()["status"] not in MET:
             metrics.update(disqualify(metrics, args))
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """See `warn_none_met`."""
         super().on_train_end(args, state)
         self._is_training = False

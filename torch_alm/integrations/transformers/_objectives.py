@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from transformers import Trainer
 
+KNOWN = ("torch_alm", "transformers")
+
 
 class ObjectiveTrainer(Trainer):
     """A Trainer whose gradients are taken by the optimizer, at points of its own choosing."""
@@ -19,15 +21,14 @@ class ObjectiveTrainer(Trainer):
         super().__init__(*args, **kwargs)
         refuse_steps_in_backward(self)
         for other in type(self).__mro__[type(self).__mro__.index(ObjectiveTrainer) + 1 :]:
-            if _replaces(other, "training_step") and not _only_offloads(other):
+            if _has_own_step(other):
                 self._warn_bypassed(other, "training_step", "`ConstraintCallback`")
 
     def _warn_bypassed(self, other: type, method: str, instead: str) -> None:
         """Warn of somebody's method that never runs in a training."""
         warnings.warn(
-            f"{type(self).__name__} takes its gradients itself, and {other.__name__}.{method}, "
-            "with all that it does besides, is never called in a training. Did you mean "
-            f"{instead}, or a loop of your own?",
+            f"{type(self).__name__} takes its gradients itself, and {other.__name__}.{method} is "
+            f"never called in a training. Did you mean {instead}, or a loop of your own?",
             stacklevel=3,
         )
 
@@ -52,8 +53,7 @@ class ObjectiveTrainer(Trainer):
             raise ValueError(
                 f"{type(self).__name__}: an epoch has {len(loader)} micro-batches, "
                 f"{self.args.gradient_accumulation_steps} per step, and transformers before 4.46 "
-                "would take the last, shorter step for a whole one. Did you mean to drop rows, "
-                "another batch size, or a newer transformers?"
+                "takes the last, shorter step for a whole one. Did you mean to drop rows?"
             )
         return loader
 
@@ -91,22 +91,21 @@ def refuse_steps_in_backward(trainer: Trainer) -> None:
     name = str(getattr(trainer.args.optim, "value", trainer.args.optim))
     if "layerwise" in name or "lomo" in name:
         raise ValueError(
-            f'{type(trainer).__name__}: `optim="{name}"` moves weights inside `backward`, before '
-            "the step is known: it would step once per pass, and at weights that were never meant. "
-            "Did you mean one that steps afterwards, such as "
-            f'"{name.removesuffix("_layerwise") if "layerwise" in name else "adamw_torch"}"?'
+            f'{type(trainer).__name__}: `optim="{name}"` moves weights inside `backward`, once per '
+            "pass and before the step is known. Did you mean one that steps afterwards, such as "
+            '"adamw_torch" or "galore_adamw"?'
         )
 
 
-def _replaces(other: type, method: str) -> bool:
-    """Tell whether a class, neither ours nor transformers', has a method of its own."""
-    return method in vars(other) and not other.__module__.startswith(("torch_alm", "transformers"))
+def _has_own_step(other: type) -> bool:
+    """Tell whether a class, neither ours nor transformers', has a step of its own.
 
-
-def _only_offloads(other: type) -> bool:
-    """Tell TRL's step that moves activations off the device and calls the one behind it."""
+    TRL's moves activations off the device and calls the one behind it.
+    """
+    if "training_step" not in vars(other) or other.__module__.startswith(KNOWN):
+        return False
     names = {*vars(other)["training_step"].__code__.co_names}
-    return names <= {"maybe_activation_offload_context", "super", "training_step"}
+    return not names <= {"maybe_activation_offload_context", "super", "training_step"}
 
 
 def innermost(optimizer: Any) -> Optimizer | None:

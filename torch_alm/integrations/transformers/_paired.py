@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from inspect import signature
 from typing import Any
 
@@ -60,8 +61,8 @@ class PairedTrainer(Trainer):
         """Evaluate the constraint's measure of the forget batch."""
         if self.constraint.measure is None:
             raise TypeError(
-                f"{type(self).__name__}: the constraint has no measure, so nothing says what the "
-                "forget batch is to be measured by. Did you mean `ALMConstraint(token_nll, ...)`?"
+                f"{type(self).__name__}: the constraint has no measure, so nothing measures the "
+                "forget batch. Did you mean `ALMConstraint(token_nll, ...)`?"
             )
         return self.constraint.measure(model, batch)
 
@@ -192,15 +193,12 @@ def require_of_a_batch(owner: object, measure: Any) -> None:
     if measure is None:
         return
     names = [*signature(measure).parameters]
-    try:
+    with suppress(TypeError):
         signature(measure).bind(None, None)
-    except TypeError:
-        fits = False
-    else:
-        fits = names[0] != "logits"
-    if not fits:
-        raise ValueError(
-            f"{type(owner).__name__}: the constraint's measure takes {names} and would be called "
-            "with (model, batch), which fails at the first step. Did you mean a function that "
-            "fills in the rest, or to override `forget_objective`?"
-        )
+        if names[0] != "logits":
+            return
+    raise ValueError(
+        f"{type(owner).__name__}: the constraint's measure takes {names} and would be called with "
+        "(model, batch), which fails at the first step. Did you mean a function that fills in the "
+        "rest, or to override `forget_objective`?"
+    )

@@ -127,11 +127,7 @@ class PairedCollator:
 
 
 def stacked(name: str, rows: Sequence[Any], longest: int) -> Tensor:
-    """One column: (B,) of numbers, or (B, T) of numbers per token.
-
-    Raises:
-        ValueError: for anything else, such as a text or a column that some rows lack.
-    """
+    """One column: (B,) of numbers, or (B, T) of numbers per token."""
     values = [row.get(name) for row in rows]
     if all(isinstance(value, bool | int | float) for value in values):
         return torch.tensor(values)

@@ -4,7 +4,7 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from transformers import TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerState
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
@@ -20,12 +20,7 @@ class _Resumed(LoggingCallback):
     """A callback that refuses to go on without the constraint's state."""
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        optimizer: Any = None,
-        **_: Any,
+        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
     ) -> None:
         """By now the Trainer has read the optimizer of the checkpoint, if there was one."""
         steps = self.constraint.metrics()["steps"]
@@ -36,32 +31,27 @@ class _Resumed(LoggingCallback):
         elif not steps or known != steps:
             raise ValueError(
                 f"SAULTrainer: the checkpoint of step {state.global_step} has no `optimizer.pt`, "
-                "where the constraint is, and the multiplier would start again. Was it saved with "
-                "`save_only_model=True`?"
+                "where the constraint is. Was it saved with `save_only_model=True`?"
             )
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """Note which of its steps this is, to tell its state from another's."""
         steps = self.constraint.metrics()["steps"]
         state.stateful_callbacks[STEPS] = steps  # type: ignore[index]
 
 
 class SAULTrainer(ObjectiveTrainer, PairedTrainer):
-    r"""Sharpness-aware augmented-Lagrangian unlearning in a Trainer.
+    """Sharpness-aware augmented-Lagrangian unlearning in a Trainer.
 
     Both sides get the optimizer that the Trainer would have made of its arguments (`optim`,
     `learning_rate`, `weight_decay`, ...), in `SAM` and `ReverseSAM`, joined by a `DualOptimizer`.
     The schedule scales both learning rates. `max_grad_norm` clips each side on its own; the logs
-    have `grad_norm` (retain) and `forget_grad_norm`. Gradients are reduced over ranks in every
-    micro-batch. Where lambda+ will be 0, the last forget backward pass of a step is skipped.
-    Checkpoints are the Trainer's own: `optimizer.pt` holds both sides and the constraint.
+    have `grad_norm` (retain) and `forget_grad_norm`. Where lambda+ will be 0, the last forget
+    backward pass of a step is skipped. `optimizer.pt` holds both sides and the constraint.
 
     As a mixin, `class Mine(SAULTrainer, YourTrainer)`, it takes the loss of `YourTrainer` for the
     retain loss. Override `forget_objective` to descend one quantity and measure another: it may
-    return a pair `(loss, value)`. Logs, evaluations and the choice of the best checkpoint are as in
-    `ALMTrainer`.
+    return a pair `(loss, value)`. Logs, evaluations and the best checkpoint are as in `ALMTrainer`.
 
     Args:
         *args: those of the Trainer behind it.
@@ -122,8 +112,22 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     def create_accelerator_and_postprocess(self) -> None:
         """Prepare as the Trainer does; clipping then reaches both sides."""
         super().create_accelerator_and_postprocess()
-        _refuse_engine(self)
+        self._refuse_engine()
         self.accelerator.clip_grad_norm_ = self._clip
+
+    def _refuse_engine(self) -> None:
+        name = type(self).__name__
+        if self.is_fsdp_enabled:
+            raise ValueError(
+                f"{name}: the Trainer saves an optimizer under FSDP by parameter name, and one "
+                "side would get the other's moments. Did you mean DDP, or a loop of your own with "
+                "`fully_shard` and `torch_alm.checkpoint.DualState`?"
+            )
+        if self.args.fp16:
+            raise ValueError(
+                f"{name}: `fp16=True` brings a GradScaler, which unscales the retain gradient "
+                "only. Did you mean `bf16=True`, which needs none?"
+            )
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """Two of the optimizers that the Trainer behind it would have made, joined."""
@@ -132,10 +136,9 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
             self.optimizer = self._joined(*args, **kwargs)
         elif not isinstance(given, DualOptimizer) or given.constraint is not self.constraint:
             raise TypeError(
-                f"{type(self).__name__} found an optimizer of type {type(given).__name__}, which "
-                "is no DualOptimizer with this trainer's constraint, so the forget side would "
-                "never step. Did you mean `optimizers=(DualOptimizer(retain, forget, constraint), "
-                "None)`, or none, for the one that the arguments describe?"
+                f"{type(self).__name__} found an optimizer of type {type(given).__name__}, no "
+                "DualOptimizer with this trainer's constraint: nothing would be forgotten. Did you "
+                "mean `optimizers=(DualOptimizer(retain, forget, constraint), None)`, or none?"
             )
         self._optimizer.backward_fn = self._backward
         return self.optimizer
@@ -186,18 +189,3 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     def _control_logs(self) -> dict[str, float]:
         norm = {} if self._forget_norm is None else {"forget_grad_norm": self._forget_norm.item()}
         return {**norm, **super()._control_logs()}
-
-
-def _refuse_engine(trainer: SAULTrainer) -> None:
-    name = type(trainer).__name__
-    if trainer.is_fsdp_enabled:
-        raise ValueError(
-            f"{name}: the Trainer saves an optimizer under FSDP by parameter name, and one side "
-            "would get the other's moments. Did you mean DDP, or a loop of your own with "
-            "`fully_shard` and `torch_alm.checkpoint.DualState`?"
-        )
-    if trainer.args.fp16:
-        raise ValueError(
-            f"{name}: `fp16=True` brings a GradScaler, which unscales the retain gradient only. "
-            "Did you mean `bf16=True`, which needs none?"
-        )

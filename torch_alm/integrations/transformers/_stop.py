@@ -1,12 +1,14 @@
 """Callbacks that end a training: it is forgotten, or it costs too much."""
 
-from collections.abc import Mapping
-from typing import Any, cast
+import math
+from typing import Any, TypeAlias, cast
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
+
+Constraint: TypeAlias = ALMConstraint | ConstraintGroup
 
 
 def stop_in_a_row(
@@ -38,18 +40,12 @@ class StopOnStatus(TrainerCallback):
         >>> stop = StopOnStatus(constraint, times=5)  # Trainer(callbacks=[stop])
     """
 
-    def __init__(
-        self,
-        constraint: ALMConstraint | ConstraintGroup,
-        status: str = "released",
-        *,
-        times: int = 1,
-    ) -> None:
+    def __init__(self, constraint: Constraint, status: str = "released", *, times: int = 1) -> None:
         self.constraint, self.status, self.times = constraint, status, times
         self._key = f"StopOnStatus {name_of(constraint)} {status} {times}"
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """After the multiplier's update."""
         metrics, name = self.constraint.metrics(), f"torch_alm.{self._key}"
@@ -77,14 +73,9 @@ class StopOnMetric(TrainerCallback):
     """
 
     def __init__(
-        self,
-        metric: str,
-        *,
-        above: float | None = None,
-        below: float | None = None,
-        times: int = 1,
+        self, metric: str, *, above: float = math.inf, below: float = -math.inf, times: int = 1
     ) -> None:
-        if above is None and below is None:
+        if above == math.inf and below == -math.inf:
             raise ValueError(
                 f"StopOnMetric: {metric!r} has no bound, so it would never stop. Did you mean "
                 "`above=...` or `below=...`?"
@@ -92,22 +83,14 @@ class StopOnMetric(TrainerCallback):
         self.metric, self.above, self.below, self.times = metric, above, below, times
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: Mapping[str, float] | None = None,
-        **_: Any,
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
     ) -> None:
         """Evaluations are logged, too."""
         found = (logs or {}).get(self.metric)
-        if found is None:
-            return
-        too_large = self.above is not None and found > self.above
-        too_small = self.below is not None and found < self.below
-        bounds = f"{self.metric} {self.above} {self.below} {self.times}"
-        name, happened = f"torch_alm.StopOnMetric {bounds}", too_large or too_small
-        stop_in_a_row(state, control, name, times=self.times, happened=happened)
+        if found is not None:
+            name = f"torch_alm.StopOnMetric {self.metric} {self.above} {self.below} {self.times}"
+            happened = found > self.above or found < self.below
+            stop_in_a_row(state, control, name, times=self.times, happened=happened)
 
 
 def name_of(constraint: ALMConstraint | ConstraintGroup) -> str:
