@@ -340,23 +340,6 @@ def test_an_alm_trainer_finds_its_mu(tmp_path: Path) -> None:
     assert isinstance(found.mu, float) and found.mu > 0
 
 
-def test_a_training_that_failed_leaves_no_second_attachment(tmp_path: Path) -> None:
-    class Failing(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            raise RuntimeError("out of disk")
-
-    failing = Failing()
-    made = trainer(tmp_path, constraint(mu="auto"), callbacks=[failing])
-    made.create_optimizer()
-    hooks = made.optimizer._optimizer_step_post_hooks
-    before = len(hooks)
-    with pytest.raises(RuntimeError, match="out of disk"):
-        made.train()
-    made.remove_callback(failing)
-    made.train()
-    assert len(hooks) == before
-
-
 @pytest.mark.parametrize("part", [lambda pairs: pairs, lambda pairs: Subset(pairs, range(8)),
                                   lambda pairs: ConcatDataset([pairs])])  # fmt: skip
 def test_a_resume_within_an_epoch_goes_on_with_the_pairs_of_that_epoch(

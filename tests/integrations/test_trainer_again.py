@@ -18,7 +18,6 @@ from tests.integrations.test_callback import trainer as with_callback
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import (
     ALMTrainer,
-    ConstraintCallback,
     PairedCollator,
     SAMTrainer,
     SAULTrainer,
@@ -56,32 +55,6 @@ def test_an_optimizer_trains_on_after_an_evaluation(accelerated: bool, tmp_path:
         trainer.create_optimizer()
     trainer.train()
     assert trainer.state.global_step > 1
-
-
-class Failing(SAULTrainer):
-    fails = True
-
-    def retain_objective(self, model: nn.Module, batch: Any) -> Tensor:
-        if self.fails and self._retain_losses:
-            raise KeyboardInterrupt
-        return super().retain_objective(model, batch)
-
-
-def test_half_a_step_of_a_training_that_failed_is_none_of_the_next(tmp_path: Path) -> None:
-    found = []
-    for fails in (False, True):
-        trainer = toy.trainer(Failing, tmp_path, constraint=toy.constraint(), rho=0.05)
-        if fails:
-            with pytest.raises(KeyboardInterrupt):
-                trainer.train()
-        trainer.fails = False
-        trainer.args.max_steps = 1
-        torch.manual_seed(0)
-        trainer.train()
-        found.append((trainer.constraint.metrics()["value"], toy.values(trainer.model)))
-    (value, weights), (after, weights_after) = found
-    assert after == value
-    assert all(torch.equal(weights_after[name], p) for name, p in weights.items())
 
 
 @pytest.mark.parametrize("kind", [ALMTrainer, SAULTrainer])
@@ -221,19 +194,6 @@ def test_another_training_s_optimizer_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
     with pytest.raises(ValueError, match=r"no `optimizer.pt`"):
         trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
-
-
-def test_an_error_in_a_step_ends_the_training_for_a_callback(tmp_path: Path) -> None:
-    made = with_callback(
-        tmp_path,
-        of_a_loss(alpha=99.0),
-        eval_dataset=toy.pairs(4),
-        args={**EACH, "load_best_model_at_end": True, "save_strategy": "steps", "save_steps": 1},
-    )
-    callback = next(c for c in made.callback_handler.callbacks if isinstance(c, ConstraintCallback))
-    callback.on_train_begin(made.args, made.state, made.control, None, made.model)
-    callback.on_step_begin(made.args, made.state, made.control)
-    assert torch.isfinite(torch.tensor(made.evaluate()["eval_loss"]))
 
 
 def per_token(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:

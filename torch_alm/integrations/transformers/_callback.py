@@ -82,7 +82,6 @@ class SteppingCallback(LoggingCallback):
 
         A constraint that finds its mu is attached to the optimizer, which it has to read.
         """
-        self._leave()  # a training that failed did not
         self.constraint.discard()
         saved = state.stateful_callbacks.get(self._key)  # type: ignore[union-attr]
         self._written = saved
@@ -111,7 +110,9 @@ class SteppingCallback(LoggingCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """Leave the optimizer."""
-        self._leave()
+        if self._attachment is not None:
+            self._attachment.remove()
+            self._attachment = None
 
     def on_prediction_step(self, *_: Any, **__: Any) -> None:
         """Forget what an evaluation has measured: no step of the optimizer follows from it."""
@@ -125,11 +126,6 @@ class SteppingCallback(LoggingCallback):
                 "a resumed run would give both the same. Did you mean a `name` for each?"
             )
         self._written = states[self._key] = to_json(self.constraint.state_dict())
-
-    def _leave(self) -> None:
-        if self._attachment is not None:
-            self._attachment.remove()
-            self._attachment = None
 
     @property
     def _key(self) -> str:
@@ -210,15 +206,10 @@ class ConstraintCallback(SteppingCallback):
                 "ALMTrainer, whose schedule reads the metric as it is?"
             )
 
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Evaluations of a training come between its steps; an error may end it in one."""
-        self._is_training = False
-
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Stop, if that was asked for."""
-        self._is_training = True
         if self.stop_after:
             released = self.constraint.metrics()["status"] == "released"
             name = f"{self._key} released"

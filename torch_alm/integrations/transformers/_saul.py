@@ -19,16 +19,11 @@ STEPS = "torch_alm.SAULTrainer steps"
 class _Resumed(LoggingCallback):
     """A callback that refuses to go on without the constraint's state."""
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """By now the Trainer has read the optimizer of the checkpoint, if there was one."""
         steps = self.constraint.metrics()["steps"]
         known = state.stateful_callbacks.get(STEPS, steps)  # type: ignore[union-attr]
-        if not state.global_step:
-            # A training that failed may have left half a step.
-            cast(DualOptimizer, innermost(optimizer)).zero_grad()
-        elif not steps or known != steps:
+        if state.global_step and (not steps or known != steps):
             raise ValueError(
                 f"SAULTrainer: the checkpoint of step {state.global_step} has no `optimizer.pt`, "
                 "where the constraint is. Was it saved with `save_only_model=True`?"
