@@ -1,0 +1,112 @@
+"""Plain questions with short answers: the list, its encoding, and draws of what is to go."""
+
+from __future__ import annotations
+
+import csv
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch_alm.language import IGNORE, Row, encode
+
+QUESTIONS = Path(__file__).with_name("questions.tsv")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A question, the same in other words, and its answer.
+
+    Attributes:
+        before: The answer's sentence up to the words that matter.
+        gold: Those words.
+        accepted: Words of which an answer that is right holds one.
+    """
+
+    kind: str
+    question: str
+    rewording: str
+    before: str
+    gold: str
+    accepted: tuple[str, ...]
+
+    def is_in(self, said: str) -> bool:
+        """Tell whether an answer is right: an accepted word is in it; short ones as they are."""
+        return any(
+            re.search(
+                rf"(?<!\w){re.escape(word)}(?!\w)", said, re.IGNORECASE if len(word) > 2 else 0
+            )
+            for word in self.accepted
+        )
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Known facts, apart: to forget, to retain, and neighbours that no batch contains."""
+
+    forget: list[Fact]
+    retain: list[Fact]
+    neighbours: list[Fact]
+
+
+def read_facts(path: Path = QUESTIONS) -> list[Fact]:
+    """Every fact of a tab-separated list whose answers have their gold words in brackets."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return [_fact(line) for line in csv.DictReader(file, delimiter="\t")]
+
+
+def _fact(line: dict[str, str]) -> Fact:
+    before, _, rest = line["answer"].partition("[")
+    gold = rest.partition("]")[0]
+    accepted = tuple(line["accepted"].split("|"))
+    return Fact(line["kind"], line["question"], line["rewording"], before.strip(), gold, accepted)
+
+
+def draw(known: Sequence[Fact], seed: int, count: int, kind: str | None = None) -> Draw:
+    """Draw `count` facts to forget, of one kind if asked; halve the others.
+
+    Raises:
+        ValueError: The model does not know as many.
+    """
+    chance = random.Random(seed)
+    candidates = [fact for fact in known if kind in (None, fact.kind)]
+    if len(candidates) < count:
+        raise ValueError(
+            f"of {kind or 'all kinds'} the model knows {len(candidates)} facts, and {count} are "
+            "to be forgotten. Did you mean a smaller --forget?"
+        )
+    forget = chance.sample(candidates, count)
+    others = [fact for fact in known if fact not in forget]
+    chance.shuffle(others)
+    half = len(others) // 2
+    return Draw(forget, others[:half], others[half:])
+
+
+def gold_row(tokenizer: Any, fact: Fact) -> Row:
+    """The question in the model's own template and the gold sentence; its gold words labelled.
+
+    The words before them are given, so that what is unlearned is the fact and not the sentence.
+    """
+    prompt = asked(tokenizer, fact.question)
+    before = tokenizer(fact.before, add_special_tokens=False)["input_ids"]
+    gold = tokenizer(f" {fact.gold}", add_special_tokens=False)["input_ids"]
+    given = [*prompt, *before]
+    return {"input_ids": [*given, *gold], "labels": [IGNORE] * len(given) + gold}
+
+
+def said_row(tokenizer: Any, question: str, said: str, longest: int) -> Row:
+    """The question and what the model itself says, all of it labelled.
+
+    An answer that was cut after `longest` tokens has no end to be learned.
+    """
+    row = encode(tokenizer, question, said)
+    end = len(asked(tokenizer, question)) + longest
+    return {name: tokens[:end] for name, tokens in row.items()}
+
+
+def asked(tokenizer: Any, question: str) -> list[int]:
+    """The tokens of a question in the model's own template, up to where the answer begins."""
+    row = encode(tokenizer, question, "x")
+    return row["input_ids"][: row["labels"].count(IGNORE)]

@@ -1,0 +1,88 @@
+"""Only what is trained: the upper layers of a model, fed with what the frozen ones return.
+
+What lies below the first trained layer never changes, so its outputs are computed once per row; and
+all rows begin with the same words (the template's), which the upper layers read once per batch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from torch_alm.language import IGNORE, Batch, Row
+
+
+class Upper(nn.Module):
+    """A causal model of transformers from layer `first` on, with the model's own parameters.
+
+    Args:
+        model: The whole model, whose decoder is `model.model` with `layers`.
+        first: Number of the first layer that is trained.
+        common: Tokens with which every row begins.
+    """
+
+    def __init__(self, model: Any, first: int, common: Sequence[int]) -> None:
+        super().__init__()
+        self.end = copy.deepcopy(model, {id(p): p for p in model.parameters()})
+        self.end.model.layers = self.end.model.layers[first:]
+        for number, layer in enumerate(self.end.model.layers):
+            layer.self_attn.layer_idx = number  # its place in the cache of keys and values
+        self.start: Tensor = hidden(model, first, common)
+
+    def forward(self, inputs_embeds: Tensor, logits_to_keep: Tensor) -> Any:
+        """Logits, with the common start before every row."""
+        common = self.end(inputs_embeds=self.start, use_cache=True, logits_to_keep=1)
+        cache = common.past_key_values
+        cache.batch_repeat_interleave(len(inputs_embeds))
+        return self.end(
+            inputs_embeds=inputs_embeds, past_key_values=cache, logits_to_keep=logits_to_keep
+        )
+
+
+@torch.no_grad()
+def hidden(model: Any, first: int, ids: Sequence[int]) -> Tensor:
+    """What enters layer `first`: (1, tokens, width)."""
+    tokens = torch.tensor([list(ids)], device=model.device)
+    return model(input_ids=tokens, output_hidden_states=True).hidden_states[first]
+
+
+class Rows:
+    """Encoded rows as batches for `Upper`; what is below it is computed when a row first comes."""
+
+    def __init__(self, model: Any, first: int, common: int) -> None:
+        self.model, self.first, self.common = model, first, common
+        self.known: dict[tuple[int, ...], Tensor] = {}
+
+    def batch(self, rows: Sequence[Row]) -> Batch:
+        """Right padded, without the common start, with logits from the first label on."""
+        states = [self.states(row["input_ids"]) for row in rows]
+        labels = [torch.tensor(row["labels"][self.common :]) for row in rows]
+        padded = nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=IGNORE)
+        begin = int((padded != IGNORE).any(0).nonzero()[0]) - 1  # the position that predicts it
+        device = self.model.device
+        return {
+            "inputs_embeds": nn.utils.rnn.pad_sequence(states, batch_first=True),
+            "logits_to_keep": torch.arange(begin, padded.shape[1], device=device),
+            "labels": padded[:, begin:].to(device),
+        }
+
+    def states(self, ids: Sequence[int]) -> Tensor:
+        """What enters the first trained layer behind the common start: (tokens, width)."""
+        key = tuple(ids)
+        if key not in self.known:
+            self.known[key] = hidden(self.model, self.first, ids)[0, self.common :]
+        return self.known[key]
+
+
+def common_start(rows: Sequence[Sequence[int]]) -> list[int]:
+    """The tokens with which all rows begin."""
+    start: list[int] = []
+    for tokens in zip(*rows, strict=False):
+        if len(set(tokens)) > 1:
+            break
+        start.append(tokens[0])
+    return start
