@@ -100,17 +100,16 @@ def load(given: argparse.Namespace, study: dict[str, Any]) -> World:
 
 def trained(model: Any, first: int, rank: int) -> None:
     """Leave the layers from `first` on to train, or adapters of `rank` in them, added in place."""
-    upper = {f"model.layers.{i}." for i in range(first, model.config.num_hidden_layers)}
+    layers = range(first, model.config.num_hidden_layers)
+    upper = tuple(f"model.layers.{number}." for number in layers)
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(any(name.startswith(prefix) for prefix in upper))
+        parameter.requires_grad_(name.startswith(upper))
     if rank:
         from peft import LoraConfig, inject_adapter_in_model
 
-        layers = list(range(first, model.config.num_hidden_layers))
-        config = LoraConfig(r=rank, target_modules="all-linear", layers_to_transform=layers)
-        inject_adapter_in_model(config, model)
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_("lora_" in name)
+        linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
+        names = [name for name in linear if name.startswith(upper)]
+        inject_adapter_in_model(LoraConfig(r=rank, target_modules=names), model)
 
 
 def finished(

@@ -75,7 +75,7 @@ def draw(known: Sequence[Fact], seed: int, count: int, kind: str | None = None) 
     if len(candidates) < count:
         raise ValueError(
             f"of {kind or 'all kinds'} the model knows {len(candidates)} facts, and {count} are "
-            "to be forgotten. Did you mean a smaller --forget?"
+            "to be forgotten. Did you mean a smaller number, --set forget=N?"
         )
     forget = chance.sample(candidates, count)
     others = [fact for fact in known if fact not in forget]
