@@ -42,15 +42,15 @@ SIZES = {  # measured, the limit today, the budget
     "lines of integrations": (package("integrations"), 1_800, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 18_150, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 10_200, 6_500),
-    "lines of tests": (lines("tests"), 39_200, 20_000),
+    "lines of benchmarks": (lines("benchmarks"), 10_900, 6_500),
+    "lines of tests": (lines("tests"), 39_600, 20_000),
     "lines of Python in docs": (lines("docs"), 540, 500),
     "words of docs": (words("docs"), 40_000, 16_000),
     "words of README": (words("README.md"), 600, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 540, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 4_000, 5_000),
+    "files": (len(tree()), 560, 420),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 4_300, 5_000),
 }
 
 

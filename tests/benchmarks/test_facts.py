@@ -140,7 +140,7 @@ def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
     assert (first["method"], second["method"]) == ("npo", "dual_adamw+alm")
     assert first["trace"][0] == second["trace"][0] != second["trace"][-1]  # reset, then moved
     assert len(first["trace"]) == 4 and first["forget"] == second["forget"]
-    assert first["neighbours_said"] == 0 < first["perplexity"]
+    assert first["neighbours_said"] < 0.1 and first["perplexity"] > 1
     monkeypatch.setattr(script, "load", pytest.fail)
     assert script.main([*asked, "--draws", "1"]) == 0
 
