@@ -4,6 +4,7 @@
 """
 
 import importlib.util
+import math
 import os
 import re
 import sys
@@ -67,12 +68,29 @@ def patched(repository: str, place: int = 0) -> str:
         assert before in text, f"{path} of {repository} has changed: {before}"
         text = text.replace(before, after)
     text = text.replace('"alpha": 0.01,', '"alpha": 0.15,')
-    return re.sub(r"\b(alpha=)4\.0, mu=1e-3", r"\g<1>3.0, mu=0.5", text)
+    return re.sub(r"\balpha=[24]\.0, mu=1e-3", "alpha=3.0, mu=0.5", text)
 
 
 @pytest.mark.parametrize("repository", CHECKOUTS)
 def test_a_recipe_has_at_most_twelve_lines(repository: str) -> None:
     assert 0 < sum(line[:1] == "+" for line in diff(repository).splitlines()) <= 12
+
+
+def test_a_checkpoint_that_methods_share_has_a_multiplier_where_there_is_one() -> None:
+    """Without a checkout: the function that all of its methods save with."""
+    ((_, after),) = recipe("HaoranTang/sharp-unlearn")["unlearn/impl.py"]
+    scope: dict[str, Any] = {}
+    exec(f"def save(model, evaluation_result, args):\n{after}    return state", scope)
+    model, constraint = nn.Linear(2, 2), ALMConstraint(None, 1.0, 1.0)
+    other = scope["save"](model, None, SimpleNamespace())
+    mine = scope["save"](model, None, SimpleNamespace(constraint=constraint))
+    assert other.keys() == {"state_dict", "evaluation_result"}
+    assert mine["constraint"] == constraint.state_dict()
+
+
+def test_a_threshold_for_classes_is_one_that_a_guess_has_not_passed() -> None:
+    (alpha,) = re.findall(r"alpha=([\d.]+)", diff("HaoranTang/sharp-unlearn"))
+    assert 0 < float(alpha) < math.log(10)
 
 
 class Anything(ModuleType):
@@ -234,6 +252,12 @@ def test_sharp_min_max(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     vars(args).update(dict.fromkeys([*asked.split(), "unlearn_step"], 0))
     saving.save_unlearn_checkpoint(model, None, args)
     assert saved[0]["constraint"] == args.constraint.state_dict()
+    del args.constraint
+    vars(args).update(mask="_orig_", num_to_forget=0)
+    for method in ("FT", "FT_prune", "GA", "RL", "wfisher", "scrub", "seq_mix"):
+        for args.unlearn, args.sequential in ((method, False), (method, True)):
+            saving.save_unlearn_checkpoint(model, None, args)
+            assert saved[-1].keys() == {"state_dict", "evaluation_result"}, method
 
 
 class Words:
