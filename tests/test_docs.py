@@ -2,9 +2,10 @@
 
 The folder is empty, and of the checkout nothing can be imported but the installed package. A block
 that begins with an import stands alone; one that does not goes on from the block before it. Each
-prints exactly the lines that it shows as `#> ...` comments.
+prints exactly the lines that it shows as `#> ...` comments. Notebooks print what they show.
 """
 
+import copy
 import functools
 import io
 import re
@@ -19,6 +20,7 @@ import pytest
 import torch
 
 import torch_alm
+from docs import notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -83,3 +85,11 @@ def printed(block: str, path: Path, names: dict[str, object]) -> list[str]:
     names["print"] = functools.partial(print, file=told)
     exec(compile(block, str(path), "exec"), names)
     return told.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("path", notebook.paths(), ids=lambda path: path.stem)
+def test_each_cell_of_a_notebook_prints_what_is_recorded(path: Path) -> None:
+    found = notebook.read(path)
+    recorded = copy.deepcopy(found)
+    notebook.run(found)
+    assert found == recorded

@@ -51,56 +51,40 @@ def nearby(loss: Loss, sign: int) -> tuple[Tensor, Tensor]:
 
 def figure(colours: dict[str, str]) -> Figure:
     """The drawing."""
-    drawn = Figure(figsize=(6.6, 4.5), layout="constrained")
+    drawn = Figure(figsize=(6.6, 4.4), layout="constrained")
     axes = drawn.subplots()
-    axes.set(aspect="equal", xticks=[], yticks=[], xlim=(-3.0, 3.2), ylim=(-2.1, 2.0))
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    contours(axes, colours)
-    axes.add_patch(
-        Circle(tuple(START.tolist()), RHO, fill=False, color=colours["ink"], lw=1.0, ls=":")
-    )
+    axes.set(aspect="equal", xlim=(-3.7, 3.7), ylim=(-2.9, 2.0))
+    axes.axis("off")
+    contours(axes, retain_loss, colours["retain"], "retain loss low", (-3.4, -2.3))
+    contours(axes, forget_loss, colours["forget"], "forget loss low", (1.6, 1.3))
+    axes.add_patch(Circle(START.tolist(), RHO, fill=False, color=colours["ink"], lw=1.0, ls=":"))
     axes.plot(*START, "o", color=colours["ink"], ms=8)
     axes.annotate("θ", START, (-8, -20), textcoords="offset points", fontsize=16)
-    side(axes, nearby(retain_loss, +1), -1.0, colours["retain"], "r", (8, 4))
-    side(axes, nearby(forget_loss, -1), +1.0, colours["forget"], "f", (-54, -38))
+    side(axes, nearby(retain_loss, +1), -1.0, colours["retain"], ("r", "retain step"))
+    side(axes, nearby(forget_loss, -1), +1.0, colours["forget"], ("f", "forget step"))
     return drawn
 
 
-def contours(axes: Axes, colours: dict[str, str]) -> None:
-    """Both losses, each with its name outside of its contours."""
-    grid = np.meshgrid(np.linspace(-3.0, 3.2, 160), np.linspace(-2.1, 2.0, 110))
-    points = torch.tensor(np.stack(grid, axis=-1), dtype=torch.float32)
-    for name, loss, at, offset in (
-        ("retain", retain_loss, KEPT, (-48, -98)),
-        ("forget", forget_loss, REMEMBERED, (-8, 140)),
-    ):
-        levels = np.array([0.08, 0.35, 0.8, 1.4])
-        axes.contour(*grid, loss(points), levels, colors=colours[name], alpha=0.45, linewidths=1.1)
-        axes.plot(*at, "+", color=colours[name], ms=9)
-        text = f"{name} loss low"
-        axes.annotate(text, at, offset, textcoords="offset points", color=colours[name])
+def contours(axes: Axes, loss: Loss, colour: str, words: str, at: tuple[float, float]) -> None:
+    """A loss, with its name outside of its contours."""
+    grid = np.meshgrid(np.linspace(-3.7, 3.7, 160), np.linspace(-2.9, 2.0, 110))
+    height = loss(torch.tensor(np.stack(grid, axis=-1), dtype=torch.float32))
+    levels = [0.08, 0.35, 0.8, 1.4]
+    axes.contour(*grid, height, levels, colors=colour, alpha=0.45, linewidths=1.1)
+    axes.text(*at, words, color=colour)
 
 
 def side(
-    axes: Axes,
-    found: tuple[Tensor, Tensor],
-    sign: float,
-    colour: str,
-    name: str,
-    offset: tuple[int, int],
+    axes: Axes, found: tuple[Tensor, Tensor], sign: float, colour: str, names: tuple[str, str]
 ) -> None:
     """The perturbed point, and the step that the gradient there asks of theta."""
     there, gradient = found
-    axes.plot(*torch.stack([START, there]).T, "--", color=colour, lw=1.6)
-    axes.plot(*there, "o", color=colour, ms=7)
-    label = f"$\\theta + \\delta_{name}$"
-    axes.annotate(label, there, offset, textcoords="offset points", color=colour, fontsize=16)
     end = START + sign * 1.3 * gradient / gradient.norm()
-    arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2.2, "mutation_scale": 18}
-    axes.annotate("", end, START, arrowprops=arrow)
-    words, beside = {"r": ("retain step", (26, -20)), "f": ("forget step", (-86, -4))}[name]
-    axes.annotate(words, end, beside, textcoords="offset points", color=colour)
+    axes.plot(*torch.stack([START, there]).T, "o--", color=colour, lw=1.6, ms=7, markevery=[1])
+    axes.annotate("", end, START, arrowprops={"arrowstyle": "-|>", "color": colour, "lw": 2.2})
+    for point, words in ((there, f"$\\theta + \\delta_{names[0]}$"), (end, names[1])):
+        beside = {"textcoords": "offset points", "ha": "center"}
+        axes.annotate(words, point, (0, 10 if point[1] > 0.4 else -20), color=colour, **beside)
 
 
 if __name__ == "__main__":
