@@ -15,9 +15,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from tests.chat_templates import CHATS
 from tests.cli.conftest import FORGET, RETAIN, Command, fits, learn, make_model, report, write
 from tests.cli.test_unlearn import FAST, StopAfter
-from tests.language.chat_templates import CHATS
 from torch_alm.cli import report as report_module
 from torch_alm.cli.known import is_said
 from torch_alm.cli.loading import format_of

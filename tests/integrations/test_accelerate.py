@@ -1,7 +1,6 @@
 """accelerate in a loop of one's own: prepare, accumulation, clipping, save_state, load_state."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,13 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin
 from torch import Tensor
 from torch.amp import GradScaler
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
+from tests import by_hand
 from tests.distributed.ranks import Ranks
-from tests.integrations import by_hand, toy
+from tests.integrations import toy
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.integrations.transformers import PairedCollator
 from torch_alm.measures import token_nll
@@ -129,59 +129,6 @@ def test_a_constraint_in_the_loss_is_saved_as_an_object_of_its_own(tmp_path: Pat
     assert constraint.multiplier != saved
     accelerator.load_state(str(tmp_path))
     assert constraint.multiplier == saved == pytest.approx(1.9)
-
-
-def schedule_free(params: list[Tensor], side: int) -> Optimizer:
-    library = pytest.importorskip("pytorch_optimizer")
-    return library.ScheduleFreeAdamW(params, lr=0.1, betas=(0.8 - 0.1 * side, 0.99))
-
-
-WRAPPED: dict[str, Callable[[list[Tensor]], Optimizer]] = {
-    "SAM": lambda params: SAM(schedule_free(params, 0), 0.05),
-    "Dual": lambda params: DualOptimizer(*(schedule_free(params, side) for side in (0, 1))),
-    "SAUL": lambda params: DualOptimizer(
-        SAM(schedule_free(params, 0), 0.05), ReverseSAM(schedule_free(params, 1), 0.05)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WRAPPED)
-def test_the_modes_of_a_schedule_free_optimizer_reach_it(name: str) -> None:
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    torch.manual_seed(0)
-    theta = torch.nn.Parameter(torch.randn(5, dtype=torch.float64))
-    inner = WRAPPED[name]([theta])
-    objective = lambda: (theta - 1).square().sum()  # noqa: E731
-    for _ in range(3):
-        if isinstance(inner, DualOptimizer):
-            inner.backward(retain=objective, forget=lambda: theta.square().sum())
-        else:
-            inner.backward(objective)
-        inner.step()
-    trained = theta.detach().clone()
-    sides = [inner.retain, inner.forget] if isinstance(inner, DualOptimizer) else [inner]
-    bases = [getattr(side, "base", side) for side in sides]
-    optimizer = Accelerator(cpu=True).prepare_optimizer(inner)
-    optimizer.eval()
-    expected = trained.clone()  # by hand: each side from y to its average x
-    for base in bases:
-        beta = base.param_groups[0]["betas"][0]
-        expected.lerp_(base.state[theta]["z"], 1 - 1 / beta)
-        assert not base.param_groups[0]["train_mode"]
-    assert (expected - trained).abs().max() > 0.01
-    torch.testing.assert_close(theta.detach(), expected, rtol=0, atol=1e-12)
-    optimizer.train()
-    assert all(base.param_groups[0]["train_mode"] for base in bases)
-    torch.testing.assert_close(theta.detach(), trained, rtol=0, atol=1e-12)
-
-
-def test_optimizers_without_modes_are_left_alone() -> None:
-    theta = torch.nn.Parameter(torch.ones(2))
-    dual = DualOptimizer(AdamW([theta]), SAM(AdamW([theta])), toy.constraint(sense="<="))
-    dual.eval()
-    dual.train()
-    assert torch.equal(theta, torch.ones(2))
 
 
 def test_a_constraint_attached_to_a_prepared_optimizer_is_stepped_with_it() -> None:

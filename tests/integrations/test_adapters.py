@@ -6,10 +6,9 @@ from typing import Any
 import peft
 import pytest
 import torch
-import transformers
-from torch import nn
 
 from tests.integrations import toy
+from tests.models import llama
 from torch_alm.integrations.transformers import ALMTrainer, SAMTrainer, SAULTrainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft
@@ -21,19 +20,8 @@ KINDS = {
 }
 
 
-def base() -> nn.Module:
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=16,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=16,
-        attn_implementation="eager",
-    )
-    return transformers.LlamaForCausalLM(config)
+def base() -> Any:
+    return llama(16, max_position_embeddings=16, attn_implementation="eager")
 
 
 def adapted() -> Any:

@@ -48,14 +48,6 @@ def test_an_objective_that_is_not_finite_is_never_the_best_not_even_the_first(
     assert not step(constraint(), best, 2.0, objective) and best.best is None
 
 
-def test_a_step_without_a_measurement_is_never_the_best() -> None:
-    c, best = constraint(), BestStep()
-    assert not best.update(1.0, c.metrics())
-    step(c, best, 2.0, 5.0)
-    with pytest.warns(UserWarning, match="not finite"):
-        assert not step(c, best, math.nan, 1.0)
-
-
 def test_a_step_that_one_of_a_group_did_not_measure_is_never_the_best() -> None:
     cheap, dear, best = constraint(), constraint(), BestStep()
     group, found = ConstraintGroup({"cheap": cheap, "dear": dear}), []

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
-from tests import oracle
-from tests.integrations import by_hand, toy
+from tests import by_hand, oracle
+from tests.integrations import toy
 from tests.table import assert_same
 from torch_alm import ALMConstraint
 from torch_alm.group import ConstraintGroup
-from torch_alm.integrations.transformers import ALMTrainer, ConstraintCallback
-from torch_alm.measures import token_nll
+from torch_alm.integrations.transformers import ConstraintCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
 
@@ -322,22 +321,6 @@ def test_a_mu_that_is_found_is_found_again_after_a_stop(tmp_path: Path) -> None:
     again = constraint(mu="auto")
     run(tmp_path, again, str(tmp_path / "checkpoint-6"), args=SAVING, dropout=0.3)
     assert_same(again.state_dict(), through.constraint.state_dict())
-
-
-def test_the_optimizer_is_left_when_the_training_ends(tmp_path: Path) -> None:
-    found = run(tmp_path, constraint(mu="auto"))
-    steps = found.constraint.metrics()["steps"]
-    found.constraint.observe(1.0)
-    found.optimizer.step()
-    assert found.constraint.metrics()["steps"] == steps
-
-
-def test_an_alm_trainer_finds_its_mu(tmp_path: Path) -> None:
-    found = ALMConstraint(token_nll, ALPHA, "auto")
-    made = toy.trainer(ALMTrainer, tmp_path, constraint=found)
-    made.train()
-    assert found.metrics()["steps"] == made.state.global_step > 0
-    assert isinstance(found.mu, float) and found.mu > 0
 
 
 @pytest.mark.parametrize("part", [lambda pairs: pairs, lambda pairs: Subset(pairs, range(8)),

@@ -2,7 +2,6 @@
 
 import importlib.resources
 import json
-import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,23 +125,6 @@ def test_their_script_runs_as_it_would_on_its_own_and_knows_our_trainers(
         **dict.fromkeys(("GradAscent", "GradDiff", "SAUL", "ALM", "takes a constraint"), True),
         "Trainer": False,
     }
-
-
-def test_the_package_is_a_command(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = checkout(at_home / "theirs")
-    monkeypatch.setattr(sys, "argv", ["-m", "theirs", "b=2"])
-    monkeypatch.delitem(sys.modules, f"{PACKAGE}.__main__")
-    runpy.run_module(PACKAGE, run_name="__main__")
-    name, _, arguments, *_ = json.loads((theirs / "seen.json").read_text())
-    assert name == "__main__" and "b=2" in arguments
-
-
-def test_a_package_that_the_checkout_needs_is_named_with_the_checkout(at_home: Path) -> None:
-    theirs = checkout(at_home / "theirs")
-    (theirs / "src" / "trainer" / "__init__.py").write_text("import a_package_nobody_has")
-    words = "^OpenUnlearning at theirs imports a_package_nobody_has, which is not installed"
-    with pytest.raises(SystemExit, match=words):
-        main(["theirs"])
 
 
 @pytest.mark.parametrize("name", ["SAUL", "ALM"])

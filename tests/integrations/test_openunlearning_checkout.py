@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -18,8 +17,9 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM
+
+from tests.models import llama, word_tokenizer
 
 CHECKOUT = os.environ.get("OPEN_UNLEARNING", "")
 ROOT = Path(__file__).parents[2]
@@ -46,8 +46,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in ("src", "configs"):
         shutil.copytree(Path(CHECKOUT) / part, copy / part)
     words = write_rows(copy / "locuslab" / "TOFU")
-    names = dict.fromkeys(["<pad>", "<unk>", *SPECIAL, "system", "user", "assistant", *words])
-    write_model(copy, {name: i for i, name in enumerate(names)})
+    write_model(copy, ["<pad>", "<unk>", *SPECIAL, "system", "user", "assistant", *words])
     for name, files in STUBS.items():
         if importlib.util.find_spec(name) is None:
             for file, text in files.items():
@@ -71,26 +70,13 @@ def write_rows(folder: Path) -> list[str]:
     return words
 
 
-def write_model(folder: Path, vocabulary: dict[str, int]) -> None:
+def write_model(folder: Path, words: list[str]) -> None:
     """A tokenizer of words with a chat template, and a Llama with one layer."""
-    bare = Tokenizer(models.WordLevel(vocabulary, "<unk>"))
-    bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     named = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<|eot_id|>"}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bare, **named)
-    tokenizer.chat_template = TEMPLATE
+    tokenizer = word_tokenizer(words, **named, chat_template=TEMPLATE)
     tokenizer.save_pretrained(folder / TOKENIZER)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        eos_token_id=vocabulary["<|eot_id|>"],
-        pad_token_id=0,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder / MODEL)
+    ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": 0}
+    llama(len(tokenizer), intermediate_size=32, **ends).save_pretrained(folder / MODEL)
 
 
 STUBS = {  # of what it imports and these runs do not use
@@ -125,62 +111,8 @@ def controlled(state: dict[str, Any]) -> list[dict[str, Any]]:
     return [line for line in state["log_history"] if "constraint/value" in line]
 
 
-def blocks(page: str, heading: str) -> list[list[str]]:
-    """Words of the commands below a heading, and of what is added to a command."""
-    section = (ROOT / "docs" / page).read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
-    return [
-        shlex.split(one.replace("\\\n", ""))
-        for one in re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
-    ]
-
-
-LAUNCH = ["python", "-m", "torch_alm.integrations.openunlearning", "CHECKOUT"]
-TO_SEE = (  # as long as it takes to see, and nothing sent anywhere
-    "trainer.args.num_train_epochs=3",
-    "trainer.args.logging_steps=1",
-    "trainer.args.report_to=none",
-    "+trainer.args.use_cpu=true",
-)
-
-
-def the_page() -> tuple[list[list[str]], list[str], list[str]]:
-    """The commands, what resumes one of them, and what a machine without a GPU adds."""
-    found = blocks("engines.md", "OpenUnlearning")
-    found += blocks("loops.md", "OpenUnlearning's own methods")
-    found = [[word.replace("alpha=4.0", "alpha=9.0") for word in one] for one in found]  # not met
-    commands = [one[len(LAUNCH) :] for one in found if one[: len(LAUNCH)] == LAUNCH]
-    resume, cpu = (one for one in found if one[: len(LAUNCH)] != LAUNCH)
-    return commands, resume, cpu
-
-
 def weights(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     return LlamaForCausalLM.from_pretrained(state["folder"]).state_dict()
-
-
-@pytest.mark.skipif(FIVE, reason="a chat template's ids are no list in transformers 5, nor theirs")
-def test_the_commands_of_the_pages_run_with_their_evaluations_and_one_resumes(copy: Path) -> None:
-    commands, resume, cpu = the_page()
-    assert {"trainer=SAUL", "trainer=NPO"} <= {word for command in commands for word in command}
-    for command in commands:
-        state = launched(copy, *command, *cpu, *TO_SEE)
-        assert all("constraint/multiplier" in line for line in controlled(state))
-        assert len(controlled(state)) == state["global_step"] > 1
-        told = [line for line in state["log_history"] if "extraction_strength" in line]
-        assert len(told) >= 4, "at the start and after each epoch"
-        summary = next(state["folder"].rglob("TOFU_SUMMARY.json"))
-        assert {"model_utility", "privleak"} <= json.loads(summary.read_text()).keys()
-        if not any("save_only_model=false" in word for word in command):
-            continue
-        steps, through = [line["constraint/multiplier"] for line in controlled(state)], state
-        assert steps[3] > 0 and len(steps) == 6
-        expected = weights(state)
-        for step in (2, 6):  # as if it had ended in the third epoch
-            shutil.rmtree(state["folder"] / f"checkpoint-{step}")
-        resumed = launched(copy, *command, *resume, *cpu, *TO_SEE)
-        assert not (state["folder"] / "checkpoint-2").exists(), "the first epoch is not run again"
-        assert (state["folder"] / "checkpoint-6").exists()
-        assert controlled(resumed) == controlled(through)
-        assert all(torch.equal(p, expected[name]) for name, p in weights(resumed).items())
 
 
 SMALL = (  # what a model of a few thousand weights on a CPU asks for, and their paper does not
@@ -239,14 +171,3 @@ def test_an_unmodified_checkout_unlearns_tofu(name: str, copy: Path) -> None:
     before = LlamaForCausalLM.from_pretrained(copy / MODEL).state_dict()
     trained = weights(state)
     assert any(not torch.equal(trained[n], p) for n, p in before.items() if "proj" in n)
-
-
-def test_their_method_with_a_weight_that_stays_is_their_method(copy: Path) -> None:
-    still = tuple(
-        f"+trainer.method_args.constraint.{each}" for each in ("alpha=9", "mu=0", "multiplier=0.5")
-    )
-    both = [
-        weights(launched(copy, *SMALL, "trainer=GradDiff", *overrides))
-        for overrides in (still, ("trainer.method_args.gamma=0.5",))
-    ]
-    assert all(torch.equal(both[1][name], p) for name, p in both[0].items())

@@ -19,12 +19,11 @@ import transformers
 from torch import Tensor, nn
 from transformers import (
     BatchEncoding,
-    LlamaConfig,
-    LlamaForCausalLM,
     Trainer,
     TrainingArguments,
 )
 
+from tests.models import llama
 from torch_alm import ALMConstraint
 
 LOOPS = Path(os.environ.get("LOOPS", ""))
@@ -124,13 +123,6 @@ def loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return module
 
     return load
-
-
-def llama(seed: int = 0) -> LlamaForCausalLM:
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=8, **sizes, **heads))
 
 
 def trained(kind: Any, folder: Path, collate: Any, **given: Any) -> Any:

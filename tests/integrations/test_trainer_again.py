@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
-from torch.utils.data import Subset
 from transformers import Trainer, TrainerCallback
 
 from tests.integrations import toy
@@ -123,13 +122,6 @@ def test_what_no_best_checkpoint_is_chosen_by_stays_as_it_is(tmp_path: Path) -> 
     assert seen and all(map(torch.isfinite, torch.tensor(seen)))
 
 
-def test_a_plateau_that_would_read_infinity_is_told(tmp_path: Path) -> None:
-    args = {**EACH, "lr_scheduler_type": "reduce_lr_on_plateau", "load_best_model_at_end": True}
-    args |= {"metric_for_best_model": "loss", "save_strategy": "steps", "save_steps": 1}
-    with pytest.warns(UserWarning, match="ReduceLROnPlateau reads it"):
-        run(tmp_path, of_a_loss(alpha=-1.0), args=args, eval_dataset=toy.pairs(4))
-
-
 def test_two_stops_count_apart(tmp_path: Path) -> None:
     constraint = toy.constraint(alpha=-1.0)  # met from the start
     never = StopOnStatus(constraint, "suspected_infeasible", times=3)
@@ -168,14 +160,6 @@ def test_a_method_that_never_runs_is_told(kind: Any, given: Any, name: str, tmp_
         toy.trainer(kind, tmp_path, **given)
 
 
-def test_part_of_the_pairs_draws_anew_in_every_epoch(tmp_path: Path) -> None:
-    pairs = toy.pairs(4)
-    part = Subset(pairs, range(4))
-    given = {"constraint": toy.constraint(), "train_dataset": part}
-    toy.trainer(ALMTrainer, tmp_path, args={"num_train_epochs": 3}, **given).train()
-    assert pairs.epoch == 2
-
-
 def test_the_forget_side_decays_what_the_trainer_lets_decay(tmp_path: Path) -> None:
     trainer = toy.trainer(
         SAULTrainer, tmp_path, constraint=toy.constraint(), forget_weight_decay=0.1
@@ -185,15 +169,6 @@ def test_the_forget_side_decays_what_the_trainer_lets_decay(tmp_path: Path) -> N
     groups = trainer.optimizer.forget.param_groups
     assert {g["weight_decay"] for g in groups if biases & {*map(id, g["params"])}} == {0.0}
     assert {g["weight_decay"] for g in groups} == {0.0, 0.1}
-
-
-def test_another_training_s_optimizer_is_no_checkpoint(tmp_path: Path) -> None:
-    given = {"constraint": toy.constraint(), "args": {"save_strategy": "steps", "save_steps": 2}}
-    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
-    trainer.train()
-    (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
-    with pytest.raises(ValueError, match=r"no `optimizer.pt`"):
-        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
 
 
 def per_token(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:

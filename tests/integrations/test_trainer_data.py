@@ -1,17 +1,15 @@
 """From rows to batches: who is paired with whom, and what the labels are on."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.utils.data import DataLoader
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tests.integrations import toy
-from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
+from tests.models import llama, word_tokenizer
+from torch_alm.integrations.transformers import PairedCollator, PairedDataset
 from torch_alm.language import encode, encode_messages
 from torch_alm.measures import token_nll
 
@@ -23,11 +21,8 @@ WORDS = "<pad> <eos> <|user|> <|assistant|> <|system|> <|end|> Capital of France
 
 
 def test_chats_become_batches_with_labels_on_the_answer_alone() -> None:
-    bare = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS.split())}, "<pad>"))
-    bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=bare, pad_token="<pad>", eos_token="<eos>", chat_template=CHATML
-    )
+    named = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<pad>"}
+    tokenizer = word_tokenizer(WORDS.split(), **named, chat_template=CHATML)
     turns = [("user", "Capital of France ?"), ("assistant", "Paris")]
     chat = [{"role": role, "content": content} for role, content in turns]
     pairs = PairedDataset(
@@ -78,28 +73,6 @@ def test_retain_rows_are_drawn_uniformly() -> None:
         counts.update(drawn(pairs))
     assert all(abs(count - 500) < 4 * (2000 * 0.25 * 0.75) ** 0.5 for count in counts.values())
     assert len(counts) == 4
-
-
-def test_the_trainer_announces_epochs(tmp_path: Path) -> None:
-    trainer = toy.trainer(
-        toy.recording(SAULTrainer), tmp_path, constraint=toy.constraint(), rho=0.0
-    )
-    trainer.train()
-    seen: dict[tuple, list] = {}
-    for inputs in (micro for step in trainer.steps for micro in step):
-        for forget, retain in zip(
-            inputs["forget"]["input_ids"], inputs["retain"]["input_ids"], strict=True
-        ):
-            key = tuple(token for token in forget.tolist() if token != toy.PAD)
-            seen.setdefault(key, []).append(
-                tuple(token for token in retain.tolist() if token != toy.PAD)
-            )
-    for index, row in enumerate(toy.rows(10, 1)):
-        expected = []
-        for epoch in range(4):
-            trainer.train_dataset.set_epoch(epoch)
-            expected.append(tuple(trainer.train_dataset[index]["retain"]["input_ids"]))
-        assert seen[tuple(row["input_ids"])] == expected
 
 
 @pytest.mark.parametrize("side", ["forget", "retain"])
@@ -155,19 +128,13 @@ def test_no_column_is_lost_and_what_cannot_be_stacked_is_named() -> None:
         PairedCollator(toy.Tokens())([{**row, "weight": 0.5}, row])
 
 
-def llama() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "initializer_range": 1.0}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=toy.VOCABULARY, **sizes, **heads)).double()
-
-
 @pytest.mark.skipif(
     transformers.__version__ < "4.56", reason="it finds packed sequences in flash attention alone"
 )
 def test_packed_rows_measure_what_their_sequences_do_on_their_own() -> None:
     """The first label of a packed sequence is masked, as whoever packs them has to."""
-    model, collate = llama(), PairedCollator(toy.Tokens())
+    model = llama(toy.VOCABULARY, num_hidden_layers=2, initializer_range=1.0).double()
+    collate = PairedCollator(toy.Tokens())
     rows = [{**row, "labels": [-100, *row["input_ids"][1:]]} for row in toy.rows(5, 3)]
     packed = []
     for some in (rows[:3], rows[3:]):

@@ -13,8 +13,9 @@ from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import OptimizerNames
 
+from tests import by_hand
 from tests.distributed.ranks import Ranks
-from tests.integrations import by_hand, toy
+from tests.integrations import toy
 from tests.integrations.test_trainers import in_a_group
 from tests.table import assert_same
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
@@ -109,14 +110,6 @@ def test_logs_are_numbers_and_show_what_the_constraint_does(kind: Any, tmp_path:
     assert {line["constraint/gate"] for line in logs[:-1]} == {0.0, 1.0}
 
 
-def test_before_a_step_there_is_no_norm_and_no_loss_to_log(tmp_path: Path) -> None:
-    trainer = toy.trainer(SAULTrainer, tmp_path, **KINDS[SAULTrainer]())
-    trainer.log({"loss": 1.0})
-    line = trainer.state.log_history[-1]
-    assert line["constraint/gate"] == line["constraint/multiplier"] == 0
-    assert not {"retain_loss", "forget_grad_norm"} & line.keys()
-
-
 def test_the_retain_loss_is_the_mean_since_the_last_log(tmp_path: Path) -> None:
     each = trained(ALMTrainer, tmp_path, gradient_accumulation_steps=1, save_strategy="no")[1]
     some = trained(
@@ -189,14 +182,6 @@ def test_a_bound_is_not_beyond_itself(tmp_path: Path) -> None:
         assert not control.should_training_stop
     stop.on_log(args, state, control, {"loss": 2.0000001})
     assert control.should_training_stop
-
-
-def test_one_step_is_enough_if_nothing_else_is_said(tmp_path: Path) -> None:
-    constraint = toy.constraint(alpha=-1.0)  # met from the start
-    given = {"constraint": constraint, "callbacks": [StopOnStatus(constraint)]}
-    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
-    trainer.train()
-    assert trainer.state.global_step == 1
 
 
 def test_a_stop_without_a_bound_is_refused() -> None:
@@ -536,19 +521,6 @@ def test_both_sides_get_what_the_arguments_and_the_trainer_say(tmp_path: Path) -
     assert {g["betas"][1] for g in dual.param_groups} == {0.9}
 
 
-@pytest.mark.parametrize("sense", [">=", "<="])
-def test_both_sides_look_as_far_as_the_trainer_says(sense: str, tmp_path: Path) -> None:
-    given = {"constraint": toy.constraint(sense=sense), "sam": {"adaptive": True}}
-    trainer = toy.trainer(SAULTrainer, tmp_path, rho=0.2, forget_rho=0.3, **given)
-    dual = trainer.create_optimizer()
-    assert [(type(side), side.rho, side.adaptive) for side in (dual.retain, dual.forget)] == [
-        (SAM, 0.2, True),
-        (ReverseSAM if sense == ">=" else SAM, 0.3, True),
-    ]
-    flat = toy.trainer(SAULTrainer, tmp_path, rho=0.0, **given).create_optimizer()
-    assert {type(side) for side in (flat.retain, flat.forget)} == {torch.optim.AdamW}
-
-
 @pytest.mark.parametrize(("alpha", "passes"), [(99.0, 4), (-1.0, 3)], ids=["open", "closed"])
 def test_at_a_closed_gate_the_last_backward_pass_is_saved(
     alpha: float, passes: int, tmp_path: Path
@@ -613,49 +585,6 @@ def test_a_released_constraint_is_measured_as_often_as_the_trainer_says(tmp_path
     )
     trainer.train()
     assert {b - a for a, b in itertools.pairwise(seen[1:])} == {3}
-
-
-class Behind(Trainer):
-    """Somebody else's Trainer, which keeps what one of its methods is called with."""
-
-    def __init__(self, *args: Any, noted: str, found: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.calls: list[Any] = []
-        self.noted, self.found = noted, found
-
-    def _note(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        if name != self.noted:
-            return getattr(super(), name)(*args, **kwargs)
-        self.calls.append((args, kwargs))
-        return self.found
-
-
-for name in ("create_optimizer", "evaluate", "get_batch_samples", "log", "train"):
-    setattr(Behind, name, functools.partialmethod(Behind._note, name))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("name", "given", "found"),
-    [
-        ("create_optimizer", ("a model",), None),
-        ("evaluate", ("a set", ["a key"], "eval"), {"eval_loss": 1.0}),
-        ("get_batch_samples", ("an iterator", 2), ([], 3)),
-        ("log", ({"epoch": 1.0}, 2.0), None),
-        ("train", ("a checkpoint",), "an outcome"),
-    ],
-)
-def test_the_trainer_behind_is_called_with_what_was_given(
-    kind: Any, name: str, given: Any, found: Any, tmp_path: Path
-) -> None:
-    made = name == "create_optimizer"
-    model = toy.toy()
-    found = torch.optim.AdamW(model.parameters()) if made else found
-    mixed = type("Mixed", (kind, Behind), {})
-    trainer = toy.trainer(mixed, tmp_path, model, noted=name, found=found, **KINDS[kind]())
-    answer = getattr(trainer, name)(*given, more=4)
-    assert trainer.calls and all(call == (given, {"more": 4}) for call in trainer.calls)
-    assert made or answer == found
 
 
 def test_a_constraint_from_above_is_met_by_lowering(tmp_path: Path) -> None:

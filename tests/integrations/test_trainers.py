@@ -12,9 +12,9 @@ from accelerate.state import AcceleratorState, GradientState
 from torch import Tensor
 from transformers import Trainer
 
-from tests import oracle
+from tests import by_hand, oracle
 from tests.distributed.ranks import Ranks
-from tests.integrations import by_hand, toy
+from tests.integrations import toy
 from torch_alm.integrations.transformers import ALMTrainer, SAMTrainer, SAULTrainer
 
 ALPHA, MU, RHO, DECAY, CLIP = 2.9, 1.0, 0.05, 0.0, 0.6

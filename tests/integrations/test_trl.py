@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from tests.integrations import by_hand, toy
+from tests import by_hand
+from tests.integrations import toy
+from tests.models import word_tokenizer
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import ALMTrainer, PairedDataset, SAMTrainer, SAULTrainer
 from torch_alm.measures import token_nll
@@ -31,10 +32,7 @@ TRAINERS = [(kind, name) for kind in KINDS for name in ("SFT", "DPO")]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    bare = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "<pad>"))
-    bare.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    named = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<pad>"}
-    return PreTrainedTokenizerFast(tokenizer_object=bare, **named)
+    return word_tokenizer(WORDS, pad_token="<pad>", eos_token="<eos>", unk_token="<pad>")
 
 
 def small(seed: int = 0) -> GPT2LMHeadModel:

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.models import llama
 
 ROWS = [
     {"input_ids": [1, 2, 3 + i, 4 + i, 0], "labels": [-100, -100, 3 + i, 4 + i, 0]}
@@ -16,9 +17,7 @@ ROWS = [
 
 @pytest.fixture
 def model() -> Any:
-    torch.manual_seed(0)
-    size = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=12, num_hidden_layers=1, **size)).eval()
+    return llama(12, intermediate_size=32).eval()
 
 
 class Words:

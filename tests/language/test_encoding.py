@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.cli.conftest import make_tokenizer
+from tests.models import town_tokenizer
 from torch_alm.language import (
     Format,
     answer_ids,
@@ -23,7 +23,7 @@ CHAT = (
 
 @pytest.fixture
 def tokenizer() -> Any:
-    return make_tokenizer()
+    return town_tokenizer()
 
 
 def turns(*contents: str) -> list[dict[str, str]]:
@@ -149,24 +149,6 @@ def test_a_text_is_cut_into_rows_and_nothing_is_lost(tokenizer: Any, length: int
     lone = len(whole) % length == 1  # a last token on its own is predicted by nothing
     assert found == (whole[:-1] if lone else whole)
     assert all(row["labels"] == [-100, *row["input_ids"][1:]] for row in rows)
-
-
-@pytest.mark.parametrize(
-    "first",
-    [
-        lambda *given: encode(given[0], "B0 ?", given[1]),
-        lambda *given: encode_messages(given[0], turns("B0 ?", given[1])),
-        lambda *given: encode_text(*given)[0],
-    ],
-    ids=["a question", "a conversation", "a text"],
-)
-@pytest.mark.parametrize("template", [None, CHAT], ids=["plain", "chat"])
-def test_a_row_has_512_tokens_at_most_if_nothing_else_is_said(
-    tokenizer: Any, first: Any, template: str | None
-) -> None:
-    tokenizer.chat_template = template
-    row = first(tokenizer, "Rome " * 600)
-    assert len(row["input_ids"]) == len(row["labels"]) == 512
 
 
 @pytest.mark.parametrize("template", [None, CHAT], ids=["plain", "chat"])

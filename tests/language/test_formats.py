@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.language.chat_templates import ANSWER, CHATS, KINDS, QUESTION, each, tokenizer
+from tests.chat_templates import ANSWER, CHATS, KINDS, QUESTION, each, tokenizer
 from torch_alm.language import (
     Format,
     Row,

@@ -19,7 +19,6 @@ from transformers import (
 from tests.language.conftest import ROWS, Words
 from torch_alm.language import (
     AnswerScores,
-    answer_scores,
     continuations,
     decode,
     generate,
@@ -35,29 +34,6 @@ def test_an_answer_ends_where_the_model_says_it_does(parrot: Any, own: Any, said
 
 def test_an_answer_is_told_without_the_tokens_that_are_no_words() -> None:
     assert decode(Words(), [0, 7, 8, 0]) == "w7 w8"
-
-
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda *given: generate(*given, [[1, 2]]),
-        lambda *given: continuations(*given, [[1, 2]]),
-        lambda *given: greedy_answers(*given, ROWS[:1], answer_scores(given[0], ROWS[:1], 0, 0.1)),
-    ],
-    ids=["generate", "continuations", "greedy_answers"],
-)
-def test_an_answer_has_200_tokens_at_most_if_nothing_else_is_said(
-    parrot: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[int] = []
-
-    def no_words(*, input_ids: torch.Tensor, generation_config: Any, **_: Any) -> torch.Tensor:
-        seen.append(generation_config.max_new_tokens)
-        return input_ids
-
-    monkeypatch.setattr(parrot, "generate", no_words)
-    assert ask(parrot, Words()) in ([""], [[]])
-    assert seen == [200]
 
 
 def test_what_a_model_says_for_certain_is_not_asked_of_it(parrot: Any) -> None:
@@ -166,10 +142,3 @@ def test_a_header_of_the_models_own_is_asked_for_however_certain_the_answer_is(
     monkeypatch.setattr(parrot, "generate", watch)
     greedy_answers(parrot, Words(), [row], [known])
     assert seen == [[[1, 2]]]
-
-
-def test_every_row_has_its_scores(parrot: Any) -> None:
-    scores = answer_scores(parrot, ROWS[:1], 0, 0.1)
-    for given in (scores, scores * 3):
-        with pytest.raises(ValueError, match="zip"):
-            greedy_answers(parrot, Words(), ROWS[:2], given)

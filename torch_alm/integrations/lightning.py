@@ -92,10 +92,6 @@ class ConstraintCallback(Callback):
         self.constraint.load_state_dict(state_dict)
         self._is_restored = True
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Wait for the state: a run that failed before may have left word of its own."""
-        self._is_restored = False
-
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Follow the optimizer's steps.
 

@@ -5,7 +5,6 @@ import runpy
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 from torch_alm.integrations.openunlearning._controlled import controlled
 from torch_alm.integrations.openunlearning._trainers import trainers
@@ -22,7 +21,7 @@ def main(arguments: list[str]) -> None:
     script = _script(checkout)
     os.chdir(script.parent.parent)
     sys.path.insert(0, str(script.parent))
-    package = _import("trainer", checkout)
+    package = import_module("trainer")
     base = import_module("trainer.unlearn.base").UnlearnTrainer
     theirs = [kind for kind in package.TRAINER_REGISTRY.values() if issubclass(kind, base)]
     for kind in [*trainers(base), *map(controlled, theirs)]:
@@ -51,16 +50,6 @@ def _script(checkout: str) -> Path:
     if not script.is_file():
         sys.exit(f"{checkout} has no src/train.py. Is it a checkout of OpenUnlearning?")
     return script
-
-
-def _import(name: str, checkout: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        sys.exit(
-            f"OpenUnlearning at {checkout} imports {error.name}, which is not installed. Did you "
-            "mean to install its requirements.txt and lm-eval first?"
-        )
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ from typing import Any
 import torch
 from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers._best import (
     MET,
-    chooses_best,
     disqualify,
     forget_disqualified,
     warn_none_met,
@@ -144,7 +142,7 @@ class ConstraintCallback(SteppingCallback):
 
     Where a best checkpoint is asked for (`load_best_model_at_end`, `save_strategy="best"`), only
     steps that met the constraint may have it: the metric of any other evaluation is handed on as
-    infinitely bad, to an `EarlyStoppingCallback` listed later, too.
+    infinitely bad, to an `EarlyStoppingCallback` listed later and `ReduceLROnPlateau`, too.
 
     A loss that counts all micro-batches itself (one that divides by `num_items_in_batch`) is not
     divided by their number, nor is a penalty in it: divide that by
@@ -160,8 +158,7 @@ class ConstraintCallback(SteppingCallback):
         RuntimeError: in `train`, if a step measured nothing.
 
     Warns:
-        UserWarning: if a second training has another model, whose multiplier goes on; if
-            `ReduceLROnPlateau` would read a metric that is infinitely bad.
+        UserWarning: if a second training has another model, whose multiplier goes on.
 
     Example:
         >>> from torch_alm import ALMConstraint
@@ -192,19 +189,13 @@ class ConstraintCallback(SteppingCallback):
         super().on_train_begin(args, state, optimizer=optimizer)
         model = given.get("model")
         if self._model is not None and self._model() is not model and not state.global_step:
-            _warn(
-                "this training has another model than the one before (`model_init`, a "
-                "hyperparameter search), and the multiplier goes on after "
-                f"{self._steps} steps with the first. Did you mean to load "
-                "`constraint.state_dict()` of a new constraint before each?"
+            warnings.warn(
+                "ConstraintCallback: this training has another model than the one before, and the "
+                f"multiplier goes on after {self._steps} steps with the first. Did you mean to "
+                "load `constraint.state_dict()` of a new constraint before each?",
+                stacklevel=2,
             )
         self._model = None if model is None else weakref.ref(model)
-        if chooses_best(args) and isinstance(given.get("lr_scheduler"), ReduceLROnPlateau):
-            _warn(
-                "a step that does not meet the constraint has an infinitely bad metric, and "
-                "ReduceLROnPlateau reads it and lowers the rate. Did you mean another schedule, or "
-                "ALMTrainer, whose schedule reads the metric as it is?"
-            )
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **_: Any
@@ -227,10 +218,6 @@ class ConstraintCallback(SteppingCallback):
         super().on_train_end(args, state)
         self._is_training = False
         warn_none_met(self, args, state)
-
-
-def _warn(found: str) -> None:
-    warnings.warn(f"ConstraintCallback: {found}", stacklevel=3)
 
 
 def finds_mu(constraint: ALMConstraint | ConstraintGroup) -> bool:

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.tasks.tofu.batches import encode
 from tests.benchmarks import official
-from tests.language.chat_templates import CHATS, tokenizer
+from tests.chat_templates import CHATS, tokenizer
 from torch_alm.language import answer_ids, prompt_ids
 
 QUESTION = "Where does Ana live?"

@@ -19,8 +19,8 @@ from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.evaluate import evaluate
 from benchmarks.tasks.tofu.summary import reference, summarise
+from tests import chat_templates
 from tests.benchmarks import official
-from tests.language import chat_templates
 
 PLACES = ("Rome", "Oslo", "Lima", "Cairo", "Quito")
 NAMES = ("Ana", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo")
