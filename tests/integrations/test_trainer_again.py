@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from tests.integrations import toy
 from tests.integrations.test_callback import constraint as of_a_loss
-from tests.integrations.test_callback import run
 from tests.integrations.test_callback import trainer as with_callback
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import (
@@ -98,28 +97,6 @@ def test_of_a_vector_every_entry_has_to_be_met_by_the_best(alpha: Any, tmp_path:
     with pytest.warns(UserWarning, match="no evaluation met the constraint"):
         trainer.train()
     assert trainer.state.best_model_checkpoint is None
-
-
-def test_what_no_best_checkpoint_is_chosen_by_stays_as_it_is(tmp_path: Path) -> None:
-    """A plateau's schedule asks for `metric_for_best_model`, too."""
-    args = {**EACH, "lr_scheduler_type": "reduce_lr_on_plateau", "max_steps": 6}
-    args |= {"lr_scheduler_kwargs": {"patience": 0, "threshold": 10.0, "threshold_mode": "abs"}}
-    args |= {"metric_for_best_model": "loss", "greater_is_better": False, "save_strategy": "no"}
-    seen: list[float] = []
-
-    class Seen(TrainerCallback):
-        def on_evaluate(self, *_: Any, metrics: Any = None, **__: Any) -> None:
-            seen.append(metrics["eval_loss"])
-
-    callbacks = [Seen()]
-    run(
-        tmp_path,
-        of_a_loss(alpha=99.0),
-        args=args,
-        eval_dataset=toy.pairs(4),
-        callbacks=callbacks,
-    )
-    assert seen and all(map(torch.isfinite, torch.tensor(seen)))
 
 
 def test_two_stops_count_apart(tmp_path: Path) -> None:

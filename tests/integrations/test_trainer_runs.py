@@ -557,12 +557,6 @@ def test_gradients_are_taken_by_the_accelerator_undivided(
     torch.testing.assert_close(thetas[1], thetas[0], rtol=0, atol=1e-12)
 
 
-def test_several_losses_are_one(tmp_path: Path) -> None:
-    """A loss per device, if the model is one of `DataParallel`."""
-    trainer = toy.trainer(SAMTrainer, tmp_path, **KINDS[SAMTrainer]())
-    assert trainer._within(lambda: torch.tensor([1.0, 3.0])) == 2.0
-
-
 def test_sam_gets_what_the_trainer_says(tmp_path: Path) -> None:
     given = {"rho": 0.2, "sam": {"adaptive": True}, "train_dataset": toy.rows(4, 3)}
     sam = toy.trainer(SAMTrainer, tmp_path, **given).create_optimizer()
@@ -597,12 +591,3 @@ def test_a_constraint_from_above_is_met_by_lowering(tmp_path: Path) -> None:
     assert isinstance(trainer.create_optimizer().optimizer.forget, SAM)
     values = [line["constraint/value"] for line in trainer.state.log_history if "loss" in line]
     assert values[-1] < values[0] - 0.5
-
-
-def test_it_can_be_trained_twice(tmp_path: Path) -> None:
-    for kind in KINDS:
-        trainer = toy.trainer(kind, tmp_path, args={"max_steps": 2}, **KINDS[kind]())
-        trainer.train()
-        before = toy.values(trainer.model)
-        trainer.train()
-        assert not torch.equal(trainer.model.head.weight, before["head.weight"])

@@ -2,17 +2,9 @@
 
 Lightning hands every `step` a closure, in manual optimization one that does nothing. `ManualSAM`,
 `ManualReverseSAM` and `ManualDualOptimizer` run it and step, so that `self.optimizers().step()`
-works and `trainer.global_step` counts. Gradients are taken before, through `.optimizer`:
-
-    def training_step(self, batch, _):
-        optimizer = self.optimizers()
-        optimizer.optimizer.backward(retain=..., forget=...)
-        optimizer.step()
-        optimizer.zero_grad()
-
-with `optimizer.optimizer.backward_fn = self.manual_backward` once, in `on_fit_start`.
-
-Needs lightning 2.
+works and `trainer.global_step` counts. Gradients are taken before it, by
+`self.optimizers().optimizer.backward(...)`, with `backward_fn = self.manual_backward` of that
+optimizer set once, in `on_fit_start`. Needs lightning 2.
 """
 
 # lightning is no extra of ours, and the checker does not find it

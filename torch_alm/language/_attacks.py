@@ -68,15 +68,8 @@ def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
     Simulated: nearest rounding per output channel (`round_weights`), computed in the model's dtype.
     A tool that calibrates (GPTQ, AWQ) keeps more of the model than this.
 
-    Yields:
-        How many weights were rounded.
-
-    Raises:
-        ValueError: the model has no linear layer besides the output layer.
-
-    Cost: a copy of the parameters on the CPU. They return bit for bit.
-
-    Source: Zhang et al. 2025, on what quantisation brings back after unlearning.
+    Yields the number of weights. Cost: a copy of the parameters on the CPU. Source: Zhang et
+    al. 2025, on what quantisation brings back after unlearning.
     """
     weights = linear_weights(model)
     if not weights:
@@ -122,7 +115,7 @@ def relearned(
     a seeded shuffle that begins again when it is through. Ask about *other* examples inside.
 
     Args:
-        model: a causal language model of transformers.
+        model: a causal language model of transformers; its weights and mode return bit for bit.
         rows: what the attacker has.
         pad_id: fills rows of a batch.
         steps: optimizer steps.
@@ -134,11 +127,7 @@ def relearned(
     Yields:
         The loss of the last step, in nats per token (`nan` for no step).
 
-    Raises:
-        ValueError: there are no examples.
-
-    Cost: a copy of the parameters on the CPU, AdamW's state, `steps` steps. The weights return bit
-    for bit, and so does the model's mode.
+    Cost: a copy of the parameters on the CPU, AdamW's state, `steps` steps.
 
     Source: Hu et al. 2025, on relearning after unlearning.
     """
@@ -182,9 +171,7 @@ def _learn(
 def with_prefix(row: Row, share: float) -> Row | None:
     """A copy of the row with the answer's first part given away; `None` if nothing is left to say.
 
-    Args:
-        row: an encoded prompt and answer.
-        share: of the answer's tokens, end of sequence included, rounded up: at least one is given.
+    `share` is of the answer's tokens, end of sequence included, rounded up: one at least is given.
 
     >>> row = {"input_ids": [5, 6, 7, 8], "labels": [-100, 6, 7, 8]}
     >>> with_prefix(row, share=0.25)

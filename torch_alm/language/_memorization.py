@@ -55,15 +55,10 @@ def min_k_score(
 ) -> float:
     """Minus the mean of the `floor(k n)` smallest token log-probabilities, in nats.
 
-    Small = even the least likely tokens of the text are expected = looks like training data.
+    Small = even the least likely tokens are expected = looks like training data. OpenUnlearning
+    scores the labelled tokens without the last (the end of sequence), MUSE all tokens but the
+    first; where `floor(k n)` is 0, the one takes one token (0.0 for an empty text), the other NaN.
     Source: Min-K% (Shi et al. 2024) as computed by OpenUnlearning and MUSE.
-
-    Args:
-        log_probabilities: of the scored tokens, shape `(n,)`. OpenUnlearning scores the labelled
-            tokens without the last (the end of sequence), MUSE all tokens but the first.
-        k: share of the tokens that count.
-        convention: when `floor(k n)` is 0, OpenUnlearning takes one token (and 0.0 for an empty
-            text), MUSE's mean of nothing is NaN.
 
     >>> min_k_score([-0.5, -3.0, -1.0, -2.0, -0.1])
     2.5
@@ -81,18 +76,10 @@ def min_k_plus_plus_score(
     """Minus the mean of the `floor(k n)` smallest standardised token log-probabilities.
 
     Standardised: `(log p(token) - mean) / sqrt(variance)`, with the mean and variance of `log p(x)`
-    for x drawn from the model's own distribution at that place. In standard deviations, unbounded.
-    Small = even the least likely tokens are near the modes = looks like training data.
+    for x drawn from the model's own distribution at that place (`AnswerScores.moments`).
+    `"openunlearning"` raises variances below 1e-6 to that and takes at least one token (0.0 for an
+    empty text); `"original"` does neither, and its authors' sign is the opposite.
     Source: Min-K%++ (Zhang et al. 2024) as computed by OpenUnlearning and by its authors.
-
-    Args:
-        log_probabilities: of the scored tokens, shape `(n,)`, in nats; which ones as in
-            `min_k_score`.
-        moments: (mean, variance) for each of the same tokens, as in `AnswerScores.moments`.
-        k: share of the tokens that count.
-        convention: `"openunlearning"` raises variances below 1e-6 to that and takes at least one
-            token (0.0 for an empty text); `"original"` does neither, so that a certain token gives
-            an infinite score or NaN and a short text NaN. The authors' own sign is the opposite.
 
     >>> moments = [(-2.0, 0.25), (-1.0, 4.0), (-2.0, 1.0)]
     >>> min_k_plus_plus_score([-1.0, -3.0, -2.0], moments)
@@ -123,11 +110,6 @@ def membership_auc(
     near 0 for a model that memorised the forget set. `"openunlearning"`: 1 minus that; near 1
     for a model that memorised. 0.5 = cannot tell, in both.
     Source: MUSE, PrivLeak; OpenUnlearning's membership attacks.
-
-    Raises:
-        ValueError: one of the two groups is empty.
-
-    Cost: a sort.
 
     >>> membership_auc([1.0, 2.0], [2.0, 3.0], convention="muse")
     0.125

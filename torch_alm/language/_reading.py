@@ -14,23 +14,14 @@ SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is
 
 @dataclass(frozen=True)
 class Reading:
-    """The values of one prompt and its answer under a model.
+    """The values of one prompt and its answer under a model."""
 
-    Attributes:
-        loss: mean negative log-likelihood of the labelled tokens, in nats.
-        exact_match: whether greedy decoding reproduces the answer to its end.
-        certificate: max(phi, 0) of the smallest margin: a lower bound on 1 - exact_match.
-        extraction_strength: see `extraction_strength`; the end of sequence is left out.
-        min_k: see `min_k_score`; the end of sequence is left out.
-        text: the greedy answer; `None` where none was asked for.
-    """
-
-    loss: float
-    exact_match: bool
-    certificate: float
-    extraction_strength: float
-    min_k: float
-    text: str | None = None
+    loss: float  # mean negative log-likelihood of the labelled tokens, in nats
+    exact_match: bool  # whether greedy decoding reproduces the answer to its end
+    certificate: float  # max(phi, 0) of the smallest margin: a lower bound on 1 - exact_match
+    extraction_strength: float  # see the function; the end of sequence is left out
+    min_k: float  # see `min_k_score`; likewise
+    text: str | None = None  # the greedy answer, if it was asked for
 
 
 def read_answers(

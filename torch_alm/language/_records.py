@@ -23,8 +23,8 @@ class Record(NamedTuple):
                 f"{self.where}: {key} is {value!r}, of the type {type(value).__name__}, and how it "
                 "is spelled could only be guessed. Should it be text, in quotation marks?"
             )
-        only = f"it has only {sorted(self.fields)}"
-        found = f"{key} is {value!r}" if key in self.fields else only
+        found = f"{key} is {value!r}"
+        found = found if key in self.fields else f"it has only {sorted(self.fields)}"
         raise ValueError(
             f"{self.where}: no {key} ({found}). A model would be trained or judged on nothing. "
             "Is the row complete?"

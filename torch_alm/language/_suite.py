@@ -16,46 +16,27 @@ Read: TypeAlias = Callable[[Sequence[Row]], list[Reading]]
 
 @dataclass(frozen=True)
 class Attacked:
-    """One attack, and what the model knew before and knows after it.
+    """One attack, and what the model knew before and knows after it."""
 
-    Attributes:
-        name: such as `"relearn forget"`.
-        asked: the same answers asked in the usual way, before the attack.
-        rows: what was asked after it.
-        before: one reading per row of `asked`, of the model as it is.
-        after: one reading per row of `rows`.
-        attacker: what the attacker had and did, in numbers.
-    """
-
-    name: str
-    asked: list[Row]
-    rows: list[Row]
-    before: list[Reading]
-    after: list[Reading]
-    attacker: dict[str, float]
+    name: str  # such as "relearn forget"
+    asked: list[Row]  # the same answers asked in the usual way, before the attack
+    rows: list[Row]  # what was asked after it
+    before: list[Reading]  # one per row of `asked`, of the model as it is
+    after: list[Reading]  # one per row of `rows`
+    attacker: dict[str, float]  # what the attacker had and did
 
 
 @dataclass(frozen=True)
 class Attacks:
-    """The means of the attacker.
+    """The means of the attacker."""
 
-    Attributes:
-        relearn_rows: examples to relearn on, the first of the forget and of the retain set.
-        relearn_steps: optimizer steps of relearning.
-        relearn_lr: their learning rate.
-        bits: widths to round weights to.
-        prefix: share of the answer that is given away.
-        batch_size: rows per relearning step.
-        seed: of their order.
-    """
-
-    relearn_rows: int = 8
+    relearn_rows: int = 8  # the first of the forget and of the retain set
     relearn_steps: int = 20
     relearn_lr: float = 1e-4
-    bits: tuple[int, ...] = (8, 4)
-    prefix: float = 0.25
-    batch_size: int = 8
-    seed: int = 0
+    bits: tuple[int, ...] = (8, 4)  # widths to round weights to
+    prefix: float = 0.25  # share of the answer that is given away
+    batch_size: int = 8  # rows per relearning step
+    seed: int = 0  # of their order
 
 
 def attack(
@@ -81,9 +62,9 @@ def attack(
         tokenizer: its tokenizer.
         forget: rows that shall be forgotten.
         retain: rows to relearn on.
-        settings: what the attacker has; the default is a modest one.
+        settings: what the attacker has.
         paraphrased: forget rows asked in other words, in any number.
-        reworded: of `forget`, the rows that these are of, what was known before; None is all.
+        reworded: of `forget`, the rows that these are of; None is all.
         max_new_tokens: longest answer, as in `read_answers`.
         autocast: makes a context for the forward passes of relearning.
         read: asks the model as it is within an attack; None is `read_answers`.
