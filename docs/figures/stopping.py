@@ -1,92 +1,79 @@
-"""A fixed weight runs away; a constraint stops: the example of README, drawn.
+"""A fixed weight runs away; a constraint stops: the program of the quickstart, drawn.
 
 python -m docs.figures.stopping
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
+import contextlib
+import io
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import AdamW
 
 from docs.figures import themes
 from docs.figures.run import shade
-from torch_alm import ALMConstraint
-from torch_alm.rules import Leak
+from torch_alm import DualOptimizer
 
-ALPHA, STEPS = 4.0, 200
-Batch = tuple[Tensor, Tensor]
+QUICKSTART = Path(__file__).resolve().parents[1] / "quickstart.md"
+STEPS = 400
 
 
 class Run(NamedTuple):
-    """The numbers of one run, per step; the last two are empty without a constraint."""
+    """The numbers of one run, per step; the weight is empty without a constraint."""
 
     forget: list[float]
-    retain: list[float]
-    multiplier: list[float]
     weight: list[float]
 
 
-def nll(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy of a batch."""
-    return cross_entropy(model(batch[0]), batch[1])
+def begun() -> dict[str, Any]:
+    """Run the page's blocks from the model to the optimizer; return their names."""
+    _, *blocks = re.findall(r"```python[^\n]*\n(.*?)```", QUICKSTART.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec("".join(blocks[:3]), names)
+    return names
 
 
-def world() -> tuple[nn.Module, Batch, Batch]:
-    """A small classifier that knows 64 random labels by heart, 48 to keep and 16 to forget."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4))
-    x, y = torch.randn(64, 16), torch.randint(4, (64,))
-    optimizer = AdamW(model.parameters(), lr=1e-2)
-    for _ in range(200):
-        nll(model, (x, y)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model, (x[:48], y[:48]), (x[48:], y[48:])
-
-
-@lru_cache(maxsize=2)
 def trained(*, constrained: bool) -> Run:
-    """Unlearn with a constraint, or with the fixed weight 1."""
-    model, retain, forget = world()
-    optimizer = AdamW(model.parameters(), lr=1e-3)
-    constraint = ALMConstraint(nll, alpha=ALPHA, mu=0.01, rules=[Leak(0.5)])
-    run = Run([], [], [], [])
+    """Run the page's loop with its constraint, or with the fixed weight 1."""
+    found = begun()
+    model, loss, optimizer = found["model"], found["token_nll"], found["optimizer"]
+    if not constrained:
+        optimizer = DualOptimizer(optimizer.retain, optimizer.forget)
+    run = Run([], [])
     for _ in range(STEPS):
-        kept = nll(model, retain)
-        pushed = constraint(model, forget) if constrained else -nll(model, forget)
-        (kept + pushed).backward()
+        optimizer.backward(
+            retain=lambda: loss(model, found["retain"]), forget=lambda: loss(model, found["forget"])
+        )
         optimizer.step()
         optimizer.zero_grad()
         if constrained:
-            run.weight.append(float(constraint.step()))
-            run.multiplier.append(float(constraint.multiplier))
-        run.forget.append(nll(model, forget).item())
-        run.retain.append(kept.item())
+            run.weight.append(float(optimizer.constraint.metrics()["weight"]))
+        with torch.no_grad():
+            run.forget.append(loss(model, found["forget"]).item())
     return run
 
 
 def figure(colours: dict[str, str]) -> Figure:
     """The drawing."""
     free, held = (trained(constrained=constrained) for constrained in (False, True))
-    drawn = Figure(figsize=(7.2, 4.8), layout="constrained")
-    loss, multiplier = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    drawn = Figure(figsize=(6.4, 5.2), layout="constrained")
+    loss, weight = drawn.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     steps = range(1, STEPS + 1)
     loss.plot(steps, free.forget, color=colours["forget"], label="fixed weight")
     loss.plot(steps, held.forget, color=colours["retain"], label="constraint")
-    loss.axhline(ALPHA, color=colours["ink"], lw=1.2, ls="--", label=f"α = {ALPHA:g}")
+    loss.axhline(4.0, color=colours["ink"], lw=1.2, ls="--", label="alpha = 4")
     loss.set_title("forget loss (nats)", loc="left")
-    loss.set(ylim=(0, 16), xlim=(1, STEPS))
+    loss.set(ylim=(0, 9), xlim=(1, STEPS))
     loss.legend(loc="upper left")
-    multiplier.plot(steps, held.multiplier, color=colours["retain"])
-    multiplier.set_title("multiplier λ; shaded: the gate is open", loc="left")
-    multiplier.set(xlabel="step", ylim=(0, None))
-    shade(multiplier, held.weight, colours["soft"])
+    weight.plot(steps, held.weight, color=colours["retain"])
+    weight.set_title("weight λ⁺ of the forget side", loc="left")
+    weight.set(xlabel="step", ylim=(0, None))
+    shade(weight, held.weight, colours["soft"])
     return drawn
 
 

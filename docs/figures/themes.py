@@ -34,7 +34,7 @@ def _style(ink: str, soft: str) -> dict[str, Any]:
         "axes.edgecolor": soft,
         "axes.spines.right": False,
         "axes.spines.top": False,
-        "font.size": 13,
+        "font.size": 15,
         "legend.frameon": False,
         "lines.linewidth": 2.0,
         "svg.fonttype": "path",
