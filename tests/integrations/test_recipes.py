@@ -67,8 +67,8 @@ def patched(repository: str, place: int = 0) -> str:
         assert before in text, f"{path} of {repository} has changed: {before}"
         text = text.replace(before, after)
     text = text.replace('"alpha": 0.01,', '"alpha": 0.15,')
-    recipe = r"\balpha=[24]\.0, mu=0\.01, rules=\[Leak\(0\.5\)\]"
-    return re.sub(recipe, "alpha=3.0, mu=0.5", text)
+    numbers = r"\balpha=[24]\.0, mu=0\.01, rules=\[Leak\(0\.5\)\]"
+    return re.sub(numbers, "alpha=3.0, mu=0.5", text)
 
 
 @pytest.mark.parametrize("repository", CHECKOUTS)
