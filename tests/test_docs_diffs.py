@@ -74,6 +74,7 @@ def names(constraint: Callable[..., ALMConstraint]) -> dict[str, Any]:
         "layer": "layer",
         "direction": measures.steering_vector(4, dtype=torch.float64),
         "optimizer": AdamW(params, lr=RATE),
+        "alone": AdamW(params, lr=5e-6, weight_decay=0.0),  # the retain side of the recipe
         "retain_side": SAM(AdamW(params, lr=RATE), rho=0.01),
         "forget_side": AdamW(params, lr=RATE, weight_decay=0.0),
         "retain_loss": measures.token_nll,
@@ -131,7 +132,10 @@ def test_with_a_fixed_multiplier_the_controlled_loop_is_the_plain_one(title: str
 
 STEP = "optimizer.step(); optimizer.zero_grad()"
 PLAIN = f"token_nll(model, retain).backward(); {STEP}"
+ALONE = "token_nll(model, retain).backward(); alone.step(); alone.zero_grad()"
 RETAIN_LOOPS = {
+    "Dual AdamW": ALONE,
+    "From there to SAUL": ALONE,
     "Gradient ascent": "pass",
     "Sharp Min-Max": "retain_side.backward(lambda: token_nll(model, retain)); retain_side.step(); "
     "retain_side.zero_grad()",
