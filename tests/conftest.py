@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.distributed.ranks import Ranks
+    from tests.core.distributed.ranks import Ranks
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,7 +28,7 @@ def shared_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def forks() -> None:
     """Processes of the forkserver are forked after the imports, which take longer than a test."""
-    from tests.distributed.ranks import preload
+    from tests.core.distributed.ranks import preload
 
     preload()
 
@@ -36,7 +36,7 @@ def forks() -> None:
 @pytest.fixture(scope="session")
 def ranks(forks: None, tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Ranks]":
     """Two processes for all tests of a worker."""
-    from tests.distributed.ranks import Ranks
+    from tests.core.distributed.ranks import Ranks
 
     pair = Ranks(tmp_path_factory.mktemp("groups"))
     yield pair

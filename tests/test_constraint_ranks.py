@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed.ranks import Ranks
+from tests.core.distributed.ranks import Ranks
 from torch_alm import ALMConstraint, ConstraintGroup
 from torch_alm.filters import Mean
 

@@ -9,55 +9,11 @@ import torch
 from torch import Tensor
 from torch.optim import SGD
 
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm import SAM, ALMConstraint
 
 
 def sam(x: Tensor) -> SAM:
     return SAM(SGD([x], lr=0.1), rho=0.5)
-
-
-@pytest.mark.parametrize("how", ["call", "observe"])
-def test_a_measure_in_a_pool_is_observed_once_at_the_perturbed_point(how: str) -> None:
-    x = torch.ones(1, requires_grad=True)
-    optimizer, c = sam(x), ALMConstraint(lambda: x.sum(), alpha=4.0, mu=0.5)
-
-    places: list[float] = []
-
-    def measured() -> Tensor:
-        places.append(x.item())
-        if how == "call":
-            return c()
-        c.observe(x.item())
-        return torch.zeros(())
-
-    with ThreadPoolExecutor(1) as pool:
-        for step in range(1, 4):
-            for part in range(2):
-                optimizer.backward(lambda: x.square().sum() + pool.submit(measured).result().to(x))
-                assert c.observed == part + 1
-            optimizer.step()
-            optimizer.zero_grad()
-            c.step()
-            assert c.metrics()["steps"] == step
-            first, perturbed, *_ = places
-            assert abs(perturbed - first) == pytest.approx(0.5)
-            assert c.metrics()["value"] == pytest.approx(sum(places[1::2]) / 2)
-            places.clear()
-
-
-def test_a_measure_in_a_pool_inside_a_dual_optimizer_is_observed_once() -> None:
-    x = torch.ones(1, requires_grad=True)
-    dual = DualOptimizer(sam(x), ReverseSAM(SGD([x], lr=0.1), rho=0.5))
-    c = ALMConstraint(None, alpha=4.0, mu=0.5)
-    with ThreadPoolExecutor(2) as pool:
-
-        def forget() -> Tensor:
-            list(pool.map(lambda _: c.observe(x.item()), range(2)))
-            return x.sum()
-
-        dual.backward(retain=lambda: x.square().sum(), forget=forget)
-    assert c.observed == 2
-    dual.step()
 
 
 def in_parallel(*works: Any) -> None:

@@ -10,8 +10,8 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from tests.resuming import model, notes_ignored, theta
-from tests.table import assert_same
+from tests.core.resuming import model, notes_ignored, theta
+from tests.core.table import assert_same
 from torch_alm import ALMConstraint, ConstraintGroup
 from torch_alm.checkpoint import ConstraintState
 from torch_alm.filters import EMA, Mean

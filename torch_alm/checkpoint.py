@@ -3,7 +3,9 @@
 Not imported by `torch_alm`: the machinery behind it is heavy.
 """
 
-from collections import defaultdict
+import copy
+import inspect
+from collections import OrderedDict, defaultdict
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Any
@@ -17,9 +19,10 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.optim import Optimizer
 
-from torch_alm._optim.fresh import fresh_state
+from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
-from torch_alm._optim.objective import innermost
+from torch_alm._optim.objective import replaying
+from torch_alm._optim.wrapper import innermost
 from torch_alm.constraint import ALMConstraint
 from torch_alm.dual import DualOptimizer
 from torch_alm.group import ConstraintGroup
@@ -169,7 +172,8 @@ def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:
     Groups are one leaf: a name that one run has and another lacks cannot be loaded, and neither
     can a setting.
     """
-    missing = [p for p in parameters(side) if p.requires_grad and not side.state.get(p)]
+    # Frozen ones, too: a run that goes on from here may have frozen them earlier or later.
+    missing = [p for p in parameters(side) if not side.state.get(p)]
     before = {p: side.state[p] for p in missing if p in side.state}
     fresh = {p: _fresh(side, p) for p in missing}
     side.state.update({p: state for p, state in fresh.items() if state})
@@ -183,14 +187,48 @@ def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:
 
 
 def _fresh(side: Optimizer, p: Tensor) -> dict[str, Any]:
+    """Find the state after a first step with a gradient of 0; the optimizer itself takes none."""
+    stand_in = nn.Parameter(p.detach().clone())
+    gradients.put([stand_in], [torch.zeros_like(stand_in)])
+    alone, replay = _alone(side, p, stand_in), replaying([p])
     try:
-        return fresh_state(side, p)
+        with torch.no_grad():
+            inspect.unwrap(type(side).step)(alone)  # without anybody's hooks
     except Exception as error:
         raise RuntimeError(
             f"DualState: a copy of {type(side).__name__} could not step a parameter of shape "
             f"{tuple(p.shape)} with a gradient of 0, so what to save or load for it is unknown. "
             "Did you mean `torch.save(optimizer.state_dict())`, which asks nothing?"
         ) from error
+    finally:
+        replay()
+    return alone.state[stand_in]
+
+
+def _alone(side: Optimizer, p: Tensor, stand_in: Tensor) -> Optimizer:
+    """Copy with one group of one parameter, no states, and no reference to what moves."""
+    # What is in the memo already is not copied: other parameters become empty ones.
+    memo: dict[int, Any] = {id(q): nn.Parameter(torch.empty(0)) for q in parameters(side)}
+    memo[id(p)] = stand_in
+    group = next(g for g in side.param_groups if any(q is p for q in g["params"]))
+    alone = copy.deepcopy({**group, "params": [p]}, memo)
+    return _copied(side, memo | {id(group): alone, id(side.param_groups): [alone]})
+
+
+def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
+    """Copy all attributes (torch's own copies drop most) but hooks and a scheduler's patch."""
+    copied = memo[id(optimizer)] = object.__new__(type(optimizer))
+    memo[id(optimizer.state)] = defaultdict(dict)
+    attributes = vars(optimizer)
+    for part in attributes.values():
+        if isinstance(part, Optimizer):  # optimizers around others
+            _copied(part, memo)
+    for name, value in attributes.items():
+        if name.endswith("_hooks"):
+            vars(copied)[name] = OrderedDict()
+        elif name != "step":
+            vars(copied)[name] = copy.deepcopy(value, memo)
+    return copied
 
 
 def _names(named: Mapping[str, Any], side: Optimizer) -> list[tuple[str, Tensor]]:

@@ -4,26 +4,23 @@ Source: Algorithm 1 of SAUL (sections 4.1 to 4.3).
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import Literal, NamedTuple, SupportsIndex, final
+from typing import Any, Literal, NamedTuple, SupportsIndex, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm import _guards as guards
-from torch_alm._constraint.between import Begun, needs_gradient
-from torch_alm._guards import Call, eager, held
-from torch_alm._optim import checks, gradients, scaler
-from torch_alm._optim.blend import Blend
-from torch_alm._optim.gate import Gate, check_sense
+from torch_alm._optim import gradients
+from torch_alm._optim import objective as passes
+from torch_alm._optim.gate import Gate, Sides, scalar
 from torch_alm._optim.gradients import Backward, Register, parameters
-from torch_alm._optim.objective import Ask, Evaluation, Objective, ObjectiveOptimizer, Run, placed
-from torch_alm._optim.settings import Setting
-from torch_alm._optim.sides import Sides
-from torch_alm._optim.steps import Taking, count_as_called, step_of
+from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
+from torch_alm._optim.wrapper import mark_called
 from torch_alm.constraint import ALMConstraint
+from torch_alm.sam import SharpnessAware
 
 
 class Losses(NamedTuple):
@@ -54,7 +51,6 @@ class DualOptimizer(Sides):
     `ReverseSAM` or a plain optimizer) and lowered for `"<="` (with `SAM` or a plain one). It may
     return a pair `(loss, value)`: then `loss` is descended, whatever the sense, under SAM of either
     kind at the point nearby where it is highest; `value` is what the constraint sees there.
-    `constraint.measure` is never called here.
 
     Args:
         retain: the optimizer of the retain side, plain or `SAM`.
@@ -65,39 +61,29 @@ class DualOptimizer(Sides):
         scale: `"gradient"` multiplies the forget gradient by lambda+ before its optimizer, as the
             paper does; under Adam, which ignores constant factors, lambda+ is then almost only a
             gate. `"step"` multiplies the finished step, so that pressure is proportional; with
-            `mu="auto"` lambda+ says whether, and a foretold share of the step brings c to 0.
+            `mu="auto"` lambda+ says whether, and the constraint which share of it ends c.
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
         probe_every: while the gate is closed and lambda is 0, measure the forget objective on every
-            `probe_every`-th step only; 1 is Algorithm 1. With `"auto"` half of the way to the
-            earliest violation, as the measure moved of late, and after 16 steps at most: one that
-            comes more than twice as fast is seen up to 15 steps late; another alpha, lambda or
-            constraint, or a larger rho, at once. Under SAM, in steps of one micro-batch and without
-            a filter, its forward at theta tells first whether the rest could find the gate open.
-            Windows and cadences of the constraint count measured steps.
+            `probe_every`-th step only, at once where alpha, lambda, mu or the constraint is another
+            one; 1 is Algorithm 1. A violation is seen up to `probe_every - 1` steps late. Windows
+            and cadences of the constraint count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
             FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
             `FSDPModule`. Without it nothing is skipped for sharded parameters.
 
     Raises:
-        TypeError: if a side is no optimizer, one that needs a closure, itself a `DualOptimizer`, or
-            has parameters that FSDP1 or DeepSpeed have sharded (FSDP2 is welcome).
-        ValueError: if the sides have different parameters, or the sense does not fit the forget
+        TypeError: if a side is no optimizer, needs a closure, or has parameters of FSDP1.
+        ValueError: if the sides have different parameters, the sense does not fit the forget
             optimizer, `scale` is unknown, or `probe_every` below 1.
 
     Attributes:
-        retain: the retain side, as given.
-        forget: the forget side, as given.
-        constraint: the constraint, as given.
         skipped: forget steps left out because what would have reached theta was not finite.
 
     Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both. While
     the gate is closed `backward(last=True)` takes 1 backward pass less, and a step that does not
-    measure is one of the retain side, with a forward of the other at most. Memory for both
-    gradients; one copy of the parameters with SAM, one with `scale="step"`. On an accelerator one
-    synchronisation, the constraint's, two while a forecast gate is closed; with `last=True` and an
-    open gate also a wait for the norm of the forget gradient. `mu="auto"` with `scale="step"` takes
-    another (three where `fused` or `capturable` count steps), and the time of three steps of AdamW.
+    measure is one of the retain side. Memory for both gradients; one copy of the parameters with
+    SAM, one with `scale="step"`. On an accelerator two synchronisations.
 
     Source: SAUL, Algorithm 1.
 
@@ -119,8 +105,6 @@ class DualOptimizer(Sides):
         (1.0, 2.0)
     """
 
-    scale = Setting(checks.scale)
-
     def __init__(
         self,
         retain: Optimizer,
@@ -129,13 +113,21 @@ class DualOptimizer(Sides):
         *,
         scale: Literal["gradient", "step"] = "gradient",
         backward: Backward | None = None,
-        probe_every: SupportsIndex | Literal["auto"] = "auto",
+        probe_every: SupportsIndex = 1,
         reshard: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(retain, forget, constraint, Gate(checks.cadence(probe_every)))
+        super().__init__(retain, forget, SharpnessAware, Gate(probe_every))
+        _check_constraint(constraint, self.forget)
+        if scale not in ("gradient", "step"):
+            raise ValueError(
+                f'DualOptimizer: scale is {scale!r}; it is "gradient" (the paper) or "step".'
+            )
+        self.constraint: ALMConstraint | None = constraint
         self.scale = scale
         self.backward_fn = backward
         self.reshard = reshard
+        self._forget_sign = 0
+        self._share_memory()
 
     @eager
     def backward(
@@ -164,108 +156,112 @@ class DualOptimizer(Sides):
         Raises:
             TypeError, ValueError: if an objective returns something else, or the constraint's sense
                 no longer fits the forget side. All is as before then, as if an objective raises.
-            RuntimeError: after a `backward(last=True)` of the same step; or if gradients do not
-                arrive, as under FSDP2 without gradient sync.
+            RuntimeError: after a `backward(last=True)` of the same step; if gradients do not
+                arrive, or an optimizer steps inside a backward pass.
 
         Cost: 1 forward and 1 backward pass per plain side, 2 and 2 per SAM side.
         """
-        so_far = self._forget_register
-        if so_far is not None and self._gate.is_decided:
-            self._refuse_another()
-        check_sense(self.constraint, self.forget)  # which may be set at any time
+        self._begin()
         params = parameters(self.retain)
-        undo = guards.remember(*filter(None, (self.constraint, self._gate)))
-        sides = [s for s in (self.retain, self.forget) if isinstance(s, ObjectiveOptimizer)]
-        uses = [side.uses for side in sides]
-        before: Register | None = None
-        try:
-            if so_far is None:  # all micro-batches of a step measure, or none
-                self._gate.begin(self.constraint, weight, self.forget, last=last)
-                self._times = 0.0
-            with held():
-                before = gradients.take(params)
-            with placed("DualOptimizer.backward, on the retain side"):
-                g_r, retained = self._side(self.retain, params, before, retain, weight)
-            register = [(so_far or {}).get(p) for p in params]
-            self._gate.is_decided, self._gate.batches = last, self._gate.batches + 1
+        with self._undone_if_it_fails(params) as g_r:
+            g_r, retained = self._gradient(self.retain, params, g_r, retain, weight)
+            g_f, forgotten = self._accumulated(), torch.full_like(retained.loss, math.nan)
             if self._gate.measures:
-                self._is_aside = True
-                with placed("DualOptimizer.backward, on the forget side"):
-                    register, forgotten = self._forget(params, register, forget, weight)
-            else:
-                forgotten = torch.full_like(retained.loss, math.nan)
-            if not self._gate.measures and isinstance(self.forget, ObjectiveOptimizer):
+                g_f, forgotten = self._measure(params, g_f, forget, weight, last=last)
+        gradients.put(params, g_r)
+        self._forget_register = dict(zip(params, g_f, strict=True))
+        self._gate.is_decided = last
+        return Losses(retained.loss, forgotten)
+
+    def _begin(self) -> None:
+        """Begin a step, or go on with it: all of its micro-batches measure, or none."""
+        _check_constraint(self.constraint, self.forget)  # which may be set at any time
+        if self._forget_register is None:
+            self._gate.begin(self.constraint)
+            self._times = 0.0
+            if not self._gate.measures and isinstance(self.forget, SharpnessAware):
                 self.forget.renew()  # a delta of before the pause
-            with held():
-                self._is_aside = False
-                gradients.put(params, g_r)
-                self._forget_register = dict(zip(params, register, strict=True))
-            return Losses(retained.loss, forgotten)
+        elif self._gate.is_decided:
+            raise RuntimeError(
+                "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
+                "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
+                "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
+            )
+
+    @contextmanager
+    def _undone_if_it_fails(self, params: list[Tensor]) -> Iterator[Register]:
+        """Take the gradients out; after an exception they and the measurements are as before."""
+        constraint, g_r = self.constraint, gradients.take(params)
+        observed = 0 if constraint is None else constraint.observed
+        uses = [side.uses for side in self._sharp]
+        try:
+            yield g_r
         except BaseException:
-            with held():
-                self._is_aside = False
-                if before is not None:
-                    gradients.put(params, before)
-                self._forget_register = so_far
-                for side, count in zip(sides, uses, strict=True):
-                    side.uses = count
-                undo()
+            gradients.put(params, g_r)
+            for side, count in zip(self._sharp, uses, strict=True):
+                side.uses = count
+            if constraint is not None:
+                constraint.discard(keep=observed)
             raise
 
-    def _forget(
-        self, params: list[Tensor], register: Register, objective: Objective, weight: float
-    ) -> tuple[Register, Tensor]:
-        """Take the forget side's gradient and loss; the constraint observes its value."""
-        # A forward without a backward does harm to shards: they stay gathered.
-        may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
-        gate, constraint, asks = self._gate, self.constraint, dict[str, Ask]()
-        may_skip = may_skip and (gate.is_decided or gate.looks)
-        if constraint is not None and may_skip and not needs_gradient(constraint):
-            asks["ahead"] = partial(self._asked, partial(gate.goes_on, constraint))
-            if gate.is_decided:
-                asks["wanted"] = partial(self._asked, partial(gate.opens, constraint, weight))
-        given = self.forget, params, register, objective, weight
-        g_f, seen = self._side(*given, pair=True, **asks)
-        if not gate.measures:
-            return g_f, torch.full_like(seen.loss, math.nan)
-        gate.clean = seen.clean
-        self._keep_sign(seen)
-        if constraint is not None and "wanted" not in asks:
-            constraint.observe(seen.value, weight=weight)
-        self._times = self._times + seen.times
-        return g_f, seen.loss
+    def _accumulated(self) -> Register:
+        """List what the forget side has accumulated; parameters added meanwhile have nothing."""
+        return [(self._forget_register or {}).get(p) for p in parameters(self.retain)]
 
-    def _side(
+    def _gradient(
         self,
         side: Optimizer,
         params: list[Tensor],
-        accumulated: Register,
+        so_far: Register,
         objective: Objective,
         weight: float,
         *,
         pair: bool = False,
-        **asks: Ask,
+        wanted: Ask | None = None,
     ) -> tuple[Register, Evaluation]:
-        """Add one side's gradient to what it has accumulated; and what its objective saw."""
-        if isinstance(side, ObjectiveOptimizer):  # which copies what it adds to
+        """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
+        if isinstance(side, SharpnessAware):
             if self.retain is self.forget:
                 side.renew()  # the delta that it may reuse is the other objective's
-            gradients.put(params, accumulated)
-            found = side.accumulate(objective, weight, self.backward_fn, pair=pair, **asks)
+            gradients.put(params, so_far)
+            found = side.accumulate(objective, weight, self.backward_fn, pair=pair, wanted=wanted)
         else:
-            gradients.put(params, gradients.copies(accumulated))
-            backward = self.backward_fn or torch.Tensor.backward
-            wanted = asks.get("wanted")
-            found = Run(objective, "DualOptimizer.backward", params, backward, pair, wanted)(weight)
+            gradients.put(params, gradients.copies(so_far))
+            given = self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
+            found = passes.accumulate(objective, weight, *given, pair=pair, wanted=wanted)
         return gradients.take(params), found
 
-    def _keep_sign(self, evaluation: Evaluation) -> None:
-        """Descend the register (+1) or climb it (-1), in one direction for a whole step."""
-        sense = None if self.constraint is None else self.constraint.sense
-        sign = +1 if evaluation.paired or sense == "<=" else -1
+    def _measure(
+        self, params: list[Tensor], g_f: Register, forget: Objective, weight: float, *, last: bool
+    ) -> tuple[Register, Tensor]:
+        """g_f, and c <- alpha - F(theta + delta), which decides of the `last` if g_f is needed."""
+        constraint, wanted = self.constraint, None
+        # A forward without a backward does harm to shards: they stay gathered.
+        may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
+        if constraint is not None and last and may_skip and not constraint.wants_gradient:
+            wanted = partial(self._opens, constraint, weight)
+        g_f, seen = self._gradient(
+            self.forget, params, g_f, forget, weight, pair=True, wanted=wanted
+        )
+        sign = +1 if seen.paired or (constraint is not None and constraint.sense == "<=") else -1
         if self._forget_register is not None and sign != self._forget_sign:
-            self._refuse_mixed_forms()
-        self._forget_sign = sign
+            raise ValueError(
+                "DualOptimizer.backward: within one step the forget objective returned a pair "
+                "`(loss, value)` once and a single value once, whose gradients have opposite "
+                "signs. Did you mean the same form for every micro-batch?"
+            )
+        self._forget_sign, self._times = sign, self._times + seen.times
+        if constraint is not None and wanted is None:
+            constraint.observe(seen.value, weight=weight)
+        return g_f, seen.loss
+
+    def _opens(self, constraint: ALMConstraint, weight: float, value: Tensor) -> bool:
+        """Take in a step's last value; tell whether its gate is open."""
+        constraint.observe(value, weight=weight)
+        is_open = scalar(constraint.preview()) != 0
+        if not is_open and self.reshard is not None:
+            self.reshard()
+        return is_open
 
     @eager
     @torch.no_grad()
@@ -277,74 +273,120 @@ class DualOptimizer(Sides):
         the forget step, with a warning; so does, with `scale="step"`, a multiple of its move that
         would make a weight infinite (its moments have moved then).
 
-        Ctrl-C waits until the step is whole; what fails before one side's step is through leaves
-        lambda as it was. If the forget side's step fails, its gradient is lost.
-
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.
             RuntimeError: under a GradScaler, which would unscale one side only.
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
-        undo = guards.remember(*filter(None, (self.constraint, self._gate)))
-        calls, steps, kept = list[Call](), list[Call](), [self._forget_register]
-        params = parameters(self.retain)
-        g_r = gradients.read(params)
-        try:
-            # The first call lets go of the gradient that is about to be multiplied by lambda+.
-            calls += [kept.clear, *self._update()]
-            steps += [call for call in calls if isinstance(call, Taking)]
-            guards.run(calls)
-            if self._skips:
-                self._warn_skipped()
-        except BaseException as error:
-            gradients.put(params, g_r)
-            if steps and not calls and isinstance(error, KeyboardInterrupt):
-                scaler.run_post_hooks(self)
-            elif all(step in calls for step in steps):
-                undo()
-                if kept:
-                    self._forget_register = kept[0]
-                else:
-                    self._drop_forget()
-            raise
+        weight, g_f = self._update()
+        is_whole = weight == 0 or self._forget_step(weight, g_f)
+        del g_f  # memory for the retain step
+        self.retain.step()
+        if not is_whole:
+            self._warn_skipped()
 
-    def _update(self) -> list[Call]:
-        """lambda+; the forget step if the gate is open; the retain step."""
-        so_far, self._forget_register = self._forget_register, None
-        register = [(so_far or {}).get(p) for p in parameters(self.retain)]
-        self._skips, weight, norm = False, 0.0, gradients.coming_norm(register)
-        if so_far is not None:
-            begun = Begun(self.retain, self.forget, register, self._forget_sign, self._times)
-            foretell = partial(begun.foretell, scale=self.scale)
-            weight = self._gate.commit(self.constraint, foretell)
-        else:
+    def _update(self) -> tuple[float, Register]:
+        """lambda <- lambda+ = [lambda + mu c]_+, beside the forget gradient it is for."""
+        g_f, has_begun = self._accumulated(), self._forget_register is not None
+        self._forget_register = None
+        constraint, weight = self.constraint if self._gate.measures else None, 0.0
+        if not has_begun:
             self._warn_no_backward()
-        inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)
-        if weight != 0 and gradients.stays_finite(register, norm(), inside):
-            return [*self._forget_step(register, inside, outside), *step_of(self.retain)]
-        self._skips = weight != 0
-        return [partial(count_as_called, self.forget), *step_of(self.retain)]
+        else:
+            if constraint is not None and constraint.wants_gradient:
+                self._calibrate(constraint, g_f)
+            weight = self._gate.commit(self.constraint)
+            if constraint is not None and self.scale == "step":
+                weight = constraint.aim(weight)
+        if weight == 0:
+            mark_called(self.forget)
+        return weight, g_f
 
-    def _forget_step(self, register: Register, inside: float, outside: float) -> list[Call]:
+    def _calibrate(self, constraint: ALMConstraint, g_f: Register) -> None:
+        """Show a constraint that finds its mu grad F, and the retain gradient beside it."""
+        params = parameters(self.retain)
+        if any(map(gradients.is_sharded, params)):
+            raise RuntimeError(
+                'DualOptimizer: mu="auto" found sharded parameters, of which each rank sees a '
+                "part. Did you mean a number, such as mu=0.1?"
+            )
+        # A pair's loss stands for the violation, which falls where F rises.
+        falls = -self._forget_sign if constraint.sense == ">=" else self._forget_sign
+        share = falls / (float(self._times) or 1.0)
+        gradient = {p: g * share for p, g in zip(params, g_f, strict=True) if g is not None}
+        rest = {p: p.grad for p in params if p.grad is not None}
+        constraint.calibrate(self.forget, gradient, rest)
+
+    def _forget_step(self, weight: float, g_f: Register) -> bool:
         """theta <- forget(theta, sign * lambda+ * g_f), the retain gradient kept aside.
 
-        With another `outside` than 1 theta makes that multiple of the step, if it is finite.
+        With `scale="step"` it is the finished step that is multiplied. Tells whether all is finite.
         """
-        params, step = parameters(self.retain), step_of(self.forget)
-        if outside != 1.0:
-            moved = [p for p, g in zip(params, register, strict=True) if g is not None]
-            blend = Blend(moved, outside)
-            step += [*blend.calls(), lambda: setattr(self, "_skips", blend.is_refused)]
-        return [
-            *gradients.scaling(register, self._forget_sign * inside),
-            partial(gradients.put, params, register),
-            *step,
-            partial(gradients.put, params, gradients.read(params)),
-        ]
+        params = parameters(self.retain)
+        inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)
+        gradients.scale_(g_f, self._forget_sign * inside)
+        if not gradients.norm(g_f).isfinite():
+            mark_called(self.forget)
+            return False
+        pairs = zip(params, g_f, strict=True)
+        moved = [gradients.local(p) for p, g in pairs if g is not None and outside != 1.0]
+        start = [t.clone() for t in moved]
+        g_r = gradients.read(params)
+        gradients.put(params, g_f)
+        try:
+            self.forget.step()
+        finally:
+            gradients.put(params, g_r)
+        for t, origin in zip(moved, start, strict=True):
+            torch.lerp(origin, t, outside, out=t)
+        if 0 <= outside <= 1 or gradients.norm(p.detach() for p in params).isfinite():
+            return True
+        for t, origin in zip(moved, start, strict=True):
+            t.copy_(origin)
+        return False
+
+    @property
+    def _sharp(self) -> list[SharpnessAware]:
+        return [s for s in (self.retain, self.forget) if isinstance(s, SharpnessAware)]
+
+    def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore `control_state_dict()`; a step that was begun is dropped on the forget side."""
+        super().load_control_state_dict(state_dict)
+        for side in self._sharp:
+            side.renew()  # a delta found along another way
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimizer."""
+        super().__setstate__(state)
+        self._share_memory()
+
+    def _share_memory(self) -> None:
+        """Keep one copy of theta for both sides: they perturb one after the other."""
+        for side in self._sharp:
+            side.share_memory(self._sharp[0])
 
     def __repr__(self) -> str:
         return (
             f"DualOptimizer(scale={self.scale!r}, constraint={self.constraint!r},\n"
             f"retain={self.retain!r},\nforget={self.forget!r})"
+        )
+
+
+def _check_constraint(constraint: object, forget: Optimizer) -> None:
+    """Raise if it is none, or the forget side looks where it is easiest to meet."""
+    if constraint is not None and not isinstance(constraint, ALMConstraint):
+        raise TypeError(
+            f"DualOptimizer: the constraint is {type(constraint).__name__}, which has no one "
+            "multiplier to weigh the forget gradient with. Did you mean one `ALMConstraint`? (A "
+            "group acts in the loss: `retain=lambda: loss() + group(...)`.)"
+        )
+    sense = ">=" if constraint is None else constraint.sense
+    fitting = {">=": -1, "<=": +1, "==": 0}[sense]
+    if isinstance(forget, SharpnessAware) and forget.sign != fitting:
+        side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
+        raise ValueError(
+            f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
+            f"{type(forget).__name__}, which would look where the constraint is easiest "
+            f"to meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
         )

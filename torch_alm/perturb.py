@@ -1,18 +1,70 @@
-"""Move theta to a nearby point and bring it back, bit for bit.
+"""Move theta to a nearby point and bring it back, bit for bit: the only code that does.
 
 Source: the procedure Grad_SAM of Algorithm 1 in SAUL (section 4.2), after Foret et al. 2021.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
 
-from torch_alm._optim.moves import Excursion, Memory, Params, check_radius, radii_of
-from torch_alm._optim.realised import Perturbation
-from torch_alm._optim.rounding import Rounding, check_rounding
-from torch_alm._optim.swaps import Swap
+import torch
+from torch import Tensor
+
+from torch_alm._optim import gradients
+from torch_alm._optim.gradients import is_sharded, local
+from torch_alm._optim.rounding import DROPPED, Noise, Rounding, check_rounding
+from torch_alm._optim.wrapper import check_radius
+
+Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]]
+Memory: TypeAlias = dict[Tensor, Tensor]
+
+# Entries that a host moves at a time, while they are in its cache. A processor reads ahead in long
+# runs only; noise is slow to draw where it does not fit the cache.
+RUN, NOISY_RUN = 1_048_576, 262_144
 
 
-@contextmanager
+class Realised(NamedTuple):
+    """The perturbation that took place against the one that was meant; 1 is right for all.
+
+    Attributes:
+        length: its length over the intended one.
+        cosine: of the angle between them.
+        share: of the entries that were to move, those that did.
+    """
+
+    length: float
+    cosine: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """The outcome of `perturbed`.
+
+    Attributes:
+        realised: with `diagnose=True`, how much of the perturbation the weights' dtype held.
+    """
+
+    realised: Realised | None = None
+    _norm: Tensor = field(default_factory=lambda: torch.zeros(()), repr=False)
+    _entries: int = field(default=0, repr=False)
+
+    @property
+    def grad_norm(self) -> float:
+        """The joint L2 norm of the direction; where it is 0 or not finite nothing moved.
+
+        Cost: on an accelerator reading it waits for the device.
+        """
+        return self._norm.item()
+
+    @property
+    def moved(self) -> int:
+        """The number of entries of theta that were given a perturbation."""
+        return self._entries if _is_usable(self.grad_norm) else 0
+
+
 def perturbed(
     params: Params,
     rho: float,
@@ -24,7 +76,7 @@ def perturbed(
     swap: bool = False,
     diagnose: bool = False,
     memory: Memory | None = None,
-) -> Iterator[Perturbation]:
+) -> AbstractContextManager[Perturbation]:
     r"""Put theta at theta + delta inside the `with` block; on exit it is back, bit for bit.
 
     With g the `.grad` at entry, over all parameters jointly,
@@ -32,10 +84,9 @@ def perturbed(
         delta = sign * rho * g / (||g||_2 + eps).
 
     `.grad` is `None` inside. On exit only theta returns (the same values in the same storage, also
-    after an exception or Ctrl-C); `.grad` is whatever the block left there. A zero or non-finite
-    `||g||` moves nothing. Two parameters on the same memory move as the one they are, along the sum
-    of their gradients. The autocast cache, which would go on serving the old weights, is cleared on
-    the way in and out.
+    after an exception); `.grad` is whatever the block left there. A zero or non-finite `||g||`
+    moves nothing. The autocast cache, which would go on serving the old weights, is cleared on the
+    way in and out.
 
     Args:
         params: parameters, or an optimizer's `param_groups`. A group's own `"rho"` takes the place
@@ -56,12 +107,12 @@ def perturbed(
 
     Raises:
         ValueError: if a radius or `eps` is negative or not finite, `sign` is not +1 or -1,
-            `rounding` is unknown, a parameter cannot be swapped, or two lie partly in the same
-            memory. theta and `.grad` are then as before.
+            `rounding` is unknown, a parameter cannot be swapped, or two lie in the same memory.
+            theta and `.grad` are then as before.
 
     Cost: no backward pass; one copy of the perturbed parameters inside the block. Passes over their
-    memory, on a CPU: seven in all, four with `swap`; `rounding="stochastic"` takes one and a half
-    to two times as long. One synchronisation on a CPU, none on an accelerator; `diagnose` adds one.
+    memory, on a CPU: seven in all, four with `swap`. One synchronisation on a CPU, none on an
+    accelerator; `diagnose` adds one.
 
     Example:
         >>> theta = torch.tensor([3.0, 4.0], requires_grad=True)
@@ -74,18 +125,204 @@ def perturbed(
     """
     if sign not in (1, -1):
         raise ValueError(f"perturbed: sign is {sign!r}; +1 climbs, -1 descends. Which is it?")
-    excursion = (Swap if swap else Excursion)(
-        radii_of(params, check_radius(rho, "perturbed: rho"), sign),
-        check_radius(eps, "perturbed: eps"),
-        adaptive,
-        check_rounding(rounding, "perturbed: rounding"),
-        diagnose,
-        {} if memory is None else memory,
-    )
-    try:
+    radii = radii_of(params, check_radius(rho, "perturbed: rho"), sign)
+    eps = check_radius(eps, "perturbed: eps")
+    check_rounding(rounding, "perturbed: rounding")
+    gradients.check_apart([local(p) for p in radii], "perturbed")
+    kept = {} if memory is None else memory
+    return Excursion(radii, eps, adaptive, rounding, diagnose, kept, swap)
+
+
+@dataclass(eq=False)
+class Excursion(AbstractContextManager[Perturbation]):
+    """Theta on its way to theta + delta and back; see `perturbed` for the arguments."""
+
+    radii: dict[Tensor, float]  # signed
+    eps: float
+    adaptive: bool
+    rounding: Rounding
+    diagnose: bool
+    memory: Memory
+    swap: bool = False
+    _saved: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    _copies: Memory = field(default_factory=dict)
+    _sums: Tensor = field(default_factory=lambda: torch.zeros(5, dtype=torch.float64))
+
+    def __enter__(self) -> Perturbation:
+        """theta <- theta + delta; clear `.grad`, the direction."""
+        torch.clear_autocast_cache()
         try:
-            yield excursion.go()
-        finally:
-            excursion.back()
-    finally:
-        excursion.back()  # an interrupt may have cut the first one short
+            perturbation = self._go()
+        except BaseException:
+            self.__exit__()
+            raise
+        gradients.put(self.radii, [None] * len(self.radii))
+        return perturbation
+
+    @torch.no_grad()
+    def __exit__(self, *_: object) -> None:
+        """Bring theta back, bit for bit, the last one first."""
+        for theta, saved in reversed(self._saved):
+            if self.swap:
+                theta.data = saved
+            else:
+                theta.copy_(saved)
+        torch.clear_autocast_cache()
+        self.memory.update(self._copies)
+
+    @torch.no_grad()
+    def _go(self) -> Perturbation:
+        """theta <- theta + sign * rho * g / (||g|| + eps), with one norm over all."""
+        g = {p: _direction(p) for p, rho in self.radii.items() if rho != 0 and p.grad is not None}
+        weighed = [p.abs() * _wide(x) for p, x in g.items()] if self.adaptive else g.values()
+        norm = gradients.norm(weighed)
+        inverse = _inverse(norm, self.eps)
+        noise = Noise(norm) if self.rounding == "stochastic" else None
+        if inverse is not None:
+            for p, direction in g.items():
+                self._move(p, local(direction), self.radii[p] * inverse, noise)
+        realised = _realised(*self._sums.tolist()) if self.diagnose else None
+        return Perturbation(realised, norm, sum(p.numel() for p in g))
+
+    def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
+        """Save and move one parameter or, with `swap`, fill the copy and point at it."""
+        theta, sums = local(p), list[Tensor]()
+        if self.swap:
+            _check_swappable(p)
+        copy = self._copy_of(p, theta)
+        if isinstance(scale, Tensor):
+            scale = scale.to(theta.device)
+        for here, saved, direction in _runs(theta, copy, g, is_noisy=noise is not None):
+            if self.swap:
+                there, origin = saved, here
+            else:
+                there, origin = here, saved.copy_(here)
+                self._saved.append((here, saved))
+            self._fill(there, origin, direction, scale, noise)
+            if self.diagnose:
+                step = self._step(origin, direction, scale)
+                sums.append(_compared(_exact(there) - _exact(origin), _exact(step)))
+        if self.swap:
+            self._saved.append((p, theta))
+            p.data = copy
+        if sums:
+            total = torch.stack(sums).sum(0)
+            self._sums += (gradients.reduced(total, p) if is_sharded(p) else total).cpu()
+
+    def _fill(
+        self, there: Tensor, origin: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None
+    ) -> None:
+        """there <- origin + delta, rounded once."""
+        is_narrow = there.dtype in DROPPED
+        if self.adaptive or isinstance(scale, Tensor) or (is_narrow and noise is not None):
+            step = self._step(origin, g, scale)
+            if is_narrow and noise is not None:
+                there.copy_(noise.rounded(origin.float() + step, there.dtype))
+            else:
+                torch.add(origin, step, out=there)
+        elif is_narrow and g.dtype == there.dtype:
+            # In float32 inside, as its factor is; `add` rounds the factor to the narrow type.
+            torch.addcmul(origin, g, origin.new_ones(()), value=scale, out=there)
+        else:
+            torch.add(origin, _wide(g), alpha=scale, out=there)
+
+    def _step(self, theta: Tensor, g: Tensor, scale: float | Tensor) -> Tensor:
+        """Compute delta in float32 or wider; exactly 0 where the scale is."""
+        # A factor 1/||g|| may be beyond half precision even where the product is not.
+        step = _wide(g) * scale
+        if self.adaptive:
+            step = _wide(theta).abs().square() * step
+        return step.masked_fill_(scale == 0, 0.0) if isinstance(scale, Tensor) else step
+
+    def _copy_of(self, p: Tensor, theta: Tensor) -> Tensor:
+        """Find memory for a copy of theta; on a CPU it is kept for the next time."""
+        copy = self.memory.pop(p, None)  # a nested excursion must not write where this one saves
+        if copy is None or _kind(copy) != _kind(theta):
+            copy = torch.empty_like(theta)
+        if theta.device.type in gradients.HOST:
+            self._copies[p] = copy
+        return copy
+
+
+def _inverse(norm: Tensor, eps: float) -> float | Tensor | None:
+    """1 / (||g|| + eps); on a device, which is not waited for, 0 where nothing is to move."""
+    if norm.device.type in gradients.HOST:
+        length = norm.item()
+        return 1 / (length + eps) if _is_usable(length) else None
+    return torch.where(norm.isfinite() & (norm != 0), 1 / (norm + eps), 0.0)
+
+
+def _is_usable(length: float) -> bool:
+    return length != 0 and math.isfinite(length)
+
+
+def _direction(p: Tensor) -> Tensor:
+    """Return the gradient, dense and distributed as its parameter is."""
+    g = p.grad
+    assert g is not None
+    if is_sharded(g) and is_sharded(p) and g.placements != p.placements:
+        return g.redistribute(p.device_mesh, p.placements)  # tensor parallel ones may be summands
+    return g.to_dense() if g.is_sparse else g
+
+
+def _runs(*tensors: Tensor, is_noisy: bool) -> Iterable[tuple[Tensor, ...]]:
+    """Divide tensors for a host, which takes each run while it is in its cache."""
+    length = NOISY_RUN if is_noisy else RUN
+    first = tensors[0]
+    is_short = first.numel() <= length or first.device.type not in gradients.HOST
+    if is_short or not all(t.is_contiguous() for t in tensors):
+        return [tensors]
+    return zip(*(t.view(-1).split(length) for t in tensors), strict=True)
+
+
+def _kind(t: Tensor) -> object:
+    return t.dtype, t.device, t.shape, t.is_contiguous()
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.to(torch.promote_types(t.dtype, torch.float32))
+
+
+def _exact(t: Tensor) -> Tensor:
+    return t.to(torch.promote_types(t.dtype, torch.float64))
+
+
+def _compared(moved: Tensor, meant: Tensor) -> Tensor:
+    """Add up |moved|^2, |meant|^2, <moved, meant>, and the entries that changed or should have."""
+    pairs = (moved, moved), (meant, meant), (moved, meant)
+    counts = [(x != 0).sum().double() for x in (moved, meant)]
+    return torch.stack([*((a * b.conj()).sum().real for a, b in pairs), *counts])
+
+
+def _realised(moved: float, meant: float, both: float, changed: float, wanted: float) -> Realised:
+    if not wanted:
+        return Realised(math.nan, math.nan, math.nan)
+    cosine = both / (moved * meant) ** 0.5 if moved else 0.0
+    return Realised((moved / meant) ** 0.5, cosine, changed / wanted)
+
+
+def radii_of(params: Params, rho: float, sign: int) -> dict[Tensor, float]:
+    """Find each parameter's signed radius, once per parameter however often it is listed."""
+    radii: dict[Tensor, float] = {}
+    for entry in params:
+        if isinstance(entry, Tensor):
+            radii.setdefault(entry, sign * rho)
+            continue
+        own = check_radius(entry["rho"], "perturbed: a group's rho") if "rho" in entry else rho
+        for p in entry["params"]:
+            radii.setdefault(p, sign * own)
+    return radii
+
+
+def _check_swappable(p: Tensor) -> None:
+    """Raise if somebody else looks into the memory of a parameter, and would see the old one."""
+    others = "an engine that shards it" if is_sharded(p) else ""
+    if not others and p.untyped_storage().nbytes() != p.numel() * p.element_size():
+        others = "other tensors, of which it is a part,"
+    if not others and p.is_cuda and torch.cuda.is_current_stream_capturing():
+        others = "the CUDA graph being captured"
+    if others:
+        raise ValueError(
+            f"perturbed: swap=True points a parameter of shape {tuple(p.shape)} at new memory, and "
+            f"{others} would go on reading the old one. Did you mean swap=False?"
+        )

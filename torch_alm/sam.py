@@ -4,44 +4,40 @@ Source: SAUL (section 4.2 and the procedure Grad_SAM of Algorithm 1); Foret et a
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, SupportsIndex, TypeAlias, final
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, TypeVar, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._guards import Call, T, eager, held, running
-from torch_alm._optim import gradients, leftover, matching, scaler
-from torch_alm._optim.checks import check_base
-from torch_alm._optim.gradients import Backward, Kept, Register, parameters
-from torch_alm._optim.moves import Excursion, Memory, check_radius, radii_of
-from torch_alm._optim.objective import (
-    Ask,
-    Evaluation,
-    Objective,
-    ObjectiveOptimizer,
-    Run,
-    placed,
-    replaying,
-)
-from torch_alm._optim.realised import Perturbation, Realised, warn_swallowed
+from torch_alm._optim import gradients
+from torch_alm._optim import objective as passes
+from torch_alm._optim.gradients import Backward, parameters
+from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replaying, running
 from torch_alm._optim.rounding import DROPPED, Rounding, check_rounding
-from torch_alm._optim.settings import Setting, count
-from torch_alm._optim.steps import step_of
+from torch_alm._optim.wrapper import (
+    Wrapper,
+    announce,
+    check_base,
+    check_radius,
+    check_sizes,
+    count,
+    nested,
+)
+from torch_alm.perturb import Excursion, Memory, Perturbation, Realised, radii_of
 
+T = TypeVar("T")
 Closure: TypeAlias = Callable[[], Tensor | float]
 
 
-class _PerturbedOptimizer(ObjectiveOptimizer):
+class SharpnessAware(Wrapper):
     """The code of SAM and ReverseSAM; they differ in `sign` alone."""
 
-    rho = Setting(check_radius)
-    eps = Setting(check_radius)
-    rounding: Setting[Rounding] = Setting(check_rounding)
-    every: Setting[int] = Setting(count)
+    sign: ClassVar[int]
 
     def __init__(
         self,
@@ -57,50 +53,23 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         rounding: Rounding = "nearest",
         diagnose: bool = False,
     ) -> None:
-        self.base = check_base(base, type(self).__name__)
-        self.rho, self.eps = rho, eps
+        name = type(self).__name__
+        self.base = check_base(base, name)
+        self.rho, self.eps = check_radius(rho, f"{name}: rho"), check_radius(eps, f"{name}: eps")
         self.adaptive = adaptive
-        self.every = every
+        self.every = count(every, f"{name}: every")
         self.backward_fn = backward
         self.replay_rng = replay_rng
         self.first_pass = first_pass
-        self.rounding = rounding
+        self.rounding: Rounding = check_rounding(rounding, f"{name}: rounding")
         self.diagnose = diagnose
         self.perturbation: Perturbation | None = None
+        self.uses = 0  # of the direction that is kept, see `every`
+        self._direction: dict[Tensor, Tensor | None] = {}
         self._has_diagnosed = False
         self._has_perturbed_gradient = False
-        self._direction: Kept = {}
-        self.uses = 0  # of that direction
         self._scratch: Memory = {}
         self._adopt()
-
-    @contextmanager
-    def perturbed(self) -> Iterator[Perturbation]:
-        """Perturb theta along `.grad` inside the block, as `torch_alm.perturbed` does.
-
-        What the block leaves in `.grad` is the gradient that `step()` then uses.
-        """
-        excursion = self._excursion(parameters(self))
-        try:
-            try:
-                self.perturbation = excursion.go()
-                if self.perturbation.realised:
-                    self._warn_swallowed(self.perturbation.realised, stacklevel=4)
-                yield self.perturbation
-            finally:
-                excursion.back()
-        finally:
-            excursion.back()  # an interrupt may have cut the first one short
-        self._has_perturbed_gradient = True
-
-    def _excursion(self, params: list[Tensor]) -> Excursion:
-        """Prepare the way to theta + delta; look, once, how much of it narrow weights hold."""
-        # `"rho"` in a group is a radius, unless it is a setting of the base (Adadelta has one).
-        found = params if "rho" in self.base.defaults else self.base.param_groups
-        radii = radii_of(found, self.rho, self.sign)
-        is_new = not self._has_diagnosed and self.rho > 0
-        diagnose = self.diagnose or (is_new and any(p.dtype in DROPPED for p in params))
-        return Excursion(radii, self.eps, self.adaptive, self.rounding, diagnose, self._scratch)
 
     @eager
     def backward(self, objective: Objective, *, weight: float = 1.0) -> Tensor:
@@ -114,8 +83,9 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
 
         Raises:
             TypeError: if the objective returns no tensor.
-            ValueError: if what it returns is not a scalar or has no graph. `.grad` and theta are
-                then as before, as they are if the objective itself raises or Ctrl-C stops it.
+            ValueError: if what it returns is not a scalar or has no graph.
+            RuntimeError: if an optimizer steps inside the backward pass. `.grad` and theta are then
+                as before, as they are if the objective itself raises.
 
         Cost: 2 forward and 2 backward passes; a copy of the parameters and one of the gradients.
         """
@@ -129,55 +99,58 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         *,
         pair: bool = False,
         wanted: Ask | None = None,
-        ahead: Ask | None = None,
     ) -> Evaluation:
-        """`backward`, for optimizers built on this one: with any backward, pairs, and decisions."""
-        params = parameters(self)
-        name, differentiate = f"{type(self).__name__}.backward", backward or self.backward_fn
-        run = Run(objective, name, params, differentiate, pair, wanted, ahead, self.sign)
-        replay = replaying(params) if self.replay_rng else []
-        excursion = self._excursion(params)
-        accumulated: Register | None = None
+        """Grad_SAM, for optimizers built on this one: with any `backward`, pairs, if `wanted`."""
+        params, owner = parameters(self), f"{type(self).__name__}.backward"
+        gradient = partial(passes.accumulate, objective, pair=pair, params=params, owner=owner)
+        gradient = partial(gradient, backward=backward or self.backward_fn)
+        replay = replaying(params) if self.replay_rng else lambda: None
+        accumulated = gradients.take(params)
         try:
-            with held():
-                accumulated = gradients.take(params)
-            with placed(f"{name}, in the first pass, at theta"):
-                clean = self._aim(params, partial(run, counts=False))
-            if clean is not None and run.is_over:
-                with held():
-                    gradients.put(params, accumulated)
-                return clean  # which is all
-            with placed(f"{name}, in the second pass; theta is back"):
-                self.perturbation = excursion.go()
-                if self.perturbation.realised:
-                    self._warn_swallowed(self.perturbation.realised, stacklevel=5)
+            # g <- grad L(theta)
+            self._aim(params, partial(gradient, weight=1.0, counts=False, pair_sign=self.sign))
+            # theta + delta, delta = sign rho g / (||g|| + eps)
+            with self.perturbed():
                 # Before the second backward: engines may reduce while they differentiate.
                 gradients.put(params, gradients.copies(accumulated))
-                for call in replay:
-                    call()
-                evaluation = run(weight)
-            excursion.back()
-            self._has_perturbed_gradient, self.uses = True, self.uses + 1
-            return evaluation if clean is None else evaluation._replace(clean=clean.value)
+                replay()
+                # .grad += weight grad L(theta + delta)
+                return gradient(weight=weight, wanted=wanted)
         except BaseException:
-            with held():
-                excursion.back()
-                if accumulated is not None:
-                    gradients.put(params, accumulated)
+            gradients.put(params, accumulated)
             raise
 
-    def _aim(self, params: list[Tensor], find: Callable[[], T]) -> T | None:
-        """Leave the direction of delta in `.grad`: a pass at theta finds it, or it is the last."""
+    def _aim(self, params: list[Tensor], first_pass: Callable[[], object]) -> None:
+        """Leave g, the direction of delta, in `.grad`: of a pass at theta, or the one before."""
         if self._direction and 0 < self.uses < self.every:  # with 0, what it was for has failed
             moving = [p for p in params if p.requires_grad]
             gradients.put(moving, [self._direction.get(p) for p in moving])
-            return None
+            return
         self._direction, self.uses = {}, 0  # before the pass, which needs its memory
         with self.first_pass():
-            found = find()
+            first_pass()
         if self.every > 1:
-            self._direction = gradients.kept(params)
-        return found
+            copies = gradients.copies(gradients.read(params))
+            self._direction = dict(zip(params, copies, strict=True))
+
+    @contextmanager
+    def perturbed(self) -> Iterator[Perturbation]:
+        """Perturb theta along `.grad` inside the block, as `torch_alm.perturbed` does.
+
+        What the block leaves in `.grad` is the gradient that `step()` then uses.
+        """
+        params = parameters(self)
+        # `"rho"` in a group is a radius, unless it is a setting of the base (Adadelta has one).
+        groups = params if "rho" in self.base.defaults else self.base.param_groups
+        radii = radii_of(groups, self.rho, self.sign)
+        is_new = self.rho > 0 and not self._has_diagnosed
+        diagnose = self.diagnose or (is_new and any(p.dtype in DROPPED for p in params))
+        how = self.eps, self.adaptive, self.rounding, diagnose, self._scratch
+        with Excursion(radii, *how) as self.perturbation:
+            if is_new and self.perturbation.realised is not None:
+                self._warn_swallowed(self.perturbation.realised)
+            yield self.perturbation
+        self._has_perturbed_gradient, self.uses = True, self.uses + 1
 
     def renew(self) -> None:
         """Let the next backward pass find delta, and forget the one before (see `every`)."""
@@ -200,38 +173,59 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
             UserWarning: once, if no gradient was taken at a perturbed point since the last step;
                 the step is then a plain one of the base optimizer.
 
-        Cost: one base step; with a closure also 2 forward and 2 backward passes. Ctrl-C waits.
+        Cost: one base step; with a closure also 2 forward and 2 backward passes.
         """
-        scaler.refuse_closure(self, closure, type(self).__name__)
+        if "found_inf" in vars(self) and not self._unscale(closure):  # lent by a GradScaler
+            return None
         loss = None if closure is None else self._run_closure(closure)
-        if scaler.is_scaled(self) and not scaler.found_finite(self):
-            self.renew()  # a delta found at that scale may have overflowed, too
-            return loss
-        return scaler.commit(self, self._update(), loss)
-
-    def _update(self) -> list[Call]:
         if not self._has_perturbed_gradient:
             self._warn_plain_step()
-        consumed = partial(setattr, self, "_has_perturbed_gradient", False)
-        return [*step_of(self.base), consumed]
+        self.base.step()
+        self._has_perturbed_gradient = False
+        return loss
 
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
         params, losses = parameters(self), list[Tensor | float]()
-        replay = replaying(params) if self.replay_rng else []
-        with running(counts=False), leftover.noticed(params, type(self).__name__):
+        replay = replaying(params) if self.replay_rng else lambda: None
+        with running(counts=False):
             self._aim(params, lambda: losses.append(closure()))
         with self.perturbed():
-            for call in replay:
-                call()
+            replay()
             losses.append(closure())
-        self.uses += 1
         return losses[0]
 
-    def _warn_swallowed(self, realised: Realised, *, stacklevel: int) -> None:
-        if not self._has_diagnosed and realised.share == realised.share:
-            self._has_diagnosed = True
-            warn_swallowed(realised, type(self).__name__, self.rho, stacklevel=stacklevel + 1)
+    def _unscale(self, closure: Closure | None) -> bool:
+        """Take a GradScaler's scale out of `.grad`; tell whether it found all of it finite."""
+        if closure is not None:
+            del self.grad_scale, self.found_inf  # it takes them back from steps that return only
+            name = type(self).__name__
+            raise RuntimeError(
+                f"{name}.step(closure) was called by a GradScaler: the closure's gradients would "
+                f"keep the loss scale. Did you mean `{name}.backward(objective)` with `backward="
+                "lambda loss: scaler.scale(loss).backward()`, and then `scaler.step(optimizer)`?"
+            )
+        if float(self.found_inf) != 0:
+            self.renew()  # a delta found at that scale may have overflowed, too
+            announce(nested(self))
+            return False
+        if self.grad_scale is not None:  # it is `None` after the user's own `unscale_`
+            gradients.scale_(gradients.read(parameters(self)), 1 / self.grad_scale)
+        return True
+
+    def _warn_swallowed(self, found: Realised) -> None:
+        """Warn, once, if less than half of the intended perturbation took place."""
+        if found.share != found.share:
+            return
+        self._has_diagnosed = True
+        if found.length * found.cosine < 0.5:
+            warnings.warn(
+                f"{type(self).__name__}: the weights' dtype swallows the perturbation. "
+                f"{found.share:.2%} of the entries moved, and {found.length * found.cosine:.1%} of "
+                f"rho = {self.rho} in the intended direction. Did you mean float32 weights under "
+                'bfloat16 autocast, or `rounding="stochastic"`?',
+                stacklevel=7,
+            )
 
     def _warn_plain_step(self) -> None:
         if self._has_warned:
@@ -241,26 +235,57 @@ class _PerturbedOptimizer(ObjectiveOptimizer):
         warnings.warn(
             f"{name}.step() with a gradient taken at theta is a plain {type(self.base).__name__} "
             "step. Did you call `backward(objective)` first?",
-            stacklevel=6,
+            stacklevel=5,
         )
+
+    @property
+    def _bases(self) -> Mapping[str, Optimizer]:
+        return {"base": self.base}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The base optimizer's groups: the same list, not a copy."""
+        return self.base.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.base.param_groups = groups
+
+    @property
+    def state(self) -> defaultdict[Tensor, Any]:
+        """The base optimizer's state."""
+        return self.base.state
+
+    @state.setter
+    def state(self, state: defaultdict[Tensor, Any]) -> None:
+        self.base.state = state
+
+    def share_memory(self, other: "SharpnessAware") -> None:
+        """Keep copies of theta where another one does that never perturbs at the same time."""
+        self._scratch = other._scratch
 
     def _state_dict(self) -> dict[str, Any]:
         return self.base.state_dict()
 
     def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        matching.check(self.base, state_dict, f"{type(self).__name__}.load_state_dict: it")
+        check_sizes(self.base, state_dict, f"{type(self).__name__}.load_state_dict")
         self.base.load_state_dict(state_dict)
         self.renew()
 
     def _awaits_step(self) -> bool:
         return self._has_perturbed_gradient
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimizer."""
+        self._scratch = {}
+        super().__setstate__(state)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rho={self.rho}, eps={self.eps}, base={self.base!r})"
 
 
 @final
-class SAM(_PerturbedOptimizer):
+class SAM(SharpnessAware):
     r"""Sharpness-aware minimisation around any optimizer.
 
     `backward(objective)` takes the gradient where the objective is *worst* nearby,
@@ -325,7 +350,7 @@ class SAM(_PerturbedOptimizer):
 
 
 @final
-class ReverseSAM(_PerturbedOptimizer):
+class ReverseSAM(SharpnessAware):
     r"""SAM towards *lower* values of the objective you pass.
 
     `backward(objective)` takes the gradient at the most forgiving point nearby,

@@ -55,7 +55,7 @@ class Settings:
         window: Steps whose mean violation the controller looks at.
         deadband: Standard errors a positive mean violation has to exceed; needs a window.
         probe_every: Methods with two states: while the gate is closed and lambda is 0, measure the
-            forget batch on every `probe_every`-th step only; `auto` where a forecast says.
+            forget batch on every `probe_every`-th step only.
         release: Share of the multiplier given back per step while alpha is met; 0 for none.
         release_after: Steps in a row for which alpha has to be met first.
         sam_every: Find a perturbation in every so many backward passes; use it again in between.
@@ -102,7 +102,7 @@ class Settings:
     every: int = 1
     window: int = 1
     deadband: float = 0.0
-    probe_every: int | Literal["auto"] = "auto"
+    probe_every: int = 8
     release: float = 0.0
     release_after: int = 1
     sam_every: int = 1
@@ -130,11 +130,16 @@ class Settings:
         Raises:
             ValueError: A count below 1, a rate or radius below 0, or a word not on the list.
         """
-        for name in ("epochs", "batch_size", "every", "window", "release_after", "sam_every"):
+        for name in (
+            "epochs",
+            "batch_size",
+            "every",
+            "window",
+            "release_after",
+            "sam_every",
+            "probe_every",
+        ):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        every = self.probe_every
-        is_cadence = every == "auto" or (isinstance(every, int) and every >= 1)
-        self._require("probe_every", is_cadence, "at least 1, or auto")
         for name in ("lr", "weight_decay", "multiplier", "rho_forget", "rho_retain"):
             self._require(name, 0 <= getattr(self, name) <= LARGEST, "0 or more")
         self._require("forget_lr", 0 <= (self.forget_lr or 0) <= LARGEST, "0 or more")
@@ -214,10 +219,8 @@ def parse(name: str, text: str) -> object:
         return None
     if name in ("alpha", "level"):
         return _level(name, text)
-    if text == "auto" and name in ("mu", "probe_every"):
+    if text == "auto" and name == "mu":
         return text
-    if name == "probe_every":
-        default[name] = 1
     kind = float if default[name] is None else type(default[name])
     try:
         return kind(text)

@@ -10,8 +10,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam
 
-from tests.distributed import task
-from tests.distributed.ranks import WORLD, Ranks
+from tests.core.distributed import task
+from tests.core.distributed.ranks import WORLD, Ranks
 from tests.test_auto_loops import ALPHA, RATE, WIDE, first_mu
 from torch_alm import ALMConstraint, DualOptimizer
 
@@ -91,17 +91,6 @@ def train_two_sides(rank: int, engine: str, scale: Any, make: str) -> dict[str, 
         weights.append(constraint.weight)
     theta = [whole(p) for p in params]
     return {"auto": constraint.state_dict()["auto"], "weights": weights, "theta": theta}
-
-
-@pytest.mark.parametrize(("scale", "make"), [("step", "adam"), ("gradient", "sgd")])
-def test_sharded_sides_find_one_mu_and_it_is_that_of_one_process(
-    ranks: Ranks, scale: str, make: str
-) -> None:
-    first, second = ranks(train_two_sides, "fsdp", scale, make)
-    assert first["auto"] == second["auto"] and first["weights"] == second["weights"]
-    alone = train_two_sides(0, "alone", scale, make)
-    torch.testing.assert_close(first, alone, rtol=1e-7, atol=1e-9)
-    assert alone["auto"]["gain"] > 0 and max(alone["weights"]) > 0
 
 
 def train_parallel(_: int, engine: str) -> dict[str, Any]:
@@ -191,20 +180,3 @@ def with_shares_of_its_own(rank: int, scale: Literal["gradient", "step"]) -> lis
         dual.step()
         dual.zero_grad()
     return [float(constraint.mu), constraint.multiplier, *x.tolist()]
-
-
-@pytest.mark.parametrize("scale", ["gradient", "step"])
-def test_ranks_whose_shares_differ_find_the_mu_of_one_process(
-    scale: Literal["gradient", "step"], ranks: Ranks
-) -> None:
-    first, second = ranks(with_shares_of_its_own, scale)
-    assert first == second
-    x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    target = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    alone = ALMConstraint(None, 1.0, "auto", sense="<=")
-    dual = DualOptimizer(SGD([x], 0.3), SGD([x], 0.3), alone, scale=scale)
-    for _ in range(20):
-        dual.backward(retain=lambda: 0.5 * (x - target).square().sum(), forget=lambda: x.sum())
-        dual.step()
-        dual.zero_grad()
-    assert first == pytest.approx([float(alone.mu), alone.multiplier, *x.tolist()], rel=1e-9)

@@ -17,8 +17,8 @@ from benchmarks.report.results import read_lines
 from tests.benchmarks.methods.test_methods_rmu import SETTINGS, Wide
 from tests.benchmarks.toy import Batch, batch, flat
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
-from tests.distributed import elastic
-from tests.distributed.ranks import Ranks
+from tests.core.distributed import elastic
+from tests.core.distributed.ranks import Ranks
 
 METHODS = "dual_adamw,saul,npo+alm,sharp_min_max+alm,blur"
 REPOSITORY = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
 from tests import by_hand
-from tests.distributed.ranks import Ranks
+from tests.core.distributed.ranks import Ranks
 from tests.integrations import toy
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.integrations.transformers import PairedCollator

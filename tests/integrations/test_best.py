@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from tests.distributed.ranks import Ranks
+from tests.core.distributed.ranks import Ranks
 from torch_alm import ALMConstraint, ConstraintGroup
 from torch_alm.integrations.transformers import Best, BestStep
 

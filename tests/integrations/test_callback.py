@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from tests import by_hand, oracle
 from tests.integrations import toy
-from tests.table import assert_same
+from tests.core.table import assert_same
 from torch_alm import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers import ConstraintCallback

@@ -12,8 +12,8 @@ from torch.optim import AdamW
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from tests import oracle
-from tests.distributed.ranks import Ranks
-from tests.table import assert_same
+from tests.core.distributed.ranks import Ranks
+from tests.core.table import assert_same
 from torch_alm import SAM, ALMConstraint, ReverseSAM
 
 lightning = pytest.importorskip("lightning.pytorch", reason="lightning is not installed")

@@ -12,8 +12,8 @@ import torch
 import yaml
 from transformers import Trainer, TrainerCallback
 
+from tests.core.table import assert_same
 from tests.integrations import toy
-from tests.table import assert_same
 from torch_alm.filters import Mean
 from torch_alm.integrations.openunlearning.__main__ import CONFIGS, completed, main
 from torch_alm.integrations.openunlearning._controlled import controlled

@@ -14,10 +14,10 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.training_args import OptimizerNames
 
 from tests import by_hand
-from tests.distributed.ranks import Ranks
+from tests.core.distributed.ranks import Ranks
 from tests.integrations import toy
 from tests.integrations.test_trainers import in_a_group
-from tests.table import assert_same
+from tests.core.table import assert_same
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.integrations.transformers import (
     ALMTrainer,

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import Trainer
 
 from tests import by_hand, oracle
-from tests.distributed.ranks import Ranks
+from tests.core.distributed.ranks import Ranks
 from tests.integrations import toy
 from torch_alm.integrations.transformers import ALMTrainer, SAMTrainer, SAULTrainer
 

@@ -16,6 +16,7 @@ from torch_alm._constraint.checks import Index
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Mean, Observation, Observations, mean
 from torch_alm._constraint.probe import Probe
+from torch_alm._constraint.response import one_weight
 from torch_alm._constraint.settings import Settings
 from torch_alm._constraint.state import State, unwinds
 from torch_alm._guards import is_first_pass
@@ -142,6 +143,29 @@ class ConstraintBase(Settings):
         self._state.expand(size)
         if isinstance(self.alpha, Tensor):
             vars(self)["alpha"] = self.alpha.expand(size)
+
+    @property
+    def steps(self) -> int:
+        """The number of updates so far."""
+        return self._state.history.steps
+
+    @property
+    def wants_gradient(self) -> bool:
+        """True with `mu="auto"`, in steps that need the gradient whatever the weight will be."""
+        return self._wants_gradient
+
+    def calibrate(
+        self, optimizer: Optimizer, gradient: Mapping[Tensor, Tensor], rest: Mapping[Tensor, Tensor]
+    ) -> None:
+        """Find mu from the response of an optimizer to the measure's gradient."""
+        if self._observed:
+            sign = -1 if self.sense != "<=" else +1
+            here = dict(rest), dict(gradient), sign, self._coming_weight()
+            self._probe.take(one_weight(optimizer, *here))
+
+    def aim(self, weight: float) -> float:
+        """Return the share of a finished forget step to take: all of it where mu is found."""
+        return weight if self._state.auto is None else float(weight != 0)
 
     def discard(self, *, keep: int = 0) -> None:
         """Forget what was observed since the last step, as if it had never been measured.

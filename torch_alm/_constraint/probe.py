@@ -25,8 +25,8 @@ from torch_alm._constraint.observations import is_distributed, over_ranks
 from torch_alm._constraint.response import loss_scale, pulls, response
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import is_sharded, parameters, some
-from torch_alm._optim.objective import innermost
 from torch_alm._optim.shards import reduced
+from torch_alm._optim.wrapper import innermost
 
 ENTRIES = 1 << 16  # of one parameter, in which a factor on the penalty's way is read
 

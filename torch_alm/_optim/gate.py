@@ -1,195 +1,319 @@
-"""The gate of the forget side: lambda+ of a step, and which steps measure at all."""
+"""The gate between two sides, what it asks of a constraint, and both sides as one optimizer."""
 
 # pyright: reportPrivateUsage=false
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+import warnings
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._optim.forecast import Forecast
-from torch_alm._optim.objective import ObjectiveOptimizer
+from torch_alm._optim import gradients
+from torch_alm._optim.gradients import parameters
+from torch_alm._optim.wrapper import Wrapper, check_base, check_sizes, count
 
-if TYPE_CHECKING:
-    from torch_alm.constraint import ALMConstraint
 
-Cadence: TypeAlias = int | Literal["auto"]
-Foretell: TypeAlias = Callable[["ALMConstraint"], Callable[[float], float]]
+class Controller(Protocol):
+    """What a `DualOptimizer` asks of its constraint; see `ALMConstraint`."""
+
+    @property
+    def sense(self) -> Any:  # noqa: ANN401
+        """The side of alpha that is satisfied."""
+        ...
+
+    @property
+    def alpha(self) -> Any:  # noqa: ANN401
+        """The threshold."""
+        ...
+
+    @property
+    def mu(self) -> Any:  # noqa: ANN401
+        """The step size of the multiplier."""
+        ...
+
+    @property
+    def multiplier(self) -> Any:  # noqa: ANN401
+        """lambda, as stored."""
+        ...
+
+    @property
+    def observed(self) -> int:
+        """Measurements since the last step."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Updates so far."""
+        ...
+
+    @property
+    def wants_gradient(self) -> bool:
+        """True where mu is found and `calibrate` needs grad F, whatever the weight will be."""
+        ...
+
+    def observe(self, value: Tensor, *, weight: float = 1.0) -> None:
+        """Take in a value; several per step are averaged by weight."""
+        ...
+
+    def preview(self) -> float | Tensor:
+        """Return the weight that `step()` would return now."""
+        ...
+
+    def step(self) -> float | Tensor:
+        """lambda <- lambda+; returns it."""
+        ...
+
+    def discard(self, *, keep: int = 0) -> None:
+        """Forget all but the first measurements since the last step."""
+        ...
+
+    def calibrate(
+        self, optimizer: Optimizer, gradient: Mapping[Tensor, Tensor], rest: Mapping[Tensor, Tensor]
+    ) -> None:
+        """Find mu: `gradient` is grad F, `rest` what else is in a step of the `optimizer`."""
+        ...
+
+    def aim(self, weight: float) -> float:
+        """Return the share of the finished forget step to take: the weight, unless mu is found."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore it."""
+        ...
 
 
 class Gate:
     """lambda+ of one step, decided once; and whether a released constraint is worth measuring.
 
-    Args:
-        probe_every: while the gate is closed and lambda is 0, the forget side is measured on every
-            `probe_every`-th step only, or when the forecast says.
-
     Attributes:
-        radii: of the forget side and its groups, in the step that was begun.
+        probe_every: while the gate is closed and lambda is 0, the forget side is measured on every
+            `probe_every`-th step only.
         idle: steps since the released constraint was measured; `None` while it is not released.
-        known: what that measurement is about, see `about`.
-        within: its radii.
-        forecast: of the released constraint.
+        known: what that measurement is about.
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
-        batches: micro-batches of it so far.
-        looks: whether SAM's first pass is to be asked if it measures.
-        clean: what that pass saw.
-        slack: what that was from a violation, where it was asked.
-        looked: whether nothing more was asked.
     """
 
-    def __init__(self, probe_every: Cadence) -> None:
-        self.probe_every: Cadence = probe_every
-        self.radii: list[Any] = []
+    def __init__(self, probe_every: SupportsIndex) -> None:
+        self.probe_every = cadence(probe_every)
         self.idle: int | None = None
         self.known: list[Any] = []
-        self.within: list[Any] = []
-        self.forecast = Forecast()
         self.measures, self.is_decided = True, False
-        self.batches, self.looks = 0, False
-        self.clean: Tensor | None = None
-        self.slack, self.looked = math.nan, False
 
-    def begin(
-        self,
-        constraint: "ALMConstraint | None",
-        weight: float = 1.0,
-        forget: Optimizer | None = None,
-        *,
-        last: bool = False,
-    ) -> None:
-        """Begin a step; a pause ends if what was measured is another constraint, or nearer.
-
-        What one of several micro-batches sees says too little for a look. It takes one that is said
-        to be the last; or one of weight 1 after a step that had one, if that was not said then.
-        """
-        if forget is not None:
-            own = getattr(forget, "rho", 0.0)
-            self.radii = [own, *(group.get("rho", own) for group in forget.param_groups)]
-        if self.idle is not None and (about(constraint) != self.known or self._is_wider()):
+    def begin(self, constraint: Controller | None) -> None:
+        """Begin a step; a pause ends if what was measured is not the constraint of now."""
+        if self.idle is not None and about(constraint) != self.known:
             self.idle = None
-        every = self.forecast.interval if self.probe_every == "auto" else self.probe_every
-        self.measures = self.idle is None or self.idle + 1 >= every
-        is_told = self.idle is not None and constraint is not None and constraint.filter is None
-        is_forecast = self.probe_every == "auto" and self.forecast.drop == self.forecast.drop
-        is_alone = self.batches == 1 and not self.is_decided and weight == 1.0
-        self.looks = is_told and is_forecast and (last or is_alone)
-        self.batches, self.clean, self.slack, self.looked = 0, None, math.nan, False
+        self.measures = self.idle is None or self.idle + 1 >= self.probe_every
+        self.is_decided = False
 
-    def _is_wider(self) -> bool:
-        """Tell whether the forget side looks further away than it did in the last measurement.
-
-        Where it looks less far, which many schedules let it do at every step, it finds less.
-        """
-        is_other = len(self.radii) != len(self.within)
-        return is_other or any(new > old for new, old in zip(self.radii, self.within, strict=True))
-
-    def goes_on(self, constraint: "ALMConstraint", value: Tensor) -> bool:
-        """Tell, in SAM's first pass, whether the perturbed one could find the gate open.
-
-        If not, the step does not measure.
-
-        Cost: a device synchronisation where it looks.
-        """
-        looks, self.looks = self.looks, False
-        if not looks:
-            return True
-        self.slack = constraint._slack_at(value)
-        self.looked = self.forecast.is_far(self.slack, (self.idle or 0) + 1)
-        self.measures = not self.looked
-        return self.measures
-
-    def opens(self, constraint: "ALMConstraint", weight: float, value: Tensor) -> bool:
-        """Take in a step's last value; tell whether its gate is open."""
-        constraint.observe(value, weight=weight)
-        return scalar(constraint.preview()) != 0
-
-    def commit(self, constraint: "ALMConstraint | None", foretell: Foretell) -> float:
-        """Return the weight of the step that was begun.
-
-        Args:
-            constraint: the one to step.
-            foretell: tells one that finds its mu what the step does; returns how to aim.
-        """
-        weight, aim = 1.0 if constraint is None else 0.0, float
+    def commit(self, constraint: Controller | None) -> float:
+        """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
         if not self.measures:
-            self.idle, weight = (self.idle or 0) + 1, 0.0
-            if self.looked:
-                self.forecast.look(self.slack, self.idle)
-                self.idle = 0
-        elif constraint is not None:
-            aim = float if constraint._state.auto is None else foretell(constraint)
-            weight = scalar(constraint.step())
-            if weight == 0 and scalar(constraint.multiplier) == 0:
-                gap, self.idle = None if self.idle is None else self.idle + 1, 0
-                self.forecast.update(constraint._slack, gap, self._drop(constraint))
-                self.known, self.within = about(constraint), self.radii
-            else:
-                self.idle = None
-        return aim(weight)
-
-    def _drop(self, constraint: "ALMConstraint") -> float:
-        """Return how much of the slack at theta the perturbation has taken; `nan` if not known."""
-        of_one = self.batches == 1 and constraint.filter is None
-        if self.clean is None or self.probe_every != "auto" or not of_one:
-            return math.nan
-        is_read = self.slack == self.slack
-        return (self.slack if is_read else constraint._slack_at(self.clean)) - constraint._slack
+            self.idle = (self.idle or 0) + 1
+            return 0.0
+        if constraint is None:
+            return 1.0
+        weight = scalar(constraint.step())
+        is_released = weight == 0 and scalar(constraint.multiplier) == 0
+        self.idle, self.known = (0, about(constraint)) if is_released else (None, [])
+        return weight
 
     def state(self) -> dict[str, Any]:
         """Collect what a resumed run needs; nothing where every step measures."""
-        if self.probe_every == 1:
-            return {}
-        batches = 0 if self.is_decided else self.batches
-        known, within = [*self.known], [*self.within]
-        found = {"idle": self.idle, "known": known, "within": within, "batches": batches}
-        return {**found, **({} if self.probe_every != "auto" else vars(self.forecast))}
+        return {} if self.probe_every == 1 else {"idle": self.idle, "known": self.known[1:]}
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: dict[str, Any], constraint: Controller | None) -> None:
         """Restore `state()`; a checkpoint without it measures at once."""
-        self.idle, self.known = state.get("idle"), state.get("known", [])
-        self.within = state.get("within", [])
-        self.batches, self.is_decided = state.get("batches", 0), False
-        self.forecast = Forecast()
-        vars(self.forecast).update({n: state[n] for n in vars(self.forecast) if n in state})
+        self.idle, self.known = state.get("idle"), [constraint, *state.get("known", [])]
 
 
-def about(constraint: "ALMConstraint | None") -> list[Any]:
+def about(constraint: Controller | None) -> list[Any]:
     """Collect what makes a released constraint another one, or one that is not released."""
     if constraint is None:
         return []
-    alpha, multiplier = scalar(constraint.alpha), scalar(constraint.multiplier)
-    return [alpha, constraint.sense, multiplier, constraint._state.history.steps]
+    numbers = map(scalar, (constraint.alpha, constraint.mu, constraint.multiplier))
+    return [constraint, *numbers, constraint.sense, constraint.steps]
+
+
+def cadence(value: Any) -> int:  # noqa: ANN401
+    """Convert to a whole number of steps, at least 1, or raise a `ValueError`."""
+    if value == "auto":
+        raise ValueError(
+            'DualOptimizer: probe_every is "auto", which does not exist. Did you mean '
+            "`probe_every=8`, which measures a released constraint on every 8th step?"
+        )
+    return count(value, "DualOptimizer: probe_every")
 
 
 def scalar(weight: float | Tensor) -> float:
     """Return the one multiplier, or raise a `ValueError`."""
-    if isinstance(weight, Tensor):
+    if isinstance(weight, Tensor) and weight.numel() != 1:
         raise ValueError(
-            f"DualOptimizer.step: the constraint has {weight.numel()} multipliers and the forget "
-            "side one gradient, so no single weight is right. Did you mean a scalar measure, or "
+            f"DualOptimizer: the constraint has {weight.numel()} multipliers and the forget side "
+            "one gradient, so no single weight is right. Did you mean a scalar measure, or "
             "`constraint(...)` inside the retain objective of one optimizer?"
         )
-    return weight
+    return float(weight)
 
 
-def check_sense(constraint: "ALMConstraint | None", forget: Optimizer) -> None:
-    """Raise if it is none, or the forget side looks where it is easiest to meet."""
-    if constraint is not None and not hasattr(constraint, "sense"):
-        raise TypeError(
-            f"DualOptimizer: the constraint is {type(constraint).__name__}, which has no one "
-            "multiplier to weigh the forget gradient with. Did you mean one `ALMConstraint`? (A "
-            "group acts in the loss: `retain=lambda: loss() + group(...)`.)"
+class Norms(NamedTuple):
+    """Gradient norms of both sides before clipping."""
+
+    retain: Tensor
+    forget: Tensor
+
+
+class Sides(Wrapper):
+    """Two optimizers over one theta as the world sees them: groups, states and checkpoints."""
+
+    constraint: Controller | None
+    _forget_register: dict[Tensor, Tensor | None] | None = None
+    _times: float | Tensor = 0.0  # how many times grad F is in that register
+
+    def __init__(self, retain: Optimizer, forget: Optimizer, inside: type, gate: Gate) -> None:
+        self.retain = check_base(retain, "DualOptimizer", (inside,))
+        self.forget = check_base(forget, "DualOptimizer", (inside,))
+        check_parameters(self.retain, self.forget)
+        self.skipped = 0
+        self._gate = gate
+        self._adopt()
+
+    @property
+    def probe_every(self) -> int:
+        """The cadence of a released constraint's measurements; it may be assigned."""
+        return self._gate.probe_every
+
+    @probe_every.setter
+    def probe_every(self, value: SupportsIndex) -> None:
+        self._gate.probe_every = cadence(value)
+
+    @property
+    def _bases(self) -> Mapping[str, Optimizer]:
+        return {"retain": self.retain, "forget": self.forget}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The groups of both sides, retain first: the live dictionaries in a new list.
+
+        Those of a base that both sides share appear once: schedulers multiply each by its factor.
+        """
+        groups = [*self.retain.param_groups, *self.forget.param_groups]
+        return list({id(group): group for group in groups}.values())
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The states of both sides by name, those that have any."""
+        return {name: base.state for name, base in self._bases.items() if base.state}
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear both gradients, and what the constraint observed while they were taken."""
+        super().zero_grad(set_to_none)
+        if self._forget_register is not None and self.constraint is not None:
+            self.constraint.discard()
+        self._forget_register = None
+
+    def clip_grad_norm_(self, max_norm: float) -> Norms:
+        """Clip each side to `max_norm` on its own; returns both norms before clipping.
+
+        `torch.nn.utils.clip_grad_norm_` (and a Trainer's `max_grad_norm`) reaches the retain side
+        only. The forget side is clipped before lambda+ multiplies it.
+        """
+        g_r = gradients.read(parameters(self.retain))
+        sides = (g_r, [*(self._forget_register or {}).values()])
+        norms = Norms(*(gradients.clip_(register, max_norm) for register in sides))
+        self._times = self._times * (max_norm / (norms.forget + 1e-6)).clamp(max=1.0)
+        return norms
+
+    def control_state_dict(self) -> dict[str, Any]:
+        """Collect all but the states of the two sides: the constraint's, the gate's, the count."""
+        constraint = None if self.constraint is None else self.constraint.state_dict()
+        other = {"gate": self._gate.state(), "skipped": self.skipped}
+        return {"constraint": constraint, **{key: found for key, found in other.items() if found}}
+
+    def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore `control_state_dict()`; a step that was begun is dropped on the forget side."""
+        if (state_dict["constraint"] is None) != (self.constraint is None):
+            raise ValueError(
+                "DualOptimizer.load_state_dict: only one of the checkpoint and this optimizer has "
+                "a constraint; the multiplier would be lost. Was it saved by Dual AdamW?"
+            )
+        if self.constraint is not None:
+            self.constraint.load_state_dict(state_dict["constraint"])
+        self._gate.load(state_dict.get("gate", {}), self.constraint)
+        self._forget_register = None  # nobody could step on it: its measurement is dropped, too
+        self.skipped = state_dict.get("skipped", 0)
+
+    def _state_dict(self) -> dict[str, Any]:
+        sides = {name: base.state_dict() for name, base in self._bases.items()}
+        return {**sides, **self.control_state_dict()}
+
+    def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        expected = {*self._bases, "constraint"}
+        if {*state_dict} - {"gate", "skipped"} != expected:
+            raise ValueError(
+                f"DualOptimizer.load_state_dict found the keys {sorted(state_dict)} and needs "
+                f"{sorted(expected)}; one side's moments would be lost. Is it the checkpoint of a "
+                "single optimizer?"
+            )
+        for name, base in self._bases.items():
+            check_sizes(base, state_dict[name], f"DualOptimizer.load_state_dict: {name}")
+        self.load_control_state_dict(state_dict)
+        for name, base in self._bases.items():
+            base.load_state_dict(state_dict[name])
+
+    def _awaits_step(self) -> bool:
+        return self._forget_register is not None
+
+    def _refuse(self, closure: object) -> None:
+        if closure is not None:
+            raise TypeError(
+                "DualOptimizer.step takes no closure: it could not say which side it "
+                "differentiates. Did you mean `backward(retain=..., forget=...)` and then `step()`?"
+            )
+        del self.grad_scale, self.found_inf
+        raise RuntimeError(
+            "DualOptimizer.step was called by a GradScaler, which unscales the retain gradient "
+            "only; the forget gradient would keep its loss scale. Did you mean bfloat16 autocast, "
+            "which needs no scaler?"
         )
-    sense = ">=" if constraint is None else constraint.sense
-    fitting = {">=": -1, "<=": +1, "==": 0}[sense]
-    if isinstance(forget, ObjectiveOptimizer) and forget.sign != fitting:
-        side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
+
+    def _warn_skipped(self) -> None:
+        """Warn after the step, so that a warning that is an error finds it whole."""
+        self.skipped += 1
+        warnings.warn(
+            "DualOptimizer.step: the forget gradient is not finite, or is not once lambda+ "
+            "multiplies it, and would have reached theta; the forget step is skipped "
+            f"({self.skipped} so far). Is the forget loss unbounded, or mu too large?",
+            stacklevel=6,
+        )
+
+    def _warn_no_backward(self) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            "DualOptimizer.step() without a backward since the last step is a plain "
+            f"{type(self.retain).__name__} step; the constraint is left alone. Did you call "
+            "`backward(retain=..., forget=...)` first?",
+            stacklevel=7,
+        )
+        if isinstance(self.retain, Wrapper):
+            self.retain._has_warned = True  # SAM has nothing to add to this
+
+
+def check_parameters(retain: Optimizer, forget: Optimizer) -> None:
+    """Raise if the two sides would move different weights."""
+    first, second = (parameters(side) for side in (retain, forget))
+    if {*first} != {*second}:
         raise ValueError(
-            f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
-            f"{type(forget).__name__}, which would look where the constraint is easiest "
-            f"to meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
+            f"DualOptimizer: retain has {len(first)} parameters and forget {len(second)}, of "
+            f"which {len({*first} & {*second})} are the same; the two sides would move different "
+            "weights. Did you pass the same parameters to both (a generator is empty the second "
+            "time)?"
         )

@@ -7,14 +7,17 @@ checkpoints and trainers find one truth wherever they look.
 # pyright: reportPrivateUsage=false
 
 import copy
+import inspect
+import math
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._guards import Call
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
 
@@ -23,7 +26,7 @@ class Wrapper(Optimizer, ABC):
     """A `torch.optim.Optimizer` around others.
 
     Step hooks registered on the wrapper run once around its `step`, those of a wrapped optimizer
-    once around its own; global hooks run once per step of the outermost.
+    once around its own; torch's global hooks run around both.
     """
 
     # Lets `torch.amp.GradScaler` hand its scale over, for the time of a step, instead of stepping
@@ -54,12 +57,19 @@ class Wrapper(Optimizer, ABC):
         """Default hyper-parameters, those of the wrapped optimizer."""
         return self._face.defaults
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to each wrapped optimizer; its `"rho"`, if any, is its own radius."""
+        params = param_group["params"]
+        group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
+        for base in {innermost(base): None for base in self._bases.values()}:
+            base.add_param_group(dict(group))
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters."""
         self._face.zero_grad(set_to_none)
 
     def train(self) -> None:
-        """Put those wrapped optimizers that have modes (schedule-free ones) into the training mode.
+        """Put those wrapped optimizers that have modes (schedule-free ones) into that of training.
 
         The last one first: both sides of a `DualOptimizer` move the same weights, and what `eval`
         did last has to be undone first.
@@ -73,8 +83,8 @@ class Wrapper(Optimizer, ABC):
             _enter(base, "eval")
 
     @abstractmethod
-    def _update(self) -> list[Call]:
-        """List the calls of `step`, without hooks, for whoever makes them."""
+    def _awaits_step(self) -> bool:
+        """Tell whether a backward has run whose gradients `step` has not used yet."""
 
     @abstractmethod
     def _state_dict(self) -> dict[str, Any]: ...
@@ -101,25 +111,16 @@ class Wrapper(Optimizer, ABC):
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
-    @abstractmethod
-    def _awaits_step(self) -> bool:
-        """Tell whether a backward has run whose gradients `step` has not used yet."""
-
     def __getstate__(self) -> dict[str, Any]:
         """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do.
 
         Between backward and step that is the gradients, too: torch's copies of a parameter have
         none, and the next step would take what is kept here without its other half.
         """
-        dropped = ("step", "_scratch")
-        kept = {
-            name: value
-            for name, value in self.__dict__.items()
-            if name not in dropped and not name.endswith("_hooks")
-        }
-        return (
-            {**kept, "gradients": gradients.read(parameters(self))} if self._awaits_step() else kept
-        )
+        kept = {name: value for name, value in vars(self).items() if not name.endswith("_hooks")}
+        if self._awaits_step():
+            kept["gradients"] = gradients.read(parameters(self))
+        return {name: value for name, value in kept.items() if name not in ("step", "_scratch")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what `__getstate__` kept, with empty hooks."""
@@ -136,6 +137,130 @@ def nested(optimizer: Optimizer) -> Iterator[Optimizer]:
     if isinstance(optimizer, Wrapper):
         for base in optimizer._bases.values():
             yield from nested(base)
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """Find the optimizer that has the state, whose `step` needs no perturbed gradient."""
+    return innermost(optimizer._face) if isinstance(optimizer, Wrapper) else optimizer
+
+
+def mark_called(optimizer: Optimizer) -> None:
+    """Take a step that leaves this optimizer alone for one of its steps: its schedulers go on."""
+    for each in nested(optimizer):
+        each._opt_called = True  # type: ignore[attr-defined]
+
+
+class Follower(Protocol):
+    """Somebody who counts the steps of an optimizer."""
+
+    def step_was_skipped(self) -> None:
+        """Take note of a step that was to be taken and is not; its gradient is lost."""
+        ...
+
+
+_followers: "WeakKeyDictionary[Optimizer, WeakSet[Follower]]" = WeakKeyDictionary()
+
+
+def follow(optimizer: Optimizer, follower: Follower) -> None:
+    """Hear of the optimizer's skipped steps for as long as both live."""
+    _followers.setdefault(optimizer, WeakSet()).add(follower)
+
+
+def unfollow(optimizer: Optimizer, follower: Follower) -> None:
+    """Hear of them no more."""
+    _followers[optimizer].discard(follower)
+
+
+def announce(optimizers: Iterable[Optimizer]) -> None:
+    """Tell whoever follows one of these that its step is skipped.
+
+    A GradScaler that finds an overflow tells at most the optimizer it would have stepped.
+    """
+    for optimizer in optimizers:
+        for follower in list(_followers.get(optimizer, ())):
+            follower.step_was_skipped()
+
+
+def check_base(base: object, owner: str, inside: tuple[type, ...] = ()) -> Optimizer:
+    """Return the optimizer to wrap, or raise a `TypeError` that says what was found."""
+    if not isinstance(base, Optimizer):
+        found = f"the class {base.__name__}" if inspect.isclass(base) else type(base).__name__
+        raise TypeError(
+            f"{owner} wraps a torch.optim.Optimizer and found {found}, whose step would never be "
+            f"taken. Did you mean `{owner}(AdamW(params, lr=...))`?"
+        )
+    if isinstance(base, Wrapper) and not isinstance(base, inside):
+        raise TypeError(
+            f"{owner} found {type(base).__name__} inside: its radius or its constraint would be "
+            f"ignored. Did you mean the optimizer in it, `{owner}(AdamW(params, lr=...))`?"
+        )
+    closure = inspect.signature(base.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise TypeError(
+            f"{owner} steps its base once per step, and {type(base).__name__} evaluates a closure "
+            "several times, at points that were never perturbed. Did you mean SGD or AdamW?"
+        )
+    _check_parameters(base, owner)
+    return base
+
+
+def _check_parameters(base: Optimizer, owner: str) -> None:
+    params, fsdp = parameters(base), cast("Any", sys.modules.get(FSDP1))
+    if fsdp is not None and any(map(fsdp._is_fsdp_flattened, params)):
+        raise TypeError(
+            f"{owner} found parameters of FullyShardedDataParallel (FSDP1): norms and gates would "
+            "be those of each rank's part. Did you mean `fully_shard` (FSDP2) or "
+            "DistributedDataParallel?"
+        )
+    gradients.check_apart([gradients.local(p) for p in params], owner)
+    if params and not any(p.requires_grad for p in params):
+        raise TypeError(
+            f"{owner} found {type(base).__name__}, none of whose parameters takes a gradient. Does "
+            "it stand for optimizers that step inside backward (layerwise GaLore, LOMO), which "
+            "would step in every pass? Did you mean a plain one, or to unfreeze them first?"
+        )
+
+
+FSDP1 = "torch.distributed.fsdp._common_utils"
+
+
+def check_sizes(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> None:
+    """Raise before moments are given to other weights: torch matches them by position."""
+    saved = [len(group["params"]) for group in state_dict.get("param_groups", ())]
+    here = [len(group["params"]) for group in base.state_dict().get("param_groups", ())]
+    if saved != here:
+        raise ValueError(
+            f"{owner}: groups of {saved} parameters where this optimizer has {here}; moments "
+            "would be given to other weights. Is it the checkpoint of another model?"
+        )
+
+
+def number(value: Any, name: str) -> float:  # noqa: ANN401
+    """Convert one number (Python's, NumPy's, a tensor's) to a float, or raise a `TypeError`."""
+    try:
+        if not isinstance(value, str):
+            return float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):  # None; several entries
+        pass
+    raise TypeError(f"{name} is {value!r}, where one number belongs. Did you mean a float?")
+
+
+def check_radius(value: Any, name: str) -> float:  # noqa: ANN401
+    """Convert to a finite number, at least 0, or raise a `ValueError` that names it."""
+    value = number(value, name)
+    if not (math.isfinite(value) and value >= 0):
+        raise ValueError(
+            f"{name} is {value!r}, which no ball has as its radius. Did you mean a small number "
+            "such as 0.05 (and `ReverseSAM` to descend)?"
+        )
+    return value
+
+
+def count(value: Any, name: str) -> int:  # noqa: ANN401
+    """Convert to a whole number, at least 1, or raise a `ValueError` that names it."""
+    if not hasattr(value, "__index__") or value.__index__() < 1:
+        raise ValueError(f"{name} is {value!r}, and counts from 1. Did you mean 1, every time?")
+    return value.__index__()
 
 
 def _enter(base: Optimizer, mode: str) -> None:

@@ -117,7 +117,7 @@ class Dual(Method):
     def make_optimizer(self) -> DualOptimizer:
         """Both sides at the same weights."""
         adamw = partial(AdamW, self.params, lr=self.rates.lr, weight_decay=0.0)
-        return DualOptimizer(*self.sides(adamw(), adamw()), self.constraint)
+        return DualOptimizer(*self.sides(adamw(), adamw()), self.constraint, probe_every=8)
 
     def sides(self, retain: Optimizer, forget: Optimizer) -> tuple[Optimizer, Optimizer]:
         """The optimizers that lower the retain loss and raise what is measured."""

@@ -1,12 +1,11 @@
 """ALMTrainer: a constraint in the loss of any Trainer."""
 
 from collections.abc import Mapping
-from threading import get_ident
 from typing import Any
 
 from torch import Tensor, nn
 
-from torch_alm._guards import is_first_pass
+from torch_alm._optim.objective import is_first_pass
 from torch_alm.integrations.transformers._callback import SteppingCallback
 from torch_alm.integrations.transformers._paired import PairedTrainer, require_pair
 
@@ -61,7 +60,7 @@ class ALMTrainer(PairedTrainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         require_pair(self, inputs)
         loss = self.retain_objective(model, inputs["retain"])
-        if not is_first_pass(get_ident()):  # of two passes under SAM the second counts
+        if not is_first_pass():  # of two passes under SAM the second counts
             self._retain_losses.append(loss.detach())
         loss = loss + self.penalty(model, inputs["forget"])
         return (loss, {}) if return_outputs else loss

@@ -1,0 +1,113 @@
+"""One norm and one perturbation over all parameters: sharded on several meshes, or plain."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.optim import SGD
+
+from tests.core.distributed import task
+from tests.core.distributed.ranks import Ranks
+from torch_alm import DualOptimizer, perturbed
+
+RHO = 0.3
+
+
+def numbers(dtype: torch.dtype = torch.float64) -> list[tuple[Tensor, Tensor]]:
+    """Weights and gradients, the same on every rank; 5 rows and 1 make uneven shards."""
+    generator = torch.Generator().manual_seed(3)
+    shapes = [(5, 3), (4, 6), (1, 7), (8,), (2, 2), (3, 3)]
+    drawn = [
+        [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes] for _ in "tg"
+    ]
+    return [(theta.to(dtype), g.to(dtype)) for theta, g in zip(*drawn, strict=True)]
+
+
+def parameters(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
+    """Two meshes, uneven shards, a shard in a grid, a plain tensor, and a gradient in summands."""
+    line, grid = init_device_mesh("cpu", (2,)), init_device_mesh("cpu", (1, 2))
+    homes = [
+        (line, [Shard(0)]),
+        (line, [Shard(1)]),
+        (line, [Shard(0)]),
+        (grid, [Replicate(), Shard(0)]),
+        None,
+        (line, [Replicate()]),
+    ]
+    params = []
+    for (theta, g), home in zip(numbers(dtype), homes, strict=True):
+        p = nn.Parameter(theta if home is None else distribute_tensor(theta, *home))
+        p.grad = g if home is None else distribute_tensor(g, *home)
+        params.append(p)
+    share = (0.25, 0.75)[line.get_local_rank()]
+    params[-1].grad = DTensor.from_local(numbers(dtype)[-1][1] * share, line, [Partial()])
+    return params
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([task.whole(t).reshape(-1) for t in tensors])
+
+
+def visit(rank: int, adaptive: bool) -> tuple[Tensor, float, bool]:
+    """The perturbed theta, the norm, and whether theta returned, bit for bit and in place."""
+    params = parameters()
+    before, places = flat(params), [p.to_local().data_ptr() for p in params if p is not params[4]]
+    with perturbed(params, RHO, adaptive=adaptive) as perturbation:
+        there = flat(params)
+        norm = perturbation.grad_norm
+    back = [p.to_local().data_ptr() for p in params if p is not params[4]]
+    return there, norm, torch.equal(flat(params), before) and back == places
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_ball_is_that_of_all_parameters_together(ranks: Ranks, adaptive: bool) -> None:
+    theta, g = (flat(list(side)) for side in zip(*numbers(), strict=True))
+    unit = theta.abs() if adaptive else torch.ones_like(theta)
+    length = (unit * g).norm()
+    expected = theta + RHO * unit.square() * g / length
+    for there, norm, returned in ranks(visit, adaptive):
+        torch.testing.assert_close(there, expected, rtol=0, atol=1e-12)
+        assert norm == pytest.approx(length.item(), rel=1e-13) and returned
+
+
+def diagnosed(rank: int) -> tuple[float, float, float]:
+    with perturbed(parameters(torch.bfloat16), 0.01, diagnose=True) as perturbation:
+        return tuple(perturbation.realised)
+
+
+def test_what_was_realised_is_told_for_all_shards_together(ranks: Ranks) -> None:
+    params = [nn.Parameter(theta) for theta, _ in numbers(torch.bfloat16)]
+    for p, (_, g) in zip(params, numbers(torch.bfloat16), strict=True):
+        p.grad = g
+    with perturbed(params, 0.01, diagnose=True) as alone:
+        assert 0 < alone.realised.share < 1
+    for found in ranks(diagnosed):
+        assert found == pytest.approx(tuple(alone.realised), rel=1e-6)
+
+
+def swapped(rank: int) -> str:
+    params = parameters()
+    before = flat(params)
+    with pytest.raises(ValueError) as caught, perturbed(params, RHO, swap=True):
+        pass
+    assert torch.equal(flat(params), before)
+    return str(caught.value)
+
+
+def test_swapping_memory_under_an_engine_is_refused(ranks: Ranks) -> None:
+    assert all("swap=True" in said and "an engine" in said for said in ranks(swapped))
+
+
+def clipped(rank: int) -> tuple[float, Tensor]:
+    params = parameters()
+    optimizer = DualOptimizer(SGD(params), SGD(params))
+    norm = optimizer.clip_grad_norm_(0.5).retain.item()
+    return norm, flat([p.grad for p in params])
+
+
+def test_clipping_is_by_the_joint_norm(ranks: Ranks) -> None:
+    g = flat([g for _, g in numbers()])
+    for norm, after in ranks(clipped):
+        assert norm == pytest.approx(g.norm().item(), rel=1e-13)
+        torch.testing.assert_close(after, g * 0.5 / (g.norm() + 1e-6), rtol=0, atol=1e-14)

@@ -1,0 +1,315 @@
+"""The expectations of `test_machine.py`: Algorithm 1 of SAUL and all that may happen to it.
+
+Nothing of torch_alm is imported here. The base steps are torch's own optimizers, over parameters
+of the oracle's own; everything around them is written out.
+"""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, AdamW, Optimizer
+
+Register = list[Tensor | None]
+Evaluation = tuple[Tensor, float, bool]  # the loss with its graph, the value seen, whether a pair
+
+BASES: dict[str, Callable[..., Optimizer]] = {
+    "sgd": lambda params, decay: SGD(params, lr=0.05, momentum=0.9, weight_decay=decay),
+    "adamw": lambda params, decay: AdamW(params, lr=0.03, weight_decay=decay),
+    "adagrad": lambda params, decay: Adagrad(params, lr=0.05, weight_decay=decay),
+}
+
+LONG = 64
+
+
+def schedule(epoch: int) -> float:
+    """The factor in front of the first learning rate."""
+    return 1 / (1 + 0.3 * epoch)
+
+
+def evaluate(objective: Callable[[], Any]) -> Evaluation:
+    """Run an objective; errors as its contract names them."""
+    found = objective()
+    loss, value = found if isinstance(found, tuple) else (found, found)
+    if not isinstance(loss, Tensor):
+        raise TypeError("no tensor")
+    if not loss.requires_grad:
+        raise ValueError("no graph")
+    number = value.item() if isinstance(value, Tensor) else value
+    return loss, number, isinstance(found, tuple)
+
+
+def differentiate(loss: Tensor, theta: list[nn.Parameter], weight: float) -> Register:
+    """weight * grad loss, with `None` where the loss does not depend on a parameter."""
+    trainable = [p for p in theta if p.requires_grad]
+    if not trainable:
+        return [None] * len(theta)
+    start = torch.full_like(loss, weight)
+    found = iter(torch.autograd.grad(loss, trainable, start, allow_unused=True))
+    return [next(found) if p.requires_grad else None for p in theta]
+
+
+def added(register: Register, g: Register) -> Register:
+    """The sum, entry by entry; `None` is nothing."""
+    missing = [None] * (len(g) - len(register))
+    pairs = zip([*register, *missing], g, strict=True)
+    return [a if b is None else (b if a is None else a + b) for a, b in pairs]
+
+
+def length(register: Register) -> float:
+    """The joint L2 norm."""
+    return math.sqrt(sum(g.square().sum().item() for g in register if g is not None))
+
+
+def is_finite(register: Register) -> bool:
+    return all(bool(g.isfinite().all()) for g in register if g is not None)
+
+
+def clipped(register: Register, limit: float) -> Register:
+    """The gradients after `torch.nn.utils.clip_grad_norm_`."""
+    factor = min(limit / (length(register) + 1e-6), 1.0)
+    return [None if g is None else g * factor for g in register]
+
+
+@dataclass
+class Side:
+    """A base optimizer, and the ball around theta; `rho=None` is no ball."""
+
+    base: Optimizer
+    rho: float | None
+    sign: int = 0
+    eps: float = 1e-12
+    adaptive: bool = False
+
+    def radii(self) -> dict[Tensor, float]:
+        groups = self.base.param_groups
+        return {p: group.get("rho", self.rho) for group in groups for p in group["params"]}
+
+    def gradient(
+        self,
+        objective: Callable[[], Any],
+        theta: list[nn.Parameter],
+        weight: float,
+        is_wanted: Callable[[float], bool] = lambda _: True,
+    ) -> tuple[Register, Evaluation]:
+        """Grad_SAM: the gradient and the numbers at theta + sign rho g / (|g| + eps).
+
+        The loss of a pair is descended: at theta + rho g / (|g| + eps), whatever the sign.
+        """
+        origin = [p.detach().clone() for p in theta]
+        if self.rho is not None:
+            loss, _, is_pair = evaluate(objective)
+            self.perturb(theta, differentiate(loss, theta, 1.0), +1 if is_pair else self.sign)
+        try:
+            seen = evaluate(objective)
+            wanted = is_wanted(seen[1])
+            g = differentiate(seen[0], theta, weight) if wanted else [None] * len(theta)
+        finally:
+            restore(theta, origin)
+        return g, seen
+
+    @torch.no_grad()
+    def perturb(self, theta: list[nn.Parameter], g: Register, sign: int) -> None:
+        radii = self.radii()
+        moving = [x if radii[p] else None for p, x in zip(theta, g, strict=True)]
+        lengths = [
+            None if x is None else self.units(p) * x for p, x in zip(theta, moving, strict=True)
+        ]
+        norm = length(lengths)
+        if norm == 0 or not math.isfinite(norm):
+            return
+        for p, x in zip(theta, moving, strict=True):
+            if x is not None:
+                p += sign * radii[p] * self.units(p) ** 2 * x / (norm + self.eps)
+
+    def units(self, p: Tensor) -> Tensor:
+        """The units of each weight under ASAM."""
+        return p.detach().abs() if self.adaptive else torch.ones_like(p)
+
+
+@torch.no_grad()
+def restore(theta: list[nn.Parameter], origin: list[Tensor]) -> None:
+    for p, x in zip(theta, origin, strict=True):
+        p.copy_(x)
+
+
+@dataclass
+class Controller:
+    """lambda, by the formulas of the paper, with a window and a cadence."""
+
+    alpha: float
+    mu: float
+    sense: str
+    every: int
+    window: int
+    multiplier: float
+    weight: float = 0.0
+    value: float = math.nan
+    violation: float = math.nan
+    history: list[float] = field(default_factory=list)
+    observed: list[tuple[float, float]] = field(default_factory=list)
+    steps: int = 0
+    measured: int = 0
+    active: int = 0
+    skipped: int = 0
+    is_blind: bool = False
+    overshoot: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.weight = self.multiplier
+
+    def signed(self, value: float) -> float:
+        return value - self.alpha if self.sense == "<=" else self.alpha - value
+
+    def mean(self) -> tuple[float, float] | None:
+        """The weighted means of values and violations; `None` if nothing was finite."""
+        finite = [(v, self.signed(v), w) for v, w in self.observed if math.isfinite(v)]
+        if len(self.observed) == len(finite) == 1:
+            return finite[0][:2]
+        total = sum(w for *_, w in finite)
+        sums = sum(v * w for v, _, w in finite), sum(c * w for _, c, w in finite)
+        return (sums[0] / total, sums[1] / total) if finite else None
+
+    def recent(self, c: float) -> list[float]:
+        return [*self.history, c][-self.window :]
+
+    def preview(self) -> float:
+        """[lambda + mu c]_+; lambda where nothing was seen."""
+        seen = self.mean()
+        if seen is None:
+            return self.multiplier
+        recent = self.recent(seen[1])
+        weight = self.multiplier + self.mu * (sum(recent) / len(recent))
+        return weight if self.sense == "==" else max(weight, 0.0)
+
+    def step(self) -> list[str]:
+        """One step; what it says aloud."""
+        seen, self.weight = self.mean(), self.preview()
+        bad = sum(not math.isfinite(v) for v, _ in self.observed)
+        self.is_blind = seen is None
+        self.steps += 1
+        self.active += self.weight != 0
+        self.skipped += bad
+        if seen is not None:
+            self.history = self.recent(seen[1])
+            self.value, self.violation = seen[0], sum(self.history) / len(self.history)
+            self.overshoot = max(self.overshoot, -self.violation)
+            self.measured += 1
+            if self.measured % self.every == 0:
+                self.multiplier = self.weight
+        self.observed = []
+        return ["measurement"] if bad else []
+
+    def status(self) -> str:
+        assert self.steps < LONG, "longer runs may be suspected to be infeasible"
+        if self.is_blind:
+            return "non_finite"
+        if math.isnan(self.value):
+            return "unmeasured"
+        if (abs(self.violation) if self.sense == "==" else self.violation) > 0:
+            return "violated"
+        return "satisfied" if self.weight else "released"
+
+    def metrics(self) -> dict[str, Any]:
+        names = ("value", "violation", "multiplier", "weight", "mu", "skipped", "steps")
+        found = {name: getattr(self, name) for name in names}
+        found["active_share"] = self.active / max(self.steps, 1)
+        found["status"] = self.status()
+        return found if self.sense == "==" else {**found, "overshoot": self.overshoot}
+
+    def loaded(self, saved: "Controller") -> "Controller":
+        """The state of `saved` under the settings here; mu is state, for it may grow."""
+        new = copy.deepcopy(saved)
+        new.move(self.alpha)
+        new.observed = []
+        return new
+
+    def move(self, alpha: float) -> None:
+        """Take another alpha; what a window remembers is measured against it, too."""
+        before = self.signed(0.0)
+        self.alpha = alpha
+        self.history = [c + self.signed(0.0) - before for c in self.history]
+
+
+class Oracle:
+    """Theta, the sides' bases, and what both machines do with them."""
+
+    def __init__(self, theta: list[Tensor], extras: int = 0) -> None:
+        self.theta = [nn.Parameter(x.clone()) for x in theta]
+        self.sides: dict[str, Side] = {}
+        self.controller: Controller | None = None
+        self.extras = extras
+        self.epoch: int | None = None
+        self.has_stepped = False  # since this object exists, as a scheduler may ask
+        self.has_warned = False
+        self.said: list[str] = []
+
+    def grads(self) -> Register:
+        return [p.grad for p in self.theta]
+
+    def put(self, register: Register) -> None:
+        for p, g in zip(self.theta, register, strict=True):
+            p.grad = None if g is None else g.clone()
+
+    def is_pending(self) -> bool:
+        """True if something was measured or taken whose step has not come."""
+        return self.controller is not None and bool(self.controller.observed)
+
+    def keeps_gradients(self) -> bool:
+        """True if copies have gradients: torch's copies of parameters have none."""
+        raise NotImplementedError
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for p in self.theta:
+            p.grad = None if set_to_none or p.grad is None else torch.zeros_like(p)
+
+    def warn_once(self, what: str) -> None:
+        if not self.has_warned:
+            self.said.append(what)
+        self.has_warned = True
+
+    def add_group(self, x: Tensor, **options: Any) -> None:
+        self.theta.append(nn.Parameter(x.clone()))
+        self.extras += 1
+        self.epoch = None
+        for side in self.sides.values():
+            side.base.add_param_group({"params": [self.theta[-1]], **options})
+
+    def freeze(self, i: int, *, frozen: bool) -> None:
+        self.theta[i].requires_grad_(not frozen)
+        self.theta[i].grad = None
+
+    def start_schedule(self) -> None:
+        self.epoch = 0
+        for side in self.sides.values():
+            for group in side.base.param_groups:
+                group.setdefault("initial_lr", group["lr"])
+                group["lr"] = group["initial_lr"] * schedule(0)
+
+    def schedule(self) -> None:
+        assert self.epoch is not None
+        self.epoch += 1
+        for side in self.sides.values():
+            for group in side.base.param_groups:
+                group["lr"] = group["initial_lr"] * schedule(self.epoch)
+
+    def resumed(self) -> Any:
+        """A copy as a new process would have it: without gradients and without a past."""
+        new = copy.deepcopy(self)
+        new.zero_grad()
+        new.has_stepped = new.has_warned = False
+        new.said = []
+        return new
+
+    def load(self, saved: Any) -> None:
+        """The state of another, in place: settings, gradients and flags stay."""
+        restore(self.theta, [p.detach() for p in saved.theta])
+        for name, side in self.sides.items():
+            side.base.load_state_dict(copy.deepcopy(saved.sides[name].base.state_dict()))
+        if self.controller is not None:
+            self.controller = self.controller.loaded(saved.controller)
+        self.epoch = None if self.epoch is None else saved.epoch

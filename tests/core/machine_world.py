@@ -1,0 +1,205 @@
+"""The library's half of the machine: one model, one optimizer, and comparisons with the oracle."""
+
+import copy
+import io
+import math
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from tests.core.machine_objectives import Boom
+from tests.core.machine_oracle import Oracle, schedule
+from torch_alm import ALMConstraint
+
+EXPECTED = (Boom, TypeError, ValueError, RuntimeError)
+SAYINGS = ("measurement", "forget gradient", "without a backward", "taken at theta")
+
+
+class Model(nn.Module):
+    """A list of parameters with names."""
+
+    def __init__(self, theta: list[Tensor]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(x.detach().clone()) for x in theta])
+
+
+class World:
+    """A model and what trains it; `sides` are the optimizers the oracle knows by these names."""
+
+    def __init__(self, oracle: Oracle, build: Callable[[list[nn.Parameter]], Optimizer]) -> None:
+        self.model = Model([p.detach() for p in oracle.theta])
+        self.theta = list(self.model.weights)
+        for p, q in zip(self.theta, oracle.theta, strict=True):
+            p.requires_grad_(q.requires_grad)
+        self.optimizer: Any = build(self.theta)
+        self.constraint: ALMConstraint | None = None
+        self.schedulers: list[LambdaLR] = []
+
+    @property
+    def sides(self) -> dict[str, Any]:
+        """Each base optimizer under the name of its side."""
+        return {name: bare(side) for name, side in self.outer_sides().items()}
+
+    def outer_sides(self) -> dict[str, Any]:
+        return self.optimizer._bases
+
+    def add_group(self, x: Tensor, **options: Any) -> None:
+        p = nn.Parameter(x.clone())
+        self.model.weights.append(p)
+        self.theta.append(p)
+        self.optimizer.add_param_group({"params": [p], **options})
+        self.schedulers = []
+
+    def freeze(self, i: int, *, frozen: bool) -> None:
+        self.theta[i].requires_grad_(not frozen)
+        self.theta[i].grad = None
+
+    def start_schedule(self, *, of_sides: bool) -> None:
+        scheduled = self.outer_sides().values() if of_sides else [self.optimizer]
+        self.schedulers = [LambdaLR(each, schedule) for each in scheduled]
+
+    def parts(self) -> dict[str, Any]:
+        """The parts of a checkpoint; the model last, when nothing else was refused."""
+        return {"optimizer": self.optimizer, "model": self.model}
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        self.optimizer.zero_grad(set_to_none)
+
+    def save(self) -> bytes:
+        """A checkpoint as users write it."""
+        file = io.BytesIO()
+        state = {name: part.state_dict() for name, part in self.parts().items()}
+        torch.save({**state, "schedulers": [each.state_dict() for each in self.schedulers]}, file)
+        return file.getvalue()
+
+    def load(self, saved: bytes) -> None:
+        state = torch.load(io.BytesIO(saved), weights_only=True)
+        for name, part in self.parts().items():
+            part.load_state_dict(state[name])
+        if len(self.schedulers) != len(state["schedulers"]):
+            self.schedulers = []
+        for each, own in zip(self.schedulers, state["schedulers"], strict=False):
+            each.load_state_dict(own)
+
+    def duplicate(self, *, pickled: bool) -> None:
+        """Go on with a copy; schedulers are not part of it and start where they were."""
+        parts = (self.model, self.optimizer, self.constraint)
+        parts = pickle.loads(pickle.dumps(parts)) if pickled else copy.deepcopy(parts)
+        self.model, self.optimizer, self.constraint = parts
+        self.theta = list(self.model.weights)
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        states, of_sides = [s.state_dict() for s in self.schedulers], len(self.schedulers) == 2
+        if states:
+            self.start_schedule(of_sides=of_sides)
+        for each, state in zip(self.schedulers, states, strict=True):
+            each.load_state_dict(state)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
+def bare(side: Any) -> Optimizer:
+    """The base of a SAM; a plain optimizer is its own."""
+    return getattr(side, "base", side)
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """A call's result, or the kind of error it raises."""
+    try:
+        return call()
+    except EXPECTED as error:
+        return next(kind for kind in EXPECTED if isinstance(error, kind))
+
+
+def heard(call: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """A call's result, and its warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = outcome(call)
+    return result, [saying(str(each.message)) for each in caught]
+
+
+def saying(text: str) -> str:
+    found = [each for each in SAYINGS if each in text]
+    assert found, f"an unexpected warning: {text}"
+    return found[0]
+
+
+def is_same(found: object, expected: object, *, exact: bool) -> bool:
+    """Bit for bit, or within 1e-12; a NaN equals a NaN."""
+    if isinstance(found, Tensor) and isinstance(expected, Tensor):
+        return torch.equal(found, expected) or is_close(found, expected, exact=exact)
+    if isinstance(found, float) and isinstance(expected, float):
+        within = 0.0 if exact else 1e-12
+        both_nan = math.isnan(found) and math.isnan(expected)
+        return both_nan or math.isclose(found, expected, rel_tol=within, abs_tol=within)
+    if isinstance(found, tuple) and isinstance(expected, tuple):
+        pairs = zip(found, expected, strict=True)
+        return all(is_same(*map(number, pair), exact=exact) for pair in pairs)
+    return type(found) is type(expected) and found == expected
+
+
+def is_close(found: Tensor, expected: Tensor, *, exact: bool) -> bool:
+    within = 0.0 if exact else 1e-12
+    pair = found.detach(), expected.detach()
+    return found.shape == expected.shape and torch.allclose(
+        *pair, rtol=within, atol=within, equal_nan=True
+    )
+
+
+def number(x: Any) -> Any:
+    return x.item() if isinstance(x, Tensor) else x
+
+
+def assert_same(name: str, found: object, expected: object, *, exact: bool) -> None:
+    assert is_same(found, expected, exact=exact), f"{name}: {found} is not {expected}"
+
+
+def assert_equal(world: World, oracle: Oracle, *, exact: bool) -> None:
+    """Weights, gradients, states, groups and the constraint's numbers."""
+    for i, (p, q) in enumerate(zip(world.theta, oracle.theta, strict=True)):
+        assert_same(f"theta[{i}]", p, q, exact=exact)
+        assert_same(f"theta[{i}].grad", p.grad, q.grad, exact=exact)
+        assert p.requires_grad == q.requires_grad
+    assert world.sides.keys() == oracle.sides.keys()
+    for name, base in world.sides.items():
+        assert_equal_bases(name, base, oracle.sides[name].base, exact=exact)
+    if world.constraint is None or oracle.controller is None:
+        assert world.constraint is oracle.controller is None
+        return
+    assert world.constraint.observed == len(oracle.controller.observed)
+    metrics = world.constraint.metrics()
+    for name, expected in oracle.controller.metrics().items():
+        assert_same(name, metrics[name], expected, exact=exact)
+
+
+def assert_equal_bases(name: str, found: Optimizer, expected: Optimizer, *, exact: bool) -> None:
+    for ours, theirs in zip(found.param_groups, expected.param_groups, strict=True):
+        settings = [{k: v for k, v in group.items() if k != "params"} for group in (ours, theirs)]
+        assert settings[0] == settings[1], name
+        for p, q in zip(ours["params"], theirs["params"], strict=True):
+            one, two = found.state.get(p, {}), expected.state.get(q, {})
+            assert one.keys() == two.keys(), f"{name}: {one} is not {two}"
+            for key in one:
+                assert_same(f"{name}: {key}", one[key], two[key], exact=exact)
+
+
+@torch.no_grad()
+def align(world: World, oracle: Oracle) -> None:
+    """Give the oracle the bits it was found equal to, so that roundings do not add up."""
+    for p, q in zip(world.theta, oracle.theta, strict=True):
+        q.copy_(p)
+        if p.grad is not None:
+            q.grad = p.grad.clone()
+    for name, base in world.sides.items():
+        other = oracle.sides[name].base
+        for ours, theirs in zip(base.param_groups, other.param_groups, strict=True):
+            for p, q in zip(ours["params"], theirs["params"], strict=True):
+                for key, value in base.state.get(p, {}).items():
+                    if isinstance(value, Tensor):
+                        other.state[q][key].copy_(value)

@@ -1,0 +1,481 @@
+"""Promises of every optimizer, row by row of `tests/table.py`: how it trains.
+
+Copies and checkpoints are in `test_contract_state.py`.
+"""
+
+import itertools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from tests import oracle
+from tests.core import third_party
+from tests.core.table import (
+    DUAL,
+    OURS,
+    PERTURBED,
+    PLAIN,
+    ROWS,
+    Batch,
+    Model,
+    assert_same,
+    backward,
+    batch,
+    build,
+    innermost,
+    loss,
+    parameters,
+    sgd,
+    sides,
+    train,
+    values,
+)
+from torch_alm import SAM, ReverseSAM
+
+every = pytest.mark.parametrize("name", ROWS)
+ours = pytest.mark.parametrize("name", OURS)
+exact = [name for name in ROWS if name not in third_party.RATES_IN_FLOAT32]
+dual = pytest.mark.parametrize("name", DUAL)
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "exponential": lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.5),
+    "lambda": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
+    "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(
+        optimizer, 0.1, total_steps=20, cycle_momentum=False
+    ),
+}
+
+
+def learning_rates(optimizer: Any) -> list[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", exact)
+def test_a_scheduler_on_it_reaches_the_innermost_optimizer(name: str, schedule: str) -> None:
+    model, optimizer = build(ROWS[name])
+    reference = [torch.optim.SGD(model.parameters(), lr=rate) for rate in learning_rates(optimizer)]
+    schedulers = [SCHEDULES[schedule](one) for one in (optimizer, *reference)]
+    for step in range(4):
+        train(optimizer, model, [step])
+        for one in reference:
+            one.step()
+        for scheduler in schedulers:
+            scheduler.step()
+    wanted = [rate for one in reference for rate in learning_rates(one)]
+    assert learning_rates(optimizer) == wanted
+    assert [rate for one in innermost(optimizer) for rate in learning_rates(one)] == wanted
+    assert schedulers[0].get_last_lr() == wanted
+
+
+@every
+def test_schedulers_on_the_innermost_optimizers_work(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    before = learning_rates(optimizer)
+    schedulers = [lr_scheduler.ExponentialLR(one, 0.5) for one in innermost(optimizer)]
+    for step in range(3):
+        train(optimizer, model, [step])
+        for scheduler in schedulers:
+            scheduler.step()
+    assert learning_rates(optimizer) == [rate / 8 for rate in before]
+
+
+@every
+def test_a_plateau_scheduler_works(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    before = learning_rates(optimizer)
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    for step in range(3):
+        train(optimizer, model, [step])
+        scheduler.step(1.0)
+    assert learning_rates(optimizer) == [rate / 4 for rate in before]
+
+
+@every
+def test_a_scheduler_still_reaches_it_after_loading(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    rates = learning_rates(optimizer)
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    train(optimizer, model, [0])
+    scheduler.step()
+    optimizer.load_state_dict(optimizer.state_dict())
+    train(optimizer, model, [1])
+    scheduler.step()
+    assert learning_rates(optimizer) == [rate / 4 for rate in rates]
+    assert [r for one in innermost(optimizer) for r in learning_rates(one)] == learning_rates(
+        optimizer
+    )
+
+
+def test_a_step_before_any_backward_counts_for_the_scheduler() -> None:
+    _, optimizer = build(ROWS["SAUL"])
+    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "DualOptimizer.step.. without a backward")
+        optimizer.step()
+    scheduler.step()
+    assert learning_rates(optimizer) == [0.005, 0.005]
+
+
+@pytest.fixture
+def order() -> Iterator[list[str]]:
+    """Records global hooks, and takes them away."""
+    seen: list[str] = []
+    handles = [
+        register_optimizer_step_pre_hook(lambda *_: seen.append("global pre")),
+        register_optimizer_step_post_hook(lambda *_: seen.append("global post")),
+    ]
+    yield seen
+    for handle in handles:
+        handle.remove()
+
+
+@every
+def test_step_hooks_run_once_and_in_order(name: str, order: list[str]) -> None:
+    model, optimizer = build(ROWS[name])
+    optimizer.register_step_pre_hook(lambda *_: order.append("pre"))
+    optimizer.register_step_post_hook(lambda *_: order.append("post"))
+    for step in range(2):
+        order.clear()
+        backward(optimizer, model, batch(step))
+        assert order == []
+        optimizer.step()
+        assert (order[:2], order[-2:]) == (["global pre", "pre"], ["post", "global post"])
+        assert (order.count("pre"), order.count("post")) == (1, 1)
+
+
+@ours
+def test_hooks_of_what_it_wraps_run_once_inside_its_own(name: str, order: list[str]) -> None:
+    model, optimizer = build(ROWS[name])
+    bases = innermost(optimizer)
+    optimizer.register_step_pre_hook(lambda *_: order.append("pre"))
+    optimizer.register_step_post_hook(lambda *_: order.append("post"))
+    for i, base in enumerate(bases):
+        base.register_step_pre_hook(lambda *_, i=i: order.append(f"pre {i}"))
+        base.register_step_post_hook(lambda *_, i=i: order.append(f"post {i}"))
+    train(optimizer, model, [0])
+    inside = [f"{word} {i}" for i in reversed(range(len(bases))) for word in ("pre", "post")]
+    assert [word for word in order if "global" not in word] == ["pre", *inside, "post"]
+
+
+def by_hand(name: str, micro: list[list[Batch]]) -> tuple[Model, Any]:
+    """Train a twin with gradients from `tests/oracle.py` and torch's own optimizers."""
+    model, twin = build(ROWS[name])
+    theta = list(model.parameters())
+    constraint = getattr(twin, "constraint", None)
+    multiplier = constraint.multiplier if constraint else 1.0
+    for step in micro:
+        grads, value = [], 0.0
+        for role, side in zip(("retain", "forget"), sides(twin), strict=False):
+            sign = {"SAM": 1.0, "ReverseSAM": -1.0}.get(type(side).__name__, 0.0)
+            radius = getattr(side, "rho", 0.0)
+            data = [getattr(part, role) for part in step]
+            objectives = [lambda d=d: loss(model, d) for d in data]
+            g, value = oracle.mean([oracle.grad_sam(f, theta, radius, sign) for f in objectives])
+            grads.append(g)
+        if constraint:
+            multiplier = max(multiplier + constraint.mu * (constraint.alpha - value), 0.0)
+        move(twin, theta, grads, multiplier)
+    return model, multiplier
+
+
+def move(twin: Any, theta: list[Any], grads: list[Any], multiplier: float) -> None:
+    """The forget step, if there is one and its gate is open, then the retain step."""
+    bases = innermost(twin)
+    if len(bases) == 2 and multiplier > 0:
+        inside, outside = (1.0, multiplier) if twin.scale == "step" else (multiplier, 1.0)
+        before = [p.detach().clone() for p in theta]
+        for p, g in zip(theta, grads[1], strict=True):
+            p.grad = None if g is None else -inside * g
+        bases[1].step()
+        with torch.no_grad():
+            for p, start in zip(theta, before, strict=True):
+                p.copy_(start + outside * (p - start))
+    for p, g in zip(theta, grads[0], strict=True):
+        p.grad = g
+    bases[0].step()
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@every
+def test_accumulated_micro_batches_match_the_step_by_hand(name: str, parts: int) -> None:
+    steps = [batch(i) for i in range(12)]
+    micro = [[b] if parts == 1 else b.halves() for b in steps]
+    model, optimizer = build(ROWS[name])
+    for step in micro:
+        for part in step:
+            backward(optimizer, model, part, weight=1 / parts)
+        optimizer.step()
+        optimizer.zero_grad()
+    wanted, multiplier = by_hand(name, micro)
+    torch.testing.assert_close(values(model), values(wanted), rtol=0, atol=1e-11)
+    if name.startswith("SAUL"):
+        assert optimizer.constraint.multiplier == pytest.approx(multiplier, abs=1e-12)
+
+
+def test_the_gate_opens_and_closes_in_this_table() -> None:
+    for name in ("SAUL", "SAUL, scale=step"):
+        model, optimizer = build(ROWS[name])
+        closed = [weight == 0 for weight in train(optimizer, model, range(12))]
+        assert any(closed) and not all(closed), name
+
+
+@pytest.mark.parametrize("name", ["SAUL", "SAUL, scale=step"])
+def test_unequal_micro_batches_count_by_their_weight(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    seen = [
+        optimizer.backward(
+            retain=lambda part=part: loss(model, part.retain),
+            forget=lambda part=part: loss(model, part.forget),
+            weight=weight,
+        ).forget.item()
+        for part, weight in zip(batch(0).halves(), (0.25, 0.75), strict=True)
+    ]
+    optimizer.step()
+    value = optimizer.constraint.metrics()["value"]
+    assert value == pytest.approx(0.25 * seen[0] + 0.75 * seen[1], abs=1e-15)
+    assert value != pytest.approx((seen[0] + seen[1]) / 2, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *(name for name in DUAL if "SAUL" not in name)])
+def test_two_halves_equal_the_whole_without_a_perturbation(name: str) -> None:
+    (model, optimizer), (whole, reference) = build(ROWS[name]), build(ROWS[name])
+    for step in range(5):
+        for half in batch(step).halves():
+            backward(optimizer, model, half, weight=1 / 2)
+        optimizer.step()
+        optimizer.zero_grad()
+    train(reference, whole, range(5))
+    torch.testing.assert_close(values(model), values(whole), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@every
+def test_trains_in_every_dtype(name: str, dtype: torch.dtype) -> None:
+    model, optimizer = build(ROWS[name], dtype=dtype)
+    before = loss(model, batch(0, dtype).retain).item()
+    for _ in range(15):
+        train(optimizer, model, [0])
+    assert {p.dtype for p in model.parameters()} == {dtype}
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert loss(model, batch(0, dtype).retain).item() < before
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@every
+def test_only_step_moves_weights_and_never_their_storage(name: str, dtype: torch.dtype) -> None:
+    model, optimizer = build(ROWS[name], dtype=dtype)
+    where = [p.data_ptr() for p in model.parameters()]
+    for step in range(3):
+        before = values(model)
+        backward(optimizer, model, batch(step, dtype))
+        assert_same(values(model), before)
+        optimizer.step()
+        optimizer.zero_grad()
+        assert not torch.equal(model.out.weight, before["out.weight"])
+    assert [p.data_ptr() for p in model.parameters()] == where
+
+
+@every
+def test_frozen_and_unused_parameters_are_left_alone(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    before = values(model)
+    train(optimizer, model, range(4))
+    assert_same(model.frozen.detach(), before["frozen"])
+    assert_same(model.unused.detach(), before["unused"])
+    assert all(
+        p not in base.state for base in innermost(optimizer) for p in (model.frozen, model.unused)
+    )
+
+
+def test_only_parameters_that_need_it_take_part_in_the_norm() -> None:
+    model, optimizer = build(ROWS["SAM(SGD)"])
+    loss(model, batch(0).retain).backward()
+    with optimizer.perturbed() as perturbation:
+        assert perturbation.moved == sum(
+            p.numel() for n, p in model.named_parameters() if n not in ("frozen", "unused")
+        )
+
+
+@every
+def test_a_parameter_may_get_its_first_gradient_later(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    model.out.bias.requires_grad_(False)
+    train(optimizer, model, range(2))
+    bias = model.out.bias.detach().clone()
+    model.out.bias.requires_grad_(True)
+    train(optimizer, model, range(2, 4))
+    assert not torch.equal(model.out.bias, bias)
+
+
+@every
+def test_add_param_group_trains_the_new_parameters(name: str) -> None:
+    torch.manual_seed(0)
+    model = Model().double()
+    optimizer = ROWS[name](list(model.hidden.parameters()))
+    train(optimizer, model, [0])
+    before = values(model)
+    optimizer.add_param_group({"params": (p for p in model.out.parameters()), "lr": 0.03})
+    train(optimizer, model, [1])
+    assert not torch.equal(model.out.weight, before["out.weight"])
+    for base in innermost(optimizer):
+        assert [len(group["params"]) for group in base.param_groups] == [2, 2]
+        assert base.param_groups[1]["lr"] == 0.03
+        assert base.param_groups[1].keys() == base.param_groups[0].keys()
+    assert [group["lr"] for group in optimizer.param_groups].count(0.03) == len(sides(optimizer))
+    assert len({*map(id, optimizer.param_groups)}) == 2 * len(sides(optimizer)), "each its own"
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name in exact])
+def test_owns_no_groups_and_no_state(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, range(2))
+    groups = [group for base in innermost(optimizer) for group in base.param_groups]
+    assert all(mine is its for mine, its in zip(optimizer.param_groups, groups, strict=True))
+    assert optimizer.defaults is innermost(optimizer)[0].defaults
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    before = values(model)
+    train(optimizer, model, range(2))
+    assert_same(values(model), before)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@every
+def test_zero_grad_clears_everything(name: str, to_none: bool) -> None:
+    model, optimizer = build(ROWS[name])
+    backward(optimizer, model, batch(0))
+    assert model.out.weight.grad is not None
+    optimizer.zero_grad(set_to_none=to_none)
+    grads = [p.grad for p in parameters(optimizer)]
+    assert all(g is None or (not to_none and not g.any()) for g in grads)
+    assert to_none or any(g is not None for g in grads)
+
+
+@dual
+def test_zero_grad_also_clears_the_forget_gradient(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    before = values(model)
+    backward(optimizer, model, batch(0))
+    optimizer.zero_grad()
+    with pytest.warns(UserWarning, match="without a backward"):
+        optimizer.step()
+    assert_same(values(model), before)
+
+
+@dual
+def test_a_step_forgets_the_forget_gradient_even_if_only_the_model_is_cleared(name: str) -> None:
+    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
+    for step in range(4):
+        backward(optimizer, model, batch(step))
+        optimizer.step()
+        model.zero_grad()
+    train(reference, other, range(4))
+    assert_same(values(model), values(other))
+
+
+@dual
+def test_zero_grad_takes_back_a_step_that_was_decided_early(name: str) -> None:
+    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
+    optimizer.backward(
+        retain=lambda: loss(model, batch(0).retain),
+        forget=lambda: loss(model, batch(0).forget),
+        last=True,
+    )
+    optimizer.zero_grad()
+    backward(optimizer, model, batch(1))
+    backward(reference, other, batch(1))
+    found, wanted = ([p.grad for p in parameters(one)] for one in (optimizer, reference))
+    assert_same(found, wanted)
+
+
+@ours
+def test_gradients_are_taken_even_inside_no_grad(name: str) -> None:
+    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
+    with torch.no_grad():
+        train(optimizer, model, range(3))
+    train(reference, other, range(3))
+    assert_same(values(model), values(other))
+
+
+@pytest.mark.parametrize("kind", [SAM, ReverseSAM])
+def test_a_zero_gradient_moves_nothing_even_without_eps(kind: Any) -> None:
+    model, optimizer = build(lambda params: kind(sgd(params), rho=0.1, eps=0.0))
+    before = values(model)
+    optimizer.backward(lambda: 0.0 * loss(model, batch(0).retain))
+    optimizer.step()
+    assert_same(values(model), before)
+
+
+@every
+def test_warns_of_nothing_in_a_plain_loop(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(optimizer, model, range(3))
+    assert caught == []
+
+
+@ours
+def test_repr_shows_what_is_inside(name: str) -> None:
+    _, optimizer = build(ROWS[name])
+    for part in (optimizer, *sides(optimizer), *innermost(optimizer)):
+        assert type(part).__name__ in repr(optimizer)
+    assert all(
+        f"rho={side.rho}" in repr(optimizer) for side in sides(optimizer) if hasattr(side, "rho")
+    )
+    if getattr(optimizer, "constraint", None):
+        assert repr(optimizer.constraint) in repr(optimizer)
+
+
+@pytest.mark.parametrize("name", [name for name in PERTURBED if name not in DUAL])
+def test_step_without_a_perturbed_gradient_is_a_plain_step_that_warns_once(name: str) -> None:
+    (model, optimizer), (other, twin) = build(ROWS[name]), build(ROWS[name])
+    for step, (one, stepper) in itertools.product(
+        range(2), [(model, optimizer), (other, twin.base)]
+    ):
+        loss(one, batch(step).retain).backward()
+        if stepper is optimizer and step == 0:
+            with pytest.warns(UserWarning, match=r"plain \w+ step. Did you call"):
+                stepper.step()
+        else:
+            stepper.step()
+        stepper.zero_grad()
+    assert_same(values(model), values(other))
+
+
+@dual
+def test_step_without_a_backward_is_a_plain_retain_step_that_warns_once(name: str) -> None:
+    (model, optimizer), (other, twin) = build(ROWS[name]), build(ROWS[name])
+    for step, (one, stepper) in itertools.product(
+        range(2), [(model, optimizer), (other, innermost(twin)[0])]
+    ):
+        loss(one, batch(step).retain).backward()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            stepper.step()
+        first = stepper is optimizer and step == 0
+        assert ["without a backward" in str(w.message) for w in caught] == [True] * first
+        stepper.zero_grad()
+    assert_same(values(model), values(other))
+    if optimizer.constraint:
+        assert optimizer.constraint.multiplier == 0.2
+
+
+@ours
+def test_refuses_what_is_no_optimizer_of_its_kind(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    rebuild = type(optimizer)
+    rest = [optimizer.forget] if name in DUAL else []
+    wrong = (torch.optim.AdamW, model, torch.optim.LBFGS(model.parameters()))
+    for base in wrong:
+        with pytest.raises(TypeError, match=rebuild.__name__):
+            rebuild(base, *rest)

@@ -1,0 +1,375 @@
+"""Promises of every optimizer, row by row of `tests/table.py`: copies and checkpoints."""
+
+import copy
+import itertools
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import ExponentialLR
+
+from tests.core import third_party
+from tests.core.table import (
+    DUAL,
+    OURS,
+    PERTURBED,
+    ROWS,
+    Model,
+    adamw,
+    assert_same,
+    backward,
+    batch,
+    build,
+    innermost,
+    loss,
+    saul,
+    sgd,
+    sides,
+    train,
+    values,
+)
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+
+ROOT = Path(__file__).parent.parent
+
+every = pytest.mark.parametrize("name", ROWS)
+copied = pytest.mark.parametrize("name", [n for n in ROWS if n not in third_party.UNCOPIED])
+compared = pytest.mark.parametrize("name", [n for n in OURS if n not in third_party.NESTED_STATE])
+ours = pytest.mark.parametrize("name", OURS)
+dual = pytest.mark.parametrize("name", DUAL)
+single = pytest.mark.parametrize("name", [name for name in PERTURBED if name not in DUAL])
+
+
+def everything(optimizer: Any) -> dict[str, Any]:
+    """A copy of the checkpoint: torch's own optimizers share memory with theirs."""
+    return copy.deepcopy(optimizer.state_dict())
+
+
+COPIES = {
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda both: pickle.loads(pickle.dumps(both)),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@copied
+def test_a_copy_continues_bit_for_bit_and_on_its_own(name: str, how: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, range(3))
+    other, twin = COPIES[how]((model, optimizer))
+    train(optimizer, model, range(3, 6))
+    assert not torch.equal(other.out.weight, model.out.weight)
+    train(twin, other, range(3, 6))
+    assert_same(values(other), values(model))
+    assert_same(twin.state_dict(), optimizer.state_dict())
+
+
+@pytest.mark.parametrize("how", COPIES)
+@copied
+def test_a_copy_of_a_scheduled_optimizer_steps_itself(name: str, how: str) -> None:
+    model, optimizer = build(ROWS[name])
+    ExponentialLR(optimizer, 0.5)  # replaces `optimizer.step` by a method of this very optimizer
+    other, twin = COPIES[how]((model, optimizer))
+    before = values(model)
+    train(twin, other, range(2))
+    assert_same(values(model), before)
+    assert not torch.equal(other.out.weight, model.out.weight)
+
+
+@pytest.mark.parametrize("how", COPIES)
+@ours
+def test_a_copy_keeps_every_public_attribute(name: str, how: str) -> None:
+    _, optimizer = build(ROWS[name])
+    public = {"rho": 0.3, "eps": 1e-6, "adaptive": True, "replay_rng": False, "skipped": 4}
+    public["backward_fn"] = torch.autograd.backward
+    for part, (attribute, value) in itertools.product(
+        [optimizer, *sides(optimizer)], public.items()
+    ):
+        if attribute in vars(part):
+            setattr(part, attribute, value)
+    twin = COPIES[how](optimizer)
+    for mine, its in zip([optimizer, *sides(optimizer)], [twin, *sides(twin)], strict=True):
+        assert type(mine) is type(its)
+        for attribute in vars(mine):
+            if attribute in (*public, "scale"):
+                assert getattr(its, attribute) == getattr(mine, attribute)
+    if getattr(optimizer, "constraint", None):
+        assert vars(twin.constraint).keys() == vars(optimizer.constraint).keys()
+        assert repr(twin.constraint) == repr(optimizer.constraint)
+
+
+@pytest.mark.parametrize("how", COPIES)
+@dual
+def test_both_sides_of_a_copy_share_one_set_of_parameters(name: str, how: str) -> None:
+    model, optimizer = build(ROWS[name])
+    twin = COPIES[how](optimizer)
+    retain, forget = (base.param_groups[0]["params"] for base in innermost(twin))
+    assert all(a is b for a, b in zip(retain, forget, strict=True))
+    assert not {*retain} & {*model.parameters()}
+
+
+pending = pytest.mark.parametrize("name", [n for n in OURS if n not in third_party.UNCOPIED])
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pending
+def test_a_copy_between_backward_and_step_keeps_all_gradients(name: str, how: str) -> None:
+    model, optimizer = build(ROWS[name])
+    backward(optimizer, model, batch(0))
+    other, twin = COPIES[how]((model, optimizer))
+    for mine, its in zip(model.parameters(), other.parameters(), strict=True):
+        assert_same(its.grad, mine.grad)
+        assert mine.grad is None or its.grad is not mine.grad
+    before = values(model)
+    optimizer.step()
+    twin.step()
+    assert_same(values(other), values(model))
+    assert not torch.equal(model.out.weight, before["out.weight"])
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pending
+def test_a_copy_after_the_step_has_no_gradients_as_torchs_have_none(name: str, how: str) -> None:
+    model, optimizer = build(ROWS[name])
+    backward(optimizer, model, batch(0))
+    optimizer.step()
+    assert model.out.weight.grad is not None
+    other, _ = COPIES[how]((model, optimizer))
+    assert all(p.grad is None for p in other.parameters())
+
+
+@every
+def test_a_checkpoint_resumes_bit_for_bit(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, range(4))
+    other, resumed = build(ROWS[name], seed=1)
+    train(resumed, other, range(2))
+    other.load_state_dict(model.state_dict())
+    resumed.load_state_dict(everything(optimizer))
+    assert_same(resumed.state_dict(), optimizer.state_dict())
+    train(optimizer, model, range(4, 8))
+    train(resumed, other, range(4, 8))
+    assert_same(values(other), values(model))
+    assert_same(resumed.state_dict(), optimizer.state_dict())
+
+
+def resume(folder: str) -> None:
+    """The work of the fresh process: load, continue, save."""
+    for i, make in enumerate(ROWS.values()):
+        saved = torch.load(f"{folder}/{i}.pt", weights_only=True)
+        model, optimizer = build(make, seed=1)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        weights = train(optimizer, model, range(4, 8))
+        torch.save((values(model), optimizer.state_dict(), weights), f"{folder}/{i}.resumed.pt")
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
+    """For each row: what training on here gave, and what a fresh process got."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    here = {}
+    for i, (name, make) in enumerate(ROWS.items()):
+        model, optimizer = build(make)
+        train(optimizer, model, range(4))
+        saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(saved, folder / f"{i}.pt")
+        weights = train(optimizer, model, range(4, 8))
+        here[name] = (values(model), optimizer.state_dict(), weights)
+    program = "import sys; from tests.test_contract_state import resume; resume(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=ROOT)
+    there = [torch.load(folder / f"{i}.resumed.pt", weights_only=True) for i in range(len(ROWS))]
+    return {name: (here[name], found) for name, found in zip(ROWS, there, strict=True)}
+
+
+@every
+def test_a_fresh_process_resumes_bit_for_bit(
+    name: str, resumed: dict[str, tuple[Any, Any]]
+) -> None:
+    here, there = resumed[name]
+    assert_same(there, here)
+    if name.startswith("SAUL"):
+        assert 0.0 in here[2] and any(here[2]), "the gate must open and close after the checkpoint"
+
+
+@every
+def test_asking_for_a_checkpoint_changes_nothing(name: str) -> None:
+    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
+    for step in range(4):
+        backward(optimizer, model, batch(step))
+        assert_same(optimizer.state_dict(), everything(optimizer))
+        optimizer.step()
+        optimizer.zero_grad()
+    train(reference, other, range(4))
+    assert_same(values(model), values(other))
+
+
+@ours
+def test_shares_no_memory_with_what_it_loaded(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, range(3))
+    loaded = everything(optimizer)
+    untouched = copy.deepcopy(loaded)
+    optimizer.load_state_dict(loaded)
+    train(optimizer, model, range(3, 5))
+    assert_same(loaded, untouched)
+
+
+@every
+def test_named_parameters_keep_their_names(name: str) -> None:
+    torch.manual_seed(0)
+    model = Model().double()
+    optimizer = ROWS[name](list(model.named_parameters()))
+    names = [key for key, _ in model.named_parameters()]
+    assert all(group["param_names"] == names for group in optimizer.param_groups)
+    train(optimizer, model, range(2))
+    other = copy.deepcopy(model)
+    resumed = ROWS[name](list(other.named_parameters()))
+    resumed.load_state_dict(everything(optimizer))
+    train(optimizer, model, range(2, 4))
+    train(resumed, other, range(2, 4))
+    assert_same(values(other), values(model))
+    assert all(group["param_names"] == names for group in resumed.param_groups)
+
+
+@every
+def test_state_dict_hooks_run_once(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, [0])
+    order: list[str] = []
+    optimizer.register_state_dict_pre_hook(lambda _: order.append("save"))
+    optimizer.register_state_dict_post_hook(lambda _, state: {**state, "note": 1})
+    optimizer.register_load_state_dict_pre_hook(
+        lambda _, state: {key: value for key, value in state.items() if key != "note"}
+    )
+    optimizer.register_load_state_dict_post_hook(lambda _: order.append("loaded"))
+    state = optimizer.state_dict()
+    assert state["note"] == 1
+    optimizer.load_state_dict(state)
+    assert order == ["save", "loaded"]
+
+
+@single
+def test_its_checkpoint_is_that_of_what_it_wraps(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, range(3))
+    assert_same(optimizer.state_dict(), optimizer.base.state_dict())
+    _, twin = build(ROWS[name])
+    twin.base.load_state_dict(optimizer.state_dict())
+    assert_same(twin.state_dict(), optimizer.state_dict())
+
+
+@dual
+def test_a_dual_checkpoint_nests_its_parts(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, range(3))
+    constraint = optimizer.constraint and optimizer.constraint.state_dict()
+    parts = {"retain": optimizer.retain.state_dict(), "forget": optimizer.forget.state_dict()}
+    found = optimizer.state_dict()
+    assert_same(found, {**parts, "constraint": constraint})
+
+
+def wider() -> nn.Module:
+    """A model with as many parameters, of other shapes."""
+    model = Model().double()
+    model.hidden = nn.Linear(3, 6).double()
+    model.frozen = nn.Parameter(torch.randn(6).double(), requires_grad=False)
+    model.out = nn.Linear(6, 4).double()
+    return model
+
+
+def renamed(params: Any) -> list[tuple[str, Any]]:
+    return [(f"other.{name}", p) for name, p in params]
+
+
+def refuses(optimizer: Any, state: dict[str, Any], words: str) -> None:
+    """The error names what it found, and nothing was loaded."""
+    before = everything(optimizer)
+    with pytest.raises(ValueError, match=words):
+        optimizer.load_state_dict(state)
+    assert_same(optimizer.state_dict(), before)
+
+
+@ours
+def test_refuses_the_checkpoint_of_another_number_of_parameters(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, [0])
+    small = nn.Linear(3, 4).double()
+    refuses(optimizer, ROWS[name](list(small.parameters())).state_dict(), "another model|group")
+
+
+@dual
+def test_refuses_the_checkpoint_of_a_single_optimizer(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, [0])
+    refuses(optimizer, innermost(optimizer)[0].state_dict(), "single")
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_refuses_a_checkpoint_that_differs_in_having_a_constraint(mine: bool) -> None:
+    model, optimizer = build(ROWS["SAUL"])
+    other, plain = build(ROWS["Dual(AdamW, AdamW)"])
+    train(optimizer, model, [0])
+    train(plain, other, [0])
+    here, there = (optimizer, plain) if mine else (plain, optimizer)
+    refuses(here, there.state_dict(), "constraint")
+
+
+def test_refuses_the_checkpoint_of_the_other_sense() -> None:
+    model, optimizer = build(ROWS["SAUL"])
+    train(optimizer, model, [0])
+    state = everything(optimizer)
+    state["constraint"]["sense"] = "<="
+    refuses(optimizer, state, "sense")
+
+
+@pytest.mark.parametrize("side", ["retain", "forget"])
+def test_one_bad_side_leaves_the_other_and_the_multiplier_alone(side: str) -> None:
+    model, optimizer = build(ROWS["SAUL"])
+    train(optimizer, model, range(2))
+    state = everything(optimizer)
+    train(optimizer, model, range(2, 4))
+    state[side] = adamw(list(nn.Linear(3, 4).parameters())).state_dict()
+    refuses(optimizer, state, side)
+
+
+def test_refuses_sides_over_different_parameters() -> None:
+    model, other = Model(), Model()
+    for theirs in (other.parameters(), [*model.parameters()][:-1], iter([])):
+        with pytest.raises(ValueError, match=r"retain has 6 parameters and forget \d"):
+            DualOptimizer(sgd(list(model.parameters())), _over(theirs))
+
+
+def _over(params: Any) -> Any:
+    return AdamW([{"params": list(params)}], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("sense", "nearby"), [("<=", ReverseSAM), (">=", SAM), ("==", SAM), ("==", ReverseSAM)]
+)
+def test_refuses_a_sense_that_does_not_fit_the_forget_side(sense: Any, nearby: Any) -> None:
+    params = list(Model().parameters())
+    with pytest.raises(ValueError, match=f'sense is "{sense}" and the forget side is'):
+        DualOptimizer(sgd(params), nearby(sgd(params)), ALMConstraint(None, 1.0, 1.0, sense=sense))
+
+
+def test_refuses_an_unknown_scale() -> None:
+    with pytest.raises(ValueError, match="scale is 'loss'"):
+        saul(list(Model().parameters()), scale="loss")
+
+
+def test_a_closure_is_refused_before_anything_moves() -> None:
+    model, optimizer = build(ROWS["SAUL"])
+    backward(optimizer, model, batch(0))
+    before = values(model)
+    with pytest.raises(TypeError, match="takes no closure"):
+        optimizer.step(lambda: loss(model, batch(0).retain))
+    assert_same(values(model), before)
+    optimizer.step()
+    assert not torch.equal(model.out.weight, before["out.weight"])

@@ -1,0 +1,499 @@
+"""DualOptimizer: the gate, the two sides, and the edges."""
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from torch_alm import SAM, ALMConstraint, ConstraintGroup, DualOptimizer, ReverseSAM
+
+
+def theta_of(*values: float) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(values, dtype=torch.float64))
+
+
+def observed(weight: float, *, mu: float = 1.0) -> ALMConstraint:
+    """A constraint whose next weight is `weight` when 0 is observed."""
+    return ALMConstraint(None, alpha=weight / mu, mu=mu)
+
+
+def two(
+    theta: nn.Parameter, constraint: ALMConstraint | None = None, **settings: Any
+) -> DualOptimizer:
+    sides = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    return DualOptimizer(*sides, constraint, **settings)
+
+
+def test_both_gradients_are_taken_at_the_same_theta_in_the_papers_order() -> None:
+    theta = theta_of(1.0, 2.0)
+    calls: list[tuple[str, list[float]]] = []
+
+    def objective(name: str) -> Callable[[], Tensor]:
+        def run() -> Tensor:
+            calls.append((name, theta.tolist()))
+            return theta.square().sum()
+
+        return run
+
+    two(theta).backward(retain=objective("retain"), forget=objective("forget"))
+    assert calls == [("retain", [1.0, 2.0]), ("forget", [1.0, 2.0])]
+    calls.clear()
+    sam = DualOptimizer(
+        SAM(SGD([theta], lr=0.1), rho=5**0.5), ReverseSAM(SGD([theta], lr=0.1), rho=5**0.5)
+    )
+    losses = sam.backward(retain=objective("retain"), forget=objective("forget"))
+    assert [name for name, _ in calls] == ["retain", "retain", "forget", "forget"]
+    expected = torch.tensor([[1.0, 2.0], [2.0, 4.0], [1.0, 2.0], [0.0, 0.0]])
+    torch.testing.assert_close(torch.tensor([at for _, at in calls]), expected)
+    assert losses.retain.item() == pytest.approx(20.0)
+    assert losses.forget.item() == pytest.approx(0.0, abs=1e-9)
+    assert not losses.retain.requires_grad and not losses.forget.requires_grad
+
+
+class Recorded(SGD):
+    """An SGD that tells when it steps and with which gradient."""
+
+    def __init__(self, theta: nn.Parameter, name: str, log: list) -> None:
+        super().__init__([theta], lr=1.0)
+        self.name, self.log = name, log
+
+    def step(self, closure: None = None) -> None:
+        self.log.append((self.name, self.param_groups[0]["params"][0].grad.tolist()))
+        super().step(closure)
+
+
+@pytest.mark.parametrize(("sense", "alpha", "direction"), [(">=", 4.0, -1), ("<=", -4.0, 1)])
+def test_forget_steps_before_retain_with_the_new_multiplier(
+    sense: str, alpha: float, direction: int
+) -> None:
+    theta, log = theta_of(1.0, 1.0), []
+    constraint = ALMConstraint(None, alpha=alpha, mu=0.5, sense=sense, multiplier=1.0)
+    optimizer = DualOptimizer(
+        Recorded(theta, "retain", log), Recorded(theta, "forget", log), constraint
+    )
+    value = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    optimizer.backward(retain=lambda: 7 * theta.sum(), forget=lambda: (theta * value).sum())
+    violation = {">=": 4.0 - 3.0, "<=": 3.0 + 4.0}[sense]
+    weight = 1.0 + 0.5 * violation
+    optimizer.step()
+    expected = [weight * direction * g for g in (1.0, 2.0)]
+    assert log == [("forget", expected), ("retain", [7.0, 7.0])]
+    assert constraint.weight == weight == constraint.multiplier
+    assert theta.grad.tolist() == [7.0, 7.0], "the retain gradient is what stays in .grad"
+
+
+def test_a_closed_gate_leaves_the_forget_optimizer_untouched() -> None:
+    theta, twin = theta_of(1.0, 2.0), theta_of(1.0, 2.0)
+    constraint = ALMConstraint(None, alpha=0.0, mu=1.0)
+    forget = AdamW([theta], lr=0.1, weight_decay=0.5)
+    optimizer = DualOptimizer(AdamW([theta], lr=0.1), forget, constraint, probe_every=1)
+    alone = AdamW([twin], lr=0.1)
+
+    def step(alpha: float) -> None:
+        constraint.alpha = alpha
+        optimizer.backward(retain=lambda: theta.square().sum(), forget=lambda: theta.sum())
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(3):
+        step(alpha=-100.0)
+        twin.square().sum().backward()
+        alone.step()
+        alone.zero_grad()
+    assert torch.equal(theta, twin) and not forget.state, "never opened: never touched"
+    step(alpha=100.0)
+    state = {name: tensor.clone() for name, tensor in forget.state[theta].items()}
+    assert state["step"] == 1
+    step(alpha=-1000.0)
+    assert constraint.weight == 0
+    for name, tensor in forget.state[theta].items():
+        assert torch.equal(tensor, state[name]), name
+
+
+def test_scale_step_multiplies_the_finished_step_decay_included() -> None:
+    theta, twin = theta_of(1.0, 2.0), theta_of(1.0, 2.0)
+    optimizer = DualOptimizer(
+        SGD([theta], lr=0.0), AdamW([theta], lr=0.1, weight_decay=0.5), observed(3.0), scale="step"
+    )
+    optimizer.backward(
+        retain=lambda: 0 * theta.sum(), forget=lambda: (theta @ torch.eye(2)[0].double(), 0.0)
+    )
+    optimizer.step()
+    alone = AdamW([twin], lr=0.1, weight_decay=0.5)
+    twin.grad = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    alone.step()
+    start = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(
+        theta.detach(), start + 3 * (twin.detach() - start), rtol=0, atol=1e-14
+    )
+
+
+def test_without_a_constraint_it_is_dual_adamw_always_on_at_weight_one() -> None:
+    theta, twin = theta_of(0.5, -1.0), theta_of(0.5, -1.0)
+    optimizer = DualOptimizer(AdamW([theta], lr=0.1), AdamW([theta], lr=0.1))
+    s_r, s_f = AdamW([twin], lr=0.1), AdamW([twin], lr=0.1)
+    for _ in range(5):
+        optimizer.backward(retain=lambda: theta.square().sum(), forget=lambda: theta.exp().sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        (g_r,) = torch.autograd.grad(twin.square().sum(), twin)
+        (g_f,) = torch.autograd.grad(twin.exp().sum(), twin)
+        for side, g in ((s_f, -g_f), (s_r, g_r)):
+            twin.grad = g
+            side.step()
+    assert torch.equal(theta, twin)
+
+
+def test_a_pair_descends_the_loss_and_shows_the_constraint_the_value() -> None:
+    theta = theta_of(2.0)
+    constraint = ALMConstraint(None, alpha=10.0, mu=0.25)
+    optimizer = two(theta, constraint)
+    losses = optimizer.backward(
+        retain=lambda: 0 * theta.sum(), forget=lambda: (3 * theta.sum(), torch.tensor(6.0))
+    )
+    assert losses.forget.item() == 6.0 and constraint._observed[-1][0] == 6.0
+    optimizer.step()
+    assert constraint.weight == 1.0
+    assert theta.item() == pytest.approx(2.0 - 0.1 * 3.0)
+
+
+def test_pairs_and_single_values_do_not_mix_within_a_step() -> None:
+    theta = theta_of(2.0)
+    optimizer = two(theta)
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    with pytest.raises(ValueError, match="opposite signs"):
+        optimizer.backward(retain=lambda: theta.sum(), forget=lambda: (theta.sum(), 1.0))
+    assert theta.grad.item() == 1.0
+
+
+def test_what_is_observed_is_the_true_loss_whatever_the_weight() -> None:
+    theta = theta_of(1.0)
+    constraint = ALMConstraint(None, alpha=0.0, mu=1.0)
+    optimizer = two(theta, constraint, backward=lambda loss: (loss / 2).backward())
+    for value in (1.0, 2.0, 6.0):
+        optimizer.backward(
+            retain=lambda: theta.sum(), forget=lambda v=value: v * theta.sum(), weight=1 / 3
+        )
+    optimizer.step()
+    assert constraint.metrics()["value"] == pytest.approx(3.0)
+    assert theta.grad.item() == pytest.approx(0.5)
+
+
+def test_backward_overrides_that_of_the_sides() -> None:
+    theta = theta_of(1.0)
+    calls: list[str] = []
+
+    def engine(name: str) -> Callable[[Tensor], None]:
+        def run(loss: Tensor) -> None:
+            calls.append(name)
+            loss.backward()
+
+        return run
+
+    sam = SAM(SGD([theta], lr=0.1), backward=engine("side"))
+    optimizer = DualOptimizer(sam, SGD([theta], lr=0.1))
+    objectives = {"retain": lambda: theta.square().sum(), "forget": lambda: theta.square().sum()}
+    optimizer.backward(**objectives)
+    assert calls == ["side", "side"]
+    optimizer.backward_fn = engine("dual")
+    optimizer.backward(**objectives)
+    assert calls[2:] == ["dual"] * 3
+
+
+def test_step_without_a_backward_warns_once_and_leaves_lambda_alone() -> None:
+    theta = theta_of(1.0)
+    constraint = ALMConstraint(None, alpha=5.0, mu=1.0, multiplier=2.0)
+    optimizer = two(theta, constraint)
+    theta.grad = torch.ones_like(theta)
+    with pytest.warns(UserWarning, match="the constraint is left alone"):
+        optimizer.step()
+    optimizer.step()
+    assert constraint.multiplier == 2.0 and theta.item() == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("how", ["step", "zero_grad"])
+def test_the_forget_register_does_not_outlive_its_step(how: str) -> None:
+    theta = theta_of(1.0)
+    optimizer = two(theta)
+    optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: 100 * theta.sum())
+    getattr(optimizer, how)()
+    after = theta.item()
+    theta.grad = None  # as a Trainer's model.zero_grad() does
+    optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum())
+    optimizer.step()
+    assert theta.item() == pytest.approx(after + 0.1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_non_finite_forget_gradient_skips_the_forget_step(bad: float) -> None:
+    theta = theta_of(1.0)
+    constraint = ALMConstraint(None, alpha=2.0, mu=1.0)
+    optimizer = two(theta, constraint)
+    optimizer.backward(
+        retain=lambda: theta.sum(), forget=lambda: (bad * theta.sum(), torch.tensor(1.0))
+    )
+    with pytest.warns(UserWarning, match="forget gradient is not finite"):
+        optimizer.step()
+    assert theta.item() == pytest.approx(0.9)
+    assert optimizer.skipped == 1 and constraint.multiplier == 1.0
+
+
+def test_a_non_finite_value_never_reaches_lambda_nor_theta() -> None:
+    theta = theta_of(1.0)
+    constraint = ALMConstraint(None, alpha=2.0, mu=1.0, multiplier=0.5)
+    optimizer = two(theta, constraint)
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: math.nan * theta.sum())
+    with pytest.warns(UserWarning) as caught:
+        optimizer.step()
+    assert len(caught) == 2
+    assert theta.item() == pytest.approx(0.9)
+    assert constraint.multiplier == constraint.weight == 0.5 and constraint.skipped == 1
+
+
+def test_clip_grad_norm_clips_each_side_on_its_own() -> None:
+    theta = theta_of(1.0, 1.0)
+    optimizer = two(theta)
+    c = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    optimizer.backward(retain=lambda: (c * theta).sum(), forget=lambda: (10 * c * theta).sum())
+    norms = optimizer.clip_grad_norm_(1.0)
+    assert norms.retain.item() == pytest.approx(5.0) and norms.forget.item() == pytest.approx(50.0)
+    torch.testing.assert_close(theta.grad, c / (5 + 1e-6), rtol=1e-12, atol=0)
+    optimizer.step()  # + 0.1 unit - 0.1 unit
+    torch.testing.assert_close(theta.detach(), torch.ones_like(c), rtol=0, atol=1e-6)
+    optimizer.zero_grad()
+    optimizer.backward(retain=lambda: (c * theta).sum(), forget=lambda: (c * theta).sum())
+    for longer in (7.0, 100.0):
+        optimizer.clip_grad_norm_(longer)
+        assert torch.equal(theta.grad, c), "a short gradient is left alone"
+
+
+@pytest.mark.parametrize("side", ["retain", "forget"])
+def test_an_objective_that_raises_leaves_everything_as_it_was(side: str) -> None:
+    theta = theta_of(1.0)
+    constraint = ALMConstraint(None, alpha=2.0, mu=1.0)
+    optimizer = DualOptimizer(
+        SAM(SGD([theta], lr=0.1)), ReverseSAM(SGD([theta], lr=0.1)), constraint
+    )
+    good = {"retain": lambda: theta.square().sum(), "forget": lambda: theta.square().sum()}
+    optimizer.backward(**good, weight=0.5)
+    grad, register = theta.grad.clone(), optimizer._forget_register[theta].clone()
+    passes = 0
+
+    def fails() -> Tensor:
+        nonlocal passes
+        passes += 1
+        if passes == 2:
+            raise MemoryError
+        return theta.square().sum()
+
+    with pytest.raises(MemoryError):
+        optimizer.backward(**{**good, side: fails})
+    with pytest.raises(
+        ValueError, match=r"backward: the objective returned a tensor of shape \(2,\)"
+    ):
+        optimizer.backward(**{**good, side: lambda: theta.repeat(2)})
+    assert torch.equal(theta.grad, grad) and torch.equal(
+        optimizer._forget_register[theta], register
+    )
+    assert len(constraint._observed) == 1 and theta.item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("forget", "sense"),
+    [(SAM, ">="), (SAM, None), (ReverseSAM, "<="), (SAM, "=="), (ReverseSAM, "==")],
+)
+def test_a_sense_that_does_not_fit_the_forget_optimizer(forget: type, sense: str | None) -> None:
+    theta = theta_of(1.0)
+    constraint = None if sense is None else ALMConstraint(None, 1.0, 1.0, sense=sense)
+    fits = {"<=": "SAM or a", "==": "a"}.get(sense, "ReverseSAM or a")
+    sentence = rf"forget side is {forget.__name__}, .* Did you mean {fits} plain optimizer\?"
+    with pytest.raises(ValueError, match=sentence):
+        DualOptimizer(SGD([theta]), forget(SGD([theta])), constraint)
+
+
+def test_parts_that_do_not_fit_are_named() -> None:
+    theta, other = theta_of(1.0), theta_of(1.0)
+    with pytest.raises(ValueError, match="retain has 1 parameters and forget 2, of which 1"):
+        DualOptimizer(SGD([theta]), SGD([theta, other]))
+    with pytest.raises(ValueError, match="scale is 'both'"):
+        two(theta, scale="both")
+    for sides in ((SGD([theta]), [theta]), ([theta], SGD([theta]))):
+        with pytest.raises(TypeError, match=r"^DualOptimizer wraps a torch\.optim\.Optimizer and"):
+            DualOptimizer(*sides)
+    with pytest.raises(TypeError, match="takes no closure"):
+        two(theta).step(lambda: None)
+    vector = ALMConstraint(None, alpha=torch.ones(2), mu=1.0)
+    optimizer = two(theta, vector)
+    with pytest.raises(ValueError, match=r"shape \(\) where \(2,\)"):
+        optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+
+
+def test_param_groups_are_the_live_groups_of_both_sides() -> None:
+    theta = theta_of(1.0)
+    optimizer = two(theta)
+    groups = optimizer.param_groups
+    assert groups[0] is optimizer.retain.param_groups[0]
+    assert groups[1] is optimizer.forget.param_groups[0]
+    extra = theta_of(2.0)
+    optimizer.add_param_group({"params": (p for p in [extra]), "lr": 0.5})
+    assert [len(g["params"]) for g in optimizer.param_groups] == [1, 1, 1, 1]
+    assert optimizer.param_groups[1] is not optimizer.param_groups[3]
+    single = theta_of(3.0, 4.0)
+    optimizer.add_param_group({"params": single})
+    assert [optimizer.param_groups[i]["params"][0] is single for i in (2, 5)] == [True, True]
+
+
+def test_a_checkpoint_of_something_else_is_refused_before_anything_is_loaded() -> None:
+    theta = theta_of(1.0)
+    make: Callable[[], Optimizer] = lambda: two(theta, ALMConstraint(None, 1.0, 1.0))  # noqa: E731
+    optimizer = make()
+    good = optimizer.state_dict()
+    assert {*good} == {"retain", "forget", "constraint"}
+    with pytest.raises(ValueError, match="Is it the checkpoint of a single optimizer"):
+        optimizer.load_state_dict(SGD([theta]).state_dict())
+    with pytest.raises(ValueError, match="has a constraint"):
+        optimizer.load_state_dict({**good, "constraint": None})
+    wrong = SGD([theta, theta_of(2.0)]).state_dict()
+    with pytest.raises(ValueError, match=r"forget: groups of \[2\] parameters.*\[1\]"):
+        optimizer.load_state_dict({**good, "forget": wrong})
+    with pytest.raises(ValueError, match=r"groups of \[\] parameters"):
+        optimizer.load_state_dict({**good, "forget": {}})
+
+
+@pytest.mark.parametrize("sides", ["plain", "sam"])
+def test_a_group_added_between_backward_and_step_waits_for_its_first_gradient(sides: str) -> None:
+    theta, late = (nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(2))
+    retain, forget = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    if sides == "sam":
+        retain, forget = SAM(retain, rho=0.0), ReverseSAM(forget, rho=0.0)
+    optimizer = DualOptimizer(retain, forget)
+    both = {"retain": lambda: theta.sum(), "forget": lambda: 3 * theta.sum()}
+    optimizer.backward(**both, weight=0.5)
+    optimizer.add_param_group({"params": [late]})
+    optimizer.backward(
+        retain=lambda: (theta + late).sum(), forget=lambda: 3 * (theta + late).sum(), weight=0.5
+    )
+    optimizer.step()
+    assert theta.item() == pytest.approx(1 + 0.1 * (3 - 1), rel=1e-15)
+    assert late.item() == pytest.approx(1 + 0.1 * 0.5 * (3 - 1), rel=1e-15)
+    optimizer.zero_grad()
+    optimizer.backward(**both)
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
+    optimizer.step()
+    assert theta.item() == pytest.approx(1 + 2 * 0.1 * (3 - 1), rel=1e-15)
+
+
+@pytest.mark.parametrize("sides", ["plain", "sam", "sam, inside"])
+def test_a_scheduler_of_the_forget_side_goes_on_behind_a_closed_gate(sides: str) -> None:
+    theta = nn.Parameter(torch.ones(1))
+    retain, inner = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    forget = inner if sides == "plain" else ReverseSAM(inner, rho=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(inner if "inside" in sides else forget, 1, 0.5)
+    optimizer = DualOptimizer(retain, forget, ALMConstraint(None, -5.0, 1.0))
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.step()
+    assert optimizer.constraint.weight == 0
+    scheduler.step()  # a warning is an error here
+    assert inner.param_groups[0]["lr"] == 0.05
+
+
+def test_clearing_the_gradients_is_clearing_both() -> None:
+    theta = theta_of(1.0)
+    optimizer = two(theta)
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.zero_grad()
+    assert theta.grad is None
+    with pytest.warns(UserWarning, match="without a backward since the last step"):
+        optimizer.step()
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.zero_grad(set_to_none=False)
+    assert theta.grad.tolist() == [0.0]
+
+
+def test_a_forward_whose_backward_is_skipped_is_resharded_behind() -> None:
+    theta, calls = theta_of(1.0), []
+    constraint = ALMConstraint(None, 0.0, 1.0)
+    optimizer = two(theta, constraint, reshard=lambda: calls.append(constraint.observed))
+    for value, skipped in ((-1.0, []), (2.0, [1])):  # open, then closed
+        forget = lambda value=value: 0 * theta.sum() + value  # noqa: E731
+        optimizer.backward(retain=lambda: 0 * theta.sum(), forget=forget, last=True)
+        assert calls == skipped
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_only_the_forget_objective_may_return_a_pair(last: bool) -> None:
+    theta = theta_of(1.0)
+    optimizer = two(theta)
+    pair = lambda: (theta.sum(), theta.sum())  # noqa: E731
+    with pytest.raises(TypeError, match=r"^DualOptimizer\.backward: .* returned tuple"):
+        optimizer.backward(retain=pair, forget=lambda: theta.sum(), last=last)
+    optimizer.backward(retain=lambda: theta.sum(), forget=pair, last=last)
+    optimizer.step()  # nothing decides the gate but that there is no constraint
+    assert theta.item() == pytest.approx(1 - 0.1 - 0.1)
+
+
+def test_a_sam_side_takes_pairs_and_skips_its_second_backward() -> None:
+    theta, passes = theta_of(1.0), []
+
+    def backward(loss: Tensor) -> None:
+        passes.append(loss.item())
+        loss.backward()
+
+    sides = SGD([theta], lr=0.1), ReverseSAM(SGD([theta], lr=0.1), rho=0.0)
+    optimizer = DualOptimizer(*sides, ALMConstraint(None, 0.0, 1.0), backward=backward)
+    for value, expected in ((-2.0, [3.0, 5.0, 5.0]), (2.0, [3.0, 5.0])):  # open, then closed
+        optimizer.backward(
+            retain=lambda: 0 * theta.sum() + 3.0,
+            forget=lambda value=value: (0 * theta.sum() + 5.0, torch.tensor(value)),
+            last=True,
+        )
+        assert passes == expected and optimizer.constraint._observed[0].value == value
+        passes.clear()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_forget_steps_that_are_skipped_are_counted() -> None:
+    theta = theta_of(1.0)
+    optimizer = two(theta)
+    for so_far in (1, 2):
+        optimizer.backward(retain=lambda: theta.sum(), forget=lambda: math.inf * theta.sum())
+        with pytest.warns(UserWarning, match=rf"skipped \({so_far} so far\)"):
+            optimizer.step()
+        optimizer.zero_grad()
+    assert optimizer.skipped == 2
+    fresh, older = two(theta_of(1.0)), two(theta_of(1.0))
+    fresh.load_state_dict(optimizer.state_dict())
+    assert fresh.skipped == 2
+    fresh.load_state_dict(older.state_dict())
+    assert fresh.skipped == 0, "as where it was saved before any was skipped"
+
+
+def test_the_forget_gradient_is_freed_before_the_retain_step() -> None:
+    theta = theta_of(1.0)
+    kept: list[weakref.ref[Tensor]] = []
+    alive: list[bool] = []
+    retain, forget = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    forget.register_step_pre_hook(lambda *_: kept.append(weakref.ref(theta.grad)))
+    retain.register_step_pre_hook(lambda *_: alive.append(kept[0]() is not None))
+    optimizer = DualOptimizer(retain, forget, ALMConstraint(None, alpha=9.0, mu=1.0))
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
+    optimizer.step()
+    assert alive == [False]
+
+
+@pytest.mark.parametrize(
+    "constraint", [ConstraintGroup({"c": ALMConstraint(None, 1.0, 1.0)}), "c", 1.0]
+)
+def test_what_is_no_constraint_is_named(constraint: Any) -> None:
+    theta = theta_of(1.0)
+    told = f"the constraint is {type(constraint).__name__}, which has no one multiplier"
+    with pytest.raises(TypeError, match=told):
+        DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)

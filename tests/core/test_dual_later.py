@@ -1,0 +1,97 @@
+"""A DualOptimizer whose side fails, shares a base, or is set otherwise later: nothing is torn."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+
+
+class FailsOnce(SGD):
+    """Out of memory in its first step, say."""
+
+    has_failed = False
+
+    def step(self, closure: Any = None) -> Any:
+        if not self.has_failed:
+            self.has_failed = True
+            raise MemoryError
+        return super().step(closure)
+
+
+def fails_in_a_hook(theta: nn.Parameter) -> SGD:
+    side, left = SGD([theta], lr=0.1), [MemoryError()]
+
+    def hook(*_: Any) -> None:
+        if left:
+            raise left.pop()
+
+    side.register_step_pre_hook(hook)
+    return side
+
+
+def backward(optimizer: DualOptimizer, theta: nn.Parameter) -> None:
+    optimizer.backward(retain=lambda: theta.square().sum(), forget=lambda: theta.sum())
+
+
+def test_transposed_weights_are_refused_before_anything_moves() -> None:
+    """Each of the two would move the one memory."""
+    theta = nn.Parameter(torch.ones(4, 3))
+    both = [theta, nn.Parameter(theta.detach().t())]
+    with pytest.raises(ValueError, match="DualOptimizer: two parameters lie in the same memory"):
+        DualOptimizer(SGD(both, lr=0.1), SGD(both, lr=0.1), scale="step")
+
+
+def test_the_cadence_of_measurements_may_be_set_later() -> None:
+    theta = nn.Parameter(torch.ones(2))
+    constraint = ALMConstraint(None, alpha=-5.0, mu=1.0)
+    optimizer = DualOptimizer(SGD([theta], lr=0.0), SGD([theta], lr=0.0), constraint)
+    optimizer.probe_every = 3
+    for _ in range(7):  # the first releases; then every third
+        backward(optimizer, theta)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert optimizer.probe_every == 3
+    assert constraint.metrics()["steps"] == 3
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2.5, "2", 0])
+def test_a_cadence_is_a_whole_number_of_steps(value: Any) -> None:
+    theta = nn.Parameter(torch.ones(2))
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1))
+    with pytest.raises(ValueError, match="probe_every is"):
+        optimizer.probe_every = value
+    with pytest.raises(ValueError, match="probe_every is"):
+        DualOptimizer(optimizer.retain, optimizer.forget, probe_every=value)
+
+
+def test_a_sense_that_no_longer_fits_the_forget_side_is_refused() -> None:
+    theta = nn.Parameter(torch.ones(2))
+    constraint = ALMConstraint(None, alpha=5.0, mu=1.0)
+    optimizer = DualOptimizer(
+        SGD([theta], lr=0.1), ReverseSAM(SGD([theta], lr=0.1), rho=0.1), constraint
+    )
+    constraint.sense = "<="
+    with pytest.raises(ValueError, match="where the constraint is easiest"):
+        backward(optimizer, theta)
+    assert theta.grad is None
+    constraint.sense = ">="
+    backward(optimizer, theta)
+    assert constraint.observed == 1
+
+
+def test_a_base_that_both_sides_share_has_its_groups_once() -> None:
+    theta, more = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    base = SGD([theta], lr=1.0)
+    optimizer = DualOptimizer(SAM(base, rho=0.1), ReverseSAM(base, rho=0.1))
+    scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
+    for _ in range(2):
+        scheduler.step(1.0)
+    assert base.param_groups[0]["lr"] == 0.5
+    optimizer.add_param_group({"params": [more]})
+    assert [group["params"] for group in base.param_groups] == [[theta], [more]]
+    assert optimizer.param_groups == base.param_groups

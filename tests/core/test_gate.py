@@ -1,0 +1,352 @@
+"""Cheaper steps with the same result: backward passes skipped, measurements spared."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+from tests.core.distributed.task import assert_gate_opens_and_closes
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm._optim.gate import Gate
+from torch_alm.filters import Mean
+
+STEPS = 40
+
+
+def alpha_at(step: int) -> float:
+    return (5.0, -5.0)[step // 10 % 2]
+
+
+class Run:
+    """Training with the gate opening and closing, and what it took."""
+
+    def __init__(
+        self, *, sides: str = "sam", last: bool = False, micro: int = 1, probe_every: Any = 1
+    ) -> None:
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+        theta = list(self.net.parameters())
+        retain, forget = AdamW(theta, lr=0.02), AdamW(theta, lr=0.02, weight_decay=0.1)
+        if sides == "sam":
+            retain, forget = SAM(retain, rho=0.05), ReverseSAM(forget, rho=0.05)
+        self.constraint = ALMConstraint(None, alpha=0.0, mu=0.5)
+        self.optimizer = DualOptimizer(
+            retain, forget, self.constraint, backward=self.backward, probe_every=probe_every
+        )
+        self.last, self.micro = last, micro
+        self.backwards = self.measured = 0
+        self.weights: list[float] = []
+
+    def backward(self, loss: Tensor) -> None:
+        self.backwards += 1
+        loss.backward()
+
+    def step(self, i: int) -> None:
+        self.constraint.alpha = alpha_at(i)
+        generator = torch.Generator().manual_seed(i)
+        for k in range(self.micro):
+            x, z = (torch.randn(4, 3, generator=generator, dtype=torch.float64) for _ in range(2))
+
+            def forget(z: Tensor = z) -> Tensor:
+                self.measured += 1
+                return self.net(z).square().mean()
+
+            self.losses = self.optimizer.backward(
+                retain=lambda x=x: (self.net(x) - 1).square().mean(),
+                forget=forget,
+                weight=1 / self.micro,
+                last=self.last and k == self.micro - 1,
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.weights.append(self.constraint.weight)
+
+    def train(self) -> "Run":
+        for i in range(STEPS):
+            self.step(i)
+        return self
+
+    def theta(self) -> list[Tensor]:
+        return [p.detach() for p in self.net.parameters()]
+
+
+def assert_same(found: Run, expected: Run) -> None:
+    assert_gate_opens_and_closes(expected.weights)
+    assert found.weights == expected.weights
+    assert found.constraint.state_dict() == expected.constraint.state_dict()
+    assert all(torch.equal(a, b) for a, b in zip(found.theta(), expected.theta(), strict=True))
+    states = zip(
+        (run.optimizer.forget.state_dict()["state"] for run in (found, expected)), strict=True
+    )
+    for (one,), (two,) in [tuple((s,) for s in pair) for pair in [tuple(x[0] for x in states)]]:
+        for key, state in one.items():
+            assert all(torch.equal(state[name], two[key][name]) for name in state)
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+@pytest.mark.parametrize("sides", ["sam", "plain"])
+def test_a_skipped_backward_changes_nothing(sides: str, micro: int) -> None:
+    full = Run(sides=sides, micro=micro).train()
+    skipping = Run(sides=sides, micro=micro, last=True).train()
+    assert_same(skipping, full)
+    assert skipping.backwards == full.backwards - sum(w == 0 for w in full.weights)
+
+
+@pytest.mark.parametrize("every", [2, 3, 8])
+def test_a_released_constraint_is_measured_every_kth_step(every: int) -> None:
+    run = Run(probe_every=every)
+    idle, seen = None, []
+    for i in range(STEPS):
+        before, multiplier = run.measured, run.constraint.multiplier
+        run.step(i)
+        measured = run.measured > before
+        seen.append(measured)
+        is_new = alpha_at(i) != alpha_at(i - 1)
+        assert measured == (idle is None or idle + 1 >= every or is_new)
+        assert torch.isnan(run.losses.forget).item() != measured
+        if not measured:
+            idle += 1
+            assert run.constraint.multiplier == multiplier == 0
+        else:
+            idle = 0 if run.constraint.weight == 0 == run.constraint.multiplier else None
+    assert True in seen and False in seen
+    assert_gate_opens_and_closes(run.weights)
+
+
+@pytest.mark.parametrize("every", [4])
+def test_all_micro_batches_of_a_step_are_measured_or_none(every: Any) -> None:
+    run = Run(probe_every=every, micro=3)
+    counts = []
+    for i in range(STEPS):
+        before = run.measured
+        run.step(i)
+        counts.append(run.measured - before)
+    assert {*counts} == {0, 6}
+
+
+@pytest.mark.parametrize("every", [5])
+def test_the_probing_rhythm_survives_a_checkpoint(every: Any) -> None:
+    through, first = Run(probe_every=every).train(), Run(probe_every=every)
+    done = 0
+    while done < 17 or not first.optimizer._gate.idle:  # to the middle of a pause
+        first.step(done)
+        done += 1
+    second = Run(probe_every=every)
+    second.net.load_state_dict(first.net.state_dict())
+    second.optimizer.load_state_dict(copy.deepcopy(first.optimizer.state_dict()))
+    for i in range(done, STEPS):
+        second.step(i)
+    assert second.weights == through.weights[done:]
+    assert second.measured == through.measured - first.measured
+    assert all(torch.equal(a, b) for a, b in zip(second.theta(), through.theta(), strict=True))
+
+
+@pytest.mark.parametrize(("every", "state"), [(1, {}), (2, {"idle": None, "known": []})])
+def test_only_a_gate_that_skips_has_something_to_remember(every: int, state: dict) -> None:
+    assert Gate(every).state() == state
+
+
+@pytest.mark.parametrize("case", ["constraint", "no constraint", "not measured"])
+def test_nothing_comes_after_the_last_micro_batch(case: str) -> None:
+    theta = nn.Parameter(torch.ones(1))
+    constraint = None if case == "no constraint" else ALMConstraint(None, 0.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta]), SGD([theta]), constraint, probe_every=3)
+    objectives = {"retain": lambda: theta.sum(), "forget": lambda: theta.sum()}
+    if case == "not measured":
+        optimizer.backward(**objectives)
+        optimizer.step()
+        assert torch.isnan(optimizer.backward(**objectives).forget)
+    optimizer.backward(**objectives, last=True)
+    with pytest.raises(RuntimeError, match="last=True` for the last micro-batch only"):
+        optimizer.backward(**objectives)
+    optimizer.zero_grad()
+    optimizer.backward(**objectives)
+    optimizer.step()
+
+
+def test_a_failure_after_the_decision_takes_it_back() -> None:
+    theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def breaks(loss: Tensor) -> None:
+        if constraint.observed:
+            raise MemoryError
+        loss.backward()
+
+    constraint = ALMConstraint(None, 5.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta]), SGD([theta]), constraint, backward=breaks)
+    before = constraint.state_dict()
+    with pytest.raises(MemoryError):
+        optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum(), last=True)
+    assert constraint.state_dict() == before and theta.grad is None
+    assert not optimizer._gate.is_decided
+
+
+def test_a_failure_after_the_decision_keeps_the_micro_batches_before() -> None:
+    theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    constraint = ALMConstraint(None, 5.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
+    optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum(), weight=0.5)
+
+    def breaks(loss: Tensor) -> None:
+        if constraint.observed == 2:
+            raise MemoryError
+        loss.backward()
+
+    optimizer.backward_fn = breaks
+    with pytest.raises(MemoryError):
+        optimizer.backward(
+            retain=lambda: theta.sum(), forget=lambda: 8 * theta.sum(), weight=0.5, last=True
+        )
+    optimizer.backward_fn = None
+    optimizer.backward(
+        retain=lambda: 0 * theta.sum(), forget=lambda: 3 * theta.sum(), weight=0.5, last=True
+    )
+    optimizer.step()
+    assert constraint.metrics()["value"] == 2.0, "the mean of 1 and 3; the 8 never was"
+    assert constraint.weight == 3.0
+    assert theta.item() == 1 + 0.1 * 3.0 * (0.5 * 1 + 0.5 * 3)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_step_that_is_dropped_was_never_measured(last: bool) -> None:
+    theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
+    constraint = ALMConstraint(None, 5.0, 1.0, filter=Mean(3))
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
+    before = constraint.state_dict()
+    optimizer.backward(retain=lambda: theta.sum(), forget=lambda: 100 * theta.sum(), last=last)
+    optimizer.zero_grad()
+    assert constraint.observed == 0 and constraint.state_dict() == before
+    optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum())
+    optimizer.step()
+    assert constraint.metrics()["value"] == 1.0 and constraint.weight == 4.0
+
+
+def test_zero_grad_leaves_alone_what_others_observed() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    constraint = ALMConstraint(None, 5.0, 1.0)
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
+    constraint.observe(2.0)
+    optimizer.zero_grad()
+    assert constraint.observed == 1
+
+
+def test_probe_every_counts_from_one() -> None:
+    theta = nn.Parameter(torch.ones(1))
+    optimizer = DualOptimizer(SGD([theta]), SGD([theta]))
+    assert optimizer.probe_every == 1, "Algorithm 1 measures in every step"
+    for refused, told in ((0, "is 0"), ("auto", 'is "auto".*`probe_every=8`')):
+        with pytest.raises(ValueError, match=f"probe_every {told}"):
+            DualOptimizer(SGD([theta]), SGD([theta]), probe_every=refused)
+        with pytest.raises(ValueError, match=f"probe_every {told}"):
+            optimizer.probe_every = refused
+
+
+def test_a_closed_gate_counts_the_steps_since_it_measured() -> None:
+    gate, constraint = Gate(probe_every=3), ALMConstraint(None, 0.0, 1.0)
+    assert gate.is_decided is False
+    constraint.observe(1.0)
+    assert gate.measures and gate.commit(constraint) == 0.0 and gate.idle == 0
+    for idle in (1, 2):
+        gate.begin(constraint)
+        assert not gate.measures and gate.commit(constraint) == 0.0 and gate.idle == idle
+    constraint.observe(-2.0)
+    gate.begin(constraint)
+    assert gate.measures and gate.commit(constraint) == 2.0 and gate.idle is None
+
+
+@pytest.mark.parametrize(("multiplier", "value"), [(1.0, 9.0), (0.0, -1.0)])
+def test_a_constraint_is_released_when_weight_and_multiplier_are_gone(
+    multiplier: float, value: float
+) -> None:
+    gate = Gate(probe_every=3)
+    constraint = ALMConstraint(None, 0.0, 1.0, multiplier=multiplier, every=2)
+    constraint.observe(value)
+    weight = gate.commit(constraint)
+    assert (weight == 0) != (constraint.multiplier == 0), "one of them only"
+    assert gate.idle is None
+
+
+def test_a_spared_measurement_is_not_a_number_and_the_rhythm_is_saved() -> None:
+    theta = nn.Parameter(torch.ones(1))
+
+    def make() -> DualOptimizer:
+        sides = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+        return DualOptimizer(*sides, ALMConstraint(None, -5.0, 1.0), probe_every=3)
+
+    def step(optimizer: DualOptimizer) -> float:
+        losses = optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        return losses.forget.item()
+
+    optimizer, resumed = make(), make()
+    assert step(optimizer) == 1.0 and math.isnan(step(optimizer))
+    state = optimizer.state_dict()
+    assert state["gate"] == {"idle": 1, "known": [-5.0, 1.0, 0.0, ">=", 1]}
+    resumed.load_state_dict(state)
+    assert math.isnan(step(resumed)) and step(resumed) == 1.0
+    del state["gate"]
+    resumed.load_state_dict(state)
+    assert step(resumed) == 1.0, "without it the next step measures"
+
+
+def measured_after(change: Callable[[DualOptimizer], None], probe_every: Any) -> bool:
+    """Tell whether a released constraint is measured in the step after a change in a pause."""
+    theta = nn.Parameter(torch.ones(1))
+    constraint = ALMConstraint(None, alpha=-5.0, mu=1.0)
+    sides = SGD([theta], lr=0.1), SGD([theta], lr=0.1)
+    optimizer = DualOptimizer(*sides, constraint, probe_every=probe_every)
+
+    def step() -> bool:
+        losses = optimizer.backward(retain=lambda: 0 * theta.sum(), forget=lambda: theta.sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        return not math.isnan(losses.forget)
+
+    assert [step() for _ in range(5)][2:] == [False] * 3
+    change(optimizer)
+    return step()
+
+
+def stepped_by_hand(optimizer: DualOptimizer) -> None:
+    optimizer.constraint.observe(1.0)
+    optimizer.constraint.step()
+
+
+def resumed_under(alpha: float) -> Callable[[DualOptimizer], None]:
+    """Settings are in no checkpoint: it may be gone on with under another threshold."""
+
+    def change(optimizer: DualOptimizer) -> None:
+        saved = optimizer.state_dict()
+        optimizer.constraint = ALMConstraint(None, alpha=alpha, mu=1.0)
+        optimizer.load_state_dict(saved)
+
+    return change
+
+
+CHANGES = {
+    "alpha": lambda optimizer: setattr(optimizer.constraint, "alpha", 5.0),
+    "multiplier": lambda optimizer: setattr(optimizer.constraint, "multiplier", 9.0),
+    "mu": lambda optimizer: setattr(optimizer.constraint, "mu", 2.0),
+    "another": lambda o: setattr(o, "constraint", ALMConstraint(None, alpha=-5.0, mu=1.0)),
+    "none": lambda optimizer: setattr(optimizer, "constraint", None),
+    "stepped": stepped_by_hand,
+    "resumed": resumed_under(5.0),
+}
+
+
+@pytest.mark.parametrize("every", [16])
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_constraint_that_is_another_one_now_ends_the_pause(name: str, every: Any) -> None:
+    assert measured_after(CHANGES[name], every)
+
+
+@pytest.mark.parametrize("every", [16])
+@pytest.mark.parametrize("change", [lambda _: None, resumed_under(-5.0)])
+def test_a_constraint_that_stays_the_same_does_not(change: Any, every: Any) -> None:
+    assert not measured_after(change, every)

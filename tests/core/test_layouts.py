@@ -1,0 +1,204 @@
+"""However gradients and weights are laid out, the result is that of dense float64 tensors."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+from torch.optim import SGD, Adadelta
+
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
+
+WORDS = torch.tensor([0, 3, 3, 1, 0, 3])  # repeated: the gradient is not coalesced
+ADAPTIVE = pytest.mark.parametrize("adaptive", [False, True])
+
+
+class Table(nn.Module):
+    """An embedding, whose gradient may be sparse, below a dense layer."""
+
+    def __init__(self, *, sparse: bool, dtype: torch.dtype = torch.float64) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        random = [torch.randn(s, generator=generator, dtype=torch.float64) for s in ((5, 3), (3,))]
+        self.words, self.head = (nn.Parameter(r.to(dtype)) for r in random)
+        self.sparse = sparse
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return (embedding(ids, self.words, sparse=self.sparse) * self.head).sum(1).tanh()
+
+
+def whole(net: nn.Module) -> Tensor:
+    return torch.cat([p.detach().double().reshape(-1) for p in net.parameters()])
+
+
+def trained(net: Table, optimizer: SAM | ReverseSAM, objective: Callable[[], Tensor]) -> Tensor:
+    for _ in range(3):
+        for _ in range(2):
+            optimizer.backward(objective, weight=0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    return whole(net)
+
+
+@ADAPTIVE
+@pytest.mark.parametrize("wrapper", [SAM, ReverseSAM])
+@pytest.mark.parametrize("coalesced", [False, True])
+def test_a_sparse_gradient_perturbs_as_the_dense_one(
+    wrapper: type, adaptive: bool, coalesced: bool
+) -> None:
+    ids = torch.tensor([0, 1, 3]) if coalesced else WORDS
+
+    def run(sparse: bool) -> Tensor:
+        net = Table(sparse=sparse)
+        optimizer = wrapper(SGD(net.parameters(), lr=0.1), rho=0.5, adaptive=adaptive)
+        return trained(net, optimizer, lambda: net(ids).square().mean())
+
+    torch.testing.assert_close(run(True), run(False), rtol=0, atol=1e-14)
+
+
+def test_a_sparse_gradient_perturbs_as_the_dense_one_where_the_device_chooses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch_alm._optim.gradients.HOST", ())  # factors stay tensors
+    test_a_sparse_gradient_perturbs_as_the_dense_one(SAM, adaptive=False, coalesced=False)
+    test_a_sparse_gradient_perturbs_as_the_dense_one(SAM, adaptive=True, coalesced=False)
+
+
+@pytest.mark.parametrize("scale", ["gradient", "step"])
+@pytest.mark.parametrize("clipped", [False, True])
+@pytest.mark.parametrize("sharp", [False, True])
+def test_a_sparse_forget_gradient_acts_as_the_dense_one(
+    scale: str, clipped: bool, sharp: bool
+) -> None:
+    def run(sparse: bool) -> tuple[Tensor, float]:
+        net = Table(sparse=sparse)
+        sides = [SGD(net.parameters(), lr=0.05) for _ in range(2)]
+        if sharp:
+            sides = [SAM(sides[0], rho=0.1), ReverseSAM(sides[1], rho=0.1)]
+        constraint = ALMConstraint(None, alpha=3.0, mu=0.7)
+        optimizer = DualOptimizer(*sides, constraint, scale=scale)
+        for _ in range(4):
+            for part in WORDS.chunk(2):
+                optimizer.backward(
+                    retain=lambda ids=part: net(ids).square().mean(),
+                    forget=lambda ids=part: net(ids).mean(),
+                    weight=0.5,
+                )
+            if clipped:
+                optimizer.clip_grad_norm_(0.01)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert constraint.weight > 0, "the gate has to be open for this to say anything"
+        return whole(net), net(WORDS).mean().item()
+
+    (sparse, raised), (dense, _) = run(True), run(False)
+    torch.testing.assert_close(sparse, dense, rtol=0, atol=1e-14)
+    assert raised > Table(sparse=False)(WORDS).mean().item(), "the forget side raises its measure"
+
+
+@ADAPTIVE
+def test_complex_weights_move_by_the_metric_of_their_absolute_value(adaptive: bool) -> None:
+    torch.manual_seed(0)
+    theta = nn.Parameter(torch.randn(6, dtype=torch.complex128))
+    theta.grad = g = torch.randn(6, dtype=torch.complex128)
+    origin = theta.detach().clone()
+    unit = origin.abs() if adaptive else torch.ones(6, dtype=torch.float64)
+    with perturbed([theta], rho=0.3, eps=0.0, adaptive=adaptive):
+        delta = theta.detach() - origin
+    expected = 0.3 * unit.square() * g / torch.view_as_real(unit * g).norm()
+    torch.testing.assert_close(delta, expected, rtol=0, atol=1e-14)
+
+
+def test_a_gradient_that_is_a_lazy_conjugate_is_measured_and_clipped() -> None:
+    theta = nn.Parameter(torch.tensor([3.0 + 4.0j, 1.0j], dtype=torch.complex128))
+    optimizer = DualOptimizer(SGD([theta], lr=1.0), SGD([theta], lr=1.0))
+    optimizer.backward(
+        retain=lambda: theta.real.sum() * 0, forget=lambda: (theta.conj() * (1 + 2j)).real.sum()
+    )
+    theta.grad = torch.tensor([3.0 + 4.0j, 0.0], dtype=torch.complex128).conj()
+    assert theta.grad.is_conj()
+    norms = optimizer.clip_grad_norm_(1.0)
+    torch.testing.assert_close(norms.retain.item(), 5.0)
+    torch.testing.assert_close(theta.grad.abs().sum().item(), 1.0, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e-30, 1e-18])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_very_large_and_very_small_gradients_have_a_direction(
+    scale: float, dtype: torch.dtype
+) -> None:
+    g = torch.tensor([3.0, 4.0]) * scale
+    theta = nn.Parameter(torch.zeros(2, dtype=dtype))
+    theta.grad = g.to(dtype)
+    wide = theta.grad.double()
+    with perturbed([theta], rho=1.0, eps=0.0) as perturbation:
+        torch.testing.assert_close(theta.detach().double(), wide / wide.norm(), rtol=4e-3, atol=0)
+    torch.testing.assert_close(perturbation.grad_norm, wide.norm().item(), rtol=1e-6, atol=0)
+
+
+def test_a_very_large_gradient_is_clipped_not_lost() -> None:
+    theta = nn.Parameter(torch.zeros(2))
+    optimizer = DualOptimizer(SGD([theta], lr=1.0), SGD([theta], lr=1.0))
+    optimizer.backward(retain=lambda: theta.sum() * 1e20, forget=lambda: theta.sum() * 1e25)
+    norms = optimizer.clip_grad_norm_(1.0)
+    torch.testing.assert_close(norms.retain.item(), 2**0.5 * 1e20, rtol=1e-6, atol=0)
+    torch.testing.assert_close(norms.forget.item(), 2**0.5 * 1e25, rtol=1e-6, atol=0)
+    torch.testing.assert_close(theta.grad, torch.full((2,), 0.5**0.5))
+
+
+def layouts() -> Iterator[Callable[[nn.Module], nn.Module]]:
+    yield lambda net: net
+    yield lambda net: net.to(memory_format=torch.channels_last)
+    yield lambda net: net.to(memory_format=torch.contiguous_format)
+
+
+def test_the_memory_format_may_change_between_steps() -> None:
+    def run(formats: list[Callable[[nn.Module], nn.Module]]) -> Tensor:
+        torch.manual_seed(0)
+        net = nn.Conv2d(3, 4, 3).double()
+        x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
+        optimizer = SAM(SGD(net.parameters(), lr=0.1), rho=0.2)
+        for change in formats:
+            change(net)
+            optimizer.backward(lambda: net(x).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        return whole(net)
+
+    kinds = list(layouts())
+    torch.testing.assert_close(run(kinds), run(kinds[:1] * 3), rtol=0, atol=1e-14)
+
+
+def test_parameters_that_share_a_part_of_their_memory_are_refused() -> None:
+    memory = torch.ones(6)
+    theta = [nn.Parameter(memory[:4]), nn.Parameter(memory[2:])]
+    with pytest.raises(ValueError, match=r"SAM: two parameters lie in the same memory"):
+        SAM(SGD(theta, lr=0.1), rho=0.5)
+    with pytest.raises(ValueError, match=r"perturbed: two parameters lie in the same memory"):
+        perturbed(theta, 0.5)
+    apart = [nn.Parameter(memory[:3]), nn.Parameter(memory[3:])]
+    SAM(SGD(apart, lr=0.1), rho=0.5).backward(lambda: apart[0].sum() + apart[1].sum())
+    assert torch.equal(memory, torch.ones(6))
+
+
+def test_tied_parameters_are_not_swapped() -> None:
+    theta = nn.Parameter(torch.ones(2))
+    params = [theta, nn.Parameter(theta)]
+    for p in params:
+        p.grad = torch.ones(2)
+    with (
+        pytest.raises(ValueError, match="same memory"),
+        perturbed(params, rho=1.0, swap=True),
+    ):
+        pytest.fail("not reached")
+    assert all(torch.equal(p.grad, torch.ones(2)) for p in params), "the direction is still there"
+
+
+def test_a_rho_of_the_base_optimizer_is_no_radius() -> None:
+    theta = nn.Parameter(torch.tensor([3.0, 4.0]))
+    optimizer = SAM(Adadelta([theta], lr=0.1, rho=0.9), rho=1e-3)
+    origin, points = theta.detach().clone(), []
+    optimizer.backward(lambda: points.append(theta.detach().clone()) or theta.square().sum())
+    torch.testing.assert_close((points[-1] - origin).norm().item(), 1e-3, rtol=1e-3, atol=0)
+    assert optimizer.param_groups[0]["rho"] == 0.9

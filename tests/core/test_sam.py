@@ -1,0 +1,458 @@
+"""SAM and ReverseSAM: gradients of objectives, and what happens at the edges."""
+
+import copy
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import LBFGS, SGD, AdamW
+from torch.utils.checkpoint import checkpoint
+
+from tests import oracle
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+
+BOTH = pytest.mark.parametrize(("wrapper", "sign"), [(SAM, +1.0), (ReverseSAM, -1.0)])
+
+
+def network(seed: int = 0) -> tuple[nn.Sequential, Tensor]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    return model, torch.randn(6, 3, dtype=torch.float64)
+
+
+def objective(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    return lambda: model(x).square().mean()
+
+
+def snapshot(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor], atol: float = 0.0) -> None:
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=atol)
+
+
+@BOTH
+def test_backward_is_the_gradient_at_the_perturbed_point(wrapper: type, sign: float) -> None:
+    model, x = network()
+    theta = list(model.parameters())
+    expected, value = oracle.grad_sam(objective(model, x), theta, 0.3, sign)
+    optimizer = wrapper(SGD(theta, lr=0.1), rho=0.3)
+    loss = optimizer.backward(objective(model, x))
+    assert loss.item() == pytest.approx(value, abs=1e-13) and not loss.requires_grad
+    assert_same([p.grad for p in theta], expected, atol=1e-13)
+
+
+@BOTH
+def test_the_loss_rises_under_sam_and_falls_under_reverse_sam(wrapper: type, sign: float) -> None:
+    model, x = network()
+    clean = objective(model, x)().item()
+    perturbed = wrapper(SGD(model.parameters(), lr=0.1), rho=1e-2).backward(objective(model, x))
+    assert sign * (perturbed.item() - clean) > 0
+
+
+def test_backward_accumulates_like_loss_backward() -> None:
+    model, x = network()
+    theta = list(model.parameters())
+    optimizer = SAM(SGD(theta, lr=0.1), rho=0.3)
+    for part in x.split(2):
+        optimizer.backward(objective(model, part), weight=1 / 3)
+    parts = [oracle.grad_sam(objective(model, part), theta, 0.3, 1.0) for part in x.split(2)]
+    assert_same([p.grad for p in theta], oracle.mean(parts)[0], atol=1e-13)
+
+
+def test_weight_scales_the_gradient_and_not_the_loss() -> None:
+    model, x = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.3)
+    loss = optimizer.backward(objective(model, x))
+    whole = [p.grad.clone() for p in model.parameters()]
+    for weight in (0.25, 2.0):
+        optimizer.zero_grad()
+        assert torch.equal(optimizer.backward(objective(model, x), weight=weight), loss)
+        assert_same([p.grad for p in model.parameters()], [weight * g for g in whole], atol=1e-16)
+
+
+@pytest.mark.parametrize("settable_later", [False, True])
+def test_backward_fn_receives_the_raw_loss_and_owns_all_scaling(settable_later: bool) -> None:
+    model, x = network()
+    seen: list[float] = []
+
+    def engine(loss: Tensor) -> None:
+        seen.append(loss.item())
+        (loss / 4).backward()
+
+    clean = objective(model, x)().item()
+    theta = list(model.parameters())
+    plain = SAM(SGD(theta, lr=0.1), rho=0.3)
+    perturbed = plain.backward(objective(model, x)).item()
+    whole = [p.grad.clone() for p in theta]
+    plain.zero_grad()
+    engined = plain if settable_later else SAM(SGD(theta, lr=0.1), rho=0.3, backward=engine)
+    engined.backward_fn = engine
+    loss = engined.backward(objective(model, x), weight=0.5)
+    # eps weighs a little more beside a gradient four times shorter
+    assert seen == [clean, pytest.approx(perturbed, abs=1e-10)] and loss.item() == seen[1]
+    assert_same([p.grad for p in theta], [g / 8 for g in whole], atol=1e-10)
+
+
+@BOTH
+def test_rho_zero_equals_the_base_optimizer_bitwise(wrapper: type, sign: float) -> None:
+    def train(wrapped: bool) -> list[Tensor]:
+        model, x = network()
+        dropout = nn.Dropout(0.5)
+        torch.manual_seed(7)
+        optimizer = AdamW(model.parameters(), lr=1e-2)
+        if wrapped:
+            optimizer = wrapper(optimizer, rho=0.0)
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = lambda: dropout(model(x)).square().mean()  # noqa: E731
+            optimizer.backward(loss) if wrapped else loss().backward()
+            optimizer.step()
+        return snapshot(model)
+
+    assert_same(train(wrapped=True), train(wrapped=False))
+
+
+def test_step_with_a_closure_is_self_contained_and_returns_the_clean_loss() -> None:
+    model, x = network()
+    twin, _ = network()
+    by_closure = SAM(AdamW(model.parameters(), lr=1e-2), rho=0.3)
+    by_verbs = SAM(AdamW(twin.parameters(), lr=1e-2), rho=0.3)
+
+    def closure() -> Tensor:
+        by_closure.zero_grad()
+        loss = objective(model, x)()
+        loss.backward()
+        return loss
+
+    for _ in range(5):
+        expected = objective(twin, x)().item()
+        by_verbs.zero_grad()
+        by_verbs.backward(objective(twin, x))
+        by_verbs.step()
+        with torch.no_grad():  # a closure brings its own gradients, as under LBFGS
+            assert by_closure.step(closure).item() == expected
+    assert_same(snapshot(model), snapshot(twin))
+
+
+def test_a_closure_does_not_use_the_previous_batchs_gradient() -> None:
+    model, x = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.0), rho=0.3)
+    for p in model.parameters():
+        p.grad = torch.full_like(p, 1e6)
+    values = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = objective(model, x)()
+        loss.backward()
+        values.append(loss.item())
+        return loss
+
+    optimizer.step(closure)
+    _, expected = oracle.grad_sam(objective(model, x), list(model.parameters()), 0.3, 1.0)
+    assert values[1] == pytest.approx(expected, abs=1e-13)
+
+
+def test_a_step_without_a_perturbed_gradient_is_plain_and_warns_once() -> None:
+    model, x = network()
+    twin, _ = network()
+    optimizer, base = SAM(SGD(model.parameters(), lr=0.1)), SGD(twin.parameters(), lr=0.1)
+    for step in range(3):
+        objective(model, x)().backward()
+        objective(twin, x)().backward()
+        if step == 0:
+            with pytest.warns(UserWarning, match=r"SAM\.step\(\) .* plain SGD step\. Did you call"):
+                optimizer.step()
+        else:
+            optimizer.step()
+        base.step()
+        optimizer.zero_grad()
+        base.zero_grad()
+    assert_same(snapshot(model), snapshot(twin))
+
+
+def test_every_way_to_a_perturbed_gradient_steps_without_a_warning() -> None:
+    model, x = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.1)
+    optimizer.backward(objective(model, x))
+    optimizer.step()
+    with optimizer.perturbed():
+        objective(model, x)().backward()
+    optimizer.step()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        optimizer.step()  # the flag belongs to one step
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize("failing_pass", [1, 2])
+def test_an_objective_that_raises_leaves_everything_as_it_was(failing_pass: int) -> None:
+    model, x = network()
+    optimizer = SAM(AdamW(model.parameters(), lr=0.1), rho=0.3)
+    optimizer.backward(objective(model, x))
+    theta, grads = snapshot(model), [p.grad.clone() for p in model.parameters()]
+    passes = 0
+
+    def fails() -> Tensor:
+        nonlocal passes
+        passes += 1
+        if passes == failing_pass:
+            raise MemoryError("out of memory")
+        return objective(model, x)()
+
+    with pytest.raises(MemoryError, match="out of memory"):
+        optimizer.backward(fails)
+    assert_same(snapshot(model), theta)
+    assert_same([p.grad for p in model.parameters()], grads)
+
+
+@pytest.mark.parametrize(
+    ("result", "error", "sentence"),
+    [
+        (lambda y: y, ValueError, r"shape \(6, 1\).*Did you forget `\.mean\(\)`"),
+        (lambda y: y.mean().item(), TypeError, r"returned float.*return the loss tensor"),
+        (lambda y: y.mean().detach(), ValueError, "without a graph"),
+        (lambda y: (y.mean(), y.mean()), TypeError, "returned tuple"),
+    ],
+)
+def test_an_objective_that_returns_no_scalar_loss(
+    result: Callable, error: type[Exception], sentence: str
+) -> None:
+    model, x = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1))
+    optimizer.backward(objective(model, x))
+    theta, grads = snapshot(model), [p.grad.clone() for p in model.parameters()]
+    with pytest.raises(error, match=r"SAM\.backward.*" + sentence):
+        optimizer.backward(lambda: result(model(x)))
+    with pytest.raises(TypeError, match=r"SAM\.backward takes an objective.*found Tensor"):
+        optimizer.backward(model(x).mean())
+    assert_same(snapshot(model), theta)
+    assert_same([p.grad for p in model.parameters()], grads)
+
+
+def test_bases_that_cannot_be_wrapped_are_named() -> None:
+    model, _ = network()
+    with pytest.raises(TypeError, match=r"the class SGD.*Did you mean `SAM\(AdamW\(params"):
+        SAM(SGD)
+    with pytest.raises(
+        TypeError, match=r"ReverseSAM wraps a torch\.optim\.Optimizer and found list"
+    ):
+        ReverseSAM([*model.parameters()])
+    with pytest.raises(TypeError, match="LBFGS evaluates a closure several times"):
+        SAM(LBFGS(model.parameters()))
+
+
+@pytest.mark.parametrize("outer", [SAM, ReverseSAM, DualOptimizer])
+@pytest.mark.parametrize("inner", [SAM, ReverseSAM, DualOptimizer])
+def test_what_takes_gradients_is_not_wrapped_to_be_stepped_alone(outer: type, inner: type) -> None:
+    """Nobody would ask the inner one for a gradient; only its base would be seen to step."""
+    sides = lambda: SGD([theta], lr=0.1)  # noqa: E731
+    theta = nn.Parameter(torch.ones(2))
+    inside = DualOptimizer(sides(), sides()) if inner is DualOptimizer else inner(sides(), rho=0.5)
+    outside = {"retain": inside, "forget": sides()} if outer is DualOptimizer else {"base": inside}
+    if outer is DualOptimizer and inner is not DualOptimizer:
+        assert outer(**outside).retain is inside
+        return
+    with pytest.raises(TypeError, match=rf"^{outer.__name__} found {inner.__name__} inside"):
+        outer(**outside)
+
+
+@pytest.mark.parametrize("replay", [True, False])
+def test_the_second_pass_replays_the_firsts_random_state(replay: bool) -> None:
+    model, x = network()
+    masks: list[Tensor] = []
+
+    def with_dropout() -> Tensor:
+        mask = torch.rand(6, 1, dtype=torch.float64)
+        masks.append(mask)
+        return (mask * model(x)).square().mean()
+
+    torch.manual_seed(3)
+    SAM(SGD(model.parameters(), lr=0.1), replay_rng=replay).backward(with_dropout)
+    assert torch.equal(masks[0], masks[1]) == replay
+    torch.manual_seed(3)
+    first = torch.rand(6, 1, dtype=torch.float64)
+    assert torch.equal(masks[0], first)
+    if replay:  # outside, random numbers go on as after one pass
+        following = torch.rand(3)
+        torch.manual_seed(3)
+        torch.rand(6, 1, dtype=torch.float64)
+        torch.manual_seed(3)
+        SAM(SGD(model.parameters(), lr=0.1)).backward(with_dropout)
+        assert torch.equal(torch.rand(3), following)
+
+
+def test_a_constraint_inside_an_objective_observes_the_perturbed_pass_only() -> None:
+    model, x = network()
+    values: list[float] = []
+
+    def measure() -> Tensor:
+        value = model(x).mean()
+        values.append(value.item())
+        return value
+
+    constraint = ALMConstraint(measure, alpha=1.0, mu=0.5)
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.3)
+    optimizer.backward(lambda: objective(model, x)() + constraint())
+    constraint.step()
+    assert len(values) == 2 and values[0] != values[1]
+    assert constraint.metrics()["value"] == values[1]
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = objective(model, x)() + constraint()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    constraint.step()
+    assert constraint.metrics()["value"] == values[3]
+
+
+def test_kept_memory_is_not_part_of_copies_and_checkpoints() -> None:
+    model, x = network()
+    optimizer = SAM(AdamW(model.parameters(), lr=0.1))
+    optimizer.backward(objective(model, x))
+    optimizer.step()
+    assert copy.deepcopy(optimizer)._scratch == {}
+    assert {*optimizer.state_dict()} == {"state", "param_groups"}
+
+
+def test_the_first_pass_runs_in_a_context_of_its_own() -> None:
+    model, x = network()
+    log: list[str] = []
+
+    @contextmanager
+    def first() -> Iterator[None]:
+        log.append("enter")
+        yield
+        log.append("leave")
+
+    def seen() -> Tensor:
+        log.append("pass")
+        return objective(model, x)()
+
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.1, first_pass=first)
+    optimizer.backward(seen)
+    assert log == ["enter", "pass", "leave", "pass"]
+
+
+@pytest.mark.parametrize("wrapper", [SAM, ReverseSAM])
+def test_what_is_not_said_is_the_papers(wrapper: type) -> None:
+    optimizer = wrapper(SGD(network()[0].parameters(), lr=0.1))
+    assert (optimizer.rho, optimizer.eps, optimizer.rounding) == (0.05, 1e-12, "nearest")
+    assert optimizer.replay_rng is True
+    assert optimizer.adaptive is optimizer.diagnose is False
+    assert optimizer.perturbation is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rho", "looks"),
+    [(torch.bfloat16, 0.5, True), (torch.float32, 0.5, False), (torch.bfloat16, 0.0, False)],
+    ids=str,
+)
+def test_only_the_first_perturbation_of_narrow_weights_is_looked_at(
+    dtype: torch.dtype, rho: float, looks: bool
+) -> None:
+    theta = nn.Parameter(torch.ones(4, dtype=dtype))
+    optimizer = SAM(SGD([theta], lr=0.1), rho=rho)
+    for looked in (looks, False):
+        optimizer.backward(lambda: theta.sum())
+        assert (optimizer.perturbation.realised is not None) == looked
+
+
+def test_hooks_stay_with_the_optimizer_they_were_registered_on() -> None:
+    optimizer = SAM(SGD(network()[0].parameters(), lr=0.1))
+    optimizer.register_step_pre_hook(lambda *_: None)
+    twin = copy.deepcopy(optimizer)
+    assert len(optimizer._optimizer_step_pre_hooks) == 1 and not twin._optimizer_step_pre_hooks
+
+
+def test_hooks_of_checkpoints_are_handed_the_optimizer() -> None:
+    optimizer, seen = SAM(SGD(network()[0].parameters(), lr=0.1)), []
+    optimizer.register_state_dict_pre_hook(lambda each: seen.append(each))
+    optimizer.register_state_dict_post_hook(lambda each, state: seen.append(each))
+    optimizer.register_load_state_dict_pre_hook(lambda each, state: seen.append(each))
+    optimizer.register_load_state_dict_post_hook(lambda each: seen.append(each))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert len(seen) == 4 and all(each is optimizer for each in seen)
+
+
+@BOTH
+def test_a_closure_under_a_scaler_is_refused_by_name(wrapper: type, sign: float) -> None:
+    optimizer = wrapper(SGD(network()[0].parameters(), lr=0.1))
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
+    sentence = rf"^{wrapper.__name__}\.step\(closure\) was called by a GradScaler"
+    with pytest.raises(RuntimeError, match=sentence):
+        optimizer.step(lambda: 0.0)
+
+
+@pytest.mark.parametrize("clears", [{"set_to_none": True}, {"set_to_none": False}, None])
+@BOTH
+def test_a_step_that_is_fused_into_the_backward_pass_is_refused(
+    wrapper: type, sign: float, clears: dict[str, bool] | None
+) -> None:
+    """The second pass would be about other weights."""
+    theta = nn.Parameter(torch.tensor([3.0, 4.0]))
+    inner = SGD([theta], lr=0.1)
+
+    def fused(_: Tensor) -> None:
+        inner.step()
+        if clears is not None:
+            inner.zero_grad(**clears)
+
+    theta.register_post_accumulate_grad_hook(fused)
+    with pytest.raises(RuntimeError, match="steps inside backward"):
+        wrapper(SGD([theta], lr=0.1), rho=1.0).backward(lambda: theta.square().sum())
+
+
+@BOTH
+def test_frozen_parameters_may_move_in_the_backward_pass(wrapper: type, sign: float) -> None:
+    """A codebook is updated by the forward pass, and by checkpointing once more."""
+    theta, book = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3), requires_grad=False)
+    with torch.inference_mode():
+        fixed = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            book.lerp_(x, 0.1)
+        return (x - book).square().sum()
+
+    optimizer = wrapper(SGD([theta, book, fixed], lr=0.1), rho=0.1)
+    optimizer.backward(lambda: checkpoint(forward, theta, use_reentrant=False))
+    optimizer.step()
+    assert (theta != 1).all()
+
+
+def test_the_second_pass_draws_what_the_first_drew_with_numpy_and_python() -> None:
+    np = pytest.importorskip("numpy")
+    model, x = network()
+    drawn: list[tuple[float, float]] = []
+
+    def objective() -> Tensor:
+        drawn.append((random.random(), float(np.random.rand())))
+        return model(x).square().mean()
+
+    SAM(SGD(model.parameters(), lr=0.1)).backward(objective)
+    assert drawn[0] == drawn[1] != (random.random(), float(np.random.rand()))
+
+
+def test_gradients_of_zero_before_a_closure_are_none() -> None:
+    model, x = network()
+    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.1)
+
+    def closure() -> Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    closure()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step(closure)

@@ -1,0 +1,273 @@
+"""A checkpoint by parameter name: making one changes nothing, and names decide what goes where."""
+
+import copy
+import random
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from tests.core.resuming import Distributed, backward, model, saul, theta, train
+from tests.core.table import assert_same
+from torch_alm import SAM, DualOptimizer
+from torch_alm.checkpoint import DualState
+
+
+class Counting(Optimizer):
+    """An optimizer that decays by a constant, draws numbers, and counts where steps leave marks."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 0.1, "seen": []})
+        self.steps = 0
+        self.history: list[int] = []
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        self.steps += 1
+        self.history.append(self.steps)
+        for group in self.param_groups:
+            group["step"] = group.get("step", 0) + 1
+            group["seen"].append(group["step"])
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                state.setdefault("total", torch.zeros_like(p)).add_(p.grad)
+                noise = torch.randn_like(p) + random.random() + np.random.rand()
+                p.mul_(0.9).add_(state["total"] + noise, alpha=-0.01 / group["step"])
+
+
+def drawn() -> list[Any]:
+    """The random state of all there is to draw from."""
+    return [torch.get_rng_state(), list(random.getstate()[1]), np.random.get_state()[1].tolist()]
+
+
+def everything(net: nn.Module, optimizer: DualOptimizer) -> Any:
+    """All that a step could have changed, copied."""
+    sides = (optimizer.retain.base, optimizer.forget.base)
+    kept = ("steps", "history", "_opt_called", "_step_count")
+    changing = {
+        "theta": list(net.parameters()),
+        "gradients": [p.grad for p in net.parameters()],
+        "random": drawn(),
+        "states": [list(side.state.values()) for side in sides],
+        "attributes": [{name: vars(side).get(name) for name in kept} for side in sides],
+        "groups": [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups],
+    }
+    return [[[id(p) for p in side.state] for side in sides], copy.deepcopy(changing)]
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+def test_making_a_checkpoint_changes_nothing_at_all(steps: int) -> None:
+    net = model()
+    optimizer = saul(lambda net: Counting(net.parameters()), net)
+    calls: list[str] = []
+    for side in (optimizer.retain.base, optimizer.forget.base):
+        side.register_step_post_hook(lambda *_: calls.append("a step"))
+        side.register_state_dict_pre_hook(lambda _: None)
+        LambdaLR(side, lambda _: 1.0)  # patches `step`
+    optimizer.constraint.alpha = -10.0  # never opens
+    train(net, optimizer, range(steps))
+    backward(net, optimizer, 7)
+    calls.clear()
+    handle = register_optimizer_step_pre_hook(lambda *_: calls.append("any step"))
+    before = everything(net, optimizer)
+    assert not optimizer.forget.state
+    try:
+        saved = DualState(net, optimizer).state_dict()
+    finally:
+        handle.remove()
+    assert_same(everything(net, optimizer), before)
+    assert not calls
+    assert {*saved["forget"]["state"]} == {name for name, _ in net.named_parameters()}
+
+
+@pytest.mark.parametrize("base", [Counting, partial(SGD, lr=0.1), partial(AdamW, lr=0.1)])
+def test_loading_touches_no_weight_gradient_or_random_state(base: Any) -> None:
+    net, other = model(), model()
+    optimizer, loaded = (saul(lambda net: base(net.parameters()), each) for each in (net, other))
+    train(net, optimizer, range(3))
+    saved = copy.deepcopy(DualState(net, optimizer).state_dict())
+    backward(other, loaded, 7)
+    before = copy.deepcopy([theta(other), [p.grad for p in other.parameters()]])
+    at = drawn()
+    DualState(other, loaded).load_state_dict(saved)
+    assert_same([theta(other), [p.grad for p in other.parameters()]], before)
+    assert_same(drawn(), at)
+    assert_same(loaded.state_dict(), optimizer.state_dict())
+
+
+def two_groups(net: nn.Module, order: int, base: Any) -> DualOptimizer:
+    """A group for each layer, in either order, with settings of their own."""
+
+    def side() -> Optimizer:
+        groups = [
+            {"params": net[0].parameters(), "lr": 0.1, "only_here": "a"},
+            {"params": net[2].parameters(), "lr": 0.01},
+        ]
+        return base(groups[::order])
+
+    return DualOptimizer(side(), side())
+
+
+@pytest.mark.parametrize("base", [partial(SGD, lr=1.0), partial(AdamW, lr=1.0)])
+@pytest.mark.parametrize("tensor_rates", [False, True])
+def test_groups_in_another_order_keep_what_is_theirs(base: Any, tensor_rates: bool) -> None:
+    net, other = model(), model()
+    first, second = two_groups(net, +1, base), two_groups(other, -1, base)
+    if tensor_rates:
+        for group in (*first.param_groups, *second.param_groups):
+            group["lr"] = torch.tensor(group["lr"])
+    for step in range(2):  # the last layer never takes a step
+        first.backward(
+            retain=lambda s=step: net[0](torch.ones(4) * s).sum(),
+            forget=lambda s=step: net[0](torch.ones(4) * s).square().sum(),
+        )
+        first.step()
+        first.zero_grad()
+    saved = copy.deepcopy(DualState(net, first).state_dict())
+    DualState(other, second).load_state_dict(saved)
+    assert [group["lr"] for group in second.retain.param_groups] == [
+        group["lr"] for group in first.retain.param_groups[::-1]
+    ]
+    assert ["only_here" in group for group in second.retain.param_groups] == [False, True]
+    for mine, its in ((first.retain, second.retain), (first.forget, second.forget)):
+        for p, q in zip(net.parameters(), other.parameters(), strict=True):
+            assert (p in mine.state) == (q in its.state)
+            assert_same(its.state.get(q), mine.state.get(p))
+    assert not second.retain.state.get(other[2].weight)
+
+
+def test_groups_that_would_mix_are_refused_and_nothing_is_loaded() -> None:
+    net, other = model(), model()
+    first = two_groups(net, +1, partial(AdamW, lr=1.0))
+    second = saul(lambda net: AdamW(net.parameters(), lr=0.3), other)
+    saved = DualState(net, first).state_dict()
+    with pytest.raises(ValueError, match="share a group here and did not"):
+        DualState(other, second).load_state_dict(saved)
+    assert all(group["lr"] == 0.3 for group in second.param_groups)
+
+
+def test_an_optimizer_that_cannot_be_asked_says_so() -> None:
+    class Picky(SGD):
+        def step(self, closure: Any = None) -> None:
+            raise ArithmeticError("not with a gradient of 0")
+
+    net = model()
+    optimizer = DualOptimizer(SGD(net.parameters(), lr=0.1), Picky(net.parameters(), lr=0.1))
+    with pytest.raises(RuntimeError, match=r"a copy of Picky could not step .* Did you mean"):
+        DualState(net, optimizer).state_dict()
+
+
+def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(
+    tmp_path: Path,
+) -> None:
+    class Late(SGD):
+        def step(self, closure: Any = None) -> None:
+            super().step()
+            for state in self.state.values():
+                state["late" if "early" in state else "early"] = torch.ones(())
+
+    def late(net: nn.Module) -> DualOptimizer:
+        return DualOptimizer(*(Late(net.parameters(), lr=0.1, momentum=0.9) for _ in range(2)))
+
+    net, other = model(), model()
+    optimizer, fresh = late(net), late(other)
+    train(net, optimizer, range(2))
+    saved = Distributed(net, optimizer, str(tmp_path))
+    with pytest.raises(ValueError, match=r"\['late'\] of '0.weight' was saved and not read"):
+        saved.load(other, fresh)
+    assert not fresh.retain.state and not fresh.forget.state
+
+
+def test_a_checkpoint_may_hold_other_names_than_the_state_does(tmp_path: Path) -> None:
+    class Renaming(SGD):
+        def state_dict(self) -> dict[str, Any]:
+            found = super().state_dict()
+            state = {i: {"packed": dict(each)} for i, each in found["state"].items()}
+            return {**found, "state": state}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            state = {i: each["packed"] for i, each in state_dict["state"].items()}
+            super().load_state_dict({**state_dict, "state": state})
+
+    net, other = model(), model()
+    optimizer, resumed = (
+        saul(lambda net: Renaming(net.parameters(), 0.1, 0.9), n) for n in (net, other)
+    )
+    train(net, optimizer, range(2))
+    Distributed(net, optimizer, str(tmp_path)).load(other, resumed)
+    assert_same(resumed.state_dict(), optimizer.state_dict())
+
+
+def named(net: nn.Module, prefix: str) -> list[tuple[str, nn.Parameter]]:
+    return [(prefix + name, p) for name, p in net.named_parameters()]
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
+def test_a_model_that_is_wrapped_since_has_the_same_names(prefix: str) -> None:
+    net, other = model(), model()
+    first, second = SAM(AdamW(named(net, ""))), SAM(AdamW(named(other, prefix)))
+    train(net, first, range(2))
+    second.load_state_dict(first.state_dict())
+    assert_same(list(second.state.values()), list(first.state.values()))
+
+
+class Projected(Optimizer):
+    """Moments of a rank that is a setting, beside one of the parameter's shape."""
+
+    def __init__(self, params: Any, rank: int = 2) -> None:
+        super().__init__(params, {"lr": 0.1, "rank": rank})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                low = p.grad[: group["rank"]]
+                state.setdefault("low", torch.zeros_like(low)).add_(low)
+                state.setdefault("full", torch.zeros_like(p)).add_(p.grad)
+                p.sub_(state["full"], alpha=0.1)
+                p[: group["rank"]].sub_(state["low"], alpha=0.1)
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_checkpoint_brings_settings_that_shape_its_moments(stepped: bool) -> None:
+    net, other = model(), model()
+    first, second = (SAM(Projected(n.parameters(), r)) for n, r in ((net, 1), (other, 3)))
+    train(net, first, range(2))
+    saved, weights = copy.deepcopy(first.state_dict()), copy.deepcopy(net.state_dict())
+    train(net, first, range(2, 4))
+    if stepped:
+        train(other, second, range(1))
+    other.load_state_dict(weights)
+    second.load_state_dict(saved)
+    train(other, second, range(2, 4))
+    assert torch.equal(theta(other), theta(net))
+
+
+def test_a_format_of_ones_own_is_not_judged_and_another_optimizers_is_refused() -> None:
+    class Nested(SGD):
+        def state_dict(self) -> dict[str, Any]:
+            return {"inner": super().state_dict(), "mine": 1}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            super().load_state_dict(state_dict["inner"])
+
+    net, other = model(), model()
+    first, second = (SAM(Nested(each.parameters(), 0.1, 0.9)) for each in (net, other))
+    train(net, first, range(2))
+    second.load_state_dict(first.state_dict())
+    assert_same(list(second.state.values()), list(first.state.values()))
+    plain = SAM(SGD(other.parameters(), 0.1))
+    with pytest.raises(ValueError, match=r"groups of \[\] parameters"):
+        plain.load_state_dict(first.state_dict())

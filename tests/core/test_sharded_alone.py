@@ -1,0 +1,97 @@
+"""Sharded tensors in a group of one process: what is done with them, whatever other ranks hold."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+from torch.optim import SGD
+
+from torch_alm import SAM, DualOptimizer, perturbed
+from torch_alm._optim import gradients
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+
+
+def sharded(values: Any, mesh: DeviceMesh) -> DTensor:
+    return distribute_tensor(torch.tensor(values), mesh, [Shard(0)])
+
+
+def test_norms_are_over_everything_and_summands_are_summed_first(mesh: DeviceMesh) -> None:
+    summand = DTensor.from_local(torch.tensor([4.0]), mesh, [Partial()])
+    register = [sharded([1.0, 2.0], mesh), summand, torch.tensor([2.0]), None]
+    assert gradients.norm(register).item() == 5.0
+
+
+def test_a_gradient_is_spread_as_its_parameter_is(mesh: DeviceMesh) -> None:
+    p = nn.Parameter(sharded([1.0, 2.0], mesh))
+    p.grad = DTensor.from_local(torch.tensor([3.0, 4.0]), mesh, [Partial()])
+    with perturbed([p], 5.0):
+        assert p.full_tensor().tolist() == [4.0, 6.0]
+    assert p.full_tensor().tolist() == [1.0, 2.0]
+
+
+def arrived(params: list[Tensor], owner: str) -> None:
+    loss = torch.zeros((), requires_grad=True)
+    gradients.differentiate(loss, 1.0, lambda loss: None, params, owner)
+
+
+def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) -> None:
+    p, plain = nn.Parameter(sharded([1.0], mesh)), nn.Parameter(torch.ones(1))
+    arrived([plain], "SAM.backward")
+    with pytest.raises(RuntimeError, match=r"^SAM\.backward: .* no gradient on 1 sharded"):
+        arrived([p, plain], "SAM.backward")
+    frozen = nn.Parameter(sharded([1.0], mesh), requires_grad=False)
+    arrived([frozen, plain], "SAM.backward")
+    p.grad = sharded([1.0], mesh)
+    arrived([p, nn.Parameter(sharded([1.0], mesh))], "SAM.backward")
+
+
+def test_shards_are_moved_in_their_place_and_not_swapped(mesh: DeviceMesh) -> None:
+    p = nn.Parameter(sharded([3.0, 4.0], mesh))
+
+    def square() -> Tensor:
+        return p.square().sum().full_tensor()
+
+    optimizer = SAM(SGD([p], lr=0.5), rho=1.0, diagnose=True)
+    assert optimizer.backward(square).item() == pytest.approx(36.0)
+    assert optimizer.perturbation.realised.length == pytest.approx(1.0)
+    assert p.full_tensor().tolist() == [3.0, 4.0]
+    assert p.grad.full_tensor().tolist() == pytest.approx([7.2, 9.6])
+    with pytest.raises(ValueError, match="and an engine that shards it would go on"):
+        perturbed([p], 1.0, swap=True).__enter__()
+
+
+def test_the_error_about_gradients_that_do_not_arrive_names_the_call(mesh: DeviceMesh) -> None:
+    p = nn.Parameter(sharded([1.0], mesh))
+    optimizer = SAM(SGD([p], lr=0.5), backward=lambda loss: None)
+    with pytest.raises(RuntimeError, match=r"^SAM\.backward: the backward pass left no gradient"):
+        optimizer.backward(lambda: p.sum().full_tensor())
+
+
+@pytest.mark.parametrize("use_orig_params", [True, False])
+@pytest.mark.filterwarnings("ignore:FSDP is switching to use `NO_SHARD`")
+@pytest.mark.usefixtures("mesh")
+def test_parameters_that_fsdp1_has_flattened_are_refused(use_orig_params: bool) -> None:
+    host = torch.device("cpu")
+    model = FullyShardedDataParallel(
+        nn.Linear(3, 2), device_id=host, use_orig_params=use_orig_params
+    )
+    base = SGD(model.parameters(), lr=0.1)
+    for build in (lambda: SAM(base), lambda: DualOptimizer(base, SGD(model.parameters()))):
+        with pytest.raises(TypeError, match=r"FSDP1.*norms and gates.*`fully_shard` \(FSDP2\)"):
+            build()
+    plain = nn.Linear(3, 2)
+    assert SAM(SGD(plain.parameters(), lr=0.1)), "while FSDP1 is imported"

@@ -1,0 +1,485 @@
+"""Autocast, compilation, checkpointing, adapters, dropout: the same step as in a plain loop."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
+
+from tests import oracle
+from tests.core.table import (
+    OURS,
+    PERTURBED,
+    ROWS,
+    Batch,
+    adamw,
+    assert_same,
+    backward,
+    batch,
+    build,
+    loss,
+    sgd,
+    train,
+    values,
+)
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+
+ours = pytest.mark.parametrize("name", OURS)
+adapter = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # in peft
+
+
+class Deep(nn.Module):
+    """Two blocks that may be checkpointed, and dropout."""
+
+    def __init__(self, reentrant: bool | None = None, dropout: float = 0.3) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(3, 16), nn.Tanh(), nn.Dropout(dropout))
+        self.second = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(dropout))
+        self.out = nn.Linear(16, 4)
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.reentrant is None:
+            x = self.second(x)
+        else:
+            x = checkpoint(self.second, x, use_reentrant=self.reentrant)
+        return self.out(x)
+
+
+def deep(reentrant: bool | None = None, dropout: float = 0.3) -> Deep:
+    torch.manual_seed(0)
+    model = Deep(reentrant, dropout).double()
+    torch.manual_seed(7)
+    return model
+
+
+# Autocast
+
+
+def bfloat16() -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16)
+
+
+def cast_each_pass(optimizer: Any, model: nn.Module, data: Batch) -> None:
+    """An autocast of its own for every forward pass, which no cache outlives."""
+    cast = lambda part: bfloat16()(lambda: loss(model, part))  # noqa: E731
+    if isinstance(optimizer, DualOptimizer):
+        optimizer.backward(retain=cast(data.retain), forget=cast(data.forget))
+    else:
+        optimizer.backward(cast(data.retain))
+
+
+@ours
+def test_one_autocast_around_the_step_equals_one_per_pass(name: str) -> None:
+    model, optimizer = build(ROWS[name], dtype=torch.float32)
+    other, reference = build(ROWS[name], dtype=torch.float32)
+    for step in range(4):
+        data = batch(step, torch.float32)
+        with bfloat16():
+            backward(optimizer, model, data)
+            optimizer.step()
+        cast_each_pass(reference, other, data)
+        with bfloat16():  # Adafactor multiplies matrices
+            reference.step()
+        optimizer.zero_grad()
+        reference.zero_grad()
+    assert_same(values(model), values(other))
+
+
+@pytest.mark.parametrize("kind", [SAM, ReverseSAM])
+def test_sam_under_one_autocast_is_not_its_base(kind: Any) -> None:
+    data = batch(0, torch.float32).retain
+    model, optimizer = build(lambda params: kind(sgd(params), rho=0.5), dtype=torch.float32)
+    with bfloat16():
+        plain = loss(model, data)
+        plain.backward()
+        g = model.hidden.weight.grad
+        optimizer.zero_grad()
+        perturbed = optimizer.backward(lambda: loss(model, data))
+    assert optimizer.sign * (perturbed - plain) > 0.1
+    assert (model.hidden.weight.grad - g).norm() > 0.05 * g.norm()
+
+
+def test_the_forward_after_a_perturbation_sees_theta_again_under_autocast() -> None:
+    data = batch(0, torch.float32).retain
+    model, optimizer = build(lambda params: SAM(sgd(params), rho=0.5), dtype=torch.float32)
+    with bfloat16():
+        before = loss(model, data)
+        optimizer.backward(lambda: loss(model, data))
+        assert_same(loss(model, data).detach(), before.detach())
+
+
+def test_a_closure_under_one_autocast_equals_backward() -> None:
+    rows = [build(ROWS["SAM(AdamW)"], dtype=torch.float32) for _ in range(2)]
+    (model, optimizer), (other, reference) = rows
+    for step in range(3):
+        data = batch(step, torch.float32)
+
+        def closure(data: Batch = data) -> Tensor:
+            optimizer.zero_grad()
+            value = loss(model, data.retain)
+            value.backward()
+            return value
+
+        with bfloat16():
+            optimizer.step(closure)
+        cast_each_pass(reference, other, data)
+        reference.step()
+        reference.zero_grad()
+    assert_same(values(model), values(other))
+
+
+# Compilation
+
+
+@pytest.fixture
+def compiled() -> Iterator[Callable[..., Any]]:
+    yield torch.compile
+    torch.compiler.reset()
+
+
+@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # torch, on 3.13.0
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", ["SAM(SGD)", "SAUL", "SAUL, scale=step"])
+def test_a_compiled_model_gives_the_same_weights(
+    name: str, backend: str, compiled: Callable[..., Any]
+) -> None:
+    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
+    train(optimizer, compiled(model, backend=backend, fullgraph=True), range(5))
+    train(reference, other, range(5))
+    torch.testing.assert_close(values(model), values(other), rtol=0, atol=1e-13)
+
+
+# Gradient checkpointing
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@ours
+def test_a_checkpointed_model_gives_the_same_weights(name: str, reentrant: bool) -> None:
+    finals = []
+    for how in (None, reentrant):
+        model = deep(how)
+        optimizer = ROWS[name](list(model.parameters()))
+        train(optimizer, model, range(4))
+        finals.append(values(model))
+    assert_same(finals[1], finals[0])
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("kind", [SAM, ReverseSAM])
+def test_with_rho_0_dropout_and_all_it_is_its_base_bit_for_bit(kind: Any) -> None:
+    finals = []
+    for wrap in (lambda base: kind(base, rho=0.0), lambda base: base):
+        model = deep()
+        optimizer = wrap(adamw(list(model.parameters())))
+        train(optimizer, model, range(6))
+        finals.append((values(model), torch.get_rng_state()))
+    assert_same(*finals)
+
+
+@pytest.mark.parametrize("how", ["backward", "closure"])
+@pytest.mark.parametrize("replay", [True, False])
+@pytest.mark.parametrize("kind", [SAM, ReverseSAM])
+def test_both_passes_draw_the_same_numbers_if_asked_to(kind: Any, replay: bool, how: str) -> None:
+    theta = nn.Parameter(torch.randn(5))
+    optimizer = kind(SGD([theta], lr=0.1), rho=0.1, replay_rng=replay)
+    drawn: list[Tensor] = []
+
+    def objective() -> Tensor:
+        drawn.append(torch.rand(5))
+        return (theta * drawn[-1]).sum()
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = objective()
+        value.backward()
+        return value
+
+    for _ in range(2):
+        optimizer.backward(objective) if how == "backward" else optimizer.step(closure)
+    one, same, two, again = drawn
+    assert torch.equal(one, same) == replay
+    assert torch.equal(two, again) == replay
+    assert not torch.equal(one, two), "the next step draws new numbers"
+
+
+def test_the_sides_of_a_dual_optimizer_draw_numbers_of_their_own() -> None:
+    model, optimizer = build(ROWS["SAUL"])
+    drawn: dict[str, list[Tensor]] = {"retain": [], "forget": []}
+
+    def objective(role: str) -> Tensor:
+        drawn[role].append(torch.rand(3))
+        return loss(model, batch(0).retain)
+
+    optimizer.backward(retain=lambda: objective("retain"), forget=lambda: objective("forget"))
+    for pair in drawn.values():
+        assert torch.equal(*pair)
+    assert not torch.equal(drawn["retain"][0], drawn["forget"][0])
+
+
+# A constraint inside an objective
+
+
+@pytest.mark.parametrize("micro", [1, 3])
+@pytest.mark.parametrize("kind", [SAM, ReverseSAM])
+def test_a_constraint_inside_an_objective_observes_the_perturbed_pass_only(
+    kind: Any, micro: int
+) -> None:
+    model, optimizer = build(lambda params: kind(sgd(params), rho=0.1))
+    seen: list[float] = []
+
+    def measure(data: Any) -> Tensor:
+        value = loss(model, data)
+        seen.append(value.item())
+        return value
+
+    constraint = ALMConstraint(measure, alpha=3.0, mu=0.5)
+    for i in range(micro):
+        optimizer.backward(lambda i=i: constraint(batch(i).forget), weight=1 / micro)
+    optimizer.step()
+    constraint.step()
+    assert len(seen) == 2 * micro
+    assert constraint.metrics()["value"] == pytest.approx(sum(seen[1::2]) / micro, abs=1e-14)
+    assert seen[0] != seen[1]
+
+
+def test_a_constraint_inside_a_closure_observes_the_perturbed_pass_only() -> None:
+    model, optimizer = build(ROWS["SAM(SGD)"])
+    seen: list[float] = []
+    constraint = ALMConstraint(lambda data: loss(model, data), alpha=3.0, mu=0.5)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        penalty = constraint(batch(0).forget)
+        penalty.backward()
+        seen.append(loss(model, batch(0).forget).item())
+        return penalty
+
+    optimizer.step(closure)
+    constraint.step()
+    assert constraint.metrics()["value"] == seen[1] != seen[0]
+
+
+def test_a_constraint_inside_the_retain_objective_of_a_dual_optimizer_observes_once() -> None:
+    model, optimizer = build(ROWS["SAUL"])
+    seen: list[float] = []
+
+    def measure() -> Tensor:
+        value = loss(model, batch(1).retain)
+        seen.append(value.item())
+        return value
+
+    second = ALMConstraint(measure, alpha=1.0, mu=0.5, sense="<=")
+    optimizer.backward(
+        retain=lambda: loss(model, batch(0).retain) + second(),
+        forget=lambda: loss(model, batch(0).forget),
+    )
+    optimizer.step()
+    second.step()
+    assert second.metrics()["value"] == seen[1]
+    assert optimizer.constraint.metrics()["steps"] == 1
+
+
+def test_after_an_objective_that_raised_a_constraint_observes_again() -> None:
+    model, optimizer = build(ROWS["SAM(SGD)"])
+    constraint = ALMConstraint(lambda: loss(model, batch(0).forget), alpha=3.0, mu=0.5)
+
+    def broken() -> Tensor:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.backward(broken)
+    constraint()
+    assert constraint.step() > 0
+
+
+# Loss scaling
+
+
+def scaled(optimizer: Any, scale: float) -> torch.amp.GradScaler:
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=1000)
+    optimizer.backward_fn = lambda value: scaler.scale(value).backward()
+    return scaler
+
+
+@pytest.mark.parametrize("unscaled", [False, True], ids=["", "unscale_ first"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", [name for name in PERTURBED if name.startswith(("SAM", "Rev"))])
+def test_a_grad_scaler_changes_nothing(name: str, dtype: torch.dtype, unscaled: bool) -> None:
+    """A power of two scales without rounding: equal bit for bit under autocast of each type."""
+    finals = []
+    for scale in (None, 2.0**8):
+        model, optimizer = build(ROWS[name], dtype=torch.float32)
+        scaler = scaled(optimizer, scale) if scale else None
+        for step in range(4):
+            with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+                backward(optimizer, model, batch(step, torch.float32))
+            if scaler is None:
+                optimizer.step()
+            else:
+                if unscaled:
+                    scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+                assert not {"grad_scale", "found_inf"} & vars(optimizer).keys()
+            optimizer.zero_grad()
+        finals.append(values(model))
+    tolerance = 1e-3 if dtype is torch.float16 else 0.0  # scaling saves what is subnormal
+    torch.testing.assert_close(finals[1], finals[0], rtol=0, atol=tolerance)
+
+
+def test_an_overflow_skips_the_step_and_lowers_the_scale() -> None:
+    model, optimizer = build(ROWS["SAM(AdamW)"], dtype=torch.float32)
+    scaler = scaled(optimizer, 2.0**8)
+    before = values(model)
+    backward(optimizer, model, batch(0, torch.float32))
+    model.out.weight.grad[0, 0] = float("inf")
+    scaler.step(optimizer)
+    scaler.update()
+    assert_same(values(model), before)
+    assert not optimizer.state
+    assert scaler.get_scale() == 2.0**7
+
+
+@pytest.mark.parametrize("name", ["SAM(SGD)", "ReverseSAM(AdamW)"])
+def test_a_closure_under_a_grad_scaler_is_refused(name: str) -> None:
+    model, optimizer = build(ROWS[name], dtype=torch.float32)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    before = values(model)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = scaler.scale(loss(model, batch(0, torch.float32).retain))
+        value.backward()
+        return value
+
+    closure()
+    with pytest.raises(RuntimeError, match=r"step.closure. was called by a GradScaler"):
+        scaler.step(optimizer, closure)
+    with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
+        scaler.step(optimizer, closure=closure)
+    assert_same(values(model), before)
+    works_without_a_scaler(optimizer, model)
+
+
+def test_a_dual_optimizer_under_a_grad_scaler_is_refused() -> None:
+    model, optimizer = build(ROWS["SAUL"], dtype=torch.float32)
+    scaler = scaled(optimizer, 2.0**8)
+    before = values(model)
+    backward(optimizer, model, batch(0, torch.float32))
+    with pytest.raises(RuntimeError, match="was called by a GradScaler"):
+        scaler.step(optimizer)
+    assert_same(values(model), before)
+    works_without_a_scaler(optimizer, model)
+
+
+def works_without_a_scaler(optimizer: Any, model: nn.Module) -> None:
+    """torch takes its attributes back only after a step that returned."""
+    before = values(model)
+    optimizer.backward_fn = Tensor.backward
+    optimizer.zero_grad()
+    train(optimizer, model, [0])
+    assert_same(values(model)["frozen"], before["frozen"])
+    change = (values(model)["out.weight"] - before["out.weight"]).abs().max()
+    assert 1e-5 < change < 0.1, "a step of the usual size"
+
+
+def test_a_disabled_grad_scaler_is_not_there() -> None:
+    (model, optimizer), (other, reference) = build(ROWS["SAM(SGD)"]), build(ROWS["SAM(SGD)"])
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    for one, stepper in ((model, lambda: scaler.step(optimizer)), (other, reference.step)):
+        backward(optimizer if one is model else reference, one, batch(0))
+        stepper()
+    assert_same(values(model), values(other))
+
+
+# Adapters
+
+
+@pytest.fixture(scope="module")
+def adapted() -> Callable[[], nn.Module]:
+    peft = pytest.importorskip("peft")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=16,
+        attn_implementation="eager",
+    )
+
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        model = transformers.LlamaForCausalLM(config)
+        lora = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+        return peft.get_peft_model(model, lora).double()
+
+    return make
+
+
+def language_loss(model: nn.Module, seed: int) -> Tensor:
+    ids = torch.randint(32, (2, 8), generator=torch.Generator().manual_seed(seed))
+    return F.cross_entropy(model(input_ids=ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+
+
+@adapter
+def test_only_the_adapter_is_perturbed_and_updated(adapted: Callable[[], nn.Module]) -> None:
+    model = adapted()
+    is_adapter = {name: "lora_" in name for name, _ in model.named_parameters()}
+    origin, seen = values(model), []
+    optimizer = SAM(sgd(list(model.parameters())), rho=0.1)
+
+    def objective() -> Tensor:
+        seen.append(values(model))
+        return language_loss(model, 0)
+
+    optimizer.backward(objective)
+    optimizer.step()
+    for name, mine in is_adapter.items():
+        assert torch.equal(seen[0][name], origin[name])
+        assert torch.equal(seen[1][name], origin[name]) != mine
+        assert torch.equal(values(model)[name], origin[name]) != mine
+    assert sum(is_adapter.values()) == 4
+
+
+@adapter
+def test_an_adapter_is_unlearned_as_by_hand(adapted: Callable[[], nn.Module]) -> None:
+    model, other = adapted(), adapted()
+    theta = list(model.parameters())
+    optimizer = DualOptimizer(
+        retain=SAM(torch.optim.AdamW(theta, lr=1e-2, weight_decay=1e-2), rho=0.1),
+        forget=ReverseSAM(torch.optim.AdamW(theta, lr=1e-2, weight_decay=0.0), rho=0.05),
+        constraint=ALMConstraint(None, alpha=3.5, mu=0.5),
+        probe_every=1,
+    )
+    saul = oracle.Saul(
+        list(other.parameters()),
+        oracle.AdamW(1e-2, 1e-2),
+        oracle.AdamW(1e-2),
+        alpha=3.5,
+        mu=0.5,
+        multiplier=0.0,
+        rho_r=0.1,
+        rho_f=0.05,
+    )
+    for step in range(4):
+        optimizer.backward(
+            retain=lambda i=step: language_loss(model, i),
+            forget=lambda i=step: language_loss(model, 100 + i),
+        )
+        optimizer.step()
+        optimizer.zero_grad()
+        saul.step(
+            [lambda i=step: language_loss(other, i)], [lambda i=step: language_loss(other, 100 + i)]
+        )
+    torch.testing.assert_close(values(model), values(other), rtol=0, atol=1e-12)

@@ -1,0 +1,413 @@
+"""torch's own generic optimizer checks, restated for optimizers around torch's optimizers.
+
+The inputs are those torch tests itself with (`OptimizerInfo`); the checks are those of its
+`test_optim.py`, which no wheel ships. What does not apply here:
+
+- errors of bad arguments: the base raises them in its own constructor, before it is wrapped;
+- `differentiable=True`: a perturbed point is left by a copy, which has no gradient;
+- anything on two devices, `capturable`, peak memory of foreach, fused on CUDA: no accelerator here
+  (a loss scale that overflowed is in `test_surroundings.py`);
+- the default implementation (foreach or not) is chosen by the base; it sees the same tensors.
+"""
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import SGD, AdamW, lr_scheduler
+
+from tests.core.table import assert_same
+from torch_alm import SAM, ReverseSAM
+
+common = pytest.importorskip(
+    "torch.testing._internal.common_optimizers", reason="it needs the package `expecttest`"
+)
+
+RHO = 1e-3
+
+
+class Case(NamedTuple):
+    """A wrapper, and one configuration of what it wraps."""
+
+    wrapper: Any
+    base: Any
+    kwargs: dict[str, Any]
+
+    def make(self, params: Any, **more: Any) -> Any:
+        kwargs = copy.deepcopy(self.kwargs) | more
+        return self.wrapper(self.base(params, **kwargs), rho=RHO)
+
+
+def cases() -> dict[str, Case]:
+    infos = {info.optim_cls: info for info in common.optim_db}
+    found = {}
+    for wrapper, base in ((SAM, SGD), (SAM, AdamW), (ReverseSAM, AdamW)):
+        for given in infos[base].optim_inputs_func(device="cpu"):
+            name = f"{wrapper.__name__}({base.__name__}) {given.desc}"
+            found[name] = Case(wrapper, base, given.kwargs)
+    return found
+
+
+CASES = cases()
+every = pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+first = pytest.mark.parametrize(
+    "case",
+    [case for case in CASES.values() if not case.kwargs],
+    ids=[name for name, case in CASES.items() if not case.kwargs],
+)
+implementation = pytest.mark.parametrize("flag", ["foreach", "fused"])
+
+
+def problem(dtype: torch.dtype = torch.float64) -> tuple[list[Parameter], Callable[[], Tensor]]:
+    """A weight, a bias and the squared error of a linear map."""
+    generator = torch.Generator().manual_seed(0)
+    weight, bias, x = (
+        torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        for shape in ((10, 5), (10,), (5,))
+    )
+    params = [Parameter(weight), Parameter(bias)]
+    return params, lambda: (params[0].mv(x) + params[1]).square().sum()
+
+
+def strided(tensor: Tensor) -> Tensor:
+    """Equal values, every other one in memory."""
+    return torch.stack([tensor] * 2, -1)[..., 0]
+
+
+def closure_of(optimizer: Any, objective: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = objective()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def step(optimizer: Any, objective: Callable[[], Tensor]) -> None:
+    optimizer.zero_grad()
+    optimizer.backward(objective)
+    optimizer.step()
+
+
+def model_and_objective(seed: int = 0) -> tuple[nn.Module, Callable[[], Tensor]]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 1), nn.Sigmoid()).double()
+    x = torch.ones(3, 2, dtype=torch.float64)
+    return model, lambda: model(x).square().sum()
+
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda _: None,
+    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, gamma=0.99, step_size=10),
+    "plateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer),
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@pytest.mark.parametrize("contiguous", [True, False], ids=["contiguous", "strided"])
+@every
+def test_goes_the_right_way(case: Case, contiguous: bool, scheduler: str) -> None:
+    (weight, bias), _ = problem()
+    x = torch.randn(5, dtype=torch.float64)
+    if not contiguous:
+        weight, bias = (Parameter(strided(p.detach())) for p in (weight, bias))
+        assert not weight.is_contiguous() and not bias.is_contiguous()
+    optimizer = case.make([weight, bias])
+    scheduled = SCHEDULERS[scheduler](optimizer)
+    closure = closure_of(optimizer, lambda: (weight.mv(x) + bias).square().sum())
+    before = closure().item()
+    for _ in range(20):
+        loss = optimizer.step(closure)
+        if scheduled is not None:
+            scheduled.step(*([loss.item()] if scheduler == "plateau" else []))
+    assert (closure().item() > before) == case.kwargs.get("maximize", False)
+    assert closure().item() != before
+
+
+@every
+def test_weight_decay_of_a_group_is_its_own(case: Case) -> None:
+    (weight, bias), _ = problem()
+    optimizer = case.make([{"params": [weight]}, {"params": [bias], "weight_decay": 0.0}], lr=0.01)
+    optimizer.param_groups[0]["weight_decay"] = 0.1
+    start = weight.detach().clone(), bias.detach().clone()
+    momentum = 0.9 if case.kwargs.get("nesterov") else 0.0  # SGD looks ahead with the decay in it
+    optimizer.zero_grad()
+    optimizer.backward(lambda: 0.0 * (weight.sum() + bias.sum()))
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), start[0] * (1 - (1 + momentum) * 0.01 * 0.1))
+    assert_same(bias.detach(), start[1])
+
+
+@every
+def test_learning_rate_of_a_group_is_its_own(case: Case) -> None:
+    (weight, bias), objective = problem()
+    zero = {"weight_decay": 0.0}
+    optimizer = case.make([{"params": [weight]}, {"params": [bias], "lr": 0.0, **zero}])
+    before = weight.detach().clone(), bias.detach().clone()
+    for _ in range(3):
+        step(optimizer, objective)
+    assert_same(bias.detach(), before[1])
+    assert not torch.equal(weight, before[0])
+
+
+@pytest.mark.filterwarnings("ignore:.*with a gradient taken at theta is a plain:UserWarning")
+@every
+def test_does_nothing_without_gradients(case: Case) -> None:
+    params, _ = problem()
+    optimizer = case.make(params)
+    before = [p.detach().clone() for p in params]
+    optimizer.step()
+    assert_same([p.detach() for p in params], before)
+    with optimizer.perturbed():
+        pass
+    optimizer.step()
+    assert_same([p.detach() for p in params], before)
+    assert not optimizer.state
+
+
+@every
+def test_does_nothing_for_zero_gradients_without_decay(case: Case) -> None:
+    params, objective = problem()
+    optimizer = case.make(params, weight_decay=0.0)
+    before = [p.detach().clone() for p in params]
+    for _ in range(5):
+        step(optimizer, lambda: 0.0 * objective())
+    assert_same([p.detach() for p in params], before)
+
+
+@every
+def test_a_complex_parameter_is_two_real_ones(case: Case) -> None:
+    torch.manual_seed(0)
+    z = Parameter(torch.randn(10, 5, dtype=torch.complex128))
+    real = Parameter(torch.view_as_real(z.detach()).clone())
+    target = torch.randn(10, 5, dtype=torch.complex128)
+    pair = [case.make([z]), case.make([real])]
+    for _ in range(3):
+        step(pair[0], lambda: (z - target).abs().square().sum())
+        step(pair[1], lambda: (real - torch.view_as_real(target)).square().sum())
+        found = torch.view_as_real(z.detach())
+        torch.testing.assert_close(found, real.detach(), rtol=0, atol=1e-13)
+
+
+@implementation
+@every
+def test_every_implementation_matches_the_loop(case: Case, flag: str) -> None:
+    if flag == "fused" and any(isinstance(v, Tensor) for v in case.kwargs.values()):
+        flag = "foreach"  # torch refuses fused with a tensor for lr off its device
+    finals = []
+    for kwargs in ({flag: True}, {flag: False, "foreach": False}):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 3), nn.Sigmoid(), nn.Linear(3, 1)).double()
+        empty = Parameter(torch.empty(0, dtype=torch.float64))
+        optimizer = case.make([*model.parameters(), empty], **kwargs)
+        for i in range(7):
+            x = torch.ones(2, dtype=torch.float64)
+            model[0].requires_grad_(i != 3)
+            step(optimizer, lambda m=model, x=x, e=empty: m(x).square().sum() + e.sum())
+        finals.append(([p.detach() for p in model.parameters()], optimizer.state_dict()["state"]))
+    torch.testing.assert_close(*finals, rtol=0, atol=1e-13)
+
+
+@every
+def test_mixed_dtypes(case: Case) -> None:
+    torch.manual_seed(0)
+    dtypes = (torch.float64, torch.float32, torch.bfloat16)
+    params = [Parameter(torch.randn(2, 3).to(dtype)) for dtype in dtypes]
+    optimizer = case.make(params, foreach=True)
+    before = [p.detach().clone() for p in params]
+
+    def objective() -> Tensor:
+        return sum((p.double().square().sum() for p in params), torch.zeros(()))
+
+    objective().backward()
+    norm = torch.cat([p.grad.double().flatten() for p in params]).norm().item()
+    with optimizer.perturbed() as perturbation:
+        length = torch.cat(
+            [(p - b).double().flatten() for p, b in zip(params, before, strict=True)]
+        )
+    assert perturbation.grad_norm == pytest.approx(norm, rel=1e-6)
+    assert 0 < length.norm() < 1.1 * RHO
+    assert_same([p.detach() for p in params], before)
+    step(optimizer, objective)
+    assert [p.dtype for p in params] == list(dtypes)
+    assert all(p.isfinite().all() for p in params)
+
+
+@pytest.mark.parametrize("wrapper", [SAM, ReverseSAM])
+def test_sparse_gradients(wrapper: Any) -> None:
+    case = Case(wrapper, SGD, {"lr": 0.1})  # AdamW takes none
+    finals = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        table = nn.Embedding(8, 3, sparse=sparse).double()
+        optimizer = case.make(table.parameters())
+        ids = torch.tensor([1, 3, 3, 5])
+        for _ in range(3):
+            step(optimizer, lambda t=table, i=ids: t(i).square().sum())
+        finals.append(table.weight.detach())
+    torch.testing.assert_close(*finals, rtol=0, atol=1e-14)
+
+
+@every
+def test_repr_is_the_same_after_a_step(case: Case) -> None:
+    params, objective = problem()
+    optimizer = case.make(params)
+    before = repr(optimizer)
+    step(optimizer, objective)
+    assert repr(optimizer) == before
+
+
+@every
+def test_state_dict_is_deterministic(case: Case) -> None:
+    model, objective = model_and_objective()
+    optimizer = case.make(model.parameters())
+    for _ in range(3):
+        step(optimizer, objective)
+    assert_same(optimizer.state_dict(), optimizer.state_dict())
+    assert_same(copy.deepcopy(optimizer.state_dict()), optimizer.state_dict())
+
+
+@pytest.mark.parametrize("named", [(False, False), (False, True), (True, False), (True, True)])
+@every
+def test_a_loaded_state_trains_like_the_original(case: Case, named: tuple[bool, bool]) -> None:
+    (model, objective), (other, same) = model_and_objective(), model_and_objective()
+    first, second = (
+        case.make(list(m.named_parameters() if by_name else m.parameters()))
+        for m, by_name in zip((model, other), named, strict=True)
+    )
+    for _ in range(3):
+        step(first, objective)
+    other.load_state_dict(model.state_dict())
+    second.load_state_dict(first.state_dict())
+    for _ in range(3):
+        step(first, objective)
+        step(second, same)
+    assert_same([p.detach() for p in other.parameters()], [p.detach() for p in model.parameters()])
+
+
+@every
+def test_weights_only_load_gives_the_same_state(case: Case) -> None:
+    model, objective = model_and_objective()
+    optimizer = case.make(model.parameters())
+    for _ in range(3):
+        step(optimizer, objective)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    assert_same(torch.load(file, weights_only=True), optimizer.state_dict())
+
+
+@every
+def test_loads_a_state_from_before_the_newer_flags(case: Case) -> None:
+    model, objective = model_and_objective()
+    optimizer = case.make(model.parameters())
+    for _ in range(3):
+        step(optimizer, objective)
+    old = copy.deepcopy(optimizer.state_dict())
+    for group in old["param_groups"]:
+        for flag in ("maximize", "foreach", "fused", "differentiable", "capturable"):
+            group.pop(flag, None)
+    optimizer.load_state_dict(old)
+    step(optimizer, objective)
+    assert all(p.isfinite().all() for p in model.parameters())
+
+
+@first
+def test_loads_a_step_count_that_is_a_number(case: Case) -> None:
+    model, objective = model_and_objective()
+    optimizer = case.make(model.parameters())
+    step(optimizer, objective)
+    state = copy.deepcopy(optimizer.state_dict())
+    for entry in state["state"].values():
+        if "step" in entry:
+            entry["step"] = entry["step"].item()
+    optimizer.load_state_dict(state)
+    step(optimizer, objective)
+    counts = [entry["step"] for entry in optimizer.state.values() if "step" in entry]
+    assert all(float(count) == 2.0 for count in counts)
+    assert bool(counts) == (case.base is AdamW)
+
+
+@first
+def test_load_hooks_run_before_and_after_and_in_front(case: Case) -> None:
+    model, _ = model_and_objective()
+    optimizer = case.make(model.parameters())
+    order: list[str] = []
+    state = optimizer.state_dict()
+    faster = copy.deepcopy(state)
+    faster["param_groups"][0]["lr"] = 2.0
+    optimizer.register_load_state_dict_pre_hook(lambda *_: order.append("second"))
+
+    def replace(*_: Any) -> dict[str, Any]:
+        order.append("first")
+        return faster
+
+    optimizer.register_load_state_dict_pre_hook(replace, prepend=True)
+    optimizer.register_load_state_dict_post_hook(lambda *_: order.append("after"))
+    optimizer.load_state_dict(state)
+    assert order == ["first", "second", "after"]
+    assert optimizer.param_groups[0]["lr"] == 2.0
+
+
+@first
+def test_step_hooks_may_replace_arguments(case: Case) -> None:
+    params, objective = problem()
+    optimizer = case.make(params)
+    before = objective().detach()
+    closure = closure_of(optimizer, objective)
+    optimizer.register_step_pre_hook(lambda _, args, kwargs: ((args[0], closure), kwargs))
+    assert torch.equal(optimizer.step(None), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@every
+def test_returns_what_the_closure_returned(case: Case, dtype: torch.dtype) -> None:
+    params, objective = problem(dtype)
+    optimizer = case.make(params)
+    clean = objective().detach()
+    for convert in (lambda loss: loss, Tensor.item, lambda _: None):
+        start = copy.deepcopy([p.detach() for p in params])
+        closure = closure_of(optimizer, objective)
+        returned = optimizer.step(lambda f=closure, c=convert: c(f()))
+        with torch.no_grad():
+            for p, value in zip(params, start, strict=True):
+                p.copy_(value)
+        wanted = convert(clean)
+        assert type(returned) is type(wanted)
+        if wanted is not None:
+            torch.testing.assert_close(returned, wanted, check_dtype=True, rtol=0, atol=0)
+    optimizer.backward(objective)
+    assert optimizer.step() is None
+
+
+@every
+def test_state_is_that_of_a_base_that_stepped(case: Case) -> None:
+    params, objective = problem()
+    optimizer, reference = case.make(params), case.base(params, **copy.deepcopy(case.kwargs))
+    step(optimizer, objective)
+    reference.step()
+    for p in params:
+        mine, its = optimizer.state.get(p), reference.state.get(p)
+        assert (mine is None) == (its is None)
+        assert mine is None or list(mine) == list(its)
+
+
+@every
+def test_deepcopy_keeps_public_attributes(case: Case) -> None:
+    params, objective = problem()
+    optimizer = case.make(params)
+    step(optimizer, objective)
+    twin = copy.deepcopy(optimizer)
+    public = [name for name in dir(optimizer) if not name.startswith("_")]
+    for name in public:
+        mine, its = getattr(optimizer, name), getattr(twin, name)
+        assert type(mine) is type(its), name
+        if isinstance(mine, float | bool | str | int):
+            assert mine == its, name
+    assert_same(twin.state_dict(), optimizer.state_dict())
