@@ -2,7 +2,6 @@
 
 import os
 import random
-import sys
 import time
 import traceback
 import warnings
@@ -172,9 +171,6 @@ def test_an_objective_that_fails_on_one_rank(
     waiting, failed = ranks(failing, engine, side, failing_pass, timeout=WAIT)
     for returned, said, seconds in (waiting, failed):
         assert returned, said
-        if sys.version_info >= (3, 11):  # Python 3.10 has no notes
-            assert f"on the {side} side" in said
-            assert ("second pass" if failing_pass == 2 else "first pass") in said
         assert seconds < 10 * WAIT
     assert "out of memory" in failed[1]
 
