@@ -1,11 +1,6 @@
 """Attached constraints and the step they follow: both are taken, or neither."""
 
-import gc
 import math
-import signal
-from collections.abc import Iterator
-from itertools import count
-from traceback import walk_tb
 from typing import Any
 
 import pytest
@@ -13,9 +8,7 @@ import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
-from torch.optim import optimizer as torch_optimizer
 
-from tests.test_interrupts import Interrupter, Signalling
 from torch_alm import SAM, ALMConstraint, ConstraintGroup, DualOptimizer
 
 
@@ -33,50 +26,6 @@ def attached(name: str) -> tuple[nn.Parameter, Any, ALMConstraint]:
     constraint.attach(optimizer)
     constraint.observe(0.0)
     return theta, optimizer, constraint
-
-
-@pytest.fixture
-def nothing_collected() -> Iterator[None]:
-    """Or what an earlier test left is finalised under the trace."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("nothing_collected")
-@pytest.mark.parametrize("name", ["SAM", "Dual"])
-def test_an_interrupt_at_any_line_of_a_step_takes_the_attached_step_with_it(name: str) -> None:
-    alive, outcomes = [], set[bool]()
-    others = torch_optimizer._global_optimizer_post_hooks
-    for at in count():
-        theta, optimizer, constraint = attached(name)
-        alive.append((theta, optimizer, constraint))
-        interrupter = Interrupter(at)
-        try:
-            interrupter.watch(optimizer.step)
-            break  # the step has no more lines
-        except KeyboardInterrupt as stopped:
-            frames = [frame.f_code.co_name for frame, _ in walk_tb(stopped.__traceback__)]
-        others.clear()  # or all constraints so far would hear every later step, at lines of ours
-        has_moved = theta[0].item() == 0.0
-        if "_after_step" not in frames:  # else torch ran the hook, and that was interrupted
-            assert constraint.metrics()["steps"] == has_moved, interrupter.lines[at]
-        outcomes.add(has_moved)
-    assert outcomes == {True, False}
-
-
-def test_a_signal_in_the_base_step_waits_for_the_attached_step() -> None:
-    theta = [nn.Parameter(torch.ones(2)) for _ in range(2)]
-    optimizer = SAM(Signalling(theta, lr=1.0), rho=0.1)
-    constraint = ALMConstraint(None, alpha=1.0, mu=0.5)
-    constraint.attach(optimizer)
-    optimizer.backward(lambda: sum(p.sum() for p in theta))
-    constraint.observe(0.0)
-    with pytest.raises(KeyboardInterrupt):
-        optimizer.step()
-    assert constraint.multiplier == 0.5 and theta[1][0].item() == 0.0
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("scaled", [False, True])

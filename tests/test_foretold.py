@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_alm import ALMConstraint, DualOptimizer
 from torch_alm._constraint import foretold
 from torch_alm._constraint.foretold import blocks, numbers
 from torch_alm._constraint.response import Sides, one_weight, pulls, response, sides
@@ -151,45 +150,6 @@ def test_an_accelerator_has_longer_blocks() -> None:
     away = [*blocks(torch.empty(long, dtype=torch.bool, device="meta"))]
     assert len(on_host) == 10 and len(away) == 1
     assert [*blocks(torch.empty(0))] == [slice(0, foretold.BLOCK)], "an empty one has a sum, too"
-
-
-def pair(make: Make, scale: Literal["gradient", "step"]) -> tuple[Tensor, DualOptimizer]:
-    theta = torch.nn.Parameter(torch.zeros(4, 4))
-    constraint = ALMConstraint(None, alpha=2.0, mu="auto")
-    return theta, DualOptimizer(make([theta]), make([theta]), constraint, scale=scale)
-
-
-def run(theta: Tensor, optimizer: DualOptimizer, steps: int) -> float:
-    for _ in range(steps):
-        optimizer.backward(
-            retain=lambda: theta.square().mean(), forget=lambda: (theta - 1).square().mean()
-        )
-        optimizer.step()
-        optimizer.zero_grad()
-    return (theta - 1).square().mean().item()
-
-
-@pytest.mark.skipif(not hasattr(torch.optim, "Adafactor"), reason="torch before 2.5 has none")
-def test_an_optimizer_with_several_eps_is_one_of_signs() -> None:
-    """Adafactor's eps is a pair."""
-    make = partial(torch.optim.Adafactor, lr=0.05)
-    assert run(*pair(make, "step"), steps=400) == pytest.approx(2.0, abs=0.1)
-    theta, optimizer = pair(make, "gradient")
-    run(theta, optimizer, steps=3)
-    assert optimizer.constraint is not None and optimizer.constraint.mu > 0
-
-
-@pytest.mark.parametrize("scale", ["gradient", "step"])
-def test_an_optimizer_without_a_rate_is_refused_and_nothing_moves(
-    scale: Literal["gradient", "step"],
-) -> None:
-    """Transformers' Adafactor has none where it chooses its own."""
-    theta, optimizer = pair(partial(SGD, lr=0.1), scale)
-    optimizer.forget.param_groups[0]["lr"] = None
-    with pytest.raises(ValueError, match=r"lr=None.*relative_step=False"):
-        run(theta, optimizer, steps=1)
-    assert not theta.any() and optimizer.constraint is not None
-    assert optimizer.constraint.multiplier == 0
 
 
 def test_moments_in_fewer_bits_are_unpacked() -> None:
