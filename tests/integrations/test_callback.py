@@ -11,8 +11,8 @@ from torch.utils.data import ConcatDataset, Subset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 from tests import by_hand, oracle
-from tests.integrations import toy
 from tests.core.table import assert_same
+from tests.integrations import toy
 from torch_alm import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers import ConstraintCallback

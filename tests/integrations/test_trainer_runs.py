@@ -15,9 +15,9 @@ from transformers.training_args import OptimizerNames
 
 from tests import by_hand
 from tests.core.distributed.ranks import Ranks
+from tests.core.table import assert_same
 from tests.integrations import toy
 from tests.integrations.test_trainers import in_a_group
-from tests.core.table import assert_same
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.integrations.transformers import (
     ALMTrainer,
