@@ -21,7 +21,6 @@ OURS = re.compile(r"embedded world|aimed step|\blooks of\b|undo log", re.IGNOREC
 EXCEPTIONS = {
     "benchmarks/README.md",
     "docs/command.md",
-    "docs/results.md",
 }
 
 NO_PROSE = re.compile(

@@ -44,7 +44,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of torch_alm": (lines("torch_alm"), 18_150, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 10_900, 6_500),
     "lines of tests": (lines("tests"), 39_600, 20_000),
-    "lines of Python in docs": (lines("docs"), 520, 500),
+    "lines of Python in docs": (lines("docs"), 540, 500),
     "words of docs": (words("docs"), 26_000, 16_000),
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
