@@ -59,4 +59,4 @@ def as_page(source: str, page: str) -> str:
         )
 
     images = r"![\2](\1-light.svg#only-light)\n![\2](\1-dark.svg#only-dark)"
-    return LINK.sub(link, PICTURE.sub(images, (ROOT / source).read_text(encoding="utf-8")))
+    return PICTURE.sub(images, LINK.sub(link, (ROOT / source).read_text(encoding="utf-8")))
