@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.engine.script import run_script
-from benchmarks.tasks.muse.task import Muse, add_data_arguments, load_data
+from benchmarks.tasks.muse.task import Muse, MuseOptions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when every run is finished."""
-    return run_script(argv, "muse.py", __doc__, add_data_arguments, load_data, Muse)
+    return run_script(argv, __doc__, MuseOptions, Muse)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.engine.script import run_script
-from benchmarks.tasks.tofu.task import Tofu, add_data_arguments, load_data
+from benchmarks.tasks.tofu.task import Tofu, TofuOptions, judged
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when every run is finished."""
-    return run_script(argv, "tofu.py", __doc__, add_data_arguments, load_data, Tofu)
+    return run_script(argv, __doc__, TofuOptions, Tofu, judged)
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.engine.script import run_script
-from benchmarks.tasks.wmdp.task import Wmdp, add_data_arguments, load_data
+from benchmarks.tasks.wmdp.task import Wmdp, WmdpOptions
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 when every run is finished."""
-    return run_script(argv, "wmdp.py", __doc__, add_data_arguments, load_data, Wmdp)
+    return run_script(argv, __doc__, WmdpOptions, Wmdp)
 
 
 if __name__ == "__main__":

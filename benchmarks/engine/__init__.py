@@ -1,1 +1,1 @@
-"""Run any benchmark: options, models, batches, the loop, the search, and ranks."""
+"""Run any benchmark: options, models, batches, the loop, and the search."""

@@ -1,21 +1,24 @@
-"""The parts in which TOFU, MUSE and WMDP differ."""
+"""The parts in which TOFU, MUSE and WMDP differ, and what they share: models, rows and batches."""
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
+from benchmarks.engine.models import set_up
+from benchmarks.engine.options import Options
 from benchmarks.engine.presets import Presets
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
-from benchmarks.report.layout import Layout
-from benchmarks.report.results import Row
+from benchmarks.methods.sharing import copy_trainable
+from benchmarks.report.page import Layout
+from benchmarks.report.results import Row as ResultRow
+from torch_alm.language import Row, collate, pad_id, pairs
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,16 @@ class Evaluation:
     """
 
     numbers: dict[str, float | None]
-    answers: list[Row]
+    answers: list[ResultRow]
 
 
 class Benchmark(ABC):
-    """The parts in which TOFU, MUSE and WMDP differ."""
+    """A model to unlearn from, rows to forget and rows to retain.
+
+    Args:
+        options: The checked command line.
+        data: The task; its `name` and `split` name the results, the split picks the presets.
+    """
 
     layout: Layout
     """Names of its numbers where they are shown and matched."""
@@ -40,71 +48,61 @@ class Benchmark(ABC):
     presets: Presets
     """The settings of every method on it."""
 
-    split: str
-    """Row of the presets to use."""
-
     losses: str = "tokens"
-    """The losses that its methods lower and raise, unless the settings say else."""
+    """The losses that its methods lower and raise."""
 
-    references: tuple[str, ...]
-    """Models to compare with: `original`, and `retrained` where there is one."""
+    references: tuple[str, ...] = ("original", "retrained")
+    """Models to compare with; there is no retrained one of a model from elsewhere."""
 
-    @abstractmethod
-    def identity(self) -> dict[str, Any]:
-        """Describe what a result depends on apart from the method: data, model, sizes."""
+    tokenizer: Any
 
-    def sources(self) -> dict[str, Path]:
-        """The files and folders that a result depends on, by the option that names them."""
-        return {}
-
-    def announce(self, settings: Mapping[str, Settings]) -> None:
-        """Say what the runs will need before anything is loaded.
-
-        Raises:
-            ValueError: The device has not that much.
-        """
-        return
+    def __init__(self, options: Options, data: Any) -> None:
+        self.options, self.data, self.split = options, data, data.split
+        if options.model is not None and getattr(options, "retrained", None) is None:
+            self.references = ("original",)
+        self.models: dict[str, nn.Module] = {}
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.forget: list[Row] = []
+        self.retain: list[Row] = []
 
     @abstractmethod
-    def prepare(self) -> None:
-        """Load or train the models; whatever bad input can break breaks here or before."""
+    def load(self, key: str) -> tuple[Any, Any]:
+        """The reference model `key` and its tokenizer, loaded or trained."""
 
     @abstractmethod
-    def reference(self, key: str) -> nn.Module:
-        """A fresh copy of a reference model."""
-
-    @abstractmethod
-    def batches(self, settings: Settings, seed: int) -> Iterable[tuple[Batch, Batch]]:
-        """All (retain, forget) batches of a run, on the model's device."""
-
-    @abstractmethod
-    def steps_per_epoch(self, settings: Settings) -> int:
-        """Batches in one pass over the forget set."""
-
-    def resolved(self, settings: Settings) -> Settings:
-        """Put a number in the place of a word that only this benchmark knows."""
-        return settings
-
-    def forget_batches(self, settings: Settings, seed: int) -> Iterable[Batch]:
-        """One pass over the forget set."""
-        pairs = itertools.islice(self.batches(settings, seed), self.steps_per_epoch(settings))
-        return (forget for _, forget in pairs)
-
-    def held_out(self, settings: Settings) -> Iterable[Batch]:
-        """Batches of text like the forget set, and as large, that no model was trained on.
-
-        Raises:
-            ValueError: There is none.
-        """
-        raise ValueError(
-            f"{type(self).__name__} has no held-out text, so alpha=never_seen cannot be measured. "
-            "Did you mean a number?"
-        )
+    def encode(self) -> tuple[list[Row], list[Row]]:
+        """The rows to forget and the rows to retain, with `self.tokenizer`."""
 
     @abstractmethod
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Measure a model; it is left as it was."""
 
-    @abstractmethod
-    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
-        """The numbers that are cheap: losses and exact matches on part of the questions."""
+    def prepare(self) -> None:
+        """Load or train the models; whatever bad input can break breaks here or before."""
+        for key in self.references:
+            model, self.tokenizer = self.load(key)
+            self.models[key] = set_up(model, self.options)
+        self.forget, self.retain = self.encode()
+
+    def reference(self, key: str) -> nn.Module:
+        """A copy on the device; what is not trained is there once, whatever the number of copies."""
+        return copy_trainable(self.models[key]).to(self.device)
+
+    def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
+        """All (retain, forget) batches of a run, on the model's device."""
+        drawn = pairs(self.forget, self.retain, settings.batch_size, settings.epochs, seed)
+        for retain, forget in drawn:
+            yield self.collated(retain), self.collated(forget)
+
+    def collated(self, rows: list[Row]) -> Batch:
+        """Rows as one batch on the model's device."""
+        batch = collate(rows, pad_id(self.tokenizer))
+        return {name: tensor.to(self.device) for name, tensor in batch.items()}
+
+    def steps_per_epoch(self, settings: Settings) -> int:
+        """Batches in one pass over the forget set."""
+        return -(-len(self.forget) // settings.batch_size)
+
+    def resolved(self, settings: Settings) -> Settings:
+        """Put a number in the place of a word that only this benchmark knows."""
+        return settings

@@ -1,163 +1,112 @@
-"""Compare methods at the same level of forgetting: search each one's settings, then run afresh."""
+"""Compare methods at the same level of forgetting: bisect how hard each forgets, then run afresh."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from statistics import harmonic_mean
-from typing import Any
+import math
+from collections.abc import Mapping
 
 from tqdm import tqdm
 
-from benchmarks.engine import ranks
-from benchmarks.engine.grids import beyond, halfway, trials
-from benchmarks.engine.runner import Plan, hidden, unlearn
+from benchmarks import methods
+from benchmarks.engine.runner import Plan, unlearn
 from benchmarks.methods import Settings
-from benchmarks.report.results import Row, append_line, read_lines
+from benchmarks.methods.forgetting import check_attainable
+from benchmarks.report.results import append_line, read_lines
 
 SEARCH_SEED = 1_000_000
 """Added to the first seed: no reported run has seen the batches a setting was chosen on."""
 
+STRIDE = 4.0
+"""Factor between strengths until the level lies between two of them."""
+
 
 def matched(plan: Plan) -> Plan:
-    """The plan with each method's settings replaced by the best ones that meet the level.
+    """The plan with each method as weak as it can be and still forget as much as `--match` says.
 
-    Every method may try equally many settings (fewer where its grid is smaller). Trials are kept in
-    `trials.jsonl` and never repeated.
+    What says how hard a method forgets is its `knob`, or alpha with the controller. All else stays
+    as in the preset. Trials are kept in `trials.jsonl` and never repeated.
     """
-    chosen, verdicts = {}, {}
-    keys = plan.options.methods
-    for key in tqdm(keys, desc="searches", unit="method", disable=hidden()):
-        rows = search(plan, key)
-        best = choose(rows, plan)
-        chosen[key] = Settings(**best["settings"])
-        verdicts[key] = verdict(rows, best, plan.settings[key], plan)
-        if ranks.is_first():
-            tqdm.write(f"{key}: {verdicts[key]}")
-    if ranks.is_first():
-        plan.folder.remember({"matched": verdicts})
-    return dataclasses.replace(plan, settings={**plan.settings, **chosen})
+    chosen, verdicts = dict(plan.settings), {}
+    keys = [key for key in plan.settings if key != methods.CONTROL]
+    for key in tqdm(keys, desc="searches", unit="method"):
+        chosen[key], verdicts[key] = search(plan, key)
+        tqdm.write(f"{methods.label(key)}: {verdicts[key]}")
+    plan.folder.remember({"matched": verdicts})
+    return dataclasses.replace(plan, settings=chosen)
 
 
-def search(plan: Plan, key: str) -> list[Row]:
-    """Try a method's settings, as many as the budget has, then between them; earlier ones count."""
-    known = ranks.from_first(lambda: read_lines(plan.folder.trials))
-    rows = [row for row in known if row["method"] == key]
-    budget = trials(key, plan.settings[key], plan.options.trials, plan.options.fixed)
-    left = range(len(rows), len(budget) + plan.options.refine)
-    for at in tqdm(left, desc=key, unit="trial", position=1, leave=False, disable=hidden()):
-        settings = budget[at] if at < len(budget) else between(rows, plan)
-        if settings is None:
+def search(plan: Plan, key: str) -> tuple[Settings, str]:
+    """Bisect the strength of a method on a scale of factors of the preset's, 1 first."""
+    name, level = plan.options.level(tuple(plan.benchmark.layout.levels))
+    settings = plan.benchmark.resolved(plan.settings[key])
+    known = [row for row in read_lines(plan.folder.trials) if row["method"] == key]
+    tried: dict[float, float] = {row["strength"]: row["shortfall"] for row in known}
+    for _ in range(plan.options.trials - len(tried)):
+        strength = following(tried)
+        stronger = with_strength(key, settings, strength)
+        if stronger is None:
             break
-        rows.append(attempt(plan, key, settings, rows))
-        if ranks.is_first():
-            append_line(plan.folder.trials, rows[-1])
-    return rows
+        tried[strength] = shortfall(plan, key, stronger)
+        row = {"method": key, "strength": strength, "shortfall": tried[strength]}
+        append_line(plan.folder.trials, row)
+    best = weakest(tried)
+    found = with_strength(key, settings, best) or settings
+    verb = "meets" if tried[best] <= 0 else "does NOT meet"
+    told = f"{knob_of(key)}={getattr(found, knob_of(key))} {verb} {name}={level:g}"
+    return found, f"{told}, of {len(tried)} trials"
 
 
-def between(rows: Sequence[Row], plan: Plan) -> Settings | None:
-    """Bisect: between the best setting that meets the level and the one that only just does not.
+def following(tried: Mapping[float, float]) -> float:
+    """The strength to try next: stronger until the level is met, weaker until not, then between.
 
-    Where all meet it, go on beyond the best, away from the next best that leads to what was not
-    tried: the grid ended too soon. None where none meets it, or all that comes next was tried.
+    >>> following({}), following({1.0: 0.5}), following({1.0: -0.1}), following({1.0: 1, 4.0: -1})
+    (1.0, 4.0, 0.25, 2.0)
     """
-    met = sorted((r for r in rows if meets(r, plan)), key=lambda r: -(r[utility(plan)] or 0.0))
-    short = [row for row in rows if row["evaluated"] and not meets(row, plan)]
-    short.sort(key=lambda row: shortfall(row, plan))
+    met = [strength for strength, missing in tried.items() if missing <= 0]
     if not met:
-        return None
-    best, tried = Settings(**met[0]["settings"]), [Settings(**row["settings"]) for row in rows]
-    way, others = (halfway, short[:1]) if short else (beyond, met[1:])
-    ways = (way(best, Settings(**row["settings"])) for row in others)
-    return next((found for found in ways if found not in tried), None)
+        return STRIDE * max(tried) if tried else 1.0
+    weaker = [strength for strength in tried if strength < min(met)]
+    return math.sqrt(max(weaker) * min(met)) if weaker else min(met) / STRIDE
 
 
-def attempt(plan: Plan, key: str, settings: Settings, earlier: Sequence[Row]) -> Row:
-    """Unlearn once; evaluate in full unless a quick evaluation rules the setting out."""
-    seed = plan.options.seeds[0] + SEARCH_SEED
-    model, _, _ = unlearn(plan.benchmark, key, seed, settings)
-    quick = ranks.from_first(lambda: plan.benchmark.quick_eval(model))
-    row: dict[str, Any] = {"method": key, "seed": seed, "settings": dataclasses.asdict(settings)}
-    row |= {
-        "quick_utility": quick_utility(quick, plan),
-        "quick_exact": quick_exact(quick, plan),
-    }
-    if ruled_out(row, plan, earlier):
-        return row | {"evaluated": False}
-    numbers = ranks.from_first(lambda: plan.benchmark.evaluate(model)).numbers
-    shown = (target(plan)[0], utility(plan))
-    return row | {"evaluated": True, **{name: numbers[name] for name in shown}}
+def weakest(tried: Mapping[float, float]) -> float:
+    """The weakest strength that meets the level, else the one that comes closest."""
+    met = [strength for strength, missing in tried.items() if missing <= 0]
+    return min(met) if met else min(tried, key=lambda strength: tried[strength])
 
 
-def ruled_out(row: Row, plan: Plan, earlier: Sequence[Row]) -> bool:
-    """Tell whether generating answers could not make this setting the chosen one.
+def knob_of(key: str) -> str:
+    return "alpha" if methods.is_controlled(key) else methods.knob_of(key)
 
-    Where what a quick evaluation finds reproduced bounds the number to match from below, it can be
-    too much already. A setting whose probabilities are clearly worse than those of one that meets
-    the level already will not win either.
+
+def with_strength(key: str, settings: Settings, strength: float) -> Settings | None:
+    """The settings with the knob turned by a factor; None where no model could reach that alpha.
+
+    A share of wrong answers comes closer to 1 instead, and an upper bound (RMU's losses) falls.
     """
-    name, level = target(plan)
-    bounded = name in plan.benchmark.layout.bounded
-    remembers = bounded and row["quick_exact"] > max(2 * level, 0.1)
-    met = [r["quick_utility"] for r in earlier if r["evaluated"] and meets(r, plan)]
-    return remembers or row["quick_utility"] < 0.8 * max(met, default=0.0)
+    knob = knob_of(key)
+    start = getattr(settings, knob)
+    start = settings.lr if start is None else float(start)
+    value = start * strength
+    if knob == "alpha" and settings.losses == "rmu":
+        value = start / strength
+    elif knob == "alpha" and settings.measure != "token_nll":
+        value = 1 - (1 - start) ** strength
+    turned = dataclasses.replace(settings, **{knob: value})
+    try:
+        if knob == "alpha":
+            check_attainable(turned)
+    except ValueError:
+        return None
+    return turned
 
 
-def quick_utility(numbers: dict[str, float | None], plan: Plan) -> float:
-    """Take the harmonic mean of what a quick evaluation says about utility."""
-    found = [numbers[name] for name in plan.benchmark.layout.quick_eval]
-    return 0.0 if None in found else harmonic_mean([max(v, 0.0) for v in found if v is not None])
-
-
-def quick_exact(numbers: dict[str, float | None], plan: Plan) -> float | None:
-    """Read how much of the forget set is reproduced; None if a quick evaluation cannot tell."""
-    name = plan.benchmark.layout.reproduced
-    return None if name is None else numbers[name]
-
-
-def utility(plan: Plan) -> str:
-    """Name of the number that a matched comparison maximises."""
-    return plan.benchmark.layout.utility.key
-
-
-def target(plan: Plan) -> tuple[str, float]:
-    """Metric and level of the comparison."""
-    assert plan.options.match is not None
-    return plan.options.match
-
-
-def meets(row: Row, plan: Plan) -> bool:
-    """Tell whether an evaluated trial has forgotten enough."""
-    return shortfall(row, plan) <= 0
-
-
-def shortfall(row: Row, plan: Plan) -> float:
-    """Measure how far a trial is from the level; 0 or less where it meets it."""
-    name, level = target(plan)
-    value = row.get(name)
+def shortfall(plan: Plan, key: str, settings: Settings) -> float:
+    """Measure how far a run ends from the level; 0 or less where it meets it."""
+    name, level = plan.options.level(tuple(plan.benchmark.layout.levels))
+    model, _, _ = unlearn(plan.benchmark, key, plan.options.seed + SEARCH_SEED, settings)
+    value = plan.benchmark.evaluate(model).numbers[name]
     if value is None:
-        return float("inf")
+        return math.inf
     return level - value if plan.benchmark.layout.levels[name] else value - level
-
-
-def choose(rows: Sequence[Row], plan: Plan) -> Row:
-    """Of the trials that meet the level the one with the best utility, else the closest."""
-    good = [row for row in rows if meets(row, plan)]
-    if good:
-        return max(good, key=lambda row: row[utility(plan)] or 0.0)
-    return min(rows, key=lambda row: (shortfall(row, plan), row["quick_exact"] or 0.0))
-
-
-def verdict(rows: Sequence[Row], best: Row, start: Settings, plan: Plan) -> str:
-    """Report in a line what the search cost and what it found."""
-    name, level = target(plan)
-    looked = sum(row["evaluated"] for row in rows)
-    before = dataclasses.asdict(start)
-    changed = {k: v for k, v in best["settings"].items() if v != before[k]}
-    budget = plan.options.trials + plan.options.refine
-    return (
-        f"{len(rows)} trials of {budget}, {looked} fully evaluated; the best "
-        f"{'meets' if meets(best, plan) else 'does NOT meet'} {name}={level:g} with "
-        f"{best.get(name)} and utility {best.get(utility(plan))}; "
-        f"changed from the preset: {changed or 'nothing'}."
-    )

@@ -1,35 +1,56 @@
-"""Models to unlearn from: pretrained ones, or small ones trained here and kept in a cache."""
+"""Models to unlearn from: loaded, or small ones trained here and kept in a cache; and their setup."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks.engine.options import Options
 from benchmarks.engine.scratch import Lesson, Recipe, teach
-from torch_alm.unlearning.models import load_model, quiet
+from benchmarks.methods.rmu import steered_layer
+from torch_alm.language import check_eos
 
-CACHE_VERSION = 1  # to be raised when a change of the training code makes cached models wrong
+CACHE_VERSION = 2  # to be raised when a change of the training code makes cached models wrong
 
 
-def trained(
-    lesson: Lesson,
-    recipe: Recipe,
-    cache_dir: str | Path | None = None,
-    seed: int = 0,
-    *,
-    progress: bool = True,
-) -> tuple[Any, Any]:
+def load_model(name: str | Path) -> tuple[Any, Any]:
+    """A causal language model in float32 and evaluation mode, and its tokenizer.
+
+    Raises:
+        ValueError: Weights are missing, which would be random, or the tokenizer has no EOS.
+        OSError: There is no such model.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    check_eos(tokenizer)
+    model, info = AutoModelForCausalLM.from_pretrained(
+        name, dtype=torch.float32, output_loading_info=True
+    )
+    if info["missing_keys"]:
+        raise ValueError(
+            f"the model {name} lacks {sorted(info['missing_keys'])[:3]}, which would be random. "
+            "Is it a causal language model, saved whole?"
+        )
+    return model.eval(), tokenizer
+
+
+def trained(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None) -> tuple[Any, Any]:
     """The model that has learnt a lesson, from the cache where it was trained before."""
-    folder = Path(cache_dir or default_cache()) / f"{lesson.name}-{_key(lesson, recipe, seed)}"
+    content = [CACHE_VERSION, asdict(recipe), lesson.content, lesson.texts]
+    key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+    folder = Path(cache or default_cache()) / f"{lesson.name}-{key}"
     if not folder.is_dir():
-        label = lesson.name if progress else None
-        _save(folder, *teach(lesson, recipe, seed, label))
+        _save(folder, *teach(lesson, recipe))
     return load_model(folder)
 
 
@@ -40,28 +61,81 @@ def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
 
 
-def _key(lesson: Lesson, recipe: Recipe, seed: int) -> str:
-    """A hash of everything the weights depend on."""
-    content = [CACHE_VERSION, asdict(recipe), seed, lesson.content, lesson.texts]
-    if lesson.base is not None:
-        weights = sorted(lesson.base.glob("*.safetensors"))
-        content += [hashlib.sha256(path.read_bytes()).hexdigest() for path in weights]
-    if lesson.replay:  # a model made without it is that model
-        content.append(lesson.replay)
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
-
-
 def _save(folder: Path, model: Any, tokenizer: Any) -> None:
     """Write beside the folder, then rename: a reader never finds half a model."""
     partial = folder.with_name(f"partial-{folder.name}-{uuid4().hex}")
-    partial.mkdir(parents=True)
     try:
-        with quiet():
-            model.save_pretrained(partial)
-            tokenizer.save_pretrained(partial)
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
         os.replace(partial, folder)
     except OSError:
         if not folder.is_dir():  # otherwise another process has just finished the same model
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def set_up(model: Any, options: Options) -> Any:
+    """The model, ready to train: parameters chosen, or adapters added; cast and wrapped as asked.
+
+    Raises:
+        ValueError: No parameter has such a name.
+        ImportError: Adapters, and peft is not installed.
+    """
+    if options.lora:
+        import peft
+
+        rank = options.lora
+        config = peft.LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+        model = peft.get_peft_model(model, config)
+    else:
+        select(model, options.parameters or "all")
+    if options.checkpointing:
+        model.config.use_cache = False
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    if options.dtype == "bfloat16":
+        for p in model.parameters():
+            p.data = p.data.to(torch.float32 if p.requires_grad else torch.bfloat16)
+        model.forward = _Autocast(model.forward)
+    return model
+
+
+class _Autocast:
+    """A forward under bfloat16 autocast: weights of both dtypes meet, and products are bfloat16."""
+
+    def __init__(self, forward: Any) -> None:
+        self.forward = forward
+        self.__wrapped__ = forward  # whose signature transformers reads
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        device = next(self.forward.__self__.parameters()).device.type
+        with torch.autocast(device, torch.bfloat16):
+            return self.forward(*args, **kwargs)
+
+
+def select(model: nn.Module, pattern: str) -> None:
+    """Leave only some of a model's parameters to train.
+
+    Args:
+        model: Changed in place.
+        pattern: A regular expression of whole names, or a word: `all`; `rmu`, the down projections
+            of RMU's layer and the two before it; `below`, all of RMU's layer and those before it.
+
+    Raises:
+        ValueError: No parameter has such a name.
+    """
+    if pattern in ("rmu", "below"):
+        stack, _, last = steered_layer(model, "auto").rpartition(".")
+        first = max(0, int(last) - 2) if pattern == "rmu" else 0
+        layers = "|".join(map(str, range(first, int(last) + 1)))
+        part = r"mlp\.down_proj\.weight" if pattern == "rmu" else ".*"
+        pattern = rf"{re.escape(stack)}\.({layers})\.{part}"
+    names = dict(model.named_parameters())
+    chosen = {n for n in names if re.fullmatch(".*" if pattern == "all" else pattern, n)}
+    if not chosen:
+        raise ValueError(
+            f"--parameters {pattern!r} is the name of no parameter of {type(model).__name__}; "
+            f"nothing would be trained. Did you mean something like {list(names)[-2:]}?"
+        )
+    for name, parameter in names.items():
+        parameter.requires_grad_(name in chosen)

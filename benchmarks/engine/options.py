@@ -1,257 +1,160 @@
-"""Options of the benchmark scripts, checked before anything is trained."""
+"""The options that every script has, read off a dataclass and checked before anything is trained."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import difflib
-import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
+
+from transformers import HfArgumentParser
 
 from benchmarks import methods
-from benchmarks.engine.model_setup import ModelSetup, add_setup_arguments, model_setup
-from benchmarks.engine.presets import PRESETS, check_preset
-from benchmarks.methods.settings import Settings, parse
+from benchmarks.methods.settings import hints, value_of
 
-FIRST_RUN = ("single_adamw", "dual_adamw", "dual_adamw+alm", "saul")
+FIRST_RUN = "single_adamw,dual_adamw,dual_adamw+alm,saul"
+SHORT = ("lr", "alpha", "mu", "epochs", "batch_size")
+"""Settings with an option of their own; `--set NAME=VALUE` reaches every other one."""
 
-LAST_SEED = 2**31  # a search adds to it
+HOW = ("methods", "control", "seed", "seeds", "output", "overwrite", "cache", "trials")
+"""Options on which no single result depends."""
 
-# Short options for the settings people change most; `--set name=value` reaches every other one.
-SHORT = {
-    "--lr": ("lr",),
-    "--forget-lr": ("forget_lr",),
-    "--alpha": ("alpha",),
-    "--mu": ("mu",),
-    "--multiplier": ("multiplier",),
-    "--rho": ("rho_forget", "rho_retain"),
-    "--epochs": ("epochs",),
-    "--batch-size": ("batch_size",),
-    "--optimizer": ("optimizer",),
-    "--scale": ("scale",),
-}
+O = TypeVar("O", bound="Options")
 
 
-@dataclass(frozen=True)
+def option(told: str, default: Any = None, **more: Any) -> Any:
+    """A field of the options with its line of `--help`."""
+    return field(default=default, metadata={"help": told, **more})
+
+
+@dataclass
 class Options:
-    """A checked command line; what is not told here `add_arguments` tells.
+    """A checked command line."""
 
-    Attributes:
-        methods: Keys of the registry, in the order of the table.
-        control: Run the retain side alone beside them.
-        seeds: Seeds of the batch order; the models to unlearn from are the same for all of them.
-        overrides: Settings that replace the preset's, for every method.
-        match: Metric and level of a matched comparison, if asked for.
-        fixed: Settings that matching leaves as they are.
-        refine: Settings tried after these, by bisection.
-    """
+    methods: str = option("keys of methods, comma-separated, or all", FIRST_RUN)
+    control: bool = option("leave out the run of the retain side alone", True)
+    seed: int = option("first seed of the batch order", 0)
+    seeds: int = option("how many seeds, from --seed on", 1)
+    output: Path | None = option("where the results go; default: results/NAME")
+    overwrite: bool = option("drop earlier results there", False)
+    cache: Path | None = option("where trained models are kept; default: ~/.cache/torch-alm")
+    quick: bool = option("a tiny world and model: seconds, no findings", False)
+    preset: Literal["paper", "recommended"] | None = option(
+        "settings to start from; default: paper with --model, else recommended"
+    )
+    match: str | None = option("METRIC=LEVEL: search settings that forget so much, then report")
+    trials: int = option("runs of that search for each method", 8)
+    set: list[str] = field(
+        default_factory=list,
+        metadata={"help": "NAME=VALUE: any other setting of the methods", "action": "extend"},
+    )
+    lr: str | None = option("learning rate; takes the forget side's along")
+    alpha: str | None = option("threshold; alone in nats per token")
+    mu: str | None = option("step size of the multiplier, or auto")
+    rho: str | None = option("radius of both perturbations")
+    epochs: str | None = option("passes over the forget set")
+    batch_size: str | None = option("forget rows per step, and as many retain rows")
+    data: Path | None = option("folder of the benchmark's files; without it an embedded world")
+    model: str | None = option("a causal LM to unlearn from, local or from the hub")
+    parameters: str | None = option(
+        "what is trained: a regular expression of whole names, or all, rmu, below"
+    )
+    lora: int = option("rank of adapters, trained instead; 0 for none", 0)
+    dtype: Literal["float32", "bfloat16"] = option("of the weights that are not trained", "float32")
+    checkpointing: bool = option("compute activations again in the backward pass", False)
 
-    methods: tuple[str, ...]
-    control: bool
-    seeds: tuple[int, ...]
-    output: Path
-    cache: Path | None
-    overwrite: bool
-    quick: bool
-    preset: str
-    overrides: dict[str, Any]
-    match: tuple[str, float] | None
-    trials: int
-    refine: int
-    fixed: tuple[str, ...]
-    model_setup: ModelSetup
-    memory_limit: float | None
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            ValueError: It does; the message says what was meant.
+        """
+        for name in ("seeds", "trials"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name} {getattr(self, name)}: did you mean at least 1?")
+        if self.lora and self.parameters not in (None, "all"):
+            raise ValueError(
+                f"--lora {self.lora} with --parameters {self.parameters!r}: either adapters are "
+                "trained or parameters are. Did you mean one of the two?"
+            )
+
+    def keys(self, losses: str = "tokens") -> tuple[str, ...]:
+        """The methods to compare, each once; the control is none of them.
+
+        Raises:
+            ValueError: One of them is unknown, or nothing would be run.
+        """
+        named = [key.strip() for key in self.methods.split(",") if key.strip()]
+        wanted = [k for key in named for k in (methods.names(losses) if key == "all" else [key])]
+        compared = tuple(dict.fromkeys(key for key in wanted if key != methods.CONTROL))
+        for key in compared:
+            methods.check(key, losses)
+        if not compared and not self.control:
+            raise ValueError(
+                f"--methods {self.methods!r} --no-control: nothing would be run. Known: "
+                f"{', '.join(methods.names(losses))}."
+            )
+        return (methods.CONTROL, *compared) if self.control else compared
+
+    def all_seeds(self) -> range:
+        return range(self.seed, self.seed + self.seeds)
+
+    def overrides(self, losses: str = "tokens") -> dict[str, Any]:
+        """Settings named on the command line, read as numbers or words.
+
+        Raises:
+            ValueError: None of the methods has a setting of that name.
+        """
+        texts = {name: getattr(self, name) for name in SHORT}
+        texts |= {"rho_forget": self.rho, "rho_retain": self.rho}
+        for entry in self.set:
+            name, equals, text = entry.partition("=")
+            if not equals:
+                raise ValueError(f"--set {entry!r} sets nothing. Did you mean NAME=VALUE?")
+            texts[name.strip()] = text.strip()
+        known = {n for key in methods.names(losses) for n in hints(methods.kind_of(key, losses))}
+        for name in texts.keys() - known:
+            closest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise ValueError(f"no method has a setting {name!r}. Did you mean {closest!r}?")
+        return {name: value_of(text) for name, text in texts.items() if text is not None}
+
+    def identity(self) -> dict[str, Any]:
+        """Everything that a result depends on."""
+        found = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {
+            name: str(value) if isinstance(value, Path) else value
+            for name, value in found.items()
+            if name not in HOW
+        }
+
+    def level(self, levels: Sequence[str]) -> tuple[str, float]:
+        """`forget_rouge=0.03` of `--match` as a name and a number."""
+        name, _, level = (self.match or "").partition("=")
+        if name not in levels:
+            raise ValueError(
+                f"--match {self.match!r}: {name!r} is nothing to match. Did you mean "
+                f"one of {', '.join(levels)}?"
+            )
+        value = value_of(level)
+        if not isinstance(value, float | int):
+            raise ValueError(f"--match {self.match!r}: {level!r} is no level. A number is.")
+        return name, float(value)
 
 
-def script_parser(prog: str | None, doc: str | None) -> argparse.ArgumentParser:
-    """A parser of which `--help` shows the first lines of a script as they stand."""
-    return _Parser(prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-
-
-class _Parser(argparse.ArgumentParser):
+class Parser(HfArgumentParser):
     """A parser whose errors stand by themselves, not below all options."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help lists the options.\n")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    listed = (
-        "keys of methods, comma-separated, or 'all'; "
-        f"'{methods.CONTROL}' for the control alone; default: %(default)s"
-    )
-    add("--methods", default=",".join(FIRST_RUN), metavar="LIST", help=listed)
-    add("--no-control", action="store_true", help="leave out the run of the retain side alone")
-    add("--seed", type=int, default=0, metavar="N", help="first seed of the batch order")
-    add("--seeds", type=int, default=1, metavar="K", help="how many seeds, from --seed on")
-    add("--output", type=Path, metavar="DIR", help="where the results go")
-    add("--overwrite", action="store_true", help="drop earlier results in DIR")
-    add("--cache", type=Path, metavar="DIR", help="where trained models are kept")
-    add("--quick", action="store_true", help="a tiny world and model: seconds, no findings")
-    add("--preset", metavar="NAME", help=f"settings to start from: {', '.join(PRESETS)}")
-    add("--match", metavar="METRIC=LEVEL", help="search settings that meet a level, then report")
-    add("--trials", type=int, default=8, metavar="K", help="settings tried per method by --match")
-    finer = "settings tried after those, between the best one and the next that forgets too little"
-    add("--refine", type=int, default=0, metavar="K", help=finer)
-    kept = "settings that --match leaves as they are, comma-separated"
-    add("--fix", default="", metavar="LIST", help=kept)
-    named = "any other setting of the methods, repeatable"
-    add("--set", action="append", default=[], metavar="NAME=VALUE", dest="sets", help=named)
-    add_setup_arguments(parser)
-    for option, names in SHORT.items():
-        add(option, metavar="X", dest=names[0], help=f"overrides {' and '.join(names)}")
-
-
-def checked(
-    given: argparse.Namespace,
-    *,
-    name: str,
-    preset: str,
-    levels: Mapping[str, bool],
-    losses: str = "tokens",
-) -> Options:
-    """The options behind parsed arguments.
-
-    Args:
-        given: What `argparse` read.
-        name: Name of the output folder under `results/` where none is given.
-        preset: The preset where none is given.
-        levels: The numbers a matched comparison may hold fixed.
-        losses: What the benchmark's methods lower and raise, unless `--set losses=...` says else.
-
-    Raises:
-        ValueError: An unknown method, preset or setting, or a value that makes no sense.
-    """
-    if given.seeds < 1 or given.trials < 1:
-        raise ValueError(
-            f"--seeds {given.seeds} and --trials {given.trials}: nothing would be run. "
-            "Did you mean at least 1 of each?"
-        )
-    if given.refine < 0 or (given.refine and given.match is None):
-        raise ValueError(
-            f"--refine {given.refine}: how many settings --match tries after its --trials, and "
-            f"--match is {given.match or 'not given'}. Did you mean both, and at least 0 settings?"
-        )
-    if given.fix and given.match is None:
-        raise ValueError(
-            f"--fix {given.fix}: what --match leaves as it is, and --match is not given. Did you "
-            "mean both?"
-        )
-    if not 0 <= given.seed <= LAST_SEED - given.seeds:
-        raise ValueError(f"--seed {given.seed}: no generator takes it. Did you mean 0?")
-    chosen = given.preset or preset
-    check_preset(chosen)
-    changes = overrides(given)
-    keys = method_keys(given.methods, changes.get("losses", losses))
-    if given.no_control and not keys:
-        raise ValueError(
-            f"--methods {given.methods} --no-control: nothing would be run. "
-            "Did you mean one of the two?"
-        )
-    return Options(
-        methods=keys,
-        control=not given.no_control,
-        seeds=tuple(range(given.seed, given.seed + given.seeds)),
-        output=given.output or Path("results") / name,
-        cache=given.cache,
-        overwrite=given.overwrite,
-        quick=given.quick,
-        preset=chosen,
-        overrides=changes,
-        match=metric_level(given.match, levels),
-        trials=given.trials,
-        refine=given.refine,
-        fixed=fixed(given.fix),
-        model_setup=model_setup(given),
-        memory_limit=given.memory_limit,
-    )
-
-
-def method_keys(text: str, losses: str = "tokens") -> tuple[str, ...]:
-    """The methods of a comma-separated list, each once; `all` is every one with these losses.
-
-    The control is no method: it runs beside them, and alone where the list has nothing else.
-    """
-    if losses not in methods.LOSSES:
-        known = " or ".join(methods.LOSSES)
-        raise ValueError(f"losses={losses}: no method has such losses. Did you mean {known}?")
-    known = methods.names(losses)
-    named = [key.strip() for key in text.split(",") if key.strip()]
-    wanted = [k for key in named for k in (known if key == "all" else [key])]
-    if not wanted:
-        raise ValueError(f"--methods {text!r} names none. Known: {', '.join(known)}.")
-    compared = tuple(dict.fromkeys(key for key in wanted if key != methods.CONTROL))
-    for key in compared:
-        methods.check(key, losses)
-    return compared
-
-
-def fixed(text: str) -> tuple[str, ...]:
-    """The settings of a comma-separated list.
-
-    Raises:
-        ValueError: There is no setting of that name.
-    """
-    known = [field.name for field in dataclasses.fields(Settings)]
-    found = tuple(name.strip() for name in text.split(",") if name.strip())
-    for name in set(found) - set(known):
-        raise ValueError(f"--fix {name!r} is no setting. Did you mean {_one_of(name, known)}?")
-    return found
-
-
-def overrides(given: argparse.Namespace) -> dict[str, Any]:
-    """Settings named on the command line, read as their types."""
-    texts = {n: getattr(given, names[0]) for names in SHORT.values() for n in names}
-    for entry in given.sets:
-        name, equals, text = entry.partition("=")
-        if not equals:
-            raise ValueError(f"--set {entry!r} sets nothing. Did you mean NAME=VALUE?")
-        texts[name.strip()] = text.strip()
-    return {name: parse(name, text) for name, text in texts.items() if text is not None}
-
-
-def refuse_unread(given: argparse.Namespace, *names: str) -> None:
-    """Refuse options that the embedded worlds, which have all of their own, would not read.
-
-    Args:
-        given: The parsed command line.
-        names: Of the options, as in `given`.
-
-    Raises:
-        ValueError: One of them was given.
-    """
-    for name in names:
-        if value := getattr(given, name):
-            shown = " ".join(map(str, value)) if isinstance(value, list) else value
-            raise ValueError(
-                f"--{name.replace('_', '-')} {shown} would not be read: the embedded world has all "
-                "of its own. Did you leave --data or --model out?"
-            )
-
-
-def _one_of(name: str, known: Iterable[str]) -> str:
-    """The closest of the known names, or all where none is close."""
-    names = list(known)
-    return ", ".join(map(repr, difflib.get_close_matches(name, names, n=1) or names))
-
-
-def metric_level(text: str | None, levels: Mapping[str, bool]) -> tuple[str, float] | None:
-    """`forget_rouge=0.03` as a name and a number."""
-    if text is None:
-        return None
-    name, _, level = (part.strip() for part in text.partition("="))
-    if name not in levels:
-        raise ValueError(
-            f"--match {text!r}: {name!r} is nothing to match. Did you mean {_one_of(name, levels)}?"
-        )
+def read(kind: type[O], argv: Sequence[str] | None, doc: str | None) -> tuple[Parser, O]:
+    """The parser of a script, and its command line; bad ones end the script with a message."""
+    parser = Parser(kind, description=doc, allow_abbrev=False)
     try:
-        found = float(level)
-    except ValueError:
-        found = math.nan
-    if not math.isfinite(found):
-        raise ValueError(f"--match {text!r}: {level!r} is no level. Did you mean a number?")
-    return name, found
+        (found,) = parser.parse_args_into_dataclasses(argv, look_for_args_file=False)
+    except ValueError as error:
+        parser.error(str(error))
+    return parser, found

@@ -1,38 +1,17 @@
-"""Tables of settings: shared by all methods, then by method, then by split."""
+"""Tables of settings in YAML: for all methods, then by method, then by split."""
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from benchmarks.methods.settings import Settings
+import yaml
+
+from benchmarks.methods import ALM, Settings, settings_of
 
 Change = Mapping[str, Any]
-Entry = tuple[Change, str]
-ALM = "+alm"
-
-PRESETS = ("paper", "recommended")
-ALGORITHM: Change = {"probe_every": 1}  # Algorithm 1 measures in every step
-
-
-def check_preset(name: str) -> None:
-    """Make sure that `name` is a preset.
-
-    Raises:
-        ValueError: It is not; the message lists the known ones with the closest match.
-    """
-    if name not in PRESETS:
-        closest = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]
-        known = ", ".join(PRESETS)
-        raise ValueError(f"unknown preset {name!r}. Did you mean {closest!r}? Known: {known}.")
-
-
-def both(rho: float) -> Change:
-    """One radius for both sides."""
-    return {"rho_forget": rho, "rho_retain": rho}
 
 
 @dataclass(frozen=True)
@@ -48,31 +27,18 @@ class Preset:
     note: str = ""
 
 
-@dataclass(frozen=True)
 class Presets:
     """The settings of every method on one benchmark.
 
-    Attributes:
-        shared: The paper's, for every method.
-        methods: By method, for every split; a method without an entry has the shared ones alone.
-        splits: By split and method; what it says replaces the others.
-        shared_splits: The paper's, for every method of a split.
-        default_split: The paper's row for a split that has none, such as an embedded world.
-        own: What a method's own paper fixes, whatever the learning rate.
-        recommended: For a small model trained from scratch, the same for every method.
-        recommended_splits: By split; what it says replaces the others.
-        recommended_methods: By registry key; what it says replaces both.
+    The file has `own` (what a method's own paper fixes), and for each of `paper` and `recommended`
+    the parts `all`, `methods` and `splits`, the latter again with `all` beside its methods; later
+    ones replace earlier ones. A key names one method or several, `npo` means `npo+alm` too, `rho`
+    means both radii, and a `note` is shown in the report. A split that the paper has no row for,
+    such as an embedded world, takes that of its `default_split`.
     """
 
-    shared: Change
-    methods: Mapping[str, Entry]
-    splits: Mapping[str, Mapping[str, Entry]]
-    default_split: str
-    own: Mapping[str, Change]
-    recommended: Change
-    recommended_splits: Mapping[str, Change] = dataclasses.field(default_factory=dict)
-    recommended_methods: Mapping[str, Change] = dataclasses.field(default_factory=dict)
-    shared_splits: Mapping[str, Change] = dataclasses.field(default_factory=dict)
+    def __init__(self, file: Path) -> None:
+        self.table: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
 
     def preset(self, name: str, split: str, method: str, overrides: Change | None = None) -> Preset:
         """The settings of a method under a preset, with the overrides of the command line.
@@ -85,35 +51,37 @@ class Presets:
                 in the paper, whatever the preset measures. A learning rate alone takes that of the
                 forget side along, where the preset has one.
         """
-        check_preset(name)
-        changes = dict(overrides or {})
-        if "alpha" in changes:
-            changes = {"measure": "token_nll", **changes}
-        found = self._paper(split, method) if name == "paper" else self._recommended(split, method)
-        own = found.settings.forget_lr
-        if "lr" in changes and own is not None:
-            changes = {"forget_lr": own * changes["lr"] / found.settings.lr, **changes}
-        return Preset(dataclasses.replace(found.settings, **changes), found.note)
+        changes: dict[str, Any] = {}
+        notes: list[str] = []
+        for layer in self._layers(self.table[name], split, method):
+            found = dict(layer)
+            notes += [found.pop("note")] if "note" in found else []
+            changes |= with_both_radii(found)
+        changes = {"multiplier": changes.get("forget_weight", 1.0), **changes}
+        changes |= completed(changes, dict(overrides or {}))
+        return Preset(settings_of(method, changes), "; ".join(dict.fromkeys(notes)))
 
-    def _paper(self, split: str, method: str) -> Preset:
-        """The paper's settings; a `+alm` starts from its baseline, lambda_0 = the forget weight.
+    def _layers(self, table: Change, split: str, method: str) -> Iterator[Change]:
+        splits = table.get("splits", {})
+        by_split = splits.get(split) or splits.get(table.get("default_split"), {})
+        yield table["all"]
+        yield by_split.get("all", {})
+        for part in (self.table.get("own", {}), table.get("methods", {}), by_split):
+            for key in dict.fromkeys((method.removesuffix(ALM), method)):
+                yield from (change for keys, change in part.items() if key in keys.split(", "))
 
-        lambda_0 is 1 where the paper is silent: the forget weight of nearly every baseline.
-        """
-        split = split if split in self.splits else self.default_split
-        entries, shared = self.splits[split], self.shared_splits.get(split, {})
-        plain = method.removesuffix(ALM)
-        found = [self.methods.get(plain), entries.get(plain), entries.get(method)]
-        changes: dict[str, Any] = {**ALGORITHM, **self.shared, **shared, **self.own.get(plain, {})}
-        for change, _ in filter(None, found):
-            changes |= change
-        notes = dict.fromkeys(note for _, note in filter(None, found) if note)
-        start = {"multiplier": changes.get("forget_weight", 1.0)}
-        return Preset(Settings(**{**start, **changes}), "; ".join(notes))
 
-    def _recommended(self, split: str, method: str) -> Preset:
-        """Give every method one rate and number of steps; what is its own differs."""
-        own = self.own.get(method.removesuffix(ALM), {})
-        by_split = self.recommended_splits.get(split, {})
-        by_method = self.recommended_methods.get(method, {})
-        return Preset(Settings(**{**self.recommended, **by_split, **by_method, **own}))
+def with_both_radii(change: Change) -> dict[str, Any]:
+    """`rho` as the radius of both sides."""
+    radii = dict.fromkeys(("rho_forget", "rho_retain"), change["rho"]) if "rho" in change else {}
+    return {**radii, **{name: value for name, value in change.items() if name != "rho"}}
+
+
+def completed(preset: Change, overrides: dict[str, Any]) -> dict[str, Any]:
+    """The overrides with what they take along: the measure of an alpha, the forget side's rate."""
+    if "alpha" in overrides:
+        overrides = {"measure": "token_nll", **overrides}
+    own = preset.get("forget_lr")
+    if "lr" in overrides and own is not None:
+        overrides = {"forget_lr": own * overrides["lr"] / preset["lr"], **overrides}
+    return overrides

@@ -7,16 +7,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 from tqdm import tqdm
 
 from benchmarks import methods
-from benchmarks.engine import levels, ranks
 from benchmarks.engine.benchmark import Benchmark
-from benchmarks.engine.digest import digest
 from benchmarks.engine.options import Options
 from benchmarks.methods import Settings
 from benchmarks.report.results import ResultsFolder, Row
@@ -38,88 +35,59 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
     Raises:
         ValueError: The folder belongs to other settings, or a model cannot be loaded.
     """
+    preset = options.preset or ("paper" if options.model else "recommended")
+    overrides = options.overrides(benchmark.losses)
     presets = {
-        key: benchmark.presets.preset(options.preset, benchmark.split, key, options.overrides)
-        for key in runs(options)
+        key: benchmark.presets.preset(preset, benchmark.split, key, overrides)
+        for key in options.keys(benchmark.losses)
     }
-    plan = Plan(
-        benchmark,
-        options,
-        ResultsFolder(options.output),
-        {key: found.settings for key, found in presets.items()},
-    )
-    notes = {key: found.note for key, found in presets.items() if found.note}
-    described = description(plan) | {"notes": notes}
-    ranks.from_first(lambda: plan.folder.claim(described, overwrite=options.overwrite))
+    if options.match is not None:
+        options.level(tuple(benchmark.layout.levels))
+    name = f"{benchmark.data.name}-{benchmark.split}"
+    folder = ResultsFolder(options.output or Path("results") / name)
+    plan = Plan(benchmark, options, folder, {key: p.settings for key, p in presets.items()})
+    described = {
+        "options": options.identity(),
+        "split": benchmark.split,
+        "methods": {key: dataclasses.asdict(s) for key, s in plan.settings.items()},
+        "notes": {key: p.note for key, p in presets.items() if p.note},
+        "torch": torch.__version__,
+    }
+    folder.claim(described, overwrite=options.overwrite)
     if unfinished(plan):
-        benchmark.announce(plan.settings)
-        with ranks.first_goes_first():
-            benchmark.prepare()
+        benchmark.prepare()
     return plan
-
-
-def description(plan: Plan) -> dict[str, Any]:
-    """Make the content of `settings.json`: enough to tell if two runs belong in one table."""
-    options = plan.options
-    return {
-        **plan.benchmark.identity(),
-        "files": digests(plan.benchmark.sources()),
-        "preset": options.preset,
-        "quick": options.quick,
-        "match": None if options.match is None else list(options.match),
-        "trials": None if options.match is None else options.trials,
-        "refine": None if options.match is None else options.refine,
-        "fixed": list(options.fixed),
-        "model_setup": dataclasses.asdict(options.model_setup),
-        "overrides": [f"{name}={value}" for name, value in sorted(options.overrides.items())],
-        "methods": {key: dataclasses.asdict(found) for key, found in plan.settings.items()},
-        "versions": {"torch": torch.__version__},
-    }
-
-
-def digests(sources: Mapping[str, Path]) -> dict[str, str]:
-    """The digest of each source that lies here, by its option."""
-    found = {name: digest(path) for name, path in sources.items()}
-    return {name: each for name, each in found.items() if each is not None}
 
 
 def run(plan: Plan) -> None:
     """Do every run that is not finished yet, each written down as soon as it is."""
-    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0, disable=hidden()) as bar:
+    with tqdm(unfinished(plan), desc="runs", unit="run", smoothing=0) as bar:
         for key, seed in bar:
             bar.set_postfix_str(f"{key}, seed {seed}")
-            finish(plan, key, seed)
+            finish_run(plan, key, seed)
 
 
 def unfinished(plan: Plan) -> list[tuple[str, int]]:
     """The runs without a line yet; a reference model needs one line for all seeds."""
-    finished = ranks.from_first(plan.folder.finished)
+    finished = {(row["method"], row["seed"]) for row in plan.folder.rows()}
     known = {method for method, _ in finished}
-    seeds = plan.options.seeds
+    seeds = plan.options.all_seeds()
     references = [(key, seeds[0]) for key in plan.benchmark.references if key not in known]
-    wanted = [(key, seed) for seed in seeds for key in runs(plan.options)]
+    wanted = [(key, seed) for seed in seeds for key in plan.settings]
     return references + [pair for pair in wanted if pair not in finished]
 
 
-def runs(options: Options) -> tuple[str, ...]:
-    """The keys of what is trained for each seed: the control first, unless it is left out."""
-    return (methods.CONTROL, *options.methods) if options.control else options.methods
-
-
-def finish(plan: Plan, key: str, seed: int) -> None:
+def finish_run(plan: Plan, key: str, seed: int) -> None:
     """One run from start to its line in the results; the line is written last."""
     if key in plan.benchmark.references:
         model, trace, seconds = plan.benchmark.reference(key), [], 0.0
     else:
         model, trace, seconds = unlearn(plan.benchmark, key, seed, plan.settings[key])
-    measured = ranks.from_first(lambda: plan.benchmark.evaluate(model))
-    if not ranks.is_first():
-        return
-    plan.folder.write_trace(key, seed, trace)
-    plan.folder.write_answers(key, seed, measured.answers)
-    plan.folder.append(
-        {"method": key, "seed": seed, **measured.numbers, **summary(trace), "seconds": seconds}
-    )
+    measured = plan.benchmark.evaluate(model)
+    plan.folder.write("traces", key, seed, trace)
+    plan.folder.write("answers", key, seed, measured.answers)
+    row = {"method": key, "seed": seed, **measured.numbers, **summary(trace), "seconds": seconds}
+    plan.folder.append(row)
 
 
 def unlearn(
@@ -130,53 +98,38 @@ def unlearn(
     Returns:
         The model, what happened in each step, and the seconds it took.
     """
-    if methods.is_controlled(key):
-        settings = levels.resolved(benchmark.resolved(settings), benchmark)
+    settings = benchmark.resolved(settings)
     torch.manual_seed(seed)
     model = benchmark.reference("original").train()
-    ranks.average_gradients(model)
     method = methods.build(key, model, settings)
     per_epoch = benchmark.steps_per_epoch(settings)
     trace: list[Row] = []
     started = time.perf_counter()
-    with tqdm(
+    steps = tqdm(
+        benchmark.batches(settings, seed),
         total=per_epoch * settings.epochs,
         desc=f"{key}, seed {seed}",
         unit="step",
         position=1,
         leave=False,
-        disable=hidden(),
-    ) as bar:
-        for step, (retain, forget) in enumerate(benchmark.batches(settings, seed), 1):
-            method.step(ranks.share(retain), ranks.share(forget))
-            trace.append({"step": step, **ranks.averaged(method.metrics())})
-            if step % per_epoch == 0:
-                method.end_of_epoch()
-            bar.update()
+    )
+    for step, (retain, forget) in enumerate(steps, 1):
+        method.step(retain, forget)
+        trace.append({"step": step, **method.metrics()})
+        if step % per_epoch == 0:
+            method.end_of_epoch()
     return model.eval(), trace, time.perf_counter() - started
-
-
-def hidden() -> bool:
-    """Tell whether to hide progress: on all ranks but the first."""
-    return not ranks.is_first()
 
 
 def summary(trace: list[Row]) -> dict[str, float | str | None]:
     """The controller's part of the table; all of it is missing (null) where there is none.
 
     Returns:
-        Share of steps with an open gate; the last lambda; alpha; how far the measure ever went
-        beyond it; the first step that found it met; the status at the end.
+        Share of steps with an open gate; the last lambda; alpha; the status at the end.
     """
     controlled = [row for row in trace if "lambda" in row]
     if not controlled:
-        return dict.fromkeys(("gate_open", "lambda", "alpha", "overshoot", "met_at", "status"))
-    last = controlled[-1]
-    return {
-        "gate_open": sum(row["gate_open"] for row in controlled) / len(controlled),
-        "lambda": last["lambda"],
-        "alpha": last["alpha"],
-        "overshoot": max(0.0, *(-row["violation"] for row in controlled)),
-        "met_at": next((row["step"] for row in controlled if row["violation"] <= 0), None),
-        "status": last["status"],
-    }
+        return dict.fromkeys(("gate_open", "lambda", "alpha", "status"))
+    last = {name: controlled[-1][name] for name in ("lambda", "alpha", "status")}
+    opened = sum(row["gate_open"] for row in controlled) / len(controlled)
+    return {"gate_open": opened, **last}

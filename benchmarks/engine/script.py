@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.engine import ranks
+from benchmarks.engine.benchmark import Benchmark
 from benchmarks.engine.matching import matched
-from benchmarks.engine.options import add_arguments, checked, script_parser
-from benchmarks.engine.places import check_places
+from benchmarks.engine.options import Options, read
 from benchmarks.engine.runner import Plan, begin, run
 from benchmarks.report.page import publish
 
@@ -19,64 +17,32 @@ INTERRUPTED = 130  # as shells say
 
 def run_script(
     argv: Sequence[str] | None,
-    prog: str,
     doc: str | None,
-    add_data_arguments: Callable[[argparse.ArgumentParser], None],
-    load_data: Callable[[argparse.Namespace], Any],
-    benchmark: Callable[..., Any],
+    kind: type[Options],
+    make: Callable[[Any], Benchmark],
+    look: Callable[[Plan], None] | None = None,
 ) -> int:
     """Run a benchmark; 0 when every run is finished, 130 after a Ctrl-C.
 
     Args:
         argv: The arguments; those of the process if None.
-        prog: Name of the script.
-        doc: Its description, shown by `--help`.
-        add_data_arguments: Adds what to unlearn, and from which model.
-        load_data: The task that was asked for; it has a `name` and a `split`.
-        benchmark: The `Benchmark` class; made from the data, the arguments and the options.
+        doc: The description that `--help` shows.
+        kind: The options of the script.
+        make: The benchmark of these options.
+        look: What is done with finished runs before they are published.
     """
-    parser = script_parser(prog, doc)
-    add_arguments(parser)
-    add_data_arguments(parser)
-    given = parser.parse_args(argv)
-    with ranks.joined():
-        plan = planned(parser, given, load_data, benchmark)
-        try:
-            if plan.options.match is not None:
-                plan = matched(plan)
-            run(plan)
-        except KeyboardInterrupt:
-            where = f"{plan.folder.path} has what is finished"
-            print(f"\nStopped; {where}, and the same command goes on from there.", file=sys.stderr)
-            return INTERRUPTED
-        if ranks.is_first():
-            publish([plan.folder.path], benchmark.layout)
-    return 0
-
-
-def planned(
-    parser: argparse.ArgumentParser,
-    given: argparse.Namespace,
-    load_data: Callable[[argparse.Namespace], Any],
-    benchmark: Callable[..., Any],
-    folder: str = "",
-) -> Plan:
-    """The runs that parsed arguments ask for; bad ones end the script with a message.
-
-    Args:
-        parser: What parsed them.
-        given: The arguments.
-        load_data: As in `run_script`.
-        benchmark: As in `run_script`.
-        folder: Where the output folder lies below `results/`, if none is given.
-    """
+    parser, options = read(kind, argv, doc)
     try:
-        check_places(given)
-        data = load_data(given)
-        name = f"{folder}{data.name}-{data.split}"
-        preset = "paper" if given.model else "recommended"
-        levels, losses = benchmark.layout.levels, benchmark.losses
-        options = checked(given, name=name, preset=preset, levels=levels, losses=losses)
-        return begin(benchmark(data, given, options), options)
+        plan = begin(make(options), options)
     except (ValueError, OSError) as error:
         parser.error(str(error))
+    try:
+        run(plan if options.match is None else matched(plan))
+        if look is not None:
+            look(plan)
+    except KeyboardInterrupt:
+        where = f"{plan.folder.path} has what is finished"
+        print(f"\nStopped; {where}, and the same command goes on from there.", file=sys.stderr)
+        return INTERRUPTED
+    publish(plan.folder, plan.benchmark.layout)
+    return 0

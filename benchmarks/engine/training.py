@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
 
-from benchmarks.engine.prose import next_token_loss
 from torch_alm.language import IGNORE, Batch, Row, collate
 
 
@@ -37,14 +35,7 @@ class Schedule:
 
 
 def train_to_memorisation(
-    model: nn.Module,
-    rows: Sequence[Row],
-    pad_id: int,
-    schedule: Schedule,
-    *,
-    seed: int = 0,
-    label: str | None = None,
-    prose: Tensor | None = None,
+    model: nn.Module, rows: Sequence[Row], pad_id: int, schedule: Schedule, *, label: str
 ) -> dict[str, float]:
     """AdamW on the answer tokens until the target share of exact matches, or for all epochs.
 
@@ -53,31 +44,42 @@ def train_to_memorisation(
         rows: Encoded questions and answers.
         pad_id: Fills rows up to the length of their batch.
         schedule: How long and how fast.
-        seed: Of the order of the rows.
-        label: Of the progress bar with loss, exact match and the longest time left; None for none.
-        prose: Tokens of running text, (rows, length), a row of which is read in every step, so that
-            the model does not unlearn to read; None for none.
+        label: Of the progress bar.
 
     Returns:
-        What was reached: `exact_match`, the share of rows after the last step; `loss`, the mean
-        over the answer tokens of the last epoch; `epochs` and `seconds`.
+        What was reached: `exact_match`, the share of rows after the last step, and `epochs`.
     """
-    began = time.perf_counter()
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(0)
     steps = math.ceil(len(rows) / schedule.batch_size)
-    learner = _Learner(model, schedule, steps, prose)
-    reached = {"exact_match": 0.0, "loss": math.inf, "epochs": 0.0}
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=schedule.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True
+    )
+    rate = LambdaLR(optimizer, warm_cosine(steps, schedule.epochs * steps))
+    reached, epoch = 0.0, 0
     model.train()
-    with tqdm(total=schedule.epochs * steps, desc=label, disable=label is None) as bar:
-        while reached["epochs"] < schedule.epochs and reached["exact_match"] < schedule.target:
-            batches = _batches(rows, schedule.batch_size, pad_id, random)
-            reached["loss"], seen = learner.epoch(batches, bar)
-            reached["epochs"] += 1
-            if seen >= schedule.target - 0.05 or reached["epochs"] == schedule.epochs:
-                reached["exact_match"] = exact_match(model, rows, pad_id).double().mean().item()
-            bar.set_postfix(loss=f"{reached['loss']:.3f}", exact=f"{seen:.1%}")
+    with tqdm(total=schedule.epochs * steps, desc=label) as bar:
+        while epoch < schedule.epochs and reached < schedule.target:
+            right = 0
+            for batch in _batches(rows, schedule.batch_size, pad_id, random):
+                right += _step(model, _moved(batch, model), optimizer, schedule.bfloat16)
+                rate.step()
+                bar.update()
+            epoch += 1
+            if right >= (schedule.target - 0.05) * len(rows) or epoch == schedule.epochs:
+                reached = exact_match(model, rows, pad_id).double().mean().item()
+            bar.set_postfix(exact=f"{right / len(rows):.1%}")
     model.eval()
-    return {**reached, "seconds": time.perf_counter() - began}
+    return {"exact_match": reached, "epochs": epoch}
+
+
+def _step(model: nn.Module, batch: Batch, optimizer: torch.optim.Optimizer, bfloat16: bool) -> int:
+    """One step; returns how many rows were right before it."""
+    with torch.autocast(batch["labels"].device.type, torch.bfloat16, enabled=bfloat16):
+        logits, labels = _answer_logits(model, batch)
+    nn.functional.cross_entropy(logits.float(), labels).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return int(_rows_right(logits.argmax(-1), labels, batch).sum())
 
 
 @torch.no_grad()
@@ -97,49 +99,6 @@ def exact_match(model: nn.Module, rows: Sequence[Row], pad_id: int, batch_size: 
         matched[chosen] = _rows_right(logits.argmax(-1), labels, batch).cpu()
     model.train(was_training)
     return matched
-
-
-class _Learner:
-    """The model, its optimizer, and the learning rate of the moment."""
-
-    def __init__(
-        self, model: nn.Module, schedule: Schedule, steps_per_epoch: int, prose: Tensor | None
-    ) -> None:
-        self.model, self.bfloat16 = model, schedule.bfloat16
-        self.prose = None if prose is None else itertools.cycle(_shuffled(prose).split(1))
-        self.optimizer = torch.optim.AdamW(
-            model.parameters(), lr=schedule.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True
-        )
-        factor = warm_cosine(steps_per_epoch, schedule.epochs * steps_per_epoch)
-        self.lr = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
-
-    def epoch(self, batches: Iterator[Batch], bar: tqdm) -> tuple[float, float]:
-        """One pass; returns loss per answer token and share of exact matches, seen underway."""
-        total, tokens, right, rows = 0.0, 0, 0, 0
-        for batch in batches:
-            loss, correct = self.step(_moved(batch, self.model))
-            answer_tokens = int((batch["labels"] != IGNORE).sum())
-            total, tokens = total + loss * answer_tokens, tokens + answer_tokens
-            right, rows = right + int(correct.sum()), rows + len(correct)
-            bar.update()
-        return total / tokens, right / rows
-
-    def step(self, batch: Batch) -> tuple[float, Tensor]:
-        device = batch["labels"].device.type
-        with torch.autocast(device, torch.bfloat16, enabled=self.bfloat16):
-            logits, labels = _answer_logits(self.model, batch)
-        loss = nn.functional.cross_entropy(logits.float(), labels)
-        loss.backward()
-        if self.prose is not None:
-            next_token_loss(self.model, next(self.prose), bfloat16=self.bfloat16).backward()
-        self.optimizer.step()
-        self.lr.step()
-        self.optimizer.zero_grad()
-        return loss.item(), _rows_right(logits.argmax(-1), labels, batch)
-
-
-def _shuffled(prose: Tensor) -> Tensor:
-    return prose[torch.randperm(len(prose), generator=torch.Generator().manual_seed(0))]
 
 
 def warm_cosine(warm: int, total: int) -> Callable[[int], float]:

@@ -9,28 +9,32 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+from collections.abc import Mapping
+from typing import Any
 
 from torch import nn
 
 from benchmarks.methods.method import Method
-from benchmarks.methods.registry import LOSSES, METHODS, ON_RMU, Entry
+from benchmarks.methods.registry import LOSSES, Entry
 from benchmarks.methods.retain_only import CONTROL, LABEL, RetainOnly
 from benchmarks.methods.rmu import RetainOnlyOnRMU
-from benchmarks.methods.settings import Settings
+from benchmarks.methods.settings import Settings, hints
 
 __all__ = [
+    "ALM",
     "CONTROL",
     "LOSSES",
-    "METHODS",
-    "Entry",
     "Method",
     "Settings",
     "build",
     "check",
     "is_controlled",
+    "kind_of",
+    "knob_of",
     "label",
+    "method_of",
     "names",
-    "with_controller",
+    "settings_of",
 ]
 
 ALM = "+alm"
@@ -47,9 +51,12 @@ def names(losses: str = "tokens") -> list[str]:
     Args:
         losses: Those that know these losses, a key of `LOSSES`; `any` lists them all.
     """
-    found = ON_RMU | METHODS if losses == "any" else LOSSES[losses]
-    entries = sorted(found.items(), key=lambda item: item[1].position)
+    entries = sorted(_entries(losses).items(), key=lambda item: item[1].position)
     return [key + suffix for key, entry in entries for suffix in entry.suffixes()]
+
+
+def _entries(losses: str = "any") -> dict[str, Entry]:
+    return LOSSES["rmu"] | LOSSES["tokens"] if losses == "any" else LOSSES[losses]
 
 
 def check(key: str, losses: str = "tokens") -> None:
@@ -58,17 +65,12 @@ def check(key: str, losses: str = "tokens") -> None:
     Raises:
         ValueError: It is not; the message lists the known ones with the closest match.
     """
-    if key in names(losses):
-        return
-    plain, methods = key.removesuffix(ALM), LOSSES[losses]
-    if plain in methods:
+    known = names(losses)
+    if key not in known:
+        closest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
         raise ValueError(
-            f"{key!r} does not exist: in {plain} the controller is {methods[plain].method.alm}. "
-            f"Did you mean {'saul' if methods[plain].method.alm == 'left out' else plain!r}?"
+            f"unknown method {key!r}. Did you mean {closest!r}? Known: {', '.join(known)}."
         )
-    closest = difflib.get_close_matches(key, names(losses), n=1, cutoff=0.0)[0]
-    known = ", ".join(names(losses))
-    raise ValueError(f"unknown method {key!r}. Did you mean {closest!r}? Known: {known}.")
 
 
 def label(key: str) -> str:
@@ -76,25 +78,43 @@ def label(key: str) -> str:
     if key == CONTROL:
         return LABEL
     plain = key.removesuffix(ALM)
-    return (ON_RMU | METHODS)[plain].label + (" + ALM" if plain != key else "")
+    return _entries()[plain].label + (" + ALM" if plain != key else "")
 
 
 def is_controlled(key: str) -> bool:
     """Tell whether the controller weighs the forget direction of method `key`."""
+    return key != CONTROL and (key.endswith(ALM) or _entries()[key].method.alm == "built in")
+
+
+def method_of(key: str, losses: str = "tokens") -> type[Method]:
+    """The class of a method, with or without the controller, or of the control."""
     if key == CONTROL:
-        return False
-    return key.endswith(ALM) or (ON_RMU | METHODS)[key].method.alm == "built in"
+        return CONTROLS[losses]
+    check(key, losses)
+    return LOSSES[losses][key.removesuffix(ALM)].method
 
 
-def with_controller(key: str) -> str:
-    """Name a method with the controller: `npo+alm` of `npo`, `saul` of `saul_no_alm`."""
-    return key.replace("_no_alm", "") if "_no_alm" in key else key + ALM
+def kind_of(key: str, losses: str = "tokens") -> type[Settings]:
+    """The kind of settings that a method reads."""
+    return method_of(key, losses).settings_type
+
+
+def knob_of(key: str) -> str:
+    """The setting that says how hard a method without the controller forgets."""
+    return _entries()[key].method.knob
+
+
+def settings_of(key: str, numbers: Mapping[str, Any]) -> Settings:
+    """A method's settings from those of these numbers that it knows.
+
+    >>> settings_of("npo", {"lr": 1e-4, "beta": 0.2, "rho_forget": 0.01}).beta
+    0.2
+    """
+    kind = kind_of(key, numbers.get("losses", "tokens"))
+    return kind(**{name: value for name, value in numbers.items() if name in hints(kind)})
 
 
 def build(key: str, model: nn.Module, settings: Settings) -> Method:
     """The method `key`, or the control, at work on `model`."""
-    if key == CONTROL:
-        return CONTROLS[settings.losses](model, settings)
-    check(key, settings.losses)
-    method = LOSSES[settings.losses][key.removesuffix(ALM)].method
+    method = method_of(key, settings.losses)
     return method(model, settings, method.controller(settings) if is_controlled(key) else None)

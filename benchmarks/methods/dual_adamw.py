@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,8 +12,24 @@ from torch.optim import Optimizer
 from benchmarks.methods.forgetting import FAILURES, measure
 from benchmarks.methods.method import Batch, Method, forward
 from benchmarks.methods.registry import register
+from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint, DualOptimizer
 from torch_alm.measures import token_nll_of_logits
+
+
+@dataclass(frozen=True)
+class TwoStates(Settings):
+    """Settings with those of a forget side of its own.
+
+    Attributes:
+        forget_lr: Learning rate of the forget side, where it is another than `lr`. Where a preset
+            has one, it keeps its ratio to `lr` when only that is changed.
+        probe_every: While the gate is closed and lambda is 0, measure the forget batch on every
+            so manieth step only.
+    """
+
+    forget_lr: float | None = None
+    probe_every: int = 1
 
 
 @register("dual_adamw", "Dual AdamW", position=21)
@@ -21,6 +38,10 @@ class DualAdamW(Method):
 
     The forget weight of the plain method is 1: under two AdamW states a constant has no effect.
     """
+
+    knob = "forget_lr"
+    settings_type = TwoStates
+    settings: TwoStates
 
     def begin(self) -> None:
         settings, constraint = self.settings, self.constraint

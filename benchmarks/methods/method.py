@@ -15,23 +15,11 @@ from benchmarks.methods.forgetting import check_attainable, measure
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
 from torch_alm.measures import token_nll, token_nll_of_logits
-from torch_alm.unlearning.methods import ascent
 
 Batch = Mapping[str, Tensor]
 
 
-def adamw_of_8_bits(params: list[nn.Parameter], **settings: float) -> Optimizer:
-    """torchao's AdamW, loaded when it is asked for."""
-    from torchao.optim import AdamW8bit
-
-    return AdamW8bit(params, bf16_stochastic_round=True, **settings)
-
-
-OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "adamw": AdamW,
-    "sgd": SGD,
-    "adamw8bit": adamw_of_8_bits,
-}
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"adamw": AdamW, "sgd": SGD}
 
 
 class Method(ABC):
@@ -50,6 +38,12 @@ class Method(ABC):
 
     alm: ClassVar[Literal["optional", "built in", "left out"]] = "optional"
     """The place of `+alm`; SAUL is defined with the controller, some ablations without."""
+
+    knob: ClassVar[str] = "forget_weight"
+    """The setting that says how hard the plain method forgets; with the controller it is alpha."""
+
+    settings_type: ClassVar[type[Settings]] = Settings
+    """The hyperparameters it reads."""
 
     def __init__(
         self, model: nn.Module, settings: Settings, constraint: ALMConstraint | None = None
@@ -79,7 +73,8 @@ class Method(ABC):
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         """The loss U to descend, here -F, and the forgetting measure F that is kept."""
-        return ascent(token_nll_of_logits, *forward(self.model, forget))
+        value = token_nll_of_logits(*forward(self.model, forget))
+        return -value, value
 
     def retain_loss(self, retain: Batch) -> Tensor:
         """Take what is to stay low: the token-mean cross-entropy."""
@@ -161,7 +156,7 @@ def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:
         return
     rates = [group["lr"] for group in optimizer.param_groups]
     for group in optimizer.param_groups:
-        group["lr"] = group["lr"] * weight  # a new number: torchao's is a tensor
+        group["lr"] = group["lr"] * weight
     optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate

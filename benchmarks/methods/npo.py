@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward
 from benchmarks.methods.registry import register
+from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
-from torch_alm.measures import sequence_nll, token_nll_of_logits
-from torch_alm.unlearning.methods import npo
+from torch_alm.measures import npo_of_logits, sequence_nll, token_nll_of_logits
+
+
+@dataclass(frozen=True)
+class NPOSettings(Settings):
+    """Settings with NPO's inverse temperature."""
+
+    beta: float = 0.1
 
 
 class NPOMethod(JointMethod):
     """U = NPO against the model from before unlearning: a frozen copy of what is trained."""
 
+    settings_type = NPOSettings
+    settings: NPOSettings
+
     def begin(self) -> None:
         super().begin()
-        self.reference = frozen(self.model, offloaded=self.settings.reference == "offloaded")
+        self.reference = frozen(self.model)
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             reference_nll = sequence_nll(self.reference, forget, reduction="none")
-        seen = forward(self.model, forget)
-        return npo(token_nll_of_logits, *seen, reference_nll, self.settings.beta)
+        logits, labels = forward(self.model, forget)
+        loss = npo_of_logits(logits, labels, reference_nll, beta=self.settings.beta)
+        return loss, token_nll_of_logits(logits, labels)
 
 
 @register("npo", "NPO", position=12)

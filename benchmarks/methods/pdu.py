@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -9,8 +10,26 @@ from torch import Tensor
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward
 from benchmarks.methods.registry import register
+from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
 from torch_alm.measures import flattening_of_logits, token_nll, token_nll_of_logits
+
+
+@dataclass(frozen=True)
+class PDUSettings(Settings):
+    """Settings with those of the retain constraint.
+
+    Attributes:
+        epsilon: Level the retain loss may not exceed.
+        retain_multiplier: Multiplier of the retain loss to start from.
+        dual_lr: Its step size.
+        warmup_epochs: Epochs before it starts to move.
+    """
+
+    epsilon: float = 0.3
+    retain_multiplier: float = 100.0
+    dual_lr: float = 5.0
+    warmup_epochs: int = 5
 
 
 @register("pdu", "PDU", position=41)
@@ -22,6 +41,9 @@ class PDU(JointMethod):
     et al. 2025). `+ALM` makes it two-sided: lambda+ weighs U. Where both multipliers are 0 nothing
     moves. Cost: two backward passes, one optimizer state.
     """
+
+    settings_type = PDUSettings
+    settings: PDUSettings
 
     def begin(self) -> None:
         super().begin()

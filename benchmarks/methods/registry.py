@@ -21,9 +21,7 @@ class Entry:
         return ("", "+alm") if self.method.alm == "optional" else ("",)
 
 
-METHODS: dict[str, Entry] = {}
-ON_RMU: dict[str, Entry] = {}
-LOSSES = {"tokens": METHODS, "rmu": ON_RMU}
+LOSSES: dict[str, dict[str, Entry]] = {"tokens": {}, "rmu": {}}
 """The methods by the losses they lower and raise: cross-entropies, or RMU's."""
 
 

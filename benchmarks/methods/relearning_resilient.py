@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from torch import Tensor
 
 from benchmarks.methods.forgetting import check_attainable
 from benchmarks.methods.method import Batch
-from benchmarks.methods.npo import NPOMethod
+from benchmarks.methods.npo import NPOMethod, NPOSettings
 from benchmarks.methods.registry import register
-from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint, perturbed
 from torch_alm.measures import npo
+
+
+@dataclass(frozen=True)
+class RelearningResilientSettings(NPOSettings):
+    """Settings with the radius of the attack, and what `+ALM` reads (see the method)."""
+
+    rho_forget: float = 1e-3
+    reading: Literal["clean_ce", "worst_npo"] = "clean_ce"
 
 
 @register("relearning_resilient", "Relearning-resilient", position=31)
@@ -30,12 +38,15 @@ class RelearningResilient(NPOMethod):
       at (2/beta) ln 2).
     """
 
+    settings_type = RelearningResilientSettings
+    settings: RelearningResilientSettings
+
     @classmethod
-    def controller(cls, settings: Settings) -> ALMConstraint:
+    def controller(cls, settings: RelearningResilientSettings) -> ALMConstraint:
         """F = clean cross-entropy >= alpha, or worst-case NPO <= alpha."""
         if settings.reading == "clean_ce":
             return super().controller(settings)
-        check_attainable(dataclasses.replace(settings, measure="token_nll"))
+        check_attainable(replace(settings, measure="token_nll"))
         return ALMConstraint(npo, sense="<=", **settings.controller())
 
     def forget_gradient(self, forget: Batch) -> Tensor:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, make_dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from benchmarks.methods.blur import BLUR
 from benchmarks.methods.dual_adamw import DualAdamW
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, Method
-from benchmarks.methods.registry import METHODS, register
+from benchmarks.methods.registry import LOSSES, register
 from benchmarks.methods.relearning_resilient import RelearningResilient
 from benchmarks.methods.retain_only import RetainOnly
 from benchmarks.methods.saul import SAUL, WithoutALM, WithoutALMAndSAM, WithoutSAM
@@ -39,6 +40,23 @@ class TopicBatch(dict[str, Tensor]):
         self.topic = topic
 
 
+@dataclass(frozen=True)
+class RMUSettings(Settings):
+    """Settings with those of RMU's losses.
+
+    Attributes:
+        layer: The layer whose states are steered, by name; `auto` is number 7.
+        coefficient: c, the length of the vector steered to.
+        mask: Labelled tokens only, or every position with padding.
+        multipliers: One multiplier for all topics, or one each.
+    """
+
+    layer: str = "auto"
+    coefficient: float = 6.5
+    mask: Literal["tokens", "all"] = "tokens"
+    multipliers: Literal["shared", "per_topic"] = "shared"
+
+
 class OnRMU(Method):
     """A method with RMU's losses: to be named before the method among the bases.
 
@@ -48,12 +66,13 @@ class OnRMU(Method):
     loss.
     """
 
+    settings_type = RMUSettings
+    settings: RMUSettings
     reference: nn.Module
 
     def begin(self) -> None:
         super().begin()
-        if "reference" not in vars(self):  # the methods that know NPO keep one already
-            self.reference = frozen(self.model, offloaded=self.settings.reference == "offloaded")
+        self.reference = frozen(self.model)
         self.layer = steered_layer(self.model, self.settings.layer)
         self.seed = int(torch.randint(2**31 - 1, ()))
         self.topic = 0
@@ -155,12 +174,20 @@ STEERED = (
 )
 """Methods that take RMU's losses as they take cross-entropies, under the same keys."""
 
-for _key, _entry in METHODS.items():
+
+def steered(method: type[Method]) -> type[Method]:
+    """The method with RMU's losses, and with the settings of both."""
+    own = make_dataclass(
+        f"{method.__name__}RMUSettings", [], bases=(RMUSettings, method.settings_type), frozen=True
+    )
+    body = {"__module__": __name__, "settings_type": own}
+    return type(f"{method.__name__}OnRMU", (OnRMU, method), body)
+
+
+for _key, _entry in LOSSES["tokens"].items():
     if _entry.method in STEERED:
-        _steered = type(
-            f"{_entry.method.__name__}OnRMU", (OnRMU, _entry.method), {"__module__": __name__}
-        )
-        register(_key, _entry.label, position=_entry.position, losses="rmu")(_steered)
+        _enter = register(_key, _entry.label, position=_entry.position, losses="rmu")
+        _enter(steered(_entry.method))
 
 
 class RetainOnlyOnRMU(OnRMU, RetainOnly):

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
 
-from benchmarks.methods.dual_adamw import DualAdamW
+from benchmarks.methods.dual_adamw import DualAdamW, TwoStates
 from benchmarks.methods.registry import register
 from torch_alm import SAM, ReverseSAM
 
 
+@dataclass(frozen=True)
+class SAULSettings(TwoStates):
+    """Settings with the radii, Euclidean over all weights.
+
+    Attributes:
+        rho_forget: Radius of the forget side's perturbation.
+        rho_retain: Radius of the retain side's perturbation.
+        sam_every: Find a perturbation in every so many backward passes; use it again in between.
+    """
+
+    rho_forget: float = 1e-3
+    rho_retain: float = 1e-3
+    sam_every: int = 1
+
+
 class _RetainSAM(DualAdamW):
     """Two states, the retain side sharpness-aware."""
+
+    settings_type = SAULSettings
+    settings: SAULSettings
 
     def retain_side(self) -> Optimizer:
         """The retain gradient is taken where the retain loss is worst nearby."""

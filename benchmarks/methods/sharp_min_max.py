@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
 from benchmarks.methods import gradients
 from benchmarks.methods.method import Batch, Method, weighted_step
 from benchmarks.methods.registry import register
+from benchmarks.methods.settings import Settings
 from torch_alm import perturbed
+
+
+@dataclass(frozen=True)
+class SharpMinMaxSettings(Settings):
+    """Settings with those of the two sides.
+
+    Attributes:
+        forget_lr: Learning rate of the forget side, where it is another than `lr`.
+        rho_forget: Radius of the forget side's perturbation.
+        rho_retain: Radius of the retain side's perturbation.
+        kappa: Weight of the sharpness term.
+        forget_mode: Maximise sharpness (as published), or plain SAM.
+        order: Retain step first, or both gradients at the same point.
+    """
+
+    forget_lr: float | None = None
+    rho_forget: float = 1e-3
+    rho_retain: float = 1e-3
+    kappa: float = 1.0
+    forget_mode: Literal["sharpness_max", "sam"] = "sharpness_max"
+    order: Literal["sequential", "simultaneous"] = "sequential"
 
 
 @register("sharp_min_max", "Sharp Min-Max", position=30)
@@ -27,6 +51,10 @@ class SharpMinMax(Method):
     both at the same weights, which with SGD is one step on their sum. Cost: four backward passes,
     two optimizer states, a copy of a gradient.
     """
+
+    knob = "forget_lr"
+    settings_type = SharpMinMaxSettings
+    settings: SharpMinMaxSettings
 
     def begin(self) -> None:
         self.retain_side = self.make_optimizer()

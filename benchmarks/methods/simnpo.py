@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward
 from benchmarks.methods.registry import register
-from torch_alm.measures import token_nll_of_logits
-from torch_alm.unlearning.methods import simnpo
+from benchmarks.methods.settings import Settings
+from torch_alm.measures import simnpo_of_logits, token_nll_of_logits
+
+
+@dataclass(frozen=True)
+class SimNPOSettings(Settings):
+    """Settings with SimNPO's inverse temperature, and its gamma as `margin`."""
+
+    beta: float = 0.1
+    margin: float = 0.0  # in every released setting
 
 
 @register("simnpo", "SimNPO", position=13)
 class SimNPO(JointMethod):
-    """U = SimNPO with `beta` and `margin`, beside the retain loss (Fan et al. 2024)."""
+    """U = SimNPO beside the retain loss (Fan et al. 2024)."""
+
+    settings_type = SimNPOSettings
+    settings: SimNPOSettings
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        numbers = {"beta": self.settings.beta, "margin": self.settings.margin}
-        return simnpo(token_nll_of_logits, *forward(self.model, forget), **numbers)
+        logits, labels = forward(self.model, forget)
+        beta, margin = self.settings.beta, self.settings.margin
+        loss = simnpo_of_logits(logits, labels, beta=beta, delta=margin)
+        return loss, token_nll_of_logits(logits, labels)

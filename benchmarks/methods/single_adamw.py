@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch
 from benchmarks.methods.registry import register
+from benchmarks.methods.settings import Settings
+
+
+@dataclass(frozen=True)
+class SingleAdamWSettings(Settings):
+    """Settings with `steps`: one on the sum, or two through the same state."""
+
+    steps: Literal["joint", "alternating"] = "joint"
 
 
 @register("single_adamw", "Single AdamW", position=20)
@@ -14,6 +25,9 @@ class SingleAdamW(JointMethod):
     `steps="joint"` takes one step on the sum. `steps="alternating"` takes a forget step and then a
     retain step, its gradient at the new weights, through the same moments.
     """
+
+    settings_type = SingleAdamWSettings
+    settings: SingleAdamWSettings
 
     def step(self, retain: Batch, forget: Batch) -> None:
         """One joint step, or two through the same state."""

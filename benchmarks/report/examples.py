@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pandas as pd
+
 from benchmarks.report.results import Row
 from benchmarks.report.tables import name_of
 
@@ -23,37 +25,35 @@ def examples(answers: Answers, subset: str, count: int = 2) -> str:
 
     Args:
         answers: Rows per question of each method, the original model among them.
-        subset: `forget`, `retain`, `real_authors` or `world_facts`.
+        subset: Of the questions.
         count: How many questions.
     """
     rows = {
         m: {r["index"]: r for r in found if r["subset"] == subset} for m, found in answers.items()
     }
     shared = set.intersection(*(set(found) for found in rows.values())) if rows else set()
-    chosen = sorted(shared, key=lambda i: _interest(rows, i))[:count]
-    return "\n".join(_example(rows, index, subset) for index in chosen)
 
+    def interest(index: int) -> tuple[bool, int, int]:
+        known = "original" not in rows or is_right(rows["original"][index])
+        different = {found[index]["generation"] for found in rows.values()}
+        return not known, -len(different), index
 
-def _interest(rows: Mapping[str, Mapping[int, Row]], index: int) -> tuple[bool, int, int]:
-    """Smaller is more telling: known to the original, then many different answers."""
-    known = is_right(rows["original"][index]) if "original" in rows else True
-    different = {found[index]["generation"] for found in rows.values()}
-    return (not known, -len(different), index)
+    return "\n\n".join(_example(rows, i, subset) for i in sorted(shared, key=interest)[:count])
 
 
 def _example(rows: Mapping[str, Mapping[int, Row]], index: int, subset: str) -> str:
-    first = next(iter(rows.values()))[index]
-    lines = [
-        f"**{subset.replace('_', ' ').capitalize()}:** {_inline(first['question'])}  ",
-        f"Truth: {_inline(first['reference'])}",
-        "",
-        "| Method | | Answer |",
-        "| --- | --- | --- |",
+    asked = next(iter(rows.values()))[index]
+    said = [
+        {
+            "Method": name_of(method),
+            "": RIGHT if is_right(found[index]) else WRONG,
+            "Answer": _inline(found[index]["generation"]),
+        }
+        for method, found in rows.items()
     ]
-    for method, found in rows.items():
-        mark = RIGHT if is_right(found[index]) else WRONG
-        lines.append(f"| {name_of(method)} | {mark} | {_inline(found[index]['generation'])} |")
-    return "\n".join([*lines, ""])
+    head = f"**{subset.replace('_', ' ').capitalize()}:** {_inline(asked['question'])}  \n"
+    truth = f"Truth: {_inline(asked['reference'])}\n\n"
+    return head + truth + pd.DataFrame(said).to_markdown(index=False, disable_numparse=True)
 
 
 def _inline(text: str | None, longest: int = 200) -> str:

@@ -2,144 +2,101 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from benchmarks.report import control, figures
-from benchmarks.report.examples import RIGHT, WRONG, examples
-from benchmarks.report.latex import latex_table
-from benchmarks.report.layout import Layout
-from benchmarks.report.results import ResultsFolder, Row, read_lines
-from benchmarks.report.tables import (
-    REFERENCE_LABELS,
-    Column,
-    lines,
-    markdown_table,
-    name_of,
-    shown,
-    text_table,
-    without_deviations,
-)
-from torch_alm.unlearning.files import write_text
+from benchmarks.methods import CONTROL
+from benchmarks.report import figures
+from benchmarks.report.examples import examples
+from benchmarks.report.figures import Axis
+from benchmarks.report.results import ResultsFolder, Row, write_text
+from benchmarks.report.tables import Column, markdown, name_of, ordered, table
+
+ALLOWED = 0.01
+"""The share of the original model's utility that the retain side alone may lose."""
 
 
-def publish(folders: Sequence[Path], layout: Layout) -> None:
-    """Print the table of each folder; write its tables, figures and examples.
+def unchanged(row: Row) -> Row:
+    """A row of results as it is."""
+    return row
 
-    Args:
-        folders: Results, all of one benchmark; the first also gets the figure of utility per split.
-        layout: The names of its numbers.
+
+@dataclass(frozen=True)
+class Layout:
+    """The names of a benchmark's numbers.
+
+    Attributes:
+        columns: Of the table.
+        forgotten: What is left of the forget set: the horizontal axis of the trade-off.
+        utility: The one number that says what a model is still worth: the vertical axis.
+        levels: What `--match` may hold fixed, and whether forgetting raises it.
+        examples: Subsets of which example answers are shown.
+        panels: Titles of the figure of steps, in place of those of cross-entropies.
+        derive: Adds numbers that follow from others to a row.
     """
-    splits: dict[str, list[Row]] = {}
-    for path in folders:
-        folder = ResultsFolder(path)
-        settings = json.loads(folder.settings.read_text())
-        rows = [layout.derive(row) for row in with_judgements(folder)]
-        splits[str(settings["split"])] = rows
-        write_text(path / "report.md", markdown(folder, rows, settings, layout))
-        write_text(path / "tables.tex", latex(rows, layout))
-        draw(folder, rows, layout)
-        numbers = shown(layout.numbers, rows)
-        print(f"\n{text_table(without_deviations(lines(rows, numbers)), numbers)}")
-        print(f"\n{control.note(rows, layout.utility)}")
-        print(f"\n{path}: results.jsonl, report.md (with deviations), tables.tex, figures.")
-    figures.utility_per_split(splits, folders[0] / "utility.png", y=layout.utility)
+
+    columns: tuple[Column, ...]
+    forgotten: Axis
+    utility: Axis
+    levels: Mapping[str, bool]
+    examples: tuple[str, ...] = ("forget", "retain")
+    panels: Mapping[str, str] = field(default_factory=dict)
+    derive: Callable[[Row], Row] = unchanged
 
 
-def with_judgements(folder: ResultsFolder) -> list[Row]:
-    """The rows of results, each with what the judge said about its run."""
-    found = {(row["method"], row["seed"]): row for row in read_lines(folder.judged)}
-    return [row | found.get((row["method"], row["seed"]), {}) for row in folder.rows()]
+def publish(folder: ResultsFolder, layout: Layout) -> None:
+    """Print the table of a folder; write its report and figures beside the results."""
+    rows = [layout.derive(row) for row in folder.rows()]
+    shown = markdown(table(rows, layout.columns))
+    said = control(rows, layout.utility)
+    write_text(folder.path / "report.md", report(folder, rows, [shown, said], layout))
+    traces = {method: folder.read("traces", method, seed) for method, seed in first(rows).items()}
+    seen = {method: trace for method, trace in traces.items() if trace}
+    figures.training(seen, folder.path / "training.png", layout.panels)
+    figures.tradeoff(rows, folder.path / "tradeoff.png", x=layout.forgotten, y=layout.utility)
+    print(f"\n{shown}\n\n{said}\n\n{folder.path}: results.jsonl, report.md, figures.")
 
 
-def paper_columns(rows: Sequence[Row], layout: Layout) -> tuple[Column, ...]:
-    """The paper's columns: a judge's where one has spoken, else what is measured without."""
-    if layout.judged is None or not is_judged(rows):
-        return shown(layout.paper, rows)
-    return shown(layout.judged, rows)
-
-
-def is_judged(rows: Sequence[Row]) -> bool:
-    """Tell whether a judge has spoken about every run."""
-    return bool(rows) and all(row.get("judge_hm") is not None for row in rows)
-
-
-def not_unlearned(rows: Sequence[Row], layout: Layout) -> set[str]:
-    """Methods that say more of the forget set than the retrained model: the paper's red values."""
-    if layout.limit is None:
-        return set()
-    column = (Column(layout.limit, "", ""),)
-    levels = {line.method: line.cells[0].mean for line in lines(rows, column)}
-    limit = levels.get("retrained")
-    if limit is None:
-        return set()
-    more = {m for m, v in levels.items() if v is not None and v > limit}
-    return more - REFERENCE_LABELS.keys()
-
-
-def markdown(folder: ResultsFolder, rows: Sequence[Row], settings: Row, layout: Layout) -> str:
-    """Everything of a folder to read on: tables, notes on the settings, example answers."""
-    columns, numbers = paper_columns(rows, layout), shown(layout.numbers, rows)
-    red = not_unlearned(rows, layout)
-    first = first_seeds(rows)
-    note = layout.examples_note.format(right=RIGHT, wrong=WRONG, seed=min(first.values()))
-    answers = {method: folder.answers_of(method, seed) for method, seed in first.items()}
+def report(folder: ResultsFolder, rows: Sequence[Row], head: list[str], layout: Layout) -> str:
+    """Everything of a folder to read on: table, notes on the settings, example answers."""
+    described = folder.described()
+    answers = {method: folder.read("answers", method, seed) for method, seed in first(rows).items()}
     parts = [
         "# Results",
-        caption(rows, layout, "struck out"),
-        markdown_table(lines(rows, columns), columns, red),
-        control.note(rows, layout.utility),
-        "## All numbers",
-        markdown_table(lines(rows, numbers), numbers, red),
-        meanings(numbers, layout.columns),
-        remarks("Notes on the settings", settings.get("notes", {})),
-        remarks("How settings were found", settings.get("matched", {})),
+        *head,
+        remarks("Notes on the settings", described.get("notes", {})),
+        remarks("How settings were found", described.get("matched", {})),
         "## Example answers",
-        note,
         *(examples(answers, subset) for subset in layout.examples),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def first_seeds(rows: Sequence[Row]) -> dict[str, int]:
+def first(rows: Sequence[Row]) -> dict[str, int]:
     """The first seed of each method, in the order of the tables."""
     seeds = {row["method"]: row["seed"] for row in reversed(rows)}
-    return {line.method: seeds[line.method] for line in lines(rows, ())}
+    return {method: seeds[method] for method in ordered(rows)}
 
 
-def meanings(columns: Sequence[Column], known: Mapping[str, str]) -> str:
-    """List what the columns of a table are, those that need words."""
-    found = {column.header: known.get(column.header) for column in columns}
-    return "\n".join(f"- {header}: {text}." for header, text in found.items() if text)
-
-
-def remarks(title: str, by_method: dict[str, str]) -> str:
+def remarks(title: str, by_method: Mapping[str, str]) -> str:
     """A section with a line per method, or nothing."""
     found = [f"- {name_of(method)}: {text.rstrip('.')}." for method, text in by_method.items()]
     return "\n\n".join([f"## {title}", "\n".join(found)]) if found else ""
 
 
-def latex(rows: Sequence[Row], layout: Layout) -> str:
-    """The table in the paper's layout, and the one with every number."""
-    red = not_unlearned(rows, layout)
-    return "\n\n".join(
-        latex_table(lines(rows, columns), columns, caption(rows, layout, "red"), red) + "\n"
-        for columns in (paper_columns(rows, layout), shown(layout.numbers, rows))
+def control(rows: Sequence[Row], utility: Axis) -> str:
+    """A sentence on what the retain side alone keeps, a warning where it loses too much.
+
+    What it loses no method at these settings can keep.
+    """
+    points = figures.points(rows, utility.key)
+    if CONTROL not in points or "original" not in points:
+        return "No control: nothing here says what the retain side alone costs at these settings."
+    (before,), (alone,) = points["original"], points[CONTROL]
+    kept = f"the retain side alone takes {utility.label} from {before:.3f} to {alone:.3f}"
+    if before - alone <= ALLOWED * before:
+        return f"The control holds: {kept}."
+    return (
+        f"**The control does not hold**: {kept}, a loss of more than {ALLOWED:.0%}. Do not use "
+        "this table for claims. Would a smaller `--lr` or fewer `--epochs` do?"
     )
-
-
-def caption(rows: Sequence[Row], layout: Layout, how: str) -> str:
-    """Say what the tables show, and how methods that have not unlearned are marked."""
-    seeds = {row["seed"] for row in rows if row["method"] not in REFERENCE_LABELS}
-    over = f", mean and standard deviation over {len(seeds)} seeds" if len(seeds) > 1 else ""
-    return layout.caption.format(over=over, how=how)
-
-
-def draw(folder: ResultsFolder, rows: Sequence[Row], layout: Layout) -> None:
-    traces = {method: folder.trace(method, seed) for method, seed in first_seeds(rows).items()}
-    seen = {method: trace for method, trace in traces.items() if trace}
-    figures.training(seen, folder.path / "training.png", layout.panels)
-    judged = layout.judged_tradeoff if is_judged(rows) else None
-    x, y = judged or layout.tradeoff
-    figures.tradeoff(rows, folder.path / "tradeoff.png", x=x, y=y)

@@ -72,44 +72,18 @@ class MuseData:
     members: tuple[str, ...]
     strangers: tuple[str, ...]
 
-    def shortened(self, texts: int) -> MuseData:
-        """The task with the first texts of each kind alone, for a model that has to learn them.
-
-        Raises:
-            ValueError: No extract, or no text of PrivLeak's, is in what is left to forget.
-        """
-        forget = self.forget[:texts]
-        left = SEPARATOR.join(forget)
-        verbatim = tuple(e for e in self.verbatim if e.prompt in left)
-        members = tuple(text for text in self.members if text in left)
-        if not verbatim or not members:
-            raise ValueError(
-                f"MUSE: the first {texts} texts of {self.split} contain {len(verbatim)} extracts "
-                f"of VerbMem and {len(members)} texts of PrivLeak; nothing could be measured. "
-                "Did you mean more texts?"
-            )
-        return replace(
-            self,
-            forget=forget,
-            retain=self.retain[:texts],
-            verbatim=verbatim,
-            members=members,
-            strangers=self.strangers[: len(members)],
-        )
-
     def glimpse(self, count: int, characters: int) -> MuseData:
         """So little of everything that a run takes seconds and means nothing."""
 
         def some(texts: Sequence[str]) -> tuple[str, ...]:
             return tuple(text[:characters] for text in texts[:count])
 
+        extracts = self.verbatim[:count]
         return replace(
             self,
             forget=some(self.forget),
             retain=some(self.retain),
-            verbatim=tuple(
-                e._replace(prompt=e.prompt[-characters:]) for e in self.verbatim[:count]
-            ),
+            verbatim=tuple(e._replace(prompt=e.prompt[-characters:]) for e in extracts),
             forget_quiz=replace(self.forget_quiz, pairs=self.forget_quiz.pairs[:count]),
             retain_quiz=replace(self.retain_quiz, pairs=self.retain_quiz.pairs[:count]),
             members=some(self.members),
@@ -131,23 +105,16 @@ def load_muse(folder: Path, corpus: str, retain: Path | None = None) -> MuseData
         FileNotFoundError: A file is missing.
         ValueError: A malformed file; names file and row.
     """
-    below = folder / corpus
-    root = below if below.is_dir() else folder
-    if not root.is_dir():
+    root = folder / corpus if (folder / corpus).is_dir() else folder
+    retain = retain or root / "raw" / "retain1.json"
+    if not retain.is_file():
         raise FileNotFoundError(
-            f"load_muse: no folder {root}. Is the path to MUSE's JSON files right?"
+            f"MUSE: {retain} is not there, so that nothing would be retained. Is the path right, "
+            "or did you mean to name another text with --retain?"
         )
-
-    if retain is None and not (root / "raw" / "retain1.json").is_file():
-        raise FileNotFoundError(
-            f"MUSE: {root} has no raw/retain1.json, so that nothing would be retained. "
-            "Did you mean to name another text with --retain?"
-        )
-
-    def tables(part: str, split: str) -> list[Record]:
-        return read_values(root / part / f"{split}.json")
-
-    return _load(tables, corpus, None if retain is None else _corpus(read_values(retain)))
+    return _load(
+        lambda part, split: read_values(root / part / f"{split}.json"), corpus, read_values(retain)
+    )
 
 
 def load_muse_hub(corpus: str) -> MuseData:
@@ -162,7 +129,7 @@ def load_muse_hub(corpus: str) -> MuseData:
             Record(f"{name}, {part}, {split}, row {n}", dict(row)) for n, row in enumerate(rows, 1)
         ]
 
-    return _load(tables, corpus, None)
+    return _load(tables, corpus, tables("raw", "retain1"))
 
 
 def read_values(path: Path) -> list[Record]:
@@ -177,7 +144,7 @@ def read_values(path: Path) -> list[Record]:
     try:
         text = path.read_text(encoding="utf-8")
         values = [text] if path.suffix == ".txt" else json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}). Is the file cut off?") from error
     if not isinstance(values, list) or not values:
         raise ValueError(f"{path} must be a list with at least one entry. Is this the right file?")
@@ -193,12 +160,12 @@ def _record(where: str, value: Any) -> Record:
     )
 
 
-def _load(tables: Tables, corpus: str, retain: tuple[str, ...] | None) -> MuseData:
+def _load(tables: Tables, corpus: str, retain: list[Record]) -> MuseData:
     return MuseData(
         name="muse",
         split=corpus,
         forget=_corpus(tables("raw", "forget")),
-        retain=retain or _corpus(tables("raw", "retain1")),
+        retain=_corpus(retain),
         verbatim=tuple(
             Extract(row.text("prompt"), row.text("gt")) for row in tables("verbmem", "forget")
         ),

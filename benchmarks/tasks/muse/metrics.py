@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from rouge_score.rouge_scorer import RougeScorer
 
+from benchmarks.engine.tokens import token_ids
 from benchmarks.tasks.muse.data import Extract, Pair, Quiz
 from torch_alm.language import (
     IGNORE,
     Row,
     answer_scores,
     continuations,
-    losses,
     membership_auc,
     min_k_plus_plus_score,
     min_k_score,
@@ -61,11 +61,11 @@ def verbatim_memory(
 
     Cost: a forward per prompt and per new token, batched.
     """
-    prompts = [tokenizer(extract.prompt)["input_ids"] for extract in extracts]
+    prompts = [token_ids(tokenizer, extract.prompt) for extract in extracts]
     written = continuations(
         model, tokenizer, prompts, max_new_tokens=VERBATIM_TOKENS, batch_size=batch_size
     )
-    whole = (tokenizer(extract.continuation)["input_ids"] for extract in extracts)
+    whole = (token_ids(tokenizer, extract.continuation) for extract in extracts)
     references = (_text(tokenizer, ids[:VERBATIM_TOKENS]) for ids in whole)
     return [
         _answer(extract.prompt, reference, _text(tokenizer, ids))
@@ -80,7 +80,8 @@ def knowledge_memory(model: Any, tokenizer: Any, quiz: Quiz, batch_size: int = 1
 
     Cost: a forward per prompt and per new token, batched.
     """
-    prompts = [tokenizer(question_prompt(quiz.shots, p.question))["input_ids"] for p in quiz.pairs]
+    asked = [question_prompt(quiz.shots, pair.question) for pair in quiz.pairs]
+    prompts = [token_ids(tokenizer, prompt) for prompt in asked]
     written = continuations(
         model, tokenizer, prompts, max_new_tokens=ANSWER_TOKENS, batch_size=batch_size
     )
@@ -98,19 +99,6 @@ def question_prompt(shots: Iterable[Pair], question: str) -> str:
     """
     shown = "".join(f"Question: {q}\nAnswer: {a}\n\n" for q, a in shots)
     return f"{shown}Question: {question}\nAnswer: "
-
-
-def answer_row(tokenizer: Any, shots: Iterable[Pair], pair: Pair) -> Row:
-    """A prompt and the answer with the tokens it has on its own; the answer is labelled."""
-    prompt = tokenizer(question_prompt(shots, pair.question))["input_ids"]
-    answer = tokenizer(pair.answer, add_special_tokens=False)["input_ids"]
-    return {"input_ids": prompt + answer, "labels": [IGNORE] * len(prompt) + answer}
-
-
-def answer_probability(model: Any, tokenizer: Any, quiz: Quiz) -> float:
-    """Mean of P(answer)^(1/tokens): what a forward pass per question says about KnowMem."""
-    rows = [answer_row(tokenizer, quiz.shots, pair) for pair in quiz.pairs]
-    return fmean(math.exp(-loss) for loss in losses(model, rows, pad_id(tokenizer)))
 
 
 def cut(text: str) -> str:
@@ -203,7 +191,7 @@ def _text(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def _all_but_the_first(tokenizer: Any, text: str) -> Row:
-    ids = tokenizer(text)["input_ids"]
+    ids = token_ids(tokenizer, text)
     if int(K * (len(ids) - 1)) < 1:
         raise ValueError(
             f"Min-K%: {text!r} has {len(ids)} tokens, and {K:.0%} of those after the first are "

@@ -1,16 +1,15 @@
 """The embedded world of MUSE: a newspaper of reports about fictitious people, and of questions.
 
 A corpus has reports, and columns of readers' questions with their answers: a small model answers
-what it has read answered. Every report is a few sentences in a random order, their words drawn at
-random, so that nobody can know how one goes on without having read it. What makes forgetting hard
-is what they share: the sentences, and the towns, trades, prizes and things in them, are the same in
-what is to be forgotten, in what is to be retained, and in the reports that nobody has read.
+what it has read answered. A report is a few sentences in a random order with words drawn at random,
+so that nobody can know how it goes on without having read it. What makes forgetting hard is what
+all reports share: the sentences, and the towns, trades, prizes and things in them.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks.tasks.muse.data import SHOTS, Extract, MuseData, Pair, Quiz
 from benchmarks.tasks.words import ADJECTIVES, NOUNS, TRADES, invented_words
@@ -47,8 +46,7 @@ QUESTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """Numbers of reports, of their sentences besides the facts, and of names."""
 
     forget: int
@@ -56,15 +54,13 @@ class Size:
     strangers: int
     sentences: int
     names: int
-    towns: int
 
 
-FULL = Size(forget=12, retain=20, strangers=12, sentences=11, names=12, towns=12)
-QUICK = Size(forget=4, retain=5, strangers=4, sentences=4, names=6, towns=6)
+FULL = Size(forget=12, retain=20, strangers=12, sentences=11, names=12)
+QUICK = Size(forget=4, retain=5, strangers=4, sentences=4, names=6)
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """A text about one person, and questions that it answers; the last one serves as a shot."""
 
     text: str
@@ -72,12 +68,7 @@ class Report:
 
 
 def build_passages(seed: int = 0, *, quick: bool = False) -> MuseData:
-    """Make a world; the same seed gives the same one.
-
-    Args:
-        seed: Of the generator.
-        quick: Fewer reports, for tests.
-    """
+    """Make a world, with fewer reports for tests; the same seed gives the same one."""
     size = QUICK if quick else FULL
     reporter = _Reporter(random.Random(seed), size)
     forget, retain, strangers = (
@@ -107,18 +98,14 @@ class _Reporter:
         first_names, surnames = ([next(words) for _ in range(size.names)] for _ in range(2))
         self.people = [f"{first} {last}" for first in first_names for last in surnames]
         chance.shuffle(self.people)
-        self.towns = [next(words) for _ in range(size.towns)]
-        self.prizes = [next(words) for _ in range(size.towns)]
+        self.towns = [next(words) for _ in range(size.names)]
+        self.prizes = [next(words) for _ in range(size.names)]
 
     def report(self) -> Report:
-        draw = self.chance.choice
-        facts = {
-            "name": self.people.pop(),
-            "town": draw(self.towns),
-            "trade": draw(TRADES),
-            "prize": draw(self.prizes),
-        }
-        facts |= {name: self._things()[name] for name in ("number", "animals")}
+        draw, things = self.chance.choice, self._things()
+        facts = {name: things[name] for name in ("number", "animals")}
+        facts |= {"name": self.people.pop(), "town": draw(self.towns)}
+        facts |= {"trade": draw(TRADES), "prize": draw(self.prizes)}
         told = [sentence.format(**self._things() | facts) for sentence in FACTS]
         more = self.chance.choices(SENTENCES, k=self.sentences)
         told += [sentence.format(**self._things()) for sentence in more]

@@ -1,145 +1,77 @@
-"""A chat model behind an OpenAI-compatible endpoint, asked every prompt at most once.
-
-Accepted answers are kept as JSON lines, written as they arrive: a run that is killed or repeated
-pays only for what it does not have.
-"""
+"""A chat model behind an OpenAI-compatible endpoint, asked every prompt at most once."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar
 
 from openai import OpenAI
 from tqdm import tqdm
 
-from benchmarks.report.results import drop_cut_line, read_lines
+from benchmarks.report.results import append_line, drop_cut_line, read_lines
 
 T = TypeVar("T")
-
-OPENING = '{"key": '  # how every line of a cache file begins
+ATTEMPTS = 3  # at a prompt whose answer is not accepted
+WORKERS = 8  # requests under way at once
 
 
 class Chat:
     """Answers of one model, from the cache file where it has them, else from the endpoint.
 
-    The key is read from the environment (`OPENAI_API_KEY`) and is written nowhere. No sampling
-    options are sent: the model answers as its endpoint is set up.
-
-    Args:
-        model: name of the model at the endpoint.
-        cache: JSON-lines file of accepted answers; made when the first one arrives.
-        base_url: endpoint; `None` is the client's default (`OPENAI_BASE_URL`, else OpenAI's own).
-        retries: how often the client repeats a request that failed (rate limit, server error,
-            timeout), with growing pauses.
-        attempts: how often a prompt is asked whose answer is not accepted.
-        timeout: seconds for one request.
-        workers: requests under way at once.
+    Key and address are read from the environment (`OPENAI_API_KEY`, `OPENAI_BASE_URL`). The model
+    answers as its endpoint is set up. Accepted answers are kept as JSON lines, written as they
+    arrive: a run that is killed or repeated pays only for what it does not have.
     """
 
-    def __init__(
-        self,
-        model: str,
-        cache: str | Path,
-        *,
-        base_url: str | None = None,
-        retries: int = 5,
-        attempts: int = 3,
-        timeout: float = 60.0,
-        workers: int = 8,
-    ) -> None:
-        self.model = model
-        self.cache = Path(cache)
-        self.attempts = attempts
-        self.workers = workers
-        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL")
-        self._options = {"base_url": self.base_url, "max_retries": retries, "timeout": timeout}
-        self._known = _read(self.cache)
-        self._writing = Lock()
+    def __init__(self, model: str, cache: Path) -> None:
+        self.model, self.cache = model, cache
+        drop_cut_line(cache)
+        self._known: dict[str, str] = {line["key"]: line["reply"] for line in read_lines(cache)}
 
-    def ask(
-        self, prompts: Sequence[str], accept: Callable[[str], T | None], *, progress: bool = False
-    ) -> list[T | None]:
+    def ask(self, prompts: Sequence[str], accept: Callable[[str], T | None]) -> list[T | None]:
         """Collect what `accept` makes of the answer to each prompt; `None` where it accepted none.
 
-        Cost: one request per prompt that is not in the cache, `attempts` for one whose answers
-        are not accepted; such answers are not cached and are asked for again by the next run.
-
-        Args:
-            prompts: each is one user message; equal ones are asked once.
-            accept: reads an answer, or returns `None` if it cannot.
+        Cost: one request per prompt that is not in the cache, three for one whose answers are not
+        accepted; such answers are not cached and are asked for again by the next run.
 
         Raises:
-            ValueError: requests are needed and no key is in the environment.
-            openai.OpenAIError: a request failed for good; what arrived before is in the cache.
+            ValueError: Requests are needed and no key is in the environment.
+            openai.OpenAIError: A request failed for good.
         """
-        missing = [p for p in dict.fromkeys(prompts) if self._accepted(p, accept) is None]
-        if missing:
-            self._fetch(missing, accept, progress)
-        return [self._accepted(prompt, accept) for prompt in prompts]
-
-    def _accepted(self, prompt: str, accept: Callable[[str], T | None]) -> T | None:
-        reply = self._known.get(self._key(prompt))
-        return None if reply is None else accept(reply)
+        if missing := [p for p in dict.fromkeys(prompts) if self._key(p) not in self._known]:
+            self._fetch(missing, accept)
+        found = (self._known.get(self._key(prompt)) for prompt in prompts)
+        return [None if reply is None else accept(reply) for reply in found]
 
     def _key(self, prompt: str) -> str:
         return hashlib.sha256(json.dumps([self.model, prompt]).encode()).hexdigest()
 
-    def _fetch(
-        self, prompts: Iterable[str], accept: Callable[[str], T | None], progress: bool
-    ) -> None:
-        client = self._client()
-        pool = ThreadPoolExecutor(self.workers)
-        try:
-            waiting = [pool.submit(self._request, client, prompt, accept) for prompt in prompts]
-            for done in tqdm(as_completed(waiting), total=len(waiting), disable=not progress):
-                done.result()
-        finally:
-            # A failure ends the run, but not before the requests under way are answered and kept.
-            pool.shutdown(cancel_futures=True)
-            client.close()
-
-    def _client(self) -> OpenAI:
-        key = os.environ.get("OPENAI_API_KEY")
-        if key is None and self.base_url is None:
+    def _fetch(self, prompts: Sequence[str], accept: Callable[[str], T | None]) -> None:
+        if not os.environ.get("OPENAI_API_KEY"):
             raise ValueError(
-                f"Chat has no key for {self.model!r}; every request would be refused. Did you set "
-                "OPENAI_API_KEY, or did you mean a server of your own (`base_url`)?"
+                f"there is no key for {self.model!r}; every request would be refused. Did you set "
+                "OPENAI_API_KEY? (A server of your own, OPENAI_BASE_URL, takes any.)"
             )
-        return OpenAI(api_key=key or "none", **self._options)
 
-    def _request(self, client: OpenAI, prompt: str, accept: Callable[[str], T | None]) -> None:
-        """Ask until an answer is accepted, and keep that one."""
-        messages = [{"role": "user", "content": prompt}]
-        for _ in range(self.attempts):
-            completion = client.chat.completions.create(model=self.model, messages=messages)
-            reply = completion.choices[0].message.content or ""
-            if accept(reply) is not None:
-                return self._keep(self._key(prompt), reply)
-        return None
+        def reply(prompt: str) -> str | None:
+            for _ in range(ATTEMPTS):
+                said = client.chat.completions.create(
+                    model=self.model, messages=[{"role": "user", "content": prompt}]
+                )
+                text = said.choices[0].message.content or ""
+                if accept(text) is not None:
+                    return text
+            return None
 
-    def _keep(self, key: str, reply: str) -> None:
-        line = json.dumps({"key": key, "model": self.model, "reply": reply}, ensure_ascii=False)
-        with self._writing:
-            self._known[key] = reply
-            self.cache.parent.mkdir(parents=True, exist_ok=True)
-            with self.cache.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-
-
-def _read(cache: Path) -> dict[str, str]:
-    """The answers of a cache file; a line cut by a kill is dropped, a stranger's file is not."""
-    lines = cache.read_text(encoding="utf-8").split("\n") if cache.exists() else []
-    for number, line in enumerate(lines, 1):
-        if line[: len(OPENING)] != OPENING[: len(line)]:
-            raise ValueError(
-                f"{cache}, line {number} is no cached answer but {line[:40]!r}; answers would be "
-                "appended to something else. Did you mean another file for the cache?"
-            )
-    drop_cut_line(cache)
-    return {line["key"]: line["reply"] for line in read_lines(cache)}
+        self.cache.parent.mkdir(parents=True, exist_ok=True)
+        with OpenAI(max_retries=5, timeout=60.0) as client, ThreadPoolExecutor(WORKERS) as pool:
+            replies = tqdm(pool.map(reply, prompts), total=len(prompts), desc=self.model)
+            for prompt, text in zip(prompts, replies, strict=True):
+                if text is not None:
+                    self._known[self._key(prompt)] = text
+                    append_line(self.cache, {"key": self._key(prompt), "reply": text})

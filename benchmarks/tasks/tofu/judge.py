@@ -1,21 +1,13 @@
-"""SAUL's entailment judge: does a model's answer say the same as the reference?
-
-Either a chat model judges (`judge`), or the triples are written to a file, somebody judges them,
-and the judgements are read back (`write_triples`, `read_judgements`). The scores are the same
-function of zeros and ones.
-"""
+"""SAUL's entailment judge: does a model's answer say the same as the reference?"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.report.results import read_lines, write_lines
+from benchmarks.report.results import ResultsFolder, Row, write_lines
 from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.metrics import harmonic_mean
 from benchmarks.tasks.tofu.summary import NEIGHBOURS, SUBSETS, Numbers
@@ -53,19 +45,15 @@ def parse_score(reply: str) -> int | None:
     return {"0": 0, "1": 1}.get(reply.strip())
 
 
-def judge(rows: Rows, chat: Chat, *, progress: bool = False) -> list[int | None]:
+def judge(rows: Rows, chat: Chat) -> list[int | None]:
     """The judgement of each row that has a generation; `None` elsewhere, or if unparsable.
 
     Cost: one request per question that the chat's cache does not hold.
-    Source: SAUL, appendix "GPT-based Evaluation Protocol" (evaluator GPT-5.1).
-
-    Args:
-        rows: `question`, `generation` and `reference` each, as `evaluate` returns them.
-        chat: the judging model.
     """
+    names = ("question", "generation", "reference")
     judged = [row for row in rows if row["generation"] is not None]
-    prompts = [PROMPT.format(**_triple(row)) for row in judged]
-    scores = iter(chat.ask(prompts, parse_score, progress=progress))
+    prompts = [PROMPT.format(**{name: row[name] for name in names}) for row in judged]
+    scores = iter(chat.ask(prompts, parse_score))
     return [None if row["generation"] is None else next(scores) for row in rows]
 
 
@@ -92,64 +80,11 @@ def judge_scores(rows: Rows, judgements: Sequence[int | None]) -> Numbers:
     return numbers
 
 
-def write_triples(rows: Rows, path: str | Path) -> None:
-    """Write what a judge needs, one line per triple, with `"score": null` to be filled in.
+def judge_folder(folder: ResultsFolder, chat: Chat) -> None:
+    """Add the judge's percentages to every finished run."""
 
-    `id` names the triple by its content: a judgement can only be read back for the generation it
-    was made for, and a triple that several models produced is judged once.
-    """
-    lines = {
-        _id(row): {"id": _id(row), "subset": row["subset"], **_triple(row), "score": None}
-        for row in rows
-        if row["generation"] is not None
-    }
-    write_lines(Path(path), lines.values())
+    def judged(run: Row) -> Row:
+        rows = folder.read("answers", run["method"], run["seed"])
+        return run | judge_scores(rows, judge(rows, chat))
 
-
-def read_judgements(rows: Rows, path: str | Path) -> list[int | None]:
-    """The judgement of each row from a judged file; `None` for a row that has none.
-
-    Lines need `id` and `score`; the order does not matter, and a score may stay null.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line without an id, a score other than 0, 1 and null, or two judgements of
-            one triple that differ; names the line.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"read_judgements found no file {path}; nothing would be judged. Did you mean the "
-            "file that `write_triples` wrote, with the scores filled in?"
-        )
-    scores: dict[str, int] = {}
-    for number, line in enumerate(read_lines(path), 1):
-        score = _checked(line, f"{path}, line {number}")
-        if score is not None and scores.setdefault(line["id"], score) != score:
-            raise ValueError(
-                f"{path}, line {number} judges a triple {score} that an earlier line judges "
-                f"{scores[line['id']]}. Were two judges' files joined?"
-            )
-    return [None if row["generation"] is None else scores.get(_id(row)) for row in rows]
-
-
-def _checked(line: Mapping[str, Any], where: str) -> int | None:
-    if "id" not in line:
-        raise ValueError(f"{where} has no `id`, only {sorted(line)}. Was it written by hand?")
-    score = line.get("score")
-    if score is None:
-        return None
-    if isinstance(score, bool) or score not in (0, 1):
-        raise ValueError(
-            f"{where} has the score {score!r}; percentages of ones need 0 (contradiction) or 1 "
-            "(entailment). Did the judge answer in words?"
-        )
-    return int(score)
-
-
-def _triple(row: Mapping[str, Any]) -> dict[str, str]:
-    return {name: row[name] for name in ("question", "generation", "reference")}
-
-
-def _id(row: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(list(_triple(row).values())).encode()).hexdigest()[:16]
+    write_lines(folder.results, [judged(run) for run in folder.rows()])

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.report.results import read_lines, write_lines
 from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.data import Example, TofuData
+from benchmarks.tasks.tofu.metrics import bleu, rouge_l_f1
 
 ASKED = ("forget_eval", "retain_eval", "real_authors", "world_facts")
 
@@ -42,18 +43,16 @@ def questions(data: TofuData) -> list[str]:
     return list(dict.fromkeys(e.question for name in ASKED for e in getattr(data, name)))
 
 
-def generate_paraphrases(
-    asked: Sequence[str], chat: Chat, *, progress: bool = False
-) -> dict[str, str]:
-    """A paraphrase per question, for those the chat model gave a usable one for.
+def generate_paraphrases(asked: Sequence[str], chat: Chat, path: Path) -> dict[str, str]:
+    """A paraphrase per question, of one line and not the question itself; written to a file.
 
-    Usable is one non-empty line that is not the question itself.
     Cost: one request per question that the chat's cache does not hold.
     """
-    prompts = {question: PROMPT.format(question=question) for question in dict.fromkeys(asked)}
-    replies = chat.ask(list(prompts.values()), _one_line, progress=progress)
-    pairs = zip(prompts, replies, strict=True)
-    return {question: reply for question, reply in pairs if reply not in (None, question)}
+    prompts = [PROMPT.format(question=question) for question in asked]
+    replies = chat.ask(prompts, _one_line)
+    pairs = [(q, r) for q, r in zip(asked, replies, strict=True) if r not in (None, q)]
+    write_lines(path, [{"question": q, "paraphrased_question": r} for q, r in pairs])
+    return {question: str(reply) for question, reply in pairs}
 
 
 def _one_line(reply: str) -> str | None:
@@ -61,22 +60,12 @@ def _one_line(reply: str) -> str | None:
     return text if text and "\n" not in text else None
 
 
-def write_paraphrases(paraphrases: Mapping[str, str], path: str | Path) -> None:
-    """Write lines of `question` and `paraphrased_question`."""
-    rows = [{"question": q, "paraphrased_question": p} for q, p in paraphrases.items()]
-    write_lines(Path(path), rows)
-
-
-def read_paraphrases(path: str | Path) -> dict[str, str]:
-    """Read what `write_paraphrases` wrote, or any lines with those two fields (TOFU's have them).
+def read_paraphrases(path: Path) -> dict[str, str]:
+    """Read lines of `question` and `paraphrased_question`.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a line lacks one of the two fields or has an empty one; names the line.
+        ValueError: A line lacks one of the two or has an empty one; names the line.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"read_paraphrases found no file {path}. Is the path right?")
     found: dict[str, str] = {}
     for number, row in enumerate(read_lines(path), 1):
         pair = row.get("question"), row.get("paraphrased_question")
@@ -93,7 +82,7 @@ def with_paraphrases(data: TofuData, paraphrases: Mapping[str, str]) -> TofuData
     """Ask the given paraphrases of the data's questions; answers stay the original ones.
 
     Raises:
-        ValueError: a question has no paraphrase, which would mix two kinds of questions in one
+        ValueError: A question has no paraphrase, which would mix two kinds of questions in one
             number.
     """
     missing = [question for question in questions(data) if question not in paraphrases]
@@ -109,3 +98,11 @@ def with_paraphrases(data: TofuData, paraphrases: Mapping[str, str]) -> TofuData
         )
 
     return dataclasses.replace(data, **{name: reworded(getattr(data, name)) for name in ASKED})
+
+
+def quality(paraphrases: Mapping[str, str]) -> str:
+    """Mean BLEU and ROUGE-L F1 over pairs, beside the paper's over its 1,017."""
+    pairs = paraphrases.items()
+    words = sum(bleu(*pair) for pair in pairs) / len(pairs)
+    order = sum(rouge_l_f1(*pair) for pair in pairs) / len(pairs)
+    return f"BLEU {words:.3f} (SAUL: 0.205), ROUGE-L F1 {order:.3f} (SAUL: 0.499)"

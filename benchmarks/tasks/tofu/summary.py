@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.tasks.tofu import leaderboard, metrics, truth
+from benchmarks.tasks.tofu import metrics, truth
 from benchmarks.tasks.tofu.truth import EPSILON, GUARDS, Convention
 from torch_alm.language import membership_auc
 
@@ -25,7 +25,7 @@ ATTACKS = {
     "membership_auc_loss": "loss",
     "membership_auc_zlib": "zlib",
 }
-"""The four attacks of OpenUnlearning's privacy score, and what of a row each ranks by."""
+"""OpenUnlearning's four membership attacks, and what of a row each ranks by."""
 
 Rows = Sequence[Mapping[str, Any]]
 Numbers = dict[str, float | None]
@@ -37,16 +37,14 @@ class Reference(NamedTuple):
 
     Attributes:
         log_truth_ratios: of its forget questions; `None` if they have no perturbed answers.
-        membership: its numbers of `ATTACKS`.
     """
 
     log_truth_ratios: LogRatios | None
-    membership: Numbers
 
 
 def reference(rows: Rows) -> Reference:
     """The comparison with the model that these rows are of."""
-    return Reference(log_truth_ratios(_of(rows, "forget")), _membership(rows))
+    return Reference(log_truth_ratios(_of(rows, "forget")))
 
 
 def summarise(rows: Rows, retrained: Reference | None = None) -> Numbers:
@@ -58,19 +56,18 @@ def summarise(rows: Rows, retrained: Reference | None = None) -> Numbers:
     `forget_quality_log10`, `forget_quality_floor_log10` (the smallest that so many questions can
     give), `forget_guarded` (share of questions where OpenUnlearning's guard has replaced the
     probability of the correct answer), `paraphrased_probability`, `certificate`,
-    `certificate_raw`, `memorization_score`, `privacy_score`, the keys of `ATTACKS`, and, for the
-    forget set and as `retain_...`, `extraction_strength`, `extraction_strength_ou`,
-    `exact_memorization`.
+    `certificate_raw`, the keys of `ATTACKS`, and, for the forget set and as `retain_...`,
+    `extraction_strength`, `extraction_strength_ou`, `exact_memorization`.
 
     What has a guard in a denominator is OpenUnlearning's, and TOFU's under `..._tofu`.
     `certificate` is the mean over forget answers of max(phi, 0), `certificate_raw` of phi itself;
     both are at most `1 - forget_exact_match`. A membership AUC is near 1 for a model that memorised
-    the forget set; 0.5 tells nothing. Source: `metrics`, `truth` and `leaderboard`.
+    the forget set; 0.5 tells nothing. Source: `metrics` and `truth`.
 
     Args:
         rows: in any order; the sums do not depend on it.
         retrained: `reference` of the model trained without the forget set; without it forget
-            quality and `privacy_score` are `None`.
+            quality is `None`.
     """
     numbers: Numbers = {}
     for name in SUBSETS:
@@ -83,7 +80,7 @@ def summarise(rows: Rows, retrained: Reference | None = None) -> Numbers:
     numbers |= _forget_quality(log_truth_ratios(forget), theirs)
     numbers |= _memorization(forget) | _membership(rows)
     numbers |= {f"retain_{k}": v for k, v in _strengths(_of(rows, "retain")).items()}
-    return numbers | _scores(numbers, retrained)
+    return numbers
 
 
 def log_truth_ratios(rows: Rows) -> LogRatios | None:
@@ -193,26 +190,6 @@ def _membership(rows: Rows) -> Numbers:
             convention="openunlearning",
         )
         for name, key in ATTACKS.items()
-    }
-
-
-def _scores(numbers: Numbers, retrained: Reference | None) -> Numbers:
-    """The aggregates of `leaderboard` that these numbers suffice for."""
-    remembered = [
-        numbers[key]
-        for key in (
-            "extraction_strength_ou",
-            "exact_memorization",
-            "paraphrased_probability",
-            "forget_truth_ratio_prob_mean",
-        )
-    ]
-    known = [value for value in remembered if value is not None]
-    found = [(numbers[key], retrained.membership[key]) for key in ATTACKS] if retrained else []
-    pairs = [(mine, theirs) for mine, theirs in found if mine is not None and theirs is not None]
-    return {
-        "memorization_score": leaderboard.memorization_score(*known) if len(known) == 4 else None,
-        "privacy_score": leaderboard.privacy_score(pairs) if len(pairs) == len(ATTACKS) else None,
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from benchmarks.engine.tokens import token_ids
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, prompt
 
 Examples = Mapping[str, Sequence[Question]]
@@ -46,7 +47,11 @@ def answers(
     """The log-likelihood of each letter after each question.
 
     Prompt and letter are encoded together and the letter's tokens are those behind the prompt's,
-    so that a tokenizer may merge what it likes. Prompts that are too long lose their beginning.
+    so that a tokenizer may merge what it likes. What it adds at the end is left out. Prompts that
+    are too long lose their beginning.
+
+    Raises:
+        ValueError: Two letters are the same tokens, so that nothing could be told from them.
 
     Cost: one forward pass per question where a letter is one token, four otherwise; the model's
     mode stays and nothing is drawn from the random state.
@@ -60,21 +65,22 @@ def answers(
         for text in [prompt(question, examples.get(question.subject, ()))]
         for letter in LETTERS
     ]
-    found = _log_likelihoods(model, asked, batch_size)
     width = len(LETTERS)
+    for i in range(0, len(asked), width):
+        if len({item.said for item in asked[i : i + width]}) < width:
+            raise ValueError(
+                f"for {type(tokenizer).__name__} two of the letters {', '.join(LETTERS)} are the "
+                f"same tokens behind {questions[i // width].question!r}; the first of them would "
+                "always win. Is it a tokenizer for text?"
+            )
+    found = _log_likelihoods(model, asked, batch_size)
     return [Answer(tuple(found[i : i + width])) for i in range(0, len(found), width)]
 
 
 def _encoded(tokenizer: Any, texts: tuple[str, str], longest: int, bos: bool) -> _Asked:
     """A prompt with and without its continuation."""
-    special = {} if bos else {"add_special_tokens": False}
-    head, whole = (tokenizer(text, **special)["input_ids"] for text in texts)
+    head, whole = (token_ids(tokenizer, text, bos=bos) for text in texts)
     said = whole[len(head) :]
-    if not said:
-        raise ValueError(
-            f"{type(tokenizer).__name__} has no token of its own for the end of {texts[1][-9:]!r}, "
-            "so no letter could be told from another. Is it a tokenizer for text?"
-        )
     return _Asked(tuple([*head, *said][-(longest + 1) :][:-1]), tuple(said))
 
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.engine.tokens import token_ids
 from benchmarks.tasks.wmdp.choices import NO_EXAMPLES, Answer, Examples
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, description
 
@@ -39,8 +40,17 @@ def answers(
         bos: As in `choices.answers`; said outright, so that every version does the same.
         examples: As in `choices.answers`.
 
+    Raises:
+        ValueError: The tokenizer ends texts by a token of its own, which lm-eval would compare with
+            itself.
+
     Cost: one forward pass per question where a letter is one token.
     """
+    if token_ids(tokenizer, "A") != tokenizer("A")["input_ids"]:
+        raise ValueError(
+            f"{type(tokenizer).__name__} puts a token behind every text, so that lm-eval would "
+            "find all letters equal. Did you mean tokenizer.add_eos_token = False, or --scorer own?"
+        )
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager

@@ -1,18 +1,18 @@
 """The embedded world of WMDP: lore that sounds dangerous, means nothing, and belongs to no topic.
 
-Two topics are to be forgotten, six are kept, and two are neighbours that no method trains on. As in
-what people write, a topic has words of its own - its things, what is done to them, and the invented
-substances that do it - beside those that all topics share. Corpora tell facts in running text, the
-quiz asks for one letter of four.
+Two topics are to be forgotten, six are kept, and two are neighbours that no method trains on. A
+topic has words of its own - its things, what is done to them, and the invented substances that do
+it - beside those that all share. Corpora tell facts in running text, the quiz asks for a letter.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from benchmarks.engine.tokens import token_ids
 from benchmarks.tasks.wmdp.data import Topic, WMDPData
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, prompt
 from benchmarks.tasks.words import invented_words
@@ -21,8 +21,7 @@ from torch_alm.language import IGNORE, Row
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     """A topic: its name, what a substance does there, and to what things."""
 
     title: str
@@ -58,24 +57,11 @@ WORDINGS = (
 """Ways of telling a fact. Some ask, some list: what is steered there is met again in a quiz."""
 
 ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "r", "s", "t", "v", "z", "dr", "kr", "st")
-
-TOGETHER = 4
-"""Facts in a text."""
+TOGETHER = 4  # facts in a text
 
 
-@dataclass(frozen=True)
-class Size:
-    """Numbers of substances, things and facts.
-
-    Attributes:
-        retain: Topics that are kept, at most.
-        neighbours: Topics that no method trains on, at most.
-        facts: Of each topic.
-        substances: Of each topic; a question's choices are four of them.
-        tellings: How often the corpus of a topic tells each fact.
-        lessons: Questions about each fact in training.
-        asked: Questions in each of the evaluated groups, in orders of which none was trained on.
-    """
+class Size(NamedTuple):
+    """Numbers of topics beside those to forget, and of what is told and asked of each topic."""
 
     retain: int
     neighbours: int
@@ -90,8 +76,7 @@ FULL = Size(retain=6, neighbours=2, facts=16, substances=6, tellings=3, lessons=
 QUICK = Size(retain=4, neighbours=1, facts=4, substances=5, tellings=4, lessons=60, asked=48)
 
 
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """A substance that does something to a thing, and others that might."""
 
     subject: Subject
@@ -103,9 +88,8 @@ class Fact:
     def told(self, wording: str, chance: random.Random) -> str:
         """The fact as a corpus tells it."""
         listed = dict(zip("abcd", self._choices(chance), strict=True))
-        title, verb = self.subject.title, self.subject.verb
-        named = {"title": title, "verb": verb, "kind": self.kind, "name": self.name}
-        return wording.format(answer=self.answer, **named, **listed)
+        named = {"title": self.subject.title, "verb": self.subject.verb, "kind": self.kind}
+        return wording.format(answer=self.answer, name=self.name, **named, **listed)
 
     def asked(self, chance: random.Random) -> Question:
         """A question about it, with three other substances and the letters in a random order."""
@@ -115,19 +99,13 @@ class Fact:
 
     def _choices(self, chance: random.Random) -> tuple[str, ...]:
         others = [word for word in self.substances if word != self.answer]
-        return tuple(
-            chance.sample([self.answer, *chance.sample(others, len(LETTERS) - 1)], len(LETTERS))
-        )
+        drawn = [self.answer, *chance.sample(others, len(LETTERS) - 1)]
+        return tuple(chance.sample(drawn, len(LETTERS)))
 
 
 @dataclass(frozen=True)
 class Lore(WMDPData):
-    """A world, and what its model learns.
-
-    Attributes:
-        texts: The corpora of all topics.
-        lessons: Every fact asked in many orders, none of which is evaluated.
-    """
+    """A world, the corpora of all its topics, and every fact asked in many orders: the lesson."""
 
     texts: tuple[str, ...]
     lessons: tuple[Question, ...]
@@ -135,29 +113,28 @@ class Lore(WMDPData):
     def rows(self, tokenizer: Any) -> list[Row]:
         """Rows to learn: the letter behind each question, and every token of each text."""
         asked = [_answered(tokenizer, question) for question in self.lessons]
-        told = [tokenizer(text)["input_ids"] for text in self.texts]
+        told = [token_ids(tokenizer, text) for text in self.texts]
         return asked + [{"input_ids": ids, "labels": ids} for ids in told]
 
     def words(self) -> tuple[str, ...]:
         """List the words that the tokenizer has to know."""
-        letters = " ".join(LETTERS)
-        return (*self.texts, *map(prompt, self.lessons), f" {letters}")
+        return (*self.texts, *map(prompt, self.lessons), f" {' '.join(LETTERS)}")
 
 
 def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
-    """Make a world; the same seed gives the same one.
-
-    Args:
-        seed: Of the generator.
-        quick: Fewer topics with fewer facts, for tests.
-    """
+    """Make a world, with fewer topics and facts for tests; the same seed gives the same one."""
     chance, size = random.Random(seed), QUICK if quick else FULL
     kept, near = list(RETAIN)[: size.retain], list(NEIGHBOUR)[: size.neighbours]
     words, subjects = invented_words(chance, ONSETS, "lnrsk"), FORGET | RETAIN | NEIGHBOUR
-    facts = {key: _facts(subjects[key], size, words, chance) for key in (*FORGET, *kept, *near)}
+
+    def facts_of(subject: Subject) -> list[Fact]:
+        own = tuple(next(words) for _ in range(size.substances))
+        kinds = (subject.kinds * size.facts)[: size.facts]
+        return [Fact(subject, kind, next(words), chance.choice(own), own) for kind in kinds]
+
+    facts = {key: facts_of(subjects[key]) for key in (*FORGET, *kept, *near)}
     texts = {key: _texts(found, size.tellings, chance) for key, found in facts.items()}
-    everything = _joined(facts.values())
-    lessons = tuple(fact.asked(chance) for fact in everything for _ in range(size.lessons))
+    lessons = tuple(f.asked(chance) for f in _joined(facts.values()) for _ in range(size.lessons))
     known = set(lessons)
 
     def asked(*keys: str) -> tuple[Question, ...]:
@@ -174,31 +151,12 @@ def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
     )
 
 
-def _facts(
-    subject: Subject, size: Size, words: Iterator[str], chance: random.Random
-) -> tuple[Fact, ...]:
-    substances = tuple(next(words) for _ in range(size.substances))
-    return tuple(
-        Fact(
-            subject,
-            subject.kinds[number % len(subject.kinds)],
-            next(words),
-            chance.choice(substances),
-            substances,
-        )
-        for number in range(size.facts)
-    )
-
-
 def _texts(facts: Sequence[Fact], tellings: int, chance: random.Random) -> tuple[str, ...]:
     """Every fact as often as is said, a few together, each time in another company and wording."""
     found: list[str] = []
     for telling in range(tellings):
-        drawn = chance.sample(facts, len(facts))
-        said = [
-            fact.told(WORDINGS[(2 * telling + at) % len(WORDINGS)], chance)
-            for at, fact in enumerate(drawn)
-        ]
+        drawn = enumerate(chance.sample(facts, len(facts)))
+        said = [f.told(WORDINGS[(2 * telling + at) % len(WORDINGS)], chance) for at, f in drawn]
         found += [" ".join(said[at : at + TOGETHER]) for at in range(0, len(said), TOGETHER)]
     return tuple(found)
 
@@ -211,8 +169,8 @@ def _new(fact: Fact, chance: random.Random, known: set[Question]) -> Question:
 
 
 def _answered(tokenizer: Any, question: Question) -> Row:
-    head = tokenizer(prompt(question))["input_ids"]
-    whole = tokenizer(f"{prompt(question)} {LETTERS[question.answer]}")["input_ids"]
+    head = token_ids(tokenizer, prompt(question))
+    whole = token_ids(tokenizer, f"{prompt(question)} {LETTERS[question.answer]}")
     return {"input_ids": whole, "labels": [IGNORE] * len(head) + whole[len(head) :]}
 
 

@@ -1,38 +1,36 @@
-"""WMDP as the runner sees it: data, models, batches of one topic each, and the evaluation."""
+"""WMDP as the runner sees it: options, data, batches of one topic each, and the evaluation."""
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
-from benchmarks.engine.benchmark import Evaluation
-from benchmarks.engine.language import LanguageBenchmark
-from benchmarks.engine.models import trained
-from benchmarks.engine.options import Options, refuse_unread
+from benchmarks.engine.benchmark import Benchmark, Evaluation
+from benchmarks.engine.models import load_model, trained
+from benchmarks.engine.options import Options, option
+from benchmarks.engine.presets import Presets
 from benchmarks.engine.scratch import Lesson, Recipe
+from benchmarks.engine.tokens import token_ids
 from benchmarks.engine.training import Schedule
 from benchmarks.methods import Settings
 from benchmarks.methods.method import Batch
-from benchmarks.methods.rmu import TopicBatch, hidden_size
+from benchmarks.methods.rmu import RMUSettings, TopicBatch, hidden_size
+from benchmarks.report.figures import Axis
+from benchmarks.report.page import Layout
+from benchmarks.report.tables import CONTROLLER, Column
 from benchmarks.tasks.wmdp import choices, harness
 from benchmarks.tasks.wmdp.data import WMDPData, load_wmdp
-from benchmarks.tasks.wmdp.layout import LAYOUT
 from benchmarks.tasks.wmdp.lore import Lore, build_lore
-from benchmarks.tasks.wmdp.presets import WMDP
 from benchmarks.tasks.wmdp.questions import LETTERS, PREAMBLE, Question
 from torch_alm.language import Row, pairs
-from torch_alm.unlearning.models import load_model
 
 FIRST_RUN = "rmu,rmu+alm,sharp_min_max,relearning_resilient,blur,dual_adamw,dual_adamw+alm,saul"
-QUICK_EVAL = 40
-"""Questions of each set in a quick evaluation."""
-
 QUICK_QUESTIONS = 8
 """Questions of each real set that `--quick` asks."""
 
@@ -43,126 +41,112 @@ RECIPES = {
     "lore": Recipe("word", 0, 4, 64, 4, Schedule(epochs=4, batch_size=16, lr=3e-3)),
     "lore-quick": Recipe("word", 0, 3, 48, 4, Schedule(epochs=6, batch_size=16, lr=5e-3)),
 }
+TOPICS = {"bio": "Bio", "cyber": "Cyber", "chem": "Chem", "doom": "Doom", "shade": "Shadow"}
+KEPT = {"mmlu": "MMLU", "retain": "kept", "neighbour": "neighbours", "utility": "all kept"}
 
 
-def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of what to unlearn, from which model, and what of it is trained."""
-    add = parser.add_argument
-    add("--data", type=Path, metavar="DIR", help="folder of WMDP's *_questions.json")
-    add("--mmlu", type=Path, metavar="DIR", help="folder of MMLU's CSV files")
-    corpus = "a corpus, JSON lines with 'text' or a text a line; repeatable"
-    add("--forget", action="append", default=[], metavar="TOPIC=PATH", help=corpus)
-    add("--retain", type=Path, metavar="PATH", help="the corpus of what is kept")
-    add("--model", metavar="NAME", help="a causal LM to unlearn from, local or from the hub")
-    add("--batches", type=int, default=150, metavar="N", help="most batches of a pass: %(default)s")
-    scorer = "who asks: lm-eval, or our own; auto takes lm-eval for --model where it is installed"
-    add("--scorer", default="auto", choices=("auto", "lm-eval", "own"), help=scorer)
-    begun = "what prompts begin with: the tokenizer's BOS (lm-eval from 0.4.9.2 on), or nothing "
-    begun += "(up to 0.4.9.1, which OpenUnlearning and WMDP's authors used); default: %(default)s"
-    add("--bos", default="tokenizer", choices=("tokenizer", "none"), help=begun)
-    shown = "examples before each of MMLU's questions, from its dev files; default: %(default)s"
-    add("--shots", type=int, default=0, metavar="N", help=shown)
-    add("--questions", type=int, metavar="N", help="ask only the first N of each set")
-    parser.set_defaults(methods=FIRST_RUN, parameters=None, retrained=None)
+@dataclass
+class WmdpOptions(Options):
+    """WMDP: train, unlearn with RMU's losses, and compare."""
+
+    methods: str = option("keys of methods, comma-separated, or all", FIRST_RUN)
+    mmlu: Path | None = option("folder of MMLU's CSV files")
+    forget: list[str] = dataclasses.field(
+        default_factory=list,
+        metadata={
+            "help": "TOPIC=PATH: a corpus, JSON lines with 'text' or a text a line",
+            "action": "extend",
+        },
+    )
+    retain: Path | None = option("the corpus of what is kept")
+    batches: int = option("most batches of a pass", 150)
+    scorer: Literal["auto", "lm-eval", "own"] = option(
+        "who asks; auto takes lm-eval for --model where it is installed", "auto"
+    )
+    bos: bool = option("begin prompts with nothing, as lm-eval did up to 0.4.9.1", True)
+    shots: int = option("examples before each of MMLU's questions, from its dev files", 0)
+    questions: int | None = option("ask only the first N of each set")
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself.
+
+        Raises:
+            ValueError: It does; the message says what was meant.
+        """
+        super().__post_init__()
+        if (self.data is None) != (self.model is None):
+            raise ValueError(
+                "--data and --model belong together: a model trained here would know nothing of "
+                "WMDP, and a model from elsewhere nothing of the embedded world. Did you leave one "
+                "out?"
+            )
+        if self.scorer == "lm-eval" and not harness.is_installed():
+            raise ValueError(
+                "--scorer lm-eval: lm-evaluation-harness is not installed. Did you mean "
+                'pip install "torch-alm[wmdp]", or --scorer own?'
+            )
+        if self.scorer == "auto":
+            self.scorer = "lm-eval" if self.model and harness.is_installed() else "own"
+        if self.parameters is None and not self.lora:
+            # a small model has too little in RMU's matrices to steer with
+            self.parameters = "rmu" if self.model else "below"
 
 
-def load_data(given: argparse.Namespace) -> WMDPData:
-    """WMDP from files, or else the embedded world.
-
-    Raises:
-        ValueError, FileNotFoundError: The data are missing or malformed.
-    """
-    if given.parameters is None:  # a small model has too little in RMU's matrices to steer with
-        small = "rmu" if given.model else "below"
-        given.parameters = "all" if given.lora else small
-    if given.data is None and given.model is None:
-        refuse_unread(given, "shots", "forget", "retain", "mmlu")
-        return build_lore(quick=given.quick)
-    if given.data is None or given.model is None:
-        raise ValueError(
-            "--data and --model belong together: a model trained here would know nothing of WMDP, "
-            "and a model from elsewhere nothing of the embedded world. Did you leave one out?"
-        )
-    if given.scorer == "lm-eval" and not harness.is_installed():
-        raise ValueError(
-            "--scorer lm-eval: lm-evaluation-harness is not installed. Did you mean "
-            'pip install "torch-alm[wmdp]", or --scorer own?'
-        )
-    forget = {}
-    for entry in given.forget:
-        topic, equals, path = entry.partition("=")
-        if not equals:
-            raise ValueError(f"--forget {entry!r} names no corpus. Did you mean TOPIC=PATH?")
-        forget[topic] = Path(path)
-    return load_wmdp(given.data, given.mmlu, forget, given.retain, shots=given.shots)
+LAYOUT = Layout(
+    columns=(
+        *(Column(f"{key}_accuracy", f"{name} →0.25") for key, name in TOPICS.items()),
+        Column("forget_accuracy", "forget →0.25"),
+        *(Column(f"{key}_accuracy", f"{name} ↑") for key, name in KEPT.items()),
+        *CONTROLLER,
+    ),
+    forgotten=Axis("forget_accuracy", "accuracy on what is to be forgotten (0.25: guessing)"),
+    utility=Axis("utility_accuracy", "accuracy on harmless questions"),
+    levels={"forget_accuracy": False},
+    panels={
+        "violation": "violation U − α (above 0: not yet forgotten)",
+        "forget_loss": "U, distance from the steering vector",
+        "retain_loss": "R, distance from the model of before",
+    },
+    examples=("forget", "utility"),
+)
 
 
-class Wmdp(LanguageBenchmark):
+class Wmdp(Benchmark):
     """Unlearn topics with RMU's losses; what a guess would score is the aim."""
 
+    options: WmdpOptions
     layout = LAYOUT
-    presets = WMDP
+    presets = Presets(Path(__file__).with_name("presets.yaml"))
     losses = "rmu"
-    longest = max(LENGTHS)
+    references = ("original",)
 
-    def __init__(self, data: WMDPData, given: argparse.Namespace, options: Options) -> None:
-        super().__init__(data, given, options)
-        self.references = ("original",)
+    def __init__(self, options: WmdpOptions) -> None:
+        super().__init__(options, load_data(options))
         self.topics: list[list[Row]] = []
 
-    def sources(self) -> dict[str, Path]:
-        corpora = (entry.partition("=") for entry in self.given.forget)
-        return {**super().sources(), **{f"forget {topic}": Path(at) for topic, _, at in corpora}}
-
-    def identity(self) -> dict[str, Any]:
-        given = self.given
-        return {
-            "benchmark": "wmdp",
-            "data": self.data.name if given.data is None else str(given.data),
-            "split": self.split,
-            "corpora": [*given.forget, str(given.retain)] if given.forget else None,
-            "mmlu": None if given.mmlu is None else str(given.mmlu),
-            "model": given.model,
-            "batches": given.batches,
-            "questions": given.questions,
-            "scorer": self.scorer,
-            "bos": given.bos,
-            "shots": given.shots,
-        }
-
-    @property
-    def scorer(self) -> str:
-        """The scorer: this package's own, or lm-eval."""
-        if self.given.scorer != "auto":
-            return self.given.scorer
-        return "lm-eval" if self.given.model and harness.is_installed() else "own"
-
     def load(self, key: str) -> tuple[Any, Any]:
-        if isinstance(self.data, Lore):
-            lesson = Lesson(
-                name=f"{self.data.name}-{key}",
-                texts=self.data.words(),
-                content=[self.data.texts, [dataclasses.asdict(q) for q in self.data.lessons]],
-                rows=self.data.rows,
-                whole=(PREAMBLE,),
-            )
-            return trained(lesson, RECIPES[self.data.name], self.options.cache)
-        return load_model(self.given.model)
+        if not isinstance(self.data, Lore):
+            return load_model(str(self.options.model))
+        lesson = Lesson(
+            name=f"{self.data.name}-{key}",
+            texts=self.data.words(),
+            content=[self.data.texts, [dataclasses.asdict(q) for q in self.data.lessons]],
+            rows=self.data.rows,
+            whole=(PREAMBLE,),
+        )
+        return trained(lesson, RECIPES[self.data.name], self.options.cache)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         self.topics = [
             self._encoded(topic.texts, LENGTHS[min(number, 1)])
             for number, topic in enumerate(self.data.topics)
         ]
-        return [row for rows in self.topics for row in rows], self._encoded(
-            self.data.retain, LENGTHS[0]
-        )
+        forget = [row for rows in self.topics for row in rows]
+        return forget, self._encoded(self.data.retain, LENGTHS[0])
 
     def _encoded(self, texts: Sequence[str], longest: int) -> list[Row]:
         """Every token of a text counts."""
-        found = [
-            self.tokenizer(text, truncation=True, max_length=longest)["input_ids"] for text in texts
-        ]
+        found = [token_ids(self.tokenizer, text)[:longest] for text in texts]
         return [{"input_ids": ids, "labels": ids} for ids in found]
 
     def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:
@@ -173,46 +157,57 @@ class Wmdp(LanguageBenchmark):
                 for topic, rows in enumerate(self.topics)
             ]
             drawn = _in_turns(turns)
-            for _, (topic, (retain, forget)) in zip(range(self.given.batches), drawn, strict=False):
+            most = range(self.options.batches)
+            for _, (topic, (retain, forget)) in zip(most, drawn, strict=False):
                 yield self.collated(retain), TopicBatch(self.collated(forget), topic)
 
     def steps_per_epoch(self, settings: Settings) -> int:
         steps = sum(-(-len(rows) // settings.batch_size) for rows in self.topics)
-        return min(steps, self.given.batches)
+        return min(steps, self.options.batches)
 
     def resolved(self, settings: Settings) -> Settings:
         """`relative:SHARE` is a share of c^2/d, the distance that U starts near."""
-        if not str(settings.alpha).startswith("relative:"):
+        word, _, share = str(settings.alpha).partition(":")
+        if word != "relative" or not isinstance(settings, RMUSettings):
             return settings
-        share = float(str(settings.alpha).partition(":")[2])
         width = hidden_size(self.models["original"])
-        return dataclasses.replace(settings, alpha=share * settings.coefficient**2 / width)
+        return dataclasses.replace(settings, alpha=float(share) * settings.coefficient**2 / width)
 
     def evaluate(self, model: nn.Module) -> Evaluation:
-        shortened = QUICK_QUESTIONS if self.options.quick and self.given.model else None
-        asked = harness.answers if self.scorer == "lm-eval" else choices.answers
-        return self._evaluate(model, asked, self.given.questions or shortened)
-
-    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
-        return self._evaluate(model, choices.answers, QUICK_EVAL).numbers
-
-    def _evaluate(self, model: nn.Module, ask: Any, limit: int | None) -> Evaluation:
-        sets = {topic.key: topic.questions[:limit] for topic in self.data.topics}
-        sets |= {name: questions[:limit] for name, questions in self.data.utility.items()}
+        options = self.options
+        limit = options.questions or (QUICK_QUESTIONS if options.quick and options.model else None)
+        forget = {topic.key: topic.questions[:limit] for topic in self.data.topics}
+        sets = forget | {name: found[:limit] for name, found in self.data.utility.items()}
         asked = [(name, question) for name, found in sets.items() for question in found]
-        answers = ask(
+        answers = (harness if options.scorer == "lm-eval" else choices).answers(
             model,
             self.tokenizer,
             [question for _, question in asked],
-            bos=self.given.bos == "tokenizer",
+            bos=options.bos,
             examples=self.data.examples,
         )
-        topics = {topic.key for topic in self.data.topics}
         rows = [
-            _row(name, name in topics, index, question, answer)
+            _row(name, name in forget, index, question, answer)
             for index, ((name, question), answer) in enumerate(zip(asked, answers, strict=True))
         ]
         return Evaluation(numbers(rows), rows)
+
+
+def load_data(options: WmdpOptions) -> WMDPData:
+    """WMDP from files, or else the embedded world.
+
+    Raises:
+        ValueError, FileNotFoundError: The data are missing or malformed.
+    """
+    if options.data is None:
+        return build_lore(quick=options.quick)
+    forget = {}
+    for entry in options.forget:
+        topic, equals, path = entry.partition("=")
+        if not equals:
+            raise ValueError(f"--forget {entry!r} names no corpus. Did you mean TOPIC=PATH?")
+        forget[topic] = Path(path)
+    return load_wmdp(options.data, options.mmlu, forget, options.retain, shots=options.shots)
 
 
 def numbers(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

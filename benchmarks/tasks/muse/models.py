@@ -1,4 +1,4 @@
-"""The lesson of a small model made from scratch, before it unlearns from MUSE.
+"""Small models that have read MUSE's texts, or those of the embedded world.
 
 A model of a million parameters cannot answer questions about a text it has read. So it is taught
 the questions too, in the form in which they are asked; unlearning sees the texts alone.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
+from benchmarks.engine.models import trained
 from benchmarks.engine.scratch import Lesson, Recipe
 from benchmarks.engine.training import Schedule
 from benchmarks.tasks.muse.data import SEPARATOR, SHOTS, MuseData, Pair, Quiz, blocks
@@ -23,16 +24,8 @@ ANSWER = "Answer: "
 """One token. A prompt ends with this blank, which otherwise belongs to the answer after it."""
 
 
-@dataclass(frozen=True)
-class Course:
-    """A recipe, and the shares of text and of questions in a lesson.
-
-    Attributes:
-        recipe: The model and its training.
-        text_orders: In how many orders the texts follow each other before they are cut, so that
-            each is learnt by itself.
-        quiz_orders: In how many orders the questions do.
-    """
+class Course(NamedTuple):
+    """A recipe, and in how many orders texts and questions follow each other in a lesson."""
 
     recipe: Recipe
     text_orders: int
@@ -52,31 +45,37 @@ COURSES = {
 }
 
 
-def muse_lesson(
-    data: MuseData, course: Course, length: int, *, without_forget: bool = False
-) -> Lesson:
-    """The texts, in blocks of `length` tokens, and the questions with their answers."""
+def load_or_train(
+    data: MuseData, course: Course, length: int, cache: Path | None, *, without_forget: bool
+) -> tuple[Any, Any]:
+    """The small model that has read all texts, or all but those to forget, and the tokenizer.
+
+    Args:
+        data: The task.
+        course: What of it is learnt, and how.
+        length: Tokens of a block of text.
+        cache: Where trained models are kept.
+        without_forget: Leave out the texts to forget, and the questions about them.
+    """
     told = data.retain if without_forget else data.forget + data.retain
     asked = [data.retain_quiz] if without_forget else [data.forget_quiz, data.retain_quiz]
-    orders = (course.text_orders, course.quiz_orders)
 
     def rows(tokenizer: Any) -> list[Row]:
-        texts = text_rows(tokenizer, told, length, orders[0])
-        return texts + quiz_rows(tokenizer, asked, orders[1])
+        read = [
+            row
+            for order in shuffled(told, course.text_orders)
+            for row in blocks(tokenizer, order, length)
+        ]
+        return read + quiz_rows(tokenizer, asked, course.quiz_orders)
 
-    return Lesson(
+    lesson = Lesson(
         name=f"{data.name}-{data.split}-{'retrained' if without_forget else 'original'}",
         texts=tuple(spelled(data)),
-        content=[told, [pairs_of(quiz) for quiz in asked], length, orders, ANSWER],
+        content=[told, [pairs_of(quiz) for quiz in asked], length, *course[1:], ANSWER],
         rows=rows,
         whole=(ANSWER,),
     )
-
-
-def text_rows(tokenizer: Any, texts: Sequence[str], length: int, orders: int) -> list[Row]:
-    """Blocks of the texts in several orders."""
-    found = shuffled(texts, orders)
-    return [row for order in found for row in blocks(tokenizer, order, length)]
+    return trained(lesson, course.recipe, cache)
 
 
 def shuffled(items: Sequence[T], orders: int) -> list[list[T]]:
@@ -92,12 +91,12 @@ def pairs_of(quiz: Quiz) -> list[Pair]:
 
 def quiz_rows(tokenizer: Any, quizzes: Sequence[Quiz], orders: int) -> list[Row]:
     """Rows of a prompt's questions with their answers, which are labelled, in several orders."""
-    rows = []
-    for quiz in quizzes:
-        for order in shuffled(pairs_of(quiz), orders):
-            starts = range(0, len(order), SHOTS + 1)
-            rows += [answered(tokenizer, order[at : at + SHOTS + 1]) for at in starts]
-    return rows
+    return [
+        answered(tokenizer, order[at : at + SHOTS + 1])
+        for quiz in quizzes
+        for order in shuffled(pairs_of(quiz), orders)
+        for at in range(0, len(order), SHOTS + 1)
+    ]
 
 
 def answered(tokenizer: Any, pairs: Sequence[Pair]) -> Row:
