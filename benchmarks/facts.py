@@ -22,7 +22,6 @@ import yaml
 from tqdm import tqdm
 
 from benchmarks import methods
-from benchmarks.methods import Settings
 from benchmarks.report.results import append_line, read_lines
 from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import published
@@ -121,7 +120,8 @@ def finished(
     torch.manual_seed(run["draw"])
     names = study.keys() - plain.keys()
     numbers = {**study["settings"], **{name: study[name] for name in names}}
-    settings = Settings(**numbers, **study["controller"], alpha=world.target)
+    numbers |= {**study["controller"], "alpha": world.target}
+    settings = methods.settings_of(run["method"], numbers)
     method = methods.build(run["method"], world.upper, settings)
     began = time.perf_counter()
     trace = steps(world, method, drawn, run, study)

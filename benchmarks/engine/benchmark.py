@@ -85,7 +85,7 @@ class Benchmark(ABC):
         self.forget, self.retain = self.encode()
 
     def reference(self, key: str) -> nn.Module:
-        """A copy on the device; what is not trained is there once, whatever the number of copies."""
+        """A copy on the device, where what is not trained is there but once."""
         return copy_trainable(self.models[key]).to(self.device)
 
     def batches(self, settings: Settings, seed: int) -> Iterator[tuple[Batch, Batch]]:

@@ -1,4 +1,4 @@
-"""Compare methods at the same level of forgetting: bisect how hard each forgets, then run afresh."""
+"""Compare methods at the same level of forgetting: bisect how hard each of them forgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models to unlearn from: loaded, or small ones trained here and kept in a cache; and their setup."""
+"""Models to unlearn from: loaded, or trained here and kept in a cache; and their setup."""
 
 from __future__ import annotations
 

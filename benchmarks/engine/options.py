@@ -1,4 +1,4 @@
-"""The options that every script has, read off a dataclass and checked before anything is trained."""
+"""The options that every script has, read off a dataclass and checked first of all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHORT = ("lr", "alpha", "mu", "epochs", "batch_size")
 HOW = ("methods", "control", "seed", "seeds", "output", "overwrite", "cache", "trials")
 """Options on which no single result depends."""
 
-O = TypeVar("O", bound="Options")
+Kind = TypeVar("Kind", bound="Options")
 
 
 def option(told: str, default: Any = None, **more: Any) -> Any:
@@ -150,7 +150,7 @@ class Parser(HfArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n{self.prog} --help lists the options.\n")
 
 
-def read(kind: type[O], argv: Sequence[str] | None, doc: str | None) -> tuple[Parser, O]:
+def read(kind: type[Kind], argv: Sequence[str] | None, doc: str | None) -> tuple[Parser, Kind]:
     """The parser of a script, and its command line; bad ones end the script with a message."""
     parser = Parser(kind, description=doc, allow_abbrev=False)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -58,7 +58,7 @@ class Lesson:
 
 def teach(lesson: Lesson, recipe: Recipe) -> tuple[Any, Any]:
     """Teach a model a lesson until it knows it by heart; `model.config.training` tells how well."""
-    tokenizer = build_tokenizer(lesson, recipe)
+    tokenizer = build_tokenizer(lesson.texts, recipe, lesson.whole)
     rows = lesson.rows(tokenizer)
     model: Any = small_llama(tokenizer, recipe, max(len(row["input_ids"]) for row in rows))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -69,7 +69,9 @@ def teach(lesson: Lesson, recipe: Recipe) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def build_tokenizer(lesson: Lesson, recipe: Recipe) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], recipe: Recipe, whole: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """A tokenizer made from texts, lossless on them, that puts BOS first."""
     kinds: dict[str, tuple[Any, Any]] = {
         "word": (models.WordLevel, trainers.WordLevelTrainer()),
@@ -86,8 +88,8 @@ def build_tokenizer(lesson: Lesson, recipe: Recipe) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(model(unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.train_from_iterator(lesson.texts, trainer)
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in lesson.whole])
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in whole])
     bos = (BOS, tokenizer.token_to_id(BOS))
     tokenizer.post_processor = processors.TemplateProcessing(f"{BOS} $A", special_tokens=[bos])
     return PreTrainedTokenizerFast(
@@ -95,7 +97,7 @@ def build_tokenizer(lesson: Lesson, recipe: Recipe) -> PreTrainedTokenizerFast:
     )
 
 
-def small_llama(tokenizer: Any, recipe: Recipe, longest: int) -> LlamaForCausalLM:
+def small_llama(tokenizer: Any, recipe: Recipe, longest: int = 512) -> LlamaForCausalLM:
     """A Llama with tied embeddings and random weights, for texts of `longest` tokens at least."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),

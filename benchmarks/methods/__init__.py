@@ -67,7 +67,8 @@ def check(key: str, losses: str = "tokens") -> None:
     """
     known = names(losses)
     if key not in known:
-        closest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
+        plain = key.removesuffix(ALM)
+        closest = plain if plain in known else difflib.get_close_matches(key, known, 1, 0.0)[0]
         raise ValueError(
             f"unknown method {key!r}. Did you mean {closest!r}? Known: {', '.join(known)}."
         )

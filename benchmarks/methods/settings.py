@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from torch_alm.rules import Leak
 
-SIGNED = ("alpha", "margin")
+SIGNED = ("alpha", "forget_weight", "margin")
 AT_LEAST_ONE = ("epochs", "batch_size", "probe_every", "sam_every")
 
 
@@ -128,9 +128,7 @@ def value_of(text: str) -> float | int | str | None:
     >>> [value_of(text) for text in ("3", "1e-4", "none", "auto")]
     [3, 0.0001, None, 'auto']
     """
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return None if text.lower() == "none" else text
+    try:
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return None if text.lower() == "none" else text

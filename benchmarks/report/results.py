@@ -41,9 +41,9 @@ class ResultsFolder:
             runs = (run for part in PARTS for run in (self.path / part).glob("*-seed*.jsonl"))
             for file in (self.results, self.settings, self.trials, *runs):
                 file.unlink(missing_ok=True)
+        earlier = self._earlier()
         for file in (self.results, self.trials):
             drop_cut_line(file)
-        earlier = self._earlier(settings)
         differences = list(_differences(earlier, settings))
         if differences:
             raise ValueError(
@@ -54,17 +54,17 @@ class ResultsFolder:
         methods = {**earlier.get("methods", {}), **settings["methods"]}
         write_json(self.settings, {**earlier, **settings, "methods": methods})
 
-    def _earlier(self, settings: Mapping[str, Any]) -> Row:
+    def _earlier(self) -> Row:
         """Read what earlier results were made with; nothing binds a folder without any."""
-        if not self.results.exists() and not self.trials.exists():
-            return {}
-        known = json.loads(self.settings.read_text()) if self.settings.exists() else None
-        if not isinstance(known, dict) or not known.keys() >= {"methods", "options"}:
+        files = (self.settings, self.results, self.trials, self.path / "report.md")
+        found = [file.name for file in files if file.exists()]
+        known = self.described() if self.settings.exists() else {}
+        if found and not (isinstance(known, dict) and "methods" in known):
             raise ValueError(
-                f"{self.path} has results but no settings.json of a run, so nobody can tell what "
-                "they were made with, and they would be lost. Did you mean another --output?"
+                f"{self.path} has a {found[0]} but no settings.json of a run, so nobody can tell "
+                "what it was made with, and it would be lost. Did you mean another --output?"
             )
-        return known
+        return known if self.results.exists() or self.trials.exists() else {}
 
     def remember(self, more: Mapping[str, Mapping[str, Any]]) -> None:
         """Add to `settings.json` what was found out, beside what was found of other methods."""

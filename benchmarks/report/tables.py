@@ -19,7 +19,7 @@ REFERENCES = {
 
 
 class Column(NamedTuple):
-    """A column of a table: the name of its number in results, its heading, digits after the point."""
+    """A number of the results, and how a table shows it."""
 
     key: str
     heading: str

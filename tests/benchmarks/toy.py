@@ -1,12 +1,34 @@
 """A language model small enough to differentiate by hand, that has memorised two batches."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.methods.pdu import PDUSettings
+from benchmarks.methods.relearning_resilient import RelearningResilientSettings
+from benchmarks.methods.rmu import RMUSettings
+from benchmarks.methods.saul import SAULSettings
+from benchmarks.methods.sharp_min_max import SharpMinMaxSettings
+from benchmarks.methods.simnpo import SimNPOSettings
+from benchmarks.methods.single_adamw import SingleAdamWSettings
+
 VOCABULARY = 11
 Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Everything(
+    SAULSettings,
+    SharpMinMaxSettings,
+    RelearningResilientSettings,
+    SimNPOSettings,
+    SingleAdamWSettings,
+    PDUSettings,
+    RMUSettings,
+):
+    """The settings of all methods: each reads those that it knows."""
 
 
 class Toy(nn.Module):

@@ -1,36 +1,36 @@
 """A benchmark over the toy model: everything the runner needs, in a second."""
 
-import argparse
 import copy
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
 
 from benchmarks.engine.benchmark import Benchmark, Evaluation
-from benchmarks.engine.options import Options, add_arguments, checked
+from benchmarks.engine.options import Options
 from benchmarks.methods import Settings
-from benchmarks.tasks.tofu.layout import LAYOUT
-from benchmarks.tasks.tofu.presets import TOFU
+from benchmarks.tasks.tofu.task import Tofu
 from tests.benchmarks.toy import FORGET, Batch, batch, ce, memorised
 
 
 class ToyBenchmark(Benchmark):
     """Forget one batch, keep others; utility is the probability of what is kept."""
 
-    layout = LAYOUT
-    presets = TOFU
-    split = "forget01"
-    references = ("original", "retrained")
+    layout = Tofu.layout
+    presets = Tofu.presets
 
-    def __init__(self, **identity: Any) -> None:
-        self.described = {"benchmark": "toy", "split": self.split, **identity}
+    def __init__(self, options: Options) -> None:
+        super().__init__(options, SimpleNamespace(name="toy", split="forget01"))
         self.evaluated = self.prepared = 0
 
-    def identity(self) -> dict[str, Any]:
-        return self.described
+    def load(self, key: str) -> tuple[Any, Any]:
+        raise NotImplementedError
+
+    def encode(self) -> Any:
+        raise NotImplementedError
 
     def prepare(self) -> None:
         self.prepared += 1
@@ -48,28 +48,17 @@ class ToyBenchmark(Benchmark):
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         self.evaluated += 1
-        numbers = self.quick_eval(model)
-        numbers["forget_rouge"] = numbers["forget_probability"]
-        numbers["model_utility"] = numbers["retain_probability"]
+        forget = math.exp(-ce(model, FORGET).item())
+        numbers = {
+            "forget_loss": ce(model, FORGET).item(),
+            "forget_probability": forget,
+            "forget_rouge": forget,
+            "model_utility": math.exp(-ce(model, batch(1)).item()),
+        }
         row = {"subset": "forget", "index": 0, "question": "q", "reference": "r"}
         return Evaluation(numbers, [{**row, "generation": "r", "rouge": 1.0}])
 
-    def quick_eval(self, model: nn.Module) -> dict[str, float | None]:
-        forget = math.exp(-ce(model, FORGET).item())
-        kept = math.exp(-ce(model, batch(1)).item())
-        return {
-            "forget_loss": ce(model, FORGET).item(),
-            "forget_probability": forget,
-            "forget_exact_match": float(forget > 0.5),
-            **{f"{name}_probability": kept for name in ("retain", "real_authors", "world_facts")},
-        }
 
-
-def options(output: Path, *arguments: str, control: bool = False) -> Options:
+def options(output: Path, **changes: Any) -> Options:
     """A checked command line for the toy."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    short = ("--epochs", "3", "--lr", "0.02")
-    left_out = () if control else ("--no-control",)
-    given = parser.parse_args(["--output", str(output), *short, *left_out, *arguments])
-    return checked(given, name="toy", preset="recommended", levels=LAYOUT.levels)
+    return Options(**{"output": output, "control": False, "epochs": "3", "lr": "0.02", **changes})

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.engine.counters import Memory
+from tests.memory import Memory
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
 from torch_alm._optim import gradients
 from torch_alm.perturb import RUN

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from benchmarks.engine.models import trained
 from benchmarks.engine.scratch import Lesson, Recipe
 from benchmarks.engine.training import Schedule
 from benchmarks.tasks.muse.data import SEPARATOR, SHOTS, MuseData, Pair, Quiz, blocks
@@ -45,37 +43,25 @@ COURSES = {
 }
 
 
-def load_or_train(
-    data: MuseData, course: Course, length: int, cache: Path | None, *, without_forget: bool
-) -> tuple[Any, Any]:
-    """The small model that has read all texts, or all but those to forget, and the tokenizer.
-
-    Args:
-        data: The task.
-        course: What of it is learnt, and how.
-        length: Tokens of a block of text.
-        cache: Where trained models are kept.
-        without_forget: Leave out the texts to forget, and the questions about them.
-    """
+def muse_lesson(
+    data: MuseData, course: Course, length: int, *, without_forget: bool = False
+) -> Lesson:
+    """The texts, in blocks of `length` tokens, and the questions with their answers."""
     told = data.retain if without_forget else data.forget + data.retain
     asked = [data.retain_quiz] if without_forget else [data.forget_quiz, data.retain_quiz]
 
     def rows(tokenizer: Any) -> list[Row]:
-        read = [
-            row
-            for order in shuffled(told, course.text_orders)
-            for row in blocks(tokenizer, order, length)
-        ]
+        orders = shuffled(told, course.text_orders)
+        read = [row for order in orders for row in blocks(tokenizer, order, length)]
         return read + quiz_rows(tokenizer, asked, course.quiz_orders)
 
-    lesson = Lesson(
+    return Lesson(
         name=f"{data.name}-{data.split}-{'retrained' if without_forget else 'original'}",
         texts=tuple(spelled(data)),
         content=[told, [pairs_of(quiz) for quiz in asked], length, *course[1:], ANSWER],
         rows=rows,
         whole=(ANSWER,),
     )
-    return trained(lesson, course.recipe, cache)
 
 
 def shuffled(items: Sequence[T], orders: int) -> list[list[T]]:

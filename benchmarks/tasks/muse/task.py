@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import nn
 
 from benchmarks.engine.benchmark import Benchmark, Evaluation
-from benchmarks.engine.models import load_model
+from benchmarks.engine.models import load_model, trained
 from benchmarks.engine.options import Options, option
 from benchmarks.engine.presets import Presets
 from benchmarks.report.figures import Axis
@@ -19,7 +19,7 @@ from benchmarks.report.tables import CONTROLLER, Column
 from benchmarks.tasks.muse import metrics
 from benchmarks.tasks.muse.data import BLOCK, CORPORA, MuseData, blocks, load_muse, load_muse_hub
 from benchmarks.tasks.muse.metrics import TextScores
-from benchmarks.tasks.muse.models import COURSES, load_or_train
+from benchmarks.tasks.muse.models import COURSES, muse_lesson
 from benchmarks.tasks.muse.passages import build_passages
 from torch_alm.language import Row, losses, pad_id
 
@@ -86,8 +86,9 @@ class Muse(Benchmark):
         kind = self.data.name
         if kind == "muse" and self.options.quick:
             kind = "muse-quick"
-        cache, missing = self.options.cache, key == "retrained"
-        return load_or_train(self.data, COURSES[kind], self.block, cache, without_forget=missing)
+        course, missing = COURSES[kind], key == "retrained"
+        lesson = muse_lesson(self.data, course, self.block, without_forget=missing)
+        return trained(lesson, course.recipe, self.options.cache)
 
     def encode(self) -> tuple[list[Row], list[Row]]:
         forget, retain = (

@@ -1,202 +1,172 @@
-"""The command line: everything wrong with it is said before anything is trained."""
+"""The command line: what it means, and what is refused before anything is trained."""
 
-import dataclasses
-import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import methods
-from benchmarks.engine.presets import PRESETS
-from benchmarks.engine.runner import runs
-from benchmarks.methods import Settings
-from benchmarks.methods.dual_adamw import DualAdamW
-from benchmarks.methods.settings import parse
-from benchmarks.tasks.tofu.presets import TOFU
-from tests.benchmarks.toy_benchmark import options
+from benchmarks.engine.options import Options, read
+from benchmarks.engine.presets import Presets
+from benchmarks.methods.settings import hints
+from benchmarks.tasks.muse.task import Muse
+from benchmarks.tasks.tofu.task import Tofu, TofuOptions
+from benchmarks.tasks.wmdp.task import Wmdp, WmdpOptions
+
+
+def given(*words: str) -> Options:
+    return read(Options, words, None)[1]
+
+
+def test_a_command_line_is_read_as_its_types() -> None:
+    words = "--methods saul,npo --no-control --seeds 2 --seed 3 --batch-size 4 --rho 0.1"
+    found = given(*words.split(), "--set", "beta=0.2", "--set", "tau=1", "measure=failure")
+    assert found.keys() == ("saul", "npo")
+    assert list(found.all_seeds()) == [3, 4]
+    assert found.overrides() == {
+        "rho_forget": 0.1, "rho_retain": 0.1, "batch_size": 4,
+        "beta": 0.2, "tau": 1, "measure": "failure",
+    }  # fmt: skip
+    assert given("--methods", "all").keys() == (methods.CONTROL, *methods.names())
+    assert given("--methods", methods.CONTROL).keys() == (methods.CONTROL,)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("words", "message"),
     [
-        (("--methods", "saul,dual_adam"), "unknown method 'dual_adam'. Did you mean 'dual_adamw'"),
-        (("--methods", ","), "names none"),
-        (("--methods", "retain_only"), "nothing would be run"),
-        (("--preset", "papre"), "unknown preset 'papre'. Did you mean 'paper'"),
-        (("--set", "alhpa=3"), "no setting is called 'alhpa'"),
-        (("--set", "alpha"), "Did you mean NAME=VALUE"),
-        (("--alpha", "high"), "alpha=high: expected a number"),
-        (("--epochs", "2.5"), "epochs=2.5: expected int"),
-        (("--seeds", "0"), "at least 1"),
-        (("--match", "forget_rouge"), "Did you mean a number"),
-        (("--match", "forget_rogue=0.03"), "Did you mean 'forget_rouge'"),
-        (("--match", "x=1"), "Did you mean 'forget_"),
-        (("--match", "forget_rouge=nan"), "'nan' is no level"),
-        (("--fix", "lr"), "--match is not given"),
-        (("--match", "forget_rouge=1", "--fix", "lrr"), "Did you mean 'lr'"),
-        (("--seed", "99999999999999999999"), "no generator takes it"),
-        (("--parameters", "("), "is no regular expression"),
+        ("--seeds 0", "--seeds 0: did you mean at least 1"),
+        ("--lora 4 --parameters rmu", "adapters are trained or parameters are"),
+        ("--methods sual", "Did you mean 'saul'"),
+        ("--methods retain_only --no-control", "nothing would be run"),
+        ("--set beta", "sets nothing. Did you mean NAME=VALUE"),
+        ("--set btea=1", "no method has a setting 'btea'. Did you mean 'beta'"),
+        ("--match forget_rogue=1", "'forget_rogue' is nothing to match"),
+        ("--match forget_rouge=low", "'low' is no level"),
     ],
 )
-def test_a_mistake_is_named(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError) as error:
-        options(tmp_path, *arguments)
+def test_nonsense_is_refused_with_what_was_meant(words: str, message: str) -> None:
+    with pytest.raises((ValueError, SystemExit)) as error:
+        found = Options(**dict_of(words))
+        found.keys(), found.overrides(), found.match and found.level(("forget_rouge",))
     assert message in str(error.value)
 
 
-def test_all_is_every_method_once(tmp_path: Path) -> None:
-    assert options(tmp_path, "--methods", "saul,all,saul").methods[0] == "saul"
-    assert sorted(options(tmp_path, "--methods", "all").methods) == sorted(methods.names())
-    assert len(set(methods.names())) == len(methods.names())
+def dict_of(words: str) -> dict[str, Any]:
+    """The fields behind options, without the parser, which would end the process."""
+    parts = iter(words.split())
+    fields: dict[str, Any] = {}
+    for name in parts:
+        if name == "--no-control":
+            fields["control"] = False
+        else:
+            value = next(parts)
+            kinds = {"set": lambda v: [v], "seeds": int, "lora": int}
+            fields[name[2:]] = kinds.get(name[2:], str)(value)
+    return fields
 
 
-def test_the_control_alone_can_be_asked_for(tmp_path: Path) -> None:
-    alone = options(tmp_path, "--methods", "retain_only", control=True)
-    assert runs(alone) == ("retain_only",)
-    beside = options(tmp_path, "--methods", "saul,retain_only", control=True)
-    assert runs(beside) == ("retain_only", "saul")
+def test_a_bad_command_line_ends_with_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        given("--seeds", "0")
+    with pytest.raises(SystemExit):
+        given("--metods", "saul")
+    assert len(capsys.readouterr().err.splitlines()) == 4
 
 
-def test_seeds_count_from_the_first(tmp_path: Path) -> None:
-    assert options(tmp_path, "--seed", "3", "--seeds", "2").seeds == (3, 4)
+def test_where_results_go_is_no_part_of_what_they_are() -> None:
+    one, other = TofuOptions(output=Path("a")), TofuOptions(output=Path("b"), seeds=3)
+    assert one.identity() == other.identity() != TofuOptions(split="forget05").identity()
 
 
-def test_an_alpha_alone_is_in_nats_and_a_measure_beside_it_is_kept() -> None:
-    """The recommended preset constrains a rate, which no number of nats could be."""
-    kept = TOFU.preset("recommended", "world", "saul").settings
-    assert kept.measure == "token_certificate" and kept.alpha == 0.5
-    nats = TOFU.preset("recommended", "world", "saul", {"alpha": 4.0}).settings
-    assert nats == dataclasses.replace(kept, measure="token_nll", alpha=4.0)
-    rate = {"alpha": 0.9, "measure": "certificate"}
-    assert TOFU.preset("recommended", "world", "saul", rate).settings.measure == "certificate"
+def test_what_is_trained_depends_on_the_size_of_the_model() -> None:
+    assert WmdpOptions().parameters == "below"
+    assert WmdpOptions(model="m", data=Path("d")).parameters == "rmu"
+    with pytest.raises(ValueError, match="--data and --model belong together"):
+        WmdpOptions(model="m")
 
 
-def test_the_paper_measures_in_every_step_and_what_is_recommended_when_forecast() -> None:
-    for preset, expected in (("paper", 1), ("recommended", "auto")):
-        assert TOFU.preset(preset, "forget01", "saul").settings.probe_every == expected
-    assert parse("probe_every", "auto") == "auto" and parse("probe_every", "8") == 8
-    with pytest.raises(ValueError, match="expected int"):
-        parse("probe_every", "seldom")
-    for wrong in (0, "seldom"):
-        with pytest.raises(ValueError, match="probe_every is"):
-            Settings(probe_every=wrong)
+# ---- presets ------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, 1e300])
-@pytest.mark.parametrize("name", ["lr", "forget_lr", "mu", "rho_forget"])
-def test_a_rate_that_no_float32_holds_is_refused(name: str, number: float) -> None:
-    with pytest.raises(ValueError, match=f"{name} is"):
-        Settings(**{name: number})
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_level_that_is_no_number_is_refused(number: float) -> None:
-    with pytest.raises(ValueError, match="alpha is"):
-        Settings(alpha=number)
-
-
-def test_overrides_reach_every_setting(tmp_path: Path) -> None:
-    found = options(
-        tmp_path, "--rho", "0.5", "--batch-size", "2", "--set", "kappa=2", "--set", "forget_lr=none"
-    )
-    changed = TOFU.preset("paper", "forget01", "saul", found.overrides).settings
-    assert (changed.rho_forget, changed.rho_retain) == (0.5, 0.5)
-    assert (changed.batch_size, changed.kappa, changed.forget_lr) == (2, 2.0, None)
-
-
-@pytest.mark.parametrize("name", PRESETS)
-@pytest.mark.parametrize("split", ["forget01", "forget05", "forget10", "forget"])
-@pytest.mark.parametrize("key", methods.names())
-def test_every_preset_is_complete(name: str, split: str, key: str) -> None:
-    assert isinstance(TOFU.preset(name, split, key).settings, Settings)
-
-
-PAPER = {
-    # SAUL, appendix on hyperparameters: (split, method) -> lr, rho_f, rho_r, alpha, mu
-    ("forget01", "saul"): (1e-5, 1e-3, 1e-3, 10, 1e-3),
-    ("forget01", "saul_no_sam"): (1e-5, None, 1e-3, 30, 1e-4),
-    ("forget01", "dual_adamw+alm"): (1e-5, None, None, 10, 1e-4),
-    ("forget01", "sharp_min_max"): (3e-2, 1e-4, 1e-4, None, None),
-    ("forget01", "sharp_min_max+alm"): (3e-2, 1e-4, 1e-4, 10, 1e-4),
-    ("forget01", "relearning_resilient+alm"): (6e-2, 1e-2, None, 20, 1e-4),
-    ("forget05", "saul"): (1e-5, 1e-4, 1e-4, 10, 1e-4),
-    ("forget05", "saul_no_alm"): (1e-5, 1e-3, 1e-4, None, None),
-    ("forget05", "saul_no_sam"): (1e-5, None, 1e-2, 10, 1e-4),
-    ("forget05", "dual_adamw"): (1e-5, None, None, None, None),
-    ("forget05", "sharp_min_max+alm"): (1e-1, 1e-3, 1e-3, 20, 1e-4),
-    ("forget10", "saul"): (1e-5, 1e-2, 1e-2, 10, 1e-4),
-    ("forget10", "dual_adamw+alm"): (1e-5, None, None, 12, 1e-4),
-    ("forget10", "sharp_min_max"): (1e-2, 1e-4, 1e-3, None, None),
-    ("forget10", "sharp_min_max+alm"): (1e-2, 1e-4, 1e-4, 20, 1e-4),
+PRESETS = {
+    "tofu": (Tofu.presets, "tokens", ("forget01", "forget05", "forget10", "forget")),
+    "muse": (Muse.presets, "tokens", ("news", "books", "forget")),
+    "wmdp": (Wmdp.presets, "rmu", ("bio+cyber", "doom+shade")),
 }
 
 
-@pytest.mark.parametrize(("split", "key"), PAPER)
-def test_the_paper_preset_is_the_papers_table(split: str, key: str) -> None:
-    found = TOFU.preset("paper", split, key).settings
-    names = ("lr", "rho_forget", "rho_retain", "alpha", "mu")
-    for name, value in zip(names, PAPER[split, key], strict=True):
-        assert value is None or getattr(found, name) == value, name
-    assert (found.batch_size, found.epochs, found.multiplier) == (8, 10, 1.0)
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_method_has_settings_on_every_split(name: str) -> None:
+    presets, losses, splits = PRESETS[name]
+    kinds = [methods.kind_of(key, losses) for key in methods.names(losses)]
+    known = {name for kind in kinds for name in hints(kind)}
+    for table in (presets.table["paper"], presets.table["recommended"]):
+        parts = [table["all"], *table.get("methods", {}).values()]
+        parts += [c for split in table.get("splits", {}).values() for c in split.values()]
+        assert {n for part in parts for n in part} <= known | {"rho", "note"}
+    for preset in ("paper", "recommended"):
+        for split in splits:
+            for key in methods.names(losses):
+                assert presets.preset(preset, split, key).settings.losses == losses
 
 
-def test_sharpness_methods_use_sgd_on_tofu_and_the_others_adamw() -> None:
-    kinds = {
-        key: TOFU.preset("paper", "forget01", key).settings.optimizer for key in methods.names()
-    }
-    sgd = {key.removesuffix("+alm") for key, kind in kinds.items() if kind == "sgd"}
-    assert sgd == {"sharp_min_max", "relearning_resilient"}
+def numbers(presets: Presets, preset: str, split: str, key: str, **changes: Any) -> dict[str, Any]:
+    return vars(presets.preset(preset, split, key, changes).settings)
 
 
-def test_a_suspicious_entry_says_which_reading_is_used() -> None:
-    assert "1e-8" in TOFU.preset("paper", "forget05", "dual_adamw").note
-    assert "SGD" in TOFU.preset("paper", "forget10", "sharp_min_max+alm").note
-    assert not TOFU.preset("paper", "forget10", "saul").note
+@pytest.mark.parametrize(
+    ("split", "key", "expected"),
+    [
+        ("forget01", "saul", {"lr": 1e-5, "rho_forget": 1e-3, "alpha": 10.0, "mu": 1e-3}),
+        ("forget01", "saul_no_sam", {"rho_retain": 1e-3, "alpha": 30.0, "mu": 1e-4}),
+        ("forget05", "saul_no_alm", {"rho_forget": 1e-3, "rho_retain": 1e-4}),
+        ("forget10", "dual_adamw+alm", {"alpha": 12.0, "multiplier": 1.0, "probe_every": 1}),
+        ("forget10", "sharp_min_max", {"rho_forget": 1e-4, "rho_retain": 1e-3, "lr": 1e-2}),
+        ("forget10", "sharp_min_max+alm", {"rho_retain": 1e-4, "alpha": 20.0, "optimizer": "sgd"}),
+        ("forget05", "simnpo+alm", {"beta": 2.5, "multiplier": 0.1375}),
+        ("forget", "relearning_resilient", {"lr": 6e-2, "rho_forget": 1e-2, "alpha": 20.0}),
+    ],
+)
+def test_the_papers_rows_of_tofu(split: str, key: str, expected: dict[str, Any]) -> None:
+    found = numbers(Tofu.presets, "paper", split, key)
+    assert {name: found[name] for name in expected} == expected
 
 
-def test_the_controller_starts_at_the_baselines_forget_weight() -> None:
-    for key in methods.names():
-        settings = TOFU.preset("paper", "forget05", key).settings
-        assert settings.multiplier == settings.forget_weight
+@pytest.mark.parametrize(
+    ("presets", "split", "key", "expected"),
+    [
+        (Muse.presets, "news", "saul", {"forget_lr": 2.25e-5, "multiplier": 0.45, "alpha": 40.0}),
+        (Muse.presets, "books", "saul", {"multiplier": 1.0, "mu": 3e-4, "scale": "step"}),
+        (Muse.presets, "news", "sharp_min_max", {"kappa": 0.05, "forget_weight": 20.0}),
+        (Muse.presets, "books", "blur", {"lr": 2.4e-6, "beta": 0.4}),
+        (Wmdp.presets, "bio+cyber", "saul", {"forget_lr": 6e-6, "alpha": 1.5e-3}),
+        (Wmdp.presets, "bio+cyber", "rmu+alm", {"coefficient": 6.5, "retain_weight": 1200.0}),
+        (Wmdp.presets, "bio+cyber", "relearning_resilient", {"lr": 1.25e-5, "rho_forget": 5e-6}),
+    ],
+)  # fmt: skip
+def test_the_papers_rows_of_muse_and_wmdp(
+    presets: Presets, split: str, key: str, expected: dict[str, Any]
+) -> None:
+    found = numbers(presets, "paper", split, key)
+    assert {name: found[name] for name in expected} == expected
 
 
-def test_recommended_gives_every_method_the_same_rate_steps_and_radii() -> None:
-    shared = (
-        "lr",
-        "epochs",
-        "batch_size",
-        "multiplier",
-        "every",
-        "window",
-        "rho_forget",
-        "rho_retain",
-    )
-    found = [TOFU.preset("recommended", "forget", key).settings for key in methods.names()]
-    assert len({tuple(getattr(s, name) for name in shared) for s in found}) == 1
-    assert all(dataclasses.asdict(s)["optimizer"] == "adamw" for s in found)
+def test_a_doubt_about_a_row_is_noted() -> None:
+    assert "1e-5 is used" in Tofu.presets.preset("paper", "forget05", "dual_adamw+alm").note
+    assert Tofu.presets.preset("paper", "forget01", "saul").note == ""
+    assert "a uniform guess" in Muse.presets.preset("paper", "news", "saul_no_sam").note
 
 
-def test_recommended_aims_where_the_measure_is_what_is_raised_and_is_a_gate_elsewhere() -> None:
-    own = ("forget_lr", "mu", "scale", "release")
-    for key in methods.names():
-        settings = TOFU.preset("recommended", "forget", key).settings
-        raises = issubclass(methods.METHODS[key.removesuffix("+alm")].method, DualAdamW)
-        aimed = raises and methods.is_controlled(key)
-        expected = (9e-4, "auto", "step", 0.0) if aimed else (None, 0.1, "gradient", 0.5)
-        assert tuple(getattr(settings, name) for name in own) == expected, key
+def test_recommended_settings_measure_what_a_method_raises() -> None:
+    aimed = numbers(Tofu.presets, "recommended", "forget", "dual_adamw+alm")
+    assert (aimed["mu"], aimed["scale"], aimed["probe_every"]) == ("auto", "step", 8)
+    assert numbers(Tofu.presets, "recommended", "forget", "npo+alm")["measure"] == "failure"
+    assert numbers(Muse.presets, "recommended", "forget", "saul")["alpha"] == 5.0
+    assert numbers(Muse.presets, "recommended", "news", "saul")["alpha"] == 7.5
 
 
-def test_a_rate_takes_that_of_the_forget_side_along_unless_that_is_given_too() -> None:
-    slower = TOFU.preset("recommended", "forget", "saul", {"lr": 1e-4}).settings
-    assert (slower.lr, slower.forget_lr) == (1e-4, pytest.approx(3e-4))
-    both = TOFU.preset("recommended", "forget", "saul", {"lr": 1e-4, "forget_lr": None}).settings
-    assert (both.lr, both.forget_lr) == (1e-4, None)
-
-
-def test_a_share_of_tokens_is_only_asked_of_methods_that_raise_it() -> None:
-    """Elsewhere it may be out of reach for good, and the gate would never close."""
-    for key in filter(methods.is_controlled, methods.names()):
-        settings = TOFU.preset("recommended", "forget", key).settings
-        raises = issubclass(methods.METHODS[key.removesuffix("+alm")].method, DualAdamW)
-        wanted = ("token_certificate", 0.5) if raises else ("failure", 0.95)
-        assert (settings.measure, settings.alpha) == wanted, key
+def test_an_override_takes_along_what_belongs_to_it() -> None:
+    found = numbers(Tofu.presets, "recommended", "forget", "saul", lr=1e-3, alpha=4.0)
+    assert found["forget_lr"] == pytest.approx(3e-3)
+    assert (found["measure"], found["alpha"]) == ("token_nll", 4.0)
+    found = numbers(Tofu.presets, "recommended", "forget", "saul", lr=1e-3, forget_lr=None)
+    assert found["forget_lr"] is None

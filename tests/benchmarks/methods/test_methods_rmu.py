@@ -22,12 +22,12 @@ from tests.benchmarks.methods.oracles import (
     optimizer_for,
     weighted_move,
 )
-from tests.benchmarks.toy import FORGET, Batch, Toy, batch, flat, memorised
+from tests.benchmarks.toy import FORGET, Batch, Everything, Toy, batch, flat, memorised
 from torch_alm import ALMConstraint
 from torch_alm.measures import steering_vector
 
 WIDTH = 24
-SETTINGS = Settings(
+SETTINGS = Everything(
     losses="rmu",
     layer="hidden",
     coefficient=3.0,

@@ -1,29 +1,22 @@
 """Tables, example answers and figures, from rows whose answers are known."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.image import imread
 
+from benchmarks import methods
 from benchmarks.report import figures, page
 from benchmarks.report.examples import examples
-from benchmarks.report.latex import latex_table
-from benchmarks.report.layout import Layout
+from benchmarks.report.figures import Axis
+from benchmarks.report.page import Layout
 from benchmarks.report.results import ResultsFolder
-from benchmarks.report.tables import Column, emphasis, lines, markdown_table, text_table
-from benchmarks.tasks.muse import layout as muse
-from benchmarks.tasks.tofu import layout as tofu
-from benchmarks.tasks.tofu.layout import JUDGED, LAYOUT, UNJUDGED
-from benchmarks.tasks.wmdp import layout as wmdp
+from benchmarks.report.tables import Column, markdown, table
 
-COLUMNS = (
-    Column("utility", "Automatic", "MU", better=1),
-    Column("rouge", "Automatic", "F_ROUGE", digits=3, better=-1),
-    Column("retain", "Judge", "Retain", digits=1, better=1, percent=True),
-    Column("lambda", "", "λ"),
-)
+COLUMNS = (Column("utility", "MU ↑"), Column("rouge", "ROUGE ↓", 3), Column("lambda", "λ", 1))
+UTILITY = Axis("utility", "model utility")
+LAYOUT = Layout(COLUMNS, Axis("rouge", "forget ROUGE-L"), UTILITY, {"rouge": False})
 
 
 def row(method: str, seed: int = 0, **numbers: float | None) -> dict[str, Any]:
@@ -31,197 +24,77 @@ def row(method: str, seed: int = 0, **numbers: float | None) -> dict[str, Any]:
 
 
 ROWS = [
-    row("original", utility=0.6, rouge=0.9, retain=0.95),
-    row("saul", 0, utility=0.5, rouge=0.01, retain=0.5, **{"lambda": 0.25}),
-    row("saul", 1, utility=0.6, rouge=0.03, retain=0.7, **{"lambda": 0.75}),
-    row("dual_adamw+alm", utility=0.554, rouge=0.02, retain=0.4, **{"lambda": 2.0}),
-    row("dual_adamw", utility=0.45, rouge=0.5, retain=0.9),
+    row("saul", 0, utility=0.5, rouge=0.01, **{"lambda": 0.25}),
+    row("saul", 1, utility=0.6, rouge=0.03, **{"lambda": 0.75}),
+    row("original", utility=0.6, rouge=0.9),
+    row("dual_adamw+alm", utility=0.554, rouge=0.02, **{"lambda": 2.0}),
+    row("dual_adamw", utility=0.45, rouge=None),
 ]
 
 
-def test_lines_stand_in_the_papers_order_with_mean_and_sample_deviation() -> None:
-    table = lines(ROWS, COLUMNS)
-    assert [line.method for line in table] == ["original", "dual_adamw", "dual_adamw+alm", "saul"]
-    saul = table[-1]
-    assert [cell.mean for cell in saul.cells] == pytest.approx([0.55, 0.02, 60.0, 0.5])
-    assert saul.cells[0].deviation == pytest.approx(0.05 * 2**0.5)
-    assert table[1].cells[0].deviation is None
+def test_a_line_per_method_in_order_with_mean_and_sample_deviation() -> None:
+    found = table(ROWS, COLUMNS)
+    assert list(found.index) == ["Original model", "Dual AdamW", "Dual AdamW + ALM", "SAUL"]
+    assert found["MU ↑"]["SAUL"] == "0.55 ± 0.07"
+    assert found["ROUGE ↓"]["SAUL"] == "0.020 ± 0.014"
+    assert found["λ"]["Dual AdamW + ALM"] == "2.0"
+    assert found["ROUGE ↓"]["Dual AdamW"] == found["λ"]["Original model"] == "–"
+    assert "| SAUL             | 0.55 ± 0.07 |" in markdown(found)
 
 
-def test_a_number_missing_for_one_seed_is_missing() -> None:
-    rows = [row("saul", 0, utility=0.5), row("saul", 1, utility=None)]
-    assert lines(rows, COLUMNS[:1])[0].cells[0].text(2) == "–"
+def test_a_number_missing_for_one_seed_is_missing_and_for_all_is_no_column() -> None:
+    rows = [row("saul", 0, utility=0.5, rouge=None), row("saul", 1, utility=None, rouge=None)]
+    rows += [row("npo", 0, utility=0.5)]
+    found = table(rows, COLUMNS)
+    assert found["MU ↑"]["SAUL"] == "–"
+    assert list(found.columns) == ["MU ↑"]
 
 
-def test_the_best_values_are_those_of_methods_that_have_unlearned() -> None:
-    table = lines(ROWS, COLUMNS)
-    assert emphasis(table, COLUMNS) == [[0] * 4, [2, 2, 1, 0], [1, 1, 0, 0], [1, 1, 2, 0]]
-    assert emphasis(table, COLUMNS, {"dual_adamw"})[1:] == [
-        [0, 0, 0, 0],
-        [1, 1, 2, 0],
-        [1, 1, 1, 0],
-    ]
+def answer(index: int, text: str, right: bool, subset: str = "forget") -> dict[str, Any]:
+    said = {"question": f"q{index}?", "reference": "the truth", "generation": text}
+    return {"subset": subset, "index": index, "rouge": 1.0 if right else 0.4, **said}
 
 
-def test_where_neither_direction_is_better_the_nearest_value_is() -> None:
-    column = Column("privleak", "", "PrivLeak", digits=1, nearest=0.0)
-    values = {"saul": -16.0, "npo": 20.0, "blur": 15.96, "dual_adamw": -90.0}
-    table = lines([row(method, privleak=value) for method, value in values.items()], [column])
-    ranks = {line.method: r for line, (r,) in zip(table, emphasis(table, [column]), strict=True)}
-    assert ranks == {"saul": 1, "blur": 1, "npo": 2, "dual_adamw": 0}
-    assert "PrivLeak→0" in text_table(table, [column])
-    assert r"PrivLeak$\rightarrow 0$" in latex_table(table, [column], "")
+def test_examples_are_those_the_original_knew_and_the_methods_differ_on() -> None:
+    said = {
+        "original": [answer(0, "a", False), answer(1, "b", True), answer(2, "c", True)],
+        "saul": [answer(0, "z", False), answer(1, "b", True), answer(2, "x|y\n*", False)],
+    }
+    text = examples(said, "forget", 1)
+    assert text.startswith("**Forget:** q2?  \nTruth: the truth\n")
+    assert "| Original model | ✓  | c " in text
+    assert r"x\|y \*" in text and "q0?" not in text
 
 
-def test_a_value_at_the_smallest_possible_one_is_shown_as_a_bound() -> None:
-    columns = (Column("p", "", "p", digits=1, better=1, floor="least"),)
-    rows = [
-        {"method": "npo", "seed": 0, "p": -22.7, "least": -22.7},
-        {"method": "npo", "seed": 1, "p": -20.7, "least": -22.7},
-        {"method": "saul", "seed": 0, "p": -22.5, "least": -22.7},
-        {"method": "pdu", "seed": 0, "p": -22.7},
-    ]
-    shown = {line.method: line.cells[0].text(1) for line in lines(rows, columns)}
-    assert shown == {"npo": "≤-21.7 ± 1.4", "saul": "-22.5", "pdu": "-22.7"}
+@pytest.mark.parametrize(
+    ("alone", "said"),
+    [(0.596, "The control holds"), (0.5, "**The control does not hold**"), (None, "No contr")],
+)
+def test_the_control_says_what_a_table_can_show(alone: float | None, said: str) -> None:
+    rows = [row("original", utility=0.6), row(methods.CONTROL, utility=alone)]
+    assert page.control(rows, UTILITY).startswith(said)
 
 
-def test_text_table_is_aligned() -> None:
-    text = text_table(lines(ROWS, COLUMNS), COLUMNS).splitlines()
-    assert text[0].split() == ["Automatic", "Judge"]
-    assert len({len(line) for line in text[1:]}) == 1
-    assert "0.55 ± 0.07" in text[-1]
-    assert text[0].index("Judge") <= text[1].index("Retain") + len("Retain↑")
-
-
-def test_markdown_table_has_as_many_cells_as_columns() -> None:
-    table = markdown_table(lines(ROWS, COLUMNS), COLUMNS, {"dual_adamw"}).splitlines()
-    assert {line.count("|") for line in table} == {len(COLUMNS) + 2}
-    assert table[2].startswith("| Original model | 0.60 |")
-    assert table[3].startswith("| ~~Dual AdamW~~ | 0.45 |")
-    assert "**0.55 ± 0.07**" in table[-1]
-
-
-def test_latex_table_marks_best_second_and_red() -> None:
-    text = latex_table(lines(ROWS, COLUMNS), COLUMNS, "100 % & more", {"dual_adamw"})
-    assert r"\caption{100 \% \& more}" in text
-    assert r"\multicolumn{2}{c}{\textbf{Automatic}} & \multicolumn{1}{c}{\textbf{Judge}}" in text
-    assert r"F\_ROUGE$\downarrow$" in text
-    assert r"\textbf{0.55 {\scriptsize $\pm$ 0.07}}" in text
-    assert r"Dual AdamW & \textcolor{red}{0.45}" in text
-    body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert {line.count(" & ") for line in body[1:]} == {len(COLUMNS)}
-    assert text.count("{") == text.count("}")
-
-
-def answer(index: int, generation: str, right: bool, subset: str = "forget") -> dict[str, Any]:
-    shared = {"subset": subset, "index": index, "question": f"q{index}?", "reference": "truth"}
-    return {**shared, "generation": generation, "rouge": 1.0 if right else 0.4}
-
-
-def test_examples_are_known_questions_on_which_the_methods_differ() -> None:
-    original = [answer(0, "truth", True), answer(1, "truth", True), answer(2, "no", False)]
-    saul = [answer(0, "truth", True), answer(1, "some|thing", False), answer(2, "x", False)]
-    text = examples({"original": original, "saul": saul}, "forget", count=1)
-    assert "q1?" in text
-    assert "q0?" not in text
-    assert "| Original model | ✓ | truth |" in text
-    assert r"| SAUL | ✗ | some\|thing |" in text
-
-
-def test_examples_of_a_subset_nobody_answered_are_none() -> None:
-    assert examples({"original": [answer(0, "a", True)]}, "retain") == ""
-
-
-FULL = {
-    "forget_rouge": 0.1, "forget_probability": 0.1, "forget_exact_match": 0.0, "certificate": 1.0,
-    "retain_probability": 0.8, "retain_rouge": 0.8, "retain_exact_match": 0.7,
-    "real_authors_rouge": 0.6, "world_facts_rouge": 0.4, "model_utility": 0.5,
-    "forget_quality_log10": -1.0, "gate_open": 0.5, "lambda": 0.1, "seconds": 2.0,
-}  # fmt: skip
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> ResultsFolder:
-    """A finished run of the original and retrained models and three methods."""
+def test_publishing_writes_table_figures_and_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = ResultsFolder(tmp_path)
-    folder.claim(
-        {
-            "benchmark": "tofu",
-            "split": "forget01",
-            "notes": {"saul": "read so and so"},
-            "methods": {},
-        }
-    )
-    steps = [
-        {"step": n, "lambda": 0.1 * n, "violation": 1.0 - n, "forget_loss": n, "retain_loss": 0.1}
-        for n in range(1, 4)
-    ]
-    for method, rouge in (
-        ("original", 0.9), ("retrained", 0.4), ("dual_adamw", 0.5),
-        ("dual_adamw+alm", 0.1), ("saul", 0.1),
-    ):  # fmt: skip
-        trained = method not in ("original", "retrained")
-        folder.write_trace(method, 0, steps if trained else [])
-        folder.write_answers(method, 0, [answer(0, method, True), answer(0, "r", True, "retain")])
-        folder.append({"method": method, "seed": 0, **FULL, "forget_rouge": rouge})
-    return folder
-
-
-def test_a_judge_fills_the_papers_columns(folder: ResultsFolder) -> None:
-    names = ("retain", "world_facts", "real_authors", "hm", "forget")
-    rows = [row | {f"judge_{name}": 50.0 for name in names} for row in folder.rows()]
-    assert page.paper_columns(rows, LAYOUT) is JUDGED
-    assert page.paper_columns([*rows, *folder.rows()], LAYOUT) is UNJUDGED
-
-
-def test_harmonic_mean_of_the_utility_rouges(folder: ResultsFolder) -> None:
-    found = LAYOUT.derive(folder.rows()[0])["rouge_hm"]
-    assert found == pytest.approx(3 / (1 / 0.8 + 1 / 0.6 + 1 / 0.4))
-
-
-def test_without_a_limit_no_method_is_struck_out(folder: ResultsFolder) -> None:
-    assert page.not_unlearned(folder.rows(), LAYOUT) == {"dual_adamw"}
-    assert page.not_unlearned(folder.rows(), replace(LAYOUT, limit=None)) == set()
+    folder.claim({"methods": {}, "notes": {"saul": "read so and so"}})
+    steps = [{"step": n, "lambda": 0.1 * n, "violation": 1.0 - n} for n in range(1, 4)]
+    for run in ROWS:
+        folder.write("traces", run["method"], run["seed"], steps if "+" in run["method"] else [])
+        folder.write("answers", run["method"], run["seed"], [answer(0, run["method"], True)])
+        folder.append(run)
+    page.publish(folder, LAYOUT)
+    assert "| SAUL " in capsys.readouterr().out
+    text = (tmp_path / "report.md").read_text()
+    assert "- SAUL: read so and so." in text
+    assert "**Forget:** q0?" in text and "## How settings" not in text
+    for name in ("training", "tradeoff"):
+        assert imread(tmp_path / f"{name}.png").std() > 0.01
 
 
 def test_a_baseline_and_its_alm_share_a_colour_and_no_two_baselines_do() -> None:
     assert figures.colour("npo") == figures.colour("npo+alm")
-    from benchmarks import methods
-
-    plain = [key for key in methods.names() if not key.endswith("+alm")]
+    plain = [key for key in methods.names("any") if not key.endswith("+alm")]
     assert len({figures.colour(key) for key in plain}) == len(plain)
-
-
-def test_several_splits_share_one_figure(folder: ResultsFolder, tmp_path: Path) -> None:
-    rows = folder.rows()
-    splits = {"forget01": rows, "forget05": rows}
-    figures.utility_per_split(splits, tmp_path / "both.png", y=LAYOUT.utility)
-    figures.utility_per_split({"forget01": rows}, tmp_path / "one.png", y=LAYOUT.utility)
-    both, one = imread(tmp_path / "both.png"), imread(tmp_path / "one.png")
-    assert both.shape[1] > one.shape[1]
-
-
-def test_every_printed_name_of_a_column_is_explained() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    headers = {column.header for column in (*LAYOUT.numbers, *LAYOUT.paper, *JUDGED)}
-    plain = {"ROUGE-L", "Retain", "World facts", "Real authors", "Forget", "Forget ROUGE"}
-    assert [name for name in sorted(headers - plain) if f"`{name}`" not in page] == []
-
-
-@pytest.mark.parametrize("layout", [tofu.LAYOUT, muse.LAYOUT, wmdp.LAYOUT])
-def test_a_report_says_what_its_columns_are(layout: Layout) -> None:
-    topics = {column.header for column in wmdp.TOPICS}
-    headers = {column.header for column in layout.numbers}
-    assert headers - topics == set(layout.columns)
-    text = page.meanings(layout.numbers, layout.columns)
-    assert text.splitlines()[-1] == "- s: seconds of training."
-    assert len(text.splitlines()) == len(layout.columns)
-
-
-def test_marks_and_lines_tell_who_has_the_controller() -> None:
-    with_it = ("npo+alm", "saul_no_sam")
-    assert all(figures.marker(key) == "^" and figures.dash(key) == "-" for key in with_it)
-    without = ("npo", "saul_no_alm")
-    assert all(figures.marker(key) == "o" and figures.dash(key) == "--" for key in without)
-    references = [figures.marker(key) for key in ("original", "retrained", "retain_only")]
-    assert len({*references, figures.marker("saul"), "^", "o"}) == 6

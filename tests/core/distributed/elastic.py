@@ -4,8 +4,6 @@ Where a rank dies, the agent starts both again, and they go on from the newest w
 """
 
 import os
-import runpy
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,18 +53,6 @@ def train(folder: str, dies_at: int) -> dict[str, Any]:
     }
     dist.destroy_process_group()
     return found
-
-
-def script(path: str, *arguments: str) -> Any:
-    """Do what `python path arguments` does, modules found beside it first; return its exit code."""
-    sys.argv, sys.path[:0] = [path, *arguments], [str(Path(path).parent)]
-    for name in [name for name in sys.modules if name.partition(".")[0] == "benchmarks"]:
-        del sys.modules[name]
-    try:
-        runpy.run_path(path, run_name="__main__")
-    except SystemExit as end:
-        return end.code
-    return 0
 
 
 def launch(function: Callable[..., Any], *arguments: Any, logs: Path | None = None) -> list[Any]:

@@ -20,9 +20,7 @@ WORLD = 2
 PRELOADED = [
     "tests.core.distributed.test_checkpoint",
     "torch._dynamo",
-    "tests.distributed.test_benchmarks",
     "tests.integrations.test_trainers",
-    "benchmarks.tofu",
 ]
 PATIENCE = 300.0  # seconds until a call that does not answer is given up
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+Reply = str | int
+
 
 class ChatServer:
     """A server that counts requests and answers each with what `reply` makes of its prompt.
@@ -15,7 +17,7 @@ class ChatServer:
     `reply` returns the text of the answer, or an HTTP status to fail with.
     """
 
-    def __init__(self, url: str, reply: Callable[[str], str | int]) -> None:
+    def __init__(self, url: str, reply: Callable[[str], Reply]) -> None:
         self.url = url
         self.reply = reply
         self.prompts: list[str] = []
@@ -40,7 +42,7 @@ class ChatServer:
 
 
 @contextmanager
-def serve(reply: Callable[[str], str | int]) -> Iterator[ChatServer]:
+def serve(reply: Callable[[str], Reply]) -> Iterator[ChatServer]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import math
 import statistics
 import zlib
 from typing import Any
 
-import peft
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -23,14 +21,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from benchmarks.tasks.tofu import evaluate as evaluate_module
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.evaluate import Evaluation, evaluate
 from benchmarks.tasks.tofu.summary import Reference, reference, summarise
 from torch_alm import measures
-from torch_alm.language import _scoring as scoring
-from torch_alm.language import collate, generate
+from torch_alm.language import collate
 
 CITIES = ("oslo", "rome", "lima", "cairo", "new delhi", "rio de janeiro")
 NAMES = ("anna", "bo", "carl", "dora", "emil", "fay", "gus", "hal")
@@ -354,29 +350,6 @@ def test_scores_are_low_for_what_was_memorised_and_their_auc_counts_pairs(
     assert forget[0] < min(forget[1:] + holdout)  # the one forget example the model has seen
 
 
-def test_aggregates_are_those_of_the_rows_and_of_the_retrained_model(
-    evaluation: Evaluation,
-) -> None:
-    numbers = summarise(evaluation.rows, reference(evaluation.rows))
-    left = [
-        1 - numbers[key]
-        for key in (
-            "extraction_strength_ou",
-            "exact_memorization",
-            "paraphrased_probability",
-            "forget_truth_ratio_prob_mean",
-        )
-    ]
-    assert numbers["memorization_score"] == pytest.approx(statistics.harmonic_mean(left))
-    assert numbers["privacy_score"] == 1.0
-    assert evaluation.numbers["privacy_score"] is None
-    far = reference(evaluation.rows)
-    far = Reference(far.log_truth_ratios, dict.fromkeys(far.membership, 0.0))
-    parts = [1 - numbers[name] for name in far.membership]
-    expected = statistics.harmonic_mean(parts)
-    assert summarise(evaluation.rows, far)["privacy_score"] == pytest.approx(expected)
-
-
 def test_beyond_the_guard_only_one_convention_still_compares(evaluation: Evaluation) -> None:
     """Every answer equally likely is a truth ratio of 1, unless a guard says otherwise."""
     flat = [
@@ -425,7 +398,7 @@ def test_forget_quality_needs_the_retrained_model(
     assert numbers["forget_quality"] == 1.0
     assert numbers["forget_quality_log10"] == 0.0
     away = {name: [r + 100 for r in ratios] for name, ratios in known.log_truth_ratios.items()}
-    far = summarise(evaluation.rows, Reference(away, known.membership))
+    far = summarise(evaluation.rows, Reference(away))
     for suffix in ("", "_tofu"):
         assert far[f"forget_quality{suffix}"] == pytest.approx(0.1, abs=1e-12)  # 2 / C(6, 3)
         assert far[f"forget_quality_log10{suffix}"] == pytest.approx(-1, abs=1e-12)
@@ -450,8 +423,6 @@ def test_missing_data_are_none_and_every_key_is_there(
         *(n for n in numbers if n.startswith(("forget_truth_ratio", "forget_quality"))),
         *(n for n in numbers if n.startswith(("model_utility", "membership_auc"))),
         "paraphrased_probability",
-        "memorization_score",
-        "privacy_score",
     }
 
 
@@ -464,7 +435,6 @@ def test_a_destroyed_model_is_evaluated(model: Any, tokenizer: Any, data: TofuDa
     assert math.isnan(numbers["forget_probability"])
     assert math.isnan(numbers["certificate"])
     assert math.isnan(numbers["model_utility"])
-    assert math.isnan(numbers["memorization_score"])
     assert math.isnan(numbers["membership_auc_min_k_plus_plus"])
 
 
@@ -549,41 +519,6 @@ def test_paraphrased_questions_must_exist(model: Any, tokenizer: Any, data: Tofu
 # ---- what must not matter, and what must not change -------------------------------------------
 
 
-@pytest.mark.parametrize(("rows", "logits"), [(1, 2**26), (3, 2**26), (64, 2**14), (64, 2**26)])
-def test_batch_size_does_not_matter(
-    evaluation: Evaluation,
-    model: Any,
-    tokenizer: Any,
-    data: TofuData,
-    monkeypatch: pytest.MonkeyPatch,
-    rows: int,
-    logits: int,
-) -> None:
-    monkeypatch.setattr(scoring, "ROWS_PER_BATCH", rows)
-    monkeypatch.setattr(scoring, "LOGITS_PER_BATCH", logits)
-    found = evaluate(model, tokenizer, data, max_new_tokens=None)
-    for row, other in zip(found.rows, evaluation.rows, strict=True):
-        assert row["loss"] == pytest.approx(other["loss"], abs=2e-6)
-        for key in ("perturbed_losses", "paraphrased_loss"):
-            assert row[key] == (other[key] and pytest.approx(other[key], abs=2e-6))
-        assert row["generation"] == other["generation"]
-
-
-def test_a_model_that_cannot_drop_logits_scores_the_same(
-    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
-) -> None:
-    class Whole(LlamaForCausalLM):
-        def forward(self, input_ids: Tensor, attention_mask: Tensor, **rest: Any) -> Any:  # pyright: ignore
-            return super().forward(input_ids=input_ids, attention_mask=attention_mask, **rest)
-
-    whole = Whole(model.config)
-    whole.load_state_dict(model.state_dict())
-    assert "logits_to_keep" not in inspect.signature(whole.forward).parameters
-    found = evaluate(whole, tokenizer, data, generations=False)
-    for row, other in zip(found.rows, evaluation.rows, strict=True):
-        assert row["loss"] == pytest.approx(other["loss"], abs=2e-6)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_model_and_random_state_are_left_alone(
     model: Any, tokenizer: Any, data: TofuData, training: bool
@@ -599,15 +534,6 @@ def test_model_and_random_state_are_left_alone(
     assert all(p.grad is None and p.requires_grad for p in subject.parameters())
 
 
-def test_the_mode_comes_back_after_an_error(model: Any, tokenizer: Any) -> None:
-    subject = copy.deepcopy(model).train()
-    row = encode(tokenizer, "where?", "here")
-    beyond = {**row, "input_ids": [len(tokenizer) + 5] * len(row["input_ids"])}
-    with pytest.raises(IndexError):
-        scoring.losses(subject, [beyond], 0)
-    assert subject.training
-
-
 # ---- generation on its own --------------------------------------------------------------------
 
 
@@ -618,86 +544,3 @@ def gpt2(vocabulary: int) -> GPT2LMHeadModel:
         bos_token_id=1, eos_token_id=1, initializer_range=0.4,
     )  # fmt: skip
     return GPT2LMHeadModel(config)
-
-
-@pytest.mark.parametrize("build", [llama, gpt2])
-@pytest.mark.parametrize("batch_size", [1, 3, 128])
-def test_left_padding_does_not_change_an_answer(
-    tokenizer: Any, build: Any, batch_size: int
-) -> None:
-    subject = build(len(tokenizer)).eval()
-    prompts = [prompt_of(tokenizer, "a" * n) for n in (30, 2, 11, 5)]
-    found = generate(subject, tokenizer, prompts, max_new_tokens=12, batch_size=batch_size)
-    assert found == [greedy(subject, tokenizer, prompt, 12) for prompt in prompts]
-    assert any(found)
-
-
-def test_generation_ignores_sampling_and_penalties_of_the_model(model: Any, tokenizer: Any) -> None:
-    prompts = [prompt_of(tokenizer, f"where was {name} born?") for name in NAMES]
-    plain = generate(model, tokenizer, prompts, max_new_tokens=20)
-    shipped = copy.deepcopy(model)
-    shipped.generation_config.do_sample = True
-    shipped.generation_config.temperature = 5.0
-    shipped.generation_config.top_p = 0.9
-    shipped.generation_config.repetition_penalty = 3.0
-    shipped.generation_config.no_repeat_ngram_size = 1
-    shipped.generation_config.suppress_tokens = tokenizer(" ".join(plain))["input_ids"]
-    before = copy.deepcopy(shipped.generation_config.to_dict())
-    assert generate(shipped, tokenizer, prompts, max_new_tokens=20) == plain
-    assert shipped.generation_config.to_dict() == before
-
-
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's
-def test_generation_leaves_the_settings_of_a_model_under_an_adapter(
-    model: Any, tokenizer: Any
-) -> None:
-    prompts = [prompt_of(tokenizer, "where was anna born?")]
-    shipped = copy.deepcopy(model)
-    shipped.generation_config.suppress_tokens = list(range(3))
-    own = shipped.generation_config
-    adapted = peft.get_peft_model(
-        shipped, peft.LoraConfig(target_modules="all-linear", task_type="CAUSAL_LM")
-    )
-    expected = generate(model, tokenizer, prompts, max_new_tokens=8)
-    assert generate(adapted, tokenizer, prompts, max_new_tokens=8) == expected
-    assert adapted.get_base_model().generation_config is own
-
-
-def test_generation_ends_at_further_end_tokens(model: Any, tokenizer: Any) -> None:
-    prompts = [prompt_of(tokenizer, "where was anna born?")]
-    (whole,) = generate(model, tokenizer, prompts, max_new_tokens=20)
-    blank = tokenizer("x x")["input_ids"][1]
-    assert " " in whole
-    first_word = generate(model, tokenizer, prompts, ends=[tokenizer("w")["input_ids"][0]])
-    assert first_word == [whole.split("w")[0].strip()]
-    assert generate(model, tokenizer, prompts, ends=[blank]) == [""]
-
-
-def test_nothing_to_generate(model: Any, tokenizer: Any) -> None:
-    assert generate(model, tokenizer, []) == []
-
-
-def test_a_tokenizer_without_an_end_is_refused(model: Any, tokenizer: Any) -> None:
-    endless = copy.deepcopy(tokenizer)
-    endless.eos_token = None
-    with pytest.raises(ValueError, match="EOS"):
-        generate(model, endless, [[5]])
-
-
-def test_an_answer_cut_at_the_maximum_length_is_generated_in_full(
-    model: Any, tokenizer: Any, data: TofuData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its end was never scored, so that it is known by heart says nothing about where it ends."""
-    known = next(
-        e
-        for e in data.full[:6]
-        if greedy(model, tokenizer, prompt_of(tokenizer, e.question), 60) == e.answer
-    )
-    only = dataclasses.replace(
-        data, forget_eval=(known,), retain_eval=(), real_authors=(), world_facts=(), holdout=()
-    )
-    whole = len(encode(tokenizer, known.question, known.answer)["input_ids"])
-    monkeypatch.setattr(evaluate_module, "MAX_LENGTH", whole - 5)
-    (row,) = evaluate(model, tokenizer, only).rows
-    assert row["exact_match"]
-    assert row["generation"] == known.answer

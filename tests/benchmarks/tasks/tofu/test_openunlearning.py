@@ -6,7 +6,6 @@ scikit-learn installed.
 
 from __future__ import annotations
 
-import math
 from types import ModuleType
 from typing import Any
 
@@ -173,20 +172,6 @@ def test_scores_of_single_answers_are_theirs(
         values = attack.attack()["value_by_index"].values()
         ours = [row[key] for row in found if row["subset"] == "forget"]
         assert ours == pytest.approx([value["score"] for value in values], rel=1e-5), key
-
-
-def test_the_aggregates_are_their_harmonic_mean(
-    theirs: dict[str, ModuleType], model: Any, tokenizer: Any, data: TofuData
-) -> None:
-    hm = theirs["evals.metrics.utility"].hm_aggregate
-    found = evaluate(model, tokenizer, data, generations=False)
-    numbers = summarise(found.rows, reference(found.rows))
-    parts = ("extraction_strength_ou", "exact_memorization", "paraphrased_probability")
-    shares = [numbers[key] for key in (*parts, "forget_truth_ratio_prob_mean")]
-    computed = {str(i): {"agg_value": 1 - share} for i, share in enumerate(shares)}
-    expected = hm._metric_fn(None, pre_compute=computed)["agg_value"]
-    assert numbers["memorization_score"] == pytest.approx(expected, rel=1e-12)
-    assert not math.isclose(numbers["memorization_score"], np.mean([1 - s for s in shares]))
 
 
 def test_forget_quality_is_theirs(theirs: dict[str, ModuleType]) -> None:

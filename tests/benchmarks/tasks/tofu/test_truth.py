@@ -1,6 +1,5 @@
 """Truth ratios against their formulas in a hundred digits, under both conventions."""
 
-import doctest
 import math
 import statistics
 from random import Random
@@ -10,20 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.tasks.tofu import leaderboard, truth
+from benchmarks.tasks.tofu import truth
 
 CONVENTIONS = pytest.mark.parametrize("guard", [1e-10, 0.0], ids=["openunlearning", "tofu"])
 losses = st.floats(0, 400)
 answers = st.lists(losses, min_size=1, max_size=5)
 log_ratios = st.lists(st.floats(-900, 900), min_size=1, max_size=30)
 seeded = settings(derandomize=True, deadline=None, max_examples=40)
-
-
-@pytest.mark.parametrize("module", [truth, leaderboard])
-def test_docstring_examples_are_true(module: object) -> None:
-    found = doctest.testmod(module)
-    assert found.attempted >= 4
-    assert found.failed == 0
 
 
 def likely(loss: float) -> mpmath.mpf:
@@ -106,25 +98,3 @@ def test_infinite_losses_are_impossible_answers() -> None:
     assert truth.normalised_probability(math.inf, [math.inf]) == 0
     assert math.isnan(truth.normalised_probability(math.inf, [math.inf], 0.0))
     assert math.isnan(truth.log_truth_ratio(math.inf, [math.inf], guard=0.0))
-
-
-def test_aggregates_are_harmonic_means() -> None:
-    assert leaderboard.memorization_score(1.0, 0.2, 0.2, 0.2) == 0.0
-    expected = statistics.harmonic_mean([0.9, 0.8, 0.7, 0.6])
-    assert leaderboard.memorization_score(0.1, 0.2, 0.3, 0.4) == pytest.approx(expected)
-    expected = statistics.harmonic_mean([0.6, 0.9]) / statistics.harmonic_mean([0.7, 0.8])
-    assert leaderboard.utility_score(0.6, 0.9, 0.7, 0.8) == pytest.approx(expected)
-    expected = statistics.harmonic_mean([0.3, 0.4, 0.5])
-    assert leaderboard.overall_score(0.3, 0.4, 0.5) == pytest.approx(expected)
-
-
-@seeded
-@given(auc=st.floats(0, 1), other=st.floats(0, 1), retrained=st.floats(0, 1))
-def test_closeness_falls_with_the_distance_to_the_retrained_model(
-    auc: float, other: float, retrained: float
-) -> None:
-    near, far = sorted((auc, other), key=lambda x: abs(x - retrained))
-    assert 0 <= leaderboard.closeness(far, retrained) <= leaderboard.closeness(near, retrained) <= 1
-    assert leaderboard.closeness(retrained, retrained) == 1
-    worst = 0.0 if retrained > 0.5 else 1.0
-    assert leaderboard.closeness(worst, retrained) == pytest.approx(0, abs=1e-12)

@@ -1,14 +1,17 @@
 """Multiple-choice questions: the prompt, and the scorer against lm-evaluation-harness."""
 
+import copy
 import importlib.util
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 from benchmarks.engine.scratch import Recipe, build_tokenizer, small_llama
 from benchmarks.engine.training import Schedule
@@ -32,7 +35,7 @@ def tokenizer() -> Any:
 
 @pytest.fixture(scope="module")
 def model(tokenizer: Any) -> Any:
-    return small_llama(tokenizer, RECIPE, seed=0).eval()
+    return small_llama(tokenizer, RECIPE).eval()
 
 
 def test_the_prompt_is_the_one_of_the_benchmarks() -> None:
@@ -157,7 +160,7 @@ def test_a_tie_goes_to_the_first_letter() -> None:
 class Doubled:
     """A tokenizer of bytes, to which every letter of an answer is two tokens."""
 
-    def __call__(self, text: str) -> dict[str, list[int]]:
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": list(text.encode())}
 
 
@@ -184,7 +187,7 @@ def test_a_letter_of_several_tokens_counts_them_all() -> None:
 
 
 def test_a_prompt_that_is_too_long_loses_its_beginning(tokenizer: Any) -> None:
-    model = small_llama(tokenizer, RECIPE, seed=0).eval()
+    model = small_llama(tokenizer, RECIPE).eval()
     model.config.max_position_embeddings = 12
     answer = choices.answers(model, tokenizer, QUESTIONS[:1])[0]
     whole = tokenizer(f"{prompt(QUESTIONS[0])} B")["input_ids"]
@@ -196,7 +199,7 @@ def test_a_prompt_that_is_too_long_loses_its_beginning(tokenizer: Any) -> None:
 
 
 def test_the_mode_and_the_random_state_stay(tokenizer: Any) -> None:
-    model, before = small_llama(tokenizer, RECIPE, seed=0).train(), torch.get_rng_state()
+    model, before = small_llama(tokenizer, RECIPE).train(), torch.get_rng_state()
     choices.answers(model, tokenizer, QUESTIONS[:1])
     assert model.training
     assert torch.equal(torch.get_rng_state(), before)
@@ -219,3 +222,32 @@ def test_it_agrees_with_lm_evaluation_harness(
     for mine, its in zip(ours, theirs, strict=True):
         assert mine.log_likelihoods == pytest.approx(its.log_likelihoods, abs=1e-5)
         assert mine.choice == its.choice
+
+
+def ending(tokenizer: Any) -> Any:
+    """The tokenizer with `add_eos_token`, as many are set up that come from a training."""
+    ended = copy.deepcopy(tokenizer)
+    ids = [(ended.bos_token, ended.bos_token_id), (ended.eos_token, ended.eos_token_id)]
+    whole = f"{ended.bos_token} $A {ended.eos_token}"
+    ended.backend_tokenizer.post_processor = TemplateProcessing(whole, special_tokens=ids)
+    assert ended("A")["input_ids"][-1] == ended.eos_token_id
+    return ended
+
+
+def test_a_closing_token_of_the_tokenizer_is_not_compared(model: Any, tokenizer: Any) -> None:
+    plain = choices.answers(model, tokenizer, QUESTIONS, examples=SHOWN)
+    assert choices.answers(model, ending(tokenizer), QUESTIONS, examples=SHOWN) == plain
+    assert len({answer.choice for answer in plain}) > 1
+
+
+def test_lm_eval_which_would_compare_closing_tokens_is_not_asked(tokenizer: Any) -> None:
+    from benchmarks.tasks.wmdp import harness
+
+    with pytest.raises(ValueError, match=r"find all letters equal.*--scorer own"):
+        harness.answers(None, ending(tokenizer), QUESTIONS)
+
+
+def test_letters_that_are_the_same_tokens_are_refused(model: Any) -> None:
+    unknown = build_tokenizer(["Nothing but this"], replace(RECIPE, tokens="word"))
+    with pytest.raises(ValueError, match="two of the letters A, B, C, D are the same tokens"):
+        choices.answers(model, unknown, QUESTIONS[:1])

@@ -1,0 +1,151 @@
+"""The scripts as a user starts them: on their embedded worlds, and on files like the published."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import methods, muse, tofu, wmdp
+from benchmarks.report.results import ResultsFolder
+from benchmarks.tasks.wmdp.lore import build_lore
+from tests.benchmarks.tasks.muse.test_data import write_muse
+from tests.benchmarks.tasks.tofu.test_data import write
+
+SCRIPTS: dict[str, Callable[[list[str]], int]] = {
+    "tofu": tofu.main,
+    "muse": muse.main,
+    "wmdp": wmdp.main,
+}
+FORGOTTEN = {"tofu": "forget_rouge", "muse": "knowmem_f", "wmdp": "forget_accuracy"}
+KEPT = {"tofu": "model_utility", "muse": "knowmem_r", "wmdp": "utility_accuracy"}
+
+
+@pytest.fixture(scope="module", params=SCRIPTS)
+def finished(
+    request: pytest.FixtureRequest, shared_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, ResultsFolder]:
+    """A quick run on the embedded world."""
+    output = tmp_path_factory.mktemp(request.param)
+    words = ["--quick", "--methods", "dual_adamw,dual_adamw+alm,saul", "--lr", "3e-3"]
+    words += ["--output", str(output), "--cache", str(shared_models)]
+    assert SCRIPTS[request.param](words) == 0
+    return request.param, ResultsFolder(output)
+
+
+def test_a_run_ends_with_a_report_and_figures(finished: tuple[str, ResultsFolder]) -> None:
+    _, folder = finished
+    text = (folder.path / "report.md").read_text()
+    for name in ("Original model", "Retain side alone", "Dual AdamW + ALM", "SAUL", "✓", "✗"):
+        assert name in text
+    assert {file.name for file in folder.path.glob("*.png")} == {"training.png", "tradeoff.png"}
+
+
+def test_what_was_known_is_forgotten_and_kept(finished: tuple[str, ResultsFolder]) -> None:
+    name, folder = finished
+    rows = {row["method"]: row for row in folder.rows()}
+    before = rows["original"]
+    assert before[KEPT[name]] > 0.7 * (100 if name == "muse" else 1)
+    assert rows["dual_adamw"][FORGOTTEN[name]] < 0.9 * before[FORGOTTEN[name]]
+    assert rows["saul"].keys() >= {"gate_open", "lambda", "alpha", "status", "seconds"}
+    if name != "wmdp":
+        assert rows["retrained"][FORGOTTEN[name]] < 0.8 * before[FORGOTTEN[name]]
+
+
+def test_a_finished_run_is_shown_again_without_a_step(
+    finished: tuple[str, ResultsFolder], shared_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, folder = finished
+    monkeypatch.setattr(methods, "build", None)
+    described = folder.described()
+    words = ["--quick", "--methods", "saul", "--lr", "3e-3"]
+    assert SCRIPTS[name]([*words, "--output", str(folder.path)]) == 0
+    assert folder.described() == described
+    assert shared_models.is_dir()
+
+
+def files_of(name: str, folder: Path) -> list[str]:
+    """A folder in the format of the published files, and the options that read it."""
+    if name == "tofu":
+        folder.mkdir()
+        write(folder)
+        return ["--data", str(folder), "--questions", "4", "--split", "forget01"]
+    folder.mkdir()
+    write_muse(folder)
+    return ["--data", str(folder), "--corpus", "news", "--block", "64"]
+
+
+def write_wmdp(folder: Path) -> list[str]:
+    """Files in WMDP's, MMLU's and the corpora's formats, and the options that name them."""
+    lore = build_lore(quick=True)
+    (folder / "mmlu" / "test").mkdir(parents=True)
+    for key, topic in zip(("bio", "cyber"), lore.topics, strict=True):
+        rows = [
+            {"question": q.question, "choices": q.choices, "answer": q.answer}
+            for q in topic.questions
+        ]
+        (folder / f"{key}_questions.json").write_text(json.dumps(rows))
+        texts = "".join(json.dumps({"text": text}) + "\n" for text in topic.texts)
+        (folder / f"{key}.jsonl").write_text(texts)
+    lines = ["question,choice0,choice1,choice2,choice3,answer"]
+    lines += [",".join((q.question, *q.choices, str(q.answer))) for q in lore.utility["retain"]]
+    (folder / "mmlu" / "test" / "kite_making_test.csv").write_text("\n".join(lines) + "\n")
+    (folder / "retain.txt").write_text("\n".join(t.replace("\n", " ") for t in lore.retain))
+    corpora = [f"--forget={key}={folder / f'{key}.jsonl'}" for key in ("bio", "cyber")]
+    files = ["--data", str(folder), "--mmlu", str(folder / "mmlu")]
+    return [*files, *corpora, "--retain", str(folder / "retain.txt")]
+
+
+@pytest.mark.parametrize("name", ["tofu", "muse"])
+def test_published_files_are_read(name: str, tmp_path: Path, shared_models: Path) -> None:
+    words = [*files_of(name, tmp_path / "files"), "--quick", "--epochs", "1"]
+    words += ["--methods", "saul", "--no-control", "--output", str(tmp_path / "out")]
+    assert SCRIPTS[name]([*words, "--cache", str(shared_models)]) == 0
+    rows = ResultsFolder(tmp_path / "out").rows()
+    assert [row["method"] for row in rows] == ["original", "retrained", "saul"]
+
+
+def test_wmdps_files_are_asked_of_a_model_from_elsewhere(
+    tmp_path: Path, finished: tuple[str, ResultsFolder], shared_models: Path
+) -> None:
+    model = next(shared_models.glob("lore-quick-original*"), None)
+    if finished[0] != "wmdp" or model is None:
+        pytest.skip("one model is enough")
+    words = [*write_wmdp(tmp_path / "files"), "--model", str(model), "--scorer", "own", "--quick"]
+    words += ["--batches", "2", "--methods", "rmu", "--dtype", "bfloat16", "--parameters", "below"]
+    assert wmdp.main([*words, "--output", str(tmp_path / "out")]) == 0
+    (before, _, after) = ResultsFolder(tmp_path / "out").rows()
+    assert before.keys() >= {"bio_accuracy", "mmlu_accuracy", "utility_accuracy"} <= after.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "message"),
+    [
+        ("tofu", ["--data", "nowhere"], "no folder nowhere"),
+        ("tofu", ["--reworded", "nowhere"], "no --judge could write it"),
+        ("tofu", ["--questions", "0"], "nothing is left"),
+        ("muse", ["--block", "1"], "too few tokens"),
+        ("wmdp", ["--model", "x"], "--data and --model belong together"),
+        ("wmdp", ["--set", "losses"], "sets nothing"),
+    ],
+)
+def test_nonsense_ends_with_one_sentence(
+    name: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        SCRIPTS[name](words)
+    assert error.value.code == 2
+    said: list[Any] = capsys.readouterr().err.splitlines()
+    assert message in said[0] and len(said) == 2
+
+
+def test_a_keyboard_interrupt_says_how_to_go_on(
+    tmp_path: Path, shared_models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("benchmarks.engine.runner.unlearn", interrupted)
+    words = ["--quick", "--output", str(tmp_path), "--cache", str(shared_models)]
+    assert tofu.main(words) == 130
