@@ -42,7 +42,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of integrations": (package("integrations"), 1_800, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 18_150, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 10_900, 6_500),
+    "lines of benchmarks": (lines("benchmarks"), 8_050, 6_500),
     "lines of tests": (lines("tests"), 39_600, 20_000),
     "lines of Python in docs": (lines("docs"), 540, 500),
     "words of docs": (words("docs"), 26_000, 16_000),
