@@ -74,7 +74,7 @@ def names(constraint: Callable[..., ALMConstraint]) -> dict[str, Any]:
         "layer": "layer",
         "direction": measures.steering_vector(4, dtype=torch.float64),
         "optimizer": AdamW(params, lr=RATE),
-        "alone": AdamW(params, lr=5e-6, weight_decay=0.0),  # the retain side of the recipe
+        "alone": AdamW(params, lr=1e-5, weight_decay=0.0),  # the retain side of the recipe
         "retain_side": SAM(AdamW(params, lr=RATE), rho=0.01),
         "forget_side": AdamW(params, lr=RATE, weight_decay=0.0),
         "retain_loss": measures.token_nll,

@@ -33,12 +33,12 @@ def others(page: Path) -> Iterator[str]:
     for call in CALL.findall(re.sub(r"^[+-] ?", "", text(page), flags=re.MULTILINE)):
         if "alpha=" in call and not all(setting in call for setting in SETTINGS):
             yield call
-    yield from (rate for rate in RATE.findall(text(page)) if rate != "5e-6")
+    yield from (rate for rate in RATE.findall(text(page)) if rate != "1e-5")
 
 
 def test_the_quickstart_has_the_recipe_in_four_lines() -> None:
     recipe = QUICKSTART.partition("## The recipe")[2].partition("\n## ")[0]
-    assert recipe.count("=AdamW(params, lr=5e-6, weight_decay=0.0),") == 2
+    assert recipe.count("=AdamW(params, lr=1e-5, weight_decay=0.0),") == 2
     assert "constraint=ALMConstraint(token_nll, alpha=4.0, mu=0.01, rules=[Leak(0.5)])," in recipe
 
 
@@ -46,7 +46,7 @@ def test_the_quickstart_has_the_recipe_in_four_lines() -> None:
 def test_a_page_with_other_numbers_says_why(page: Path) -> None:
     found = list(others(page))
     assert not found or WHY.search(text(page)), (
-        f"{found} on {page.name}, where the recipe has {', '.join(SETTINGS)} and lr=5e-6. Is there "
+        f"{found} on {page.name}, where the recipe has {', '.join(SETTINGS)} and lr=1e-5. Is there "
         "a reason? Then write 'It differs from [the recipe](quickstart.md#the-recipe) because ...'."
     )
 
