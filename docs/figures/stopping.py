@@ -15,7 +15,6 @@ import torch
 from matplotlib.figure import Figure
 
 from docs.figures import themes
-from docs.figures.run import shade
 from torch_alm import DualOptimizer
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "quickstart.md"
@@ -73,7 +72,8 @@ def figure(colours: dict[str, str]) -> Figure:
     weight.plot(steps, held.weight, color=colours["retain"])
     weight.set_title("weight λ⁺ of the forget side", loc="left")
     weight.set(xlabel="step", ylim=(0, None))
-    shade(weight, held.weight, colours["soft"])
+    closed = max(step for step, w in zip(steps, held.weight, strict=True) if w > 0)
+    weight.axvspan(1, closed, color=colours["soft"], alpha=0.3, lw=0)
     return drawn
 
 
