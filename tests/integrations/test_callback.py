@@ -332,12 +332,13 @@ def test_a_resume_within_an_epoch_goes_on_with_the_pairs_of_that_epoch(
     args = {"save_strategy": "steps", "save_steps": 3, "num_train_epochs": 5}
 
     def told(resume: str | None) -> Any:
-        given = {"args": args, "train_dataset": part(toy.pairs(8))}
-        found = run(tmp_path, constraint(), resume, **given)
+        pairs = toy.pairs(8)
+        found = run(tmp_path, constraint(), resume, args=args, train_dataset=part(pairs))
+        assert pairs.epoch == 4
         return found, [retain[0] for step in found.steps[:-1] for _, retain in step]
 
     through, whole = told(None)
     resumed, rest = told(str(tmp_path / "checkpoint-3"))
-    assert len(whole) == 20 and len({str(rows.tolist()) for rows in whole}) > 10
+    assert len(whole) == 20
     assert all(torch.equal(one, other) for one, other in zip(rest, whole[6:], strict=True))
     assert_same(toy.values(resumed.model), toy.values(through.model))

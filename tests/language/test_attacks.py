@@ -1,6 +1,7 @@
 """Attacks: what they do to the weights, what they give away, and that the weights return."""
 
 import copy
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -268,6 +269,22 @@ def test_every_attack_has_what_the_settings_say_and_tells_it(model: Any) -> None
         assert found.attacker["final loss"] == pytest.approx(last, abs=1e-4)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_seed_chooses_which_rows_an_attacker_learns_from(model: Any, size: int) -> None:
+    each = [asked(model, row)[0] for row in ROWS[:3]]
+    means = [sum(some) / size for some in itertools.combinations(each, size)]
+    seen = set[int]()
+    for seed in range(8):
+        has = Attacks(relearn_rows=3, relearn_steps=1, bits=(), batch_size=size, seed=seed)
+        found = next(attack(model, Words(), ROWS, [], has, max_new_tokens=1))
+        last = found.attacker["final loss"]
+        nearest = min(range(3), key=lambda i: abs(means[i] - last))
+        assert last == pytest.approx(means[nearest], abs=1e-5)
+        assert all(len(reading.text.split()) <= 1 for reading in (*found.before, *found.after))
+        seen.add(nearest)
+    assert seen == {0, 1, 2}
+
+
 def test_an_attack_depends_on_its_seed_alone(model: Any) -> None:
     told = []
     for state in (1, 2):
@@ -290,8 +307,11 @@ def test_relearning_before_the_questions_is_under_the_same_autocast(model: Any) 
     assert entered.count(True) == 2 * 3
 
 
+@pytest.mark.parametrize("shown", [1, 8])
 @pytest.mark.parametrize("rows", [1, 2, 3])
-def test_one_row_at_least_is_asked_of_those_that_were_forgotten(model: Any, rows: int) -> None:
-    has = Attacks(relearn_rows=1, relearn_steps=1, bits=(), prefix=0.25)
+def test_one_row_at_least_is_asked_of_those_that_were_forgotten(
+    model: Any, rows: int, shown: int
+) -> None:
+    has = Attacks(relearn_rows=shown, relearn_steps=1, bits=(), prefix=0.25)
     names = [each.name for each in attack(model, Words(), ROWS[:rows], ROWS, settings=has)]
     assert names.count("relearn forget") == (rows > 1)

@@ -6,12 +6,15 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from tokenizers import AddedToken
 from transformers import (
     BartConfig,
     BartForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
     RwkvConfig,
     RwkvForCausalLM,
 )
@@ -75,12 +78,21 @@ MODELS = {
                    decoder_ffn_dim=64, max_position_embeddings=64, is_decoder=True,
                    forced_eos_token_id=None)
     ),
+    "a state beside positions": lambda: RecurrentGemmaForCausalLM(
+        RecurrentGemmaConfig(**SIZES, intermediate_size=64, num_attention_heads=2,
+                             attention_window_size=8, block_types=("recurrent", "attention"))
+    ),
     "neither": lambda: GPT2LMHeadModel(
         GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    ),
+    "neither, adapted": lambda: get_peft_model(
+        MODELS["neither"](), LoraConfig(target_modules=["c_attn"], task_type="CAUSAL_LM",
+                                        fan_in_fan_out=True)
     ),
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
 @pytest.mark.parametrize("name", MODELS)
 def test_an_answer_is_the_one_to_a_prompt_alone(name: str) -> None:
     """Compare with `generate` of transformers, prompt by prompt."""
@@ -102,7 +114,7 @@ def test_an_answer_is_the_one_to_a_prompt_alone(name: str) -> None:
     ask = model.generate
     model.generate = lambda **given: (shapes.append(len(given["input_ids"])), ask(**given))[1]
     assert continuations(model, Words(), prompts, max_new_tokens=8) == alone
-    assert shapes == ([5] if name == "neither" else [1] * 5)
+    assert shapes == ([5] if "neither" in name else [1] * 5)
 
 
 class Turns(Words):

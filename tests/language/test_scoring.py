@@ -1,10 +1,12 @@
 """Teacher-forced values: those of a row on its own, at no more cost than they need."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from torch import nn
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -83,7 +85,14 @@ def test_a_row_with_nothing_to_score_is_refused(model: Any, at: int) -> None:
 SIZES: dict[str, Any] = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 1}
 HEADS: dict[str, Any] = {"num_attention_heads": 2, "intermediate_size": 16}
 T5 = T5Config(vocab_size=12, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+
+
+class Saying(nn.Linear):
+    config = SimpleNamespace(is_encoder_decoder=True)
+
+
 OTHERS: dict[str, Any] = {
+    "by its configuration alone": lambda: Saying(1, 1),
     "encoder and decoder": lambda: T5ForConditionalGeneration(T5),
     "masked words": lambda: BertForMaskedLM(BertConfig(**SIZES, **HEADS)),
     "both sides": lambda: BertLMHeadModel(BertConfig(**SIZES, **HEADS)),
