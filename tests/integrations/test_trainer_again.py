@@ -77,6 +77,19 @@ def test_a_callback_warns_of_another_model(tmp_path: Path) -> None:
         made.train()
 
 
+@pytest.mark.parametrize(
+    ("sense", "met"),
+    [(">=", [1.9, 2.0, 2.1, 9.0]), ("<=", [1.0, 1.9, 2.0, 2.1]), ("==", [1.9, 2.0, 2.1])],
+)
+def test_a_forget_set_meets_a_constraint_within_its_tolerance(
+    sense: str, met: list[float], tmp_path: Path
+) -> None:
+    given = {"sense": sense, "alpha": 2.0, "tolerance": 0.101}
+    trainer = toy.trainer(ALMTrainer, tmp_path, constraint=toy.constraint(**given))
+    found = [x for x in (1.0, 1.9, 2.0, 2.1, 9.0) if trainer._is_met({"eval_forget_loss": x})]
+    assert found == met and not trainer._is_met({"eval_forget_loss": torch.nan})
+
+
 def worst_first(model: nn.Module, batch: Any) -> Tensor:
     """Two entries: what is to be forgotten, and something that is met by far."""
     return torch.stack([token_nll(model, batch), torch.tensor(9.0, dtype=torch.float64)])

@@ -187,7 +187,8 @@ def _reads_batches(model: LanguageModel) -> bool:
     It does not in BART's decoder, and a state (RWKV, Mamba) may run through the padding.
     """
     whole = getattr(model, "get_base_model", lambda: model)()  # behind adapters
-    has_state = getattr(whole, "_is_stateful", False)
+    named = type(whole).__name__.startswith("Recurrent")  # transformers 4.45 says it of no such
+    has_state = getattr(whole, "_is_stateful", False) or named
     return "position_ids" in signature(whole.forward).parameters and not has_state
 
 
