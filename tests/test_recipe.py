@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 QUICKSTART = (DOCS / "quickstart.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted(DOCS.glob("notebooks/*.ipynb"))]
-WITH_IT = "README quickstart compose sam loops trainer trl lightning accelerate engines deepspeed"
+WITH_IT = "README quickstart compose loops trainer trl lightning accelerate engines deepspeed"
 SETTINGS = ("alpha=4.0", "mu=0.01", "rules=[Leak(0.5)]")
 CALL = re.compile(r"ALMConstraint(\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))")
 RATE = re.compile(r"(?:retain|forget)=.*lr=([^,)]+)")
