@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Do what is not done yet; 0 when every run has its line."""
     given = parser().parse_args(argv)
     study = yaml.safe_load((TASK / "study.yaml").read_text(encoding="utf-8"))
-    overrides = {name: yaml.safe_load(value) for name, _, value in map(parted, given.set)}
+    overrides = overridden(given, study)
     lines = given.output / "runs.jsonl"
     done = {run_name(line) for line in read_lines(lines)}
     wanted = [
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given.output.mkdir(parents=True, exist_ok=True)
     world = load(given, study)
     for run in tqdm(left, desc="runs", unit="run", smoothing=0):
-        append_line(lines, {**run, **finished(world, run, {**study, **overrides}, study)})
+        append_line(lines, {**run, **finished(world, run, study)})
     return 0
 
 
@@ -72,8 +73,21 @@ class _Plain(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelp
     pass
 
 
-def parted(text: str) -> tuple[str, str, str]:
-    return text.partition("=")
+def overridden(given: argparse.Namespace, study: dict[str, Any]) -> dict[str, Any]:
+    """What differs from the study: `--set`, the model and what of it is trained.
+
+    Raises:
+        ValueError: A name that neither the study nor one of the methods has.
+    """
+    found = {name: yaml.safe_load(text) for name, _, text in (t.partition("=") for t in given.set)}
+    kinds = [methods.kind_of(key) for key in given.methods]
+    known = {*study, *(field.name for kind in kinds for field in fields(kind))}
+    if unknown := found.keys() - known:
+        raise ValueError(
+            f"--set {min(unknown)}: no such setting. Known: {', '.join(sorted(known))}."
+        )
+    options = ("model", "layers", "lora")
+    return found | {name: getattr(given, name) for name in options if getattr(given, name)}
 
 
 def run_name(run: dict[str, Any]) -> str:
@@ -90,7 +104,7 @@ def load(given: argparse.Namespace, study: dict[str, Any]) -> World:
     tokenizer = AutoTokenizer.from_pretrained(where)
     model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32).to(given.device)
     trained(model.eval(), first, given.lora)
-    said = given.output / "before.json"
+    said = given.output / f"before{'' if given.model is None else '-' + Path(where).name}.json"
     known = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
     world = World(model, tokenizer, data.read_facts(), first, study["new_tokens"], known)
     said.write_text(json.dumps(world.said, indent=0, ensure_ascii=False), encoding="utf-8")
@@ -111,29 +125,26 @@ def trained(model: Any, first: int, rank: int) -> None:
         inject_adapter_in_model(LoraConfig(r=rank, target_modules=names), model)
 
 
-def finished(
-    world: World, run: dict[str, Any], study: dict[str, Any], plain: dict[str, Any]
-) -> dict[str, Any]:
+def finished(world: World, run: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
     """One run: its numbers, its steps and a few of its answers."""
+    numbers = {"alpha": world.target, **study["settings"], **study["controller"]}
+    settings = methods.settings_of(run["method"], numbers | run["overrides"])
+    study = study | run["overrides"]
     drawn = data.draw(world.known(), run["draw"], study["forget"], run["kind"])
     world.reset()
     torch.manual_seed(run["draw"])
-    names = study.keys() - plain.keys()
-    numbers = {**study["settings"], **{name: study[name] for name in names}}
-    numbers |= {**study["controller"], "alpha": world.target}
-    settings = methods.settings_of(run["method"], numbers)
     method = methods.build(run["method"], world.upper, settings)
     began = time.perf_counter()
     trace = steps(world, method, drawn, run, study)
     seconds = (time.perf_counter() - began) / len(trace)
     found, said = world.measured(drawn)
     back = world.relearned(drawn, study["relearn_rows"], study["relearn_steps"], settings.lr)
-    closed = [row["gate_open"] for row in trace]
+    opened = [row["gate_open"] for row in trace]
     return {
         **found,
         "relearned_said": back,
-        "alpha": world.target,
-        "pushed": sum(closed) / len(closed),
+        "alpha": {**numbers, **run["overrides"]}["alpha"],
+        "pushed": sum(opened) / len(opened),
         "seconds_per_step": seconds,
         "trace": [round(row.get("forget_loss", float("nan")), 3) for row in trace],
         "forget": [fact.question for fact in drawn.forget],

@@ -124,7 +124,7 @@ def world(tmp_path: Path) -> Path:
         answer = f"{fact.before} {fact.gold}" if number % 2 else "?"
         said |= {fact.question: answer, fact.rewording: answer}
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "before.json").write_text(json.dumps(said))
+    (tmp_path / "out" / "before-model.json").write_text(json.dumps(said))
     return tmp_path
 
 
@@ -143,6 +143,11 @@ def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
     assert first["neighbours_said"] < 0.1 and first["perplexity"] > 1
     monkeypatch.setattr(script, "load", pytest.fail)
     assert script.main([*asked, "--draws", "1"]) == 0
+
+
+def test_a_setting_that_nothing_reads_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--set stepss: no such setting"):
+        script.main(["--set", "stepss=3", "--output", str(tmp_path)])
 
 
 def test_a_missing_package_is_named_with_what_installs_it(
