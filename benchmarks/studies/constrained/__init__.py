@@ -1,1 +1,0 @@
-"""A gallery: seven losses under a constraint, each with a known optimum."""

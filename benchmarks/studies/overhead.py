@@ -1,0 +1,158 @@
+"""What a step costs beside one of Dual AdamW: operations counted, time measured.
+
+    python -m benchmarks.studies.overhead [--time] [--output FILE.jsonl]
+
+Operations are those of matrix products, forward and backward; their ratios hold for any size. Times
+are medians over interleaved rounds of a Llama of 20 million parameters on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Optimizer
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.report.results import Row, write_lines
+from benchmarks.report.tables import markdown
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+
+OPEN, CLOSED = 1e3, -1e9  # thresholds that no step reaches, and that release at once
+STEPS = 24  # a multiple of every rhythm below
+
+
+class Kind(NamedTuple):
+    """A kind of step.
+
+    Attributes:
+        name: Its name in the table.
+        sam: Whether both sides are sharpness-aware.
+        alpha: The threshold; None for no constraint.
+        last, probe_every, every: Of `backward`, `DualOptimizer` and `SAM`.
+        opened: Share of the steps, the first ones, with the gate open whatever alpha is.
+    """
+
+    name: str
+    sam: bool = False
+    alpha: float | None = None
+    last: bool = False
+    probe_every: int = 1
+    every: int = 1
+    opened: float = 0.0
+
+    def optimizer(self, params: list[Tensor]) -> DualOptimizer:
+        """Two AdamW over the same weights, decay on one side."""
+        sides: list[Optimizer] = [AdamW(params, lr=1e-5), AdamW(params, lr=1e-5, weight_decay=0.0)]
+        if self.sam:
+            sides = [
+                kind(s, rho=1e-2, every=self.every) for kind, s in zip(BOTH, sides, strict=True)
+            ]
+        constraint = None
+        if self.alpha is not None:
+            constraint = ALMConstraint(None, self.alpha, mu=1e-3, multiplier=0.0)
+        return DualOptimizer(*sides, constraint, probe_every=self.probe_every)
+
+
+BOTH = (SAM, ReverseSAM)
+KINDS = (
+    Kind("Dual AdamW"),
+    Kind("Dual AdamW + ALM, gate closed, last=True", alpha=CLOSED, last=True),
+    Kind("SAUL, gate open", sam=True, alpha=OPEN),
+    Kind("SAUL, gate closed", sam=True, alpha=CLOSED),
+    Kind("SAUL, gate closed, last=True", sam=True, alpha=CLOSED, last=True),
+    Kind("SAUL, released, probe_every=8", sam=True, alpha=CLOSED, last=True, probe_every=8),
+    Kind("SAUL, open in a fifth of the steps, probe_every=8", True, CLOSED, True, 8, 1, 0.2),
+    Kind("SAUL, gate open, SAM(every=3)", sam=True, alpha=OPEN, every=3),
+)
+
+
+def llama(width: int, layers: int, words: int = 256) -> LlamaForCausalLM:
+    """A Llama without pretrained weights, whose products are all counted."""
+    config = LlamaConfig(
+        hidden_size=width,
+        intermediate_size=width * 8 // 3 // 16 * 16,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, width // 64),
+        vocab_size=words,
+        use_cache=False,
+        attn_implementation="eager",
+    )
+    return LlamaForCausalLM(config)
+
+
+class Training:
+    """Steps of one kind on one model and batch."""
+
+    def __init__(self, model: Any, kind: Kind, ids: Tensor) -> None:
+        self.model, self.kind, self.ids, self.taken = model, kind, ids, 0
+        self.optimizer = kind.optimizer(list(model.parameters()))
+
+    def loss(self) -> Tensor:
+        return self.model(input_ids=self.ids, labels=self.ids).loss
+
+    def step(self) -> None:
+        """One step; the first ones of a round have an open gate where the kind says so."""
+        kind, constraint = self.kind, self.optimizer.constraint
+        if kind.opened and isinstance(constraint, ALMConstraint):
+            constraint.alpha = OPEN if self.taken % STEPS < kind.opened * STEPS else CLOSED
+        self.taken += 1
+        self.optimizer.backward(retain=self.loss, forget=self.loss, last=kind.last)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def operations(kind: Kind) -> float:
+    """The mean number of operations of a step."""
+    training = Training(llama(16, 1), kind, torch.zeros(2, 8, dtype=torch.long))
+    for _ in range(STEPS):  # lambda at rest, and all moments made
+        training.step()
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(STEPS):
+            training.step()
+    return counter.get_total_flops() / STEPS
+
+
+def seconds(kinds: Sequence[Kind], model: Any, ids: Tensor, rounds: int = 3) -> list[float]:
+    """The median seconds of a step of each kind, rounds of all kinds one after the other."""
+    trainings = [Training(model, kind, ids) for kind in kinds]
+    taken: list[list[float]] = [[] for _ in kinds]
+    for at in range(rounds + 1):
+        for training, found in zip(trainings, taken, strict=True):
+            began = time.perf_counter()
+            for _ in range(STEPS):
+                training.step()
+            if at:  # the first round makes moments and warms caches
+                found.append((time.perf_counter() - began) / STEPS)
+    return [statistics.median(found) for found in taken]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Count, measure if asked to, print a table, and write its lines."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--time", action="store_true", help="measure seconds, too: minutes")
+    parser.add_argument("--output", type=Path, help="JSON lines of the table")
+    options = parser.parse_args(argv)
+    counted = [operations(kind) for kind in KINDS]
+    rows: list[Row] = [
+        {"step": kind.name, "operations": each / counted[0]}
+        for kind, each in zip(KINDS, counted, strict=True)
+    ]
+    if options.time:
+        taken = seconds(KINDS, llama(384, 8, 8192), torch.randint(0, 8192, (4, 64)))
+        rows = [r | {"time": each / taken[0]} for r, each in zip(rows, taken, strict=True)]
+    if options.output is not None:
+        write_lines(options.output, rows)
+    print(markdown(pd.DataFrame(rows).set_index("step").map("{:.2f}".format)))
+
+
+if __name__ == "__main__":
+    main()
