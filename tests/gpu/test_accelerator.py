@@ -1,0 +1,237 @@
+"""The optimizers on an accelerator: `pytest -m gpu -s`, which prints tables to paste into the docs.
+
+Without a CUDA device all of it skips. `TORCH_ALM_TEST_DEVICE=cpu` runs what has a meaning there.
+"""
+
+import copy
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+from benchmarks.report.tables import markdown
+from benchmarks.studies.overhead import KINDS, Kind, Training, llama
+from tests.oracle import AdamW as AdamWByHand
+from tests.oracle import Saul
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
+
+DEVICE = torch.device(os.environ.get("TORCH_ALM_TEST_DEVICE", "cuda"))
+IS_CUDA = DEVICE.type == "cuda"
+MISSING = IS_CUDA and not torch.cuda.is_available()
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(MISSING, reason="no CUDA device; see TORCH_ALM_TEST_DEVICE"),
+]
+needs_cuda = pytest.mark.skipif(not IS_CUDA, reason="has a meaning on a CUDA device alone")
+Loss = Callable[[], Tensor]
+LARGE = {"0.1 B": (768, 12, 32_000), "1 B": (2048, 20, 32_000)}
+SIZES = LARGE if IS_CUDA else {"tiny": (64, 2, 99)}
+    {"0.1 B": (768, 12, 32_000), "1 B": (2048, 20, 32_000)} if IS_CUDA else {"tiny": (64, 2, 99)}
+)
+
+
+def network(dtype: torch.dtype = torch.float64, *, dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = nn.Linear(6, 16), nn.Tanh(), nn.Dropout(dropout), nn.Linear(16, 3)
+    return nn.Sequential(*layers).to(DEVICE, dtype)
+
+
+def losses(net: nn.Module, step: int, dtype: torch.dtype = torch.float64) -> tuple[Loss, Loss]:
+    """The retain and the forget loss of a step."""
+    random = torch.Generator().manual_seed(step)
+
+    def one() -> Loss:
+        x = torch.randn(8, 6, generator=random).to(DEVICE, dtype)
+        y = torch.randint(3, (8,), generator=random).to(DEVICE)
+        return lambda: nn.functional.cross_entropy(net(x), y)
+
+    return one(), one()
+
+
+def saul(net: nn.Module, base: Callable[..., Any] = AdamW, **settings: Any) -> DualOptimizer:
+    theta = list(net.parameters())
+    return DualOptimizer(
+        SAM(base(theta, lr=2e-2, **settings), rho=0.05),
+        ReverseSAM(base(theta, lr=2e-2, weight_decay=0.0, **settings), rho=0.1),
+        ALMConstraint(None, alpha=1.15, mu=5.0, multiplier=0.0),
+    )
+
+
+def train(
+    net: nn.Module, optimizer: DualOptimizer, dtype: torch.dtype = torch.float64
+) -> list[float]:
+    """Twenty steps; the weight of the forget side in each."""
+    weights = []
+    for step in range(20):
+        retain, forget = losses(net, step, dtype)
+        optimizer.backward(retain=retain, forget=forget)
+        optimizer.step()
+        optimizer.zero_grad()
+        weights.append(float(optimizer.constraint.weight))
+    return weights
+
+
+def assert_close(net: nn.Module, theta: Any, tolerance: float) -> None:
+    for mine, its in zip(net.parameters(), theta, strict=True):
+        torch.testing.assert_close(mine, its, rtol=tolerance, atol=tolerance)
+
+
+def test_saul_is_algorithm_1_by_hand() -> None:
+    net = network()
+    by_hand = copy.deepcopy(net)
+    theta = list(by_hand.parameters())
+    sides = AdamWByHand(2e-2, 1e-2), AdamWByHand(2e-2)
+    oracle = Saul(theta, *sides, alpha=1.15, mu=5.0, multiplier=0.0, rho_r=0.05, rho_f=0.1)
+    weights = train(net, saul(net))
+    expected = []
+    for step in range(20):
+        retain, forget = losses(by_hand, step)
+        expected.append(oracle.step([retain], [forget]))
+    assert weights == pytest.approx(expected, rel=1e-9)
+    assert {weight > 0 for weight in weights} == {True, False}, "the gate opens and closes"
+    assert_close(net, theta, 1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_theta_comes_back_bit_for_bit(dtype: torch.dtype, rounding: str) -> None:
+    if rounding == "stochastic" and dtype is not torch.bfloat16:
+        pytest.skip("stochastic rounding is for bfloat16")
+    theta = [torch.randn(size, device=DEVICE).to(dtype) for size in ((300, 257), (5,), (1,))]
+    for p in theta:
+        p.requires_grad_().grad = torch.randn_like(p)
+    before = [p.detach().clone() for p in theta]
+    with pytest.raises(KeyError), perturbed(theta, 1.0, rounding=rounding):
+        assert not all(torch.equal(p, b) for p, b in zip(theta, before, strict=True))
+        raise KeyError
+    assert all(torch.equal(p, b) for p, b in zip(theta, before, strict=True))
+
+
+def test_both_passes_of_sam_see_the_same_dropout() -> None:
+    net, masks = network(dropout=0.5), []
+    net[2].register_forward_hook(lambda _, seen, out: masks.append((out == 0) & (seen[0] != 0)))
+    sam = SAM(SGD(net.parameters(), lr=0.1), rho=0.05)
+    for step in range(3):
+        sam.backward(losses(net, step)[0])
+        sam.step()
+    first, second = masks[::2], masks[1::2]
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not torch.equal(first[0], first[1]), "each step draws anew"
+
+
+@needs_cuda
+@pytest.mark.parametrize("settings", [{"fused": True}, {"capturable": True}, {"foreach": True}])
+def test_variants_of_the_base_agree(settings: dict[str, bool]) -> None:
+    net, other = network(), network()
+    assert train(net, saul(net, **settings)) == pytest.approx(train(other, saul(other)), rel=1e-6)
+    assert_close(net, other.parameters(), 1e-6)
+
+
+def test_a_grad_scaler_changes_nothing_and_skips_what_overflows() -> None:
+    nets = network(torch.float32), network(torch.float32)
+    scaler = torch.amp.GradScaler(DEVICE.type, init_scale=2.0**8, growth_interval=1000)
+    for net, scaled in zip(nets, (True, False), strict=True):
+        sam = SAM(AdamW(net.parameters(), lr=1e-2), rho=0.05)
+        if scaled:
+            sam.backward_fn = lambda value: scaler.scale(value).backward()
+        for step in range(6):
+            sam.backward(losses(net, step, torch.float32)[0])
+            if scaled and step == 3:
+                before = [p.detach().clone() for p in net.parameters()]
+                for p in net.parameters():
+                    p.grad.fill_(float("inf"))
+            if step != 3 or scaled:
+                scaler.step(sam) if scaled else sam.step()
+            if scaled:
+                scaler.update()
+            if scaled and step == 3:
+                assert all(torch.equal(p, b) for p, b in zip(net.parameters(), before, strict=True))
+            sam.zero_grad()
+    assert_close(nets[0], nets[1].parameters(), 1e-6)
+
+
+def test_a_compiled_model_is_not_compiled_again() -> None:
+    from torch._dynamo.utils import counters
+
+    torch.compiler.reset()
+    net, other = network(torch.float32), network(torch.float32)
+    compiled = torch.compile(net, backend="inductor" if IS_CUDA else "eager")
+    optimizer, graphs = saul(net), []
+    for step in range(6):
+        retain, forget = losses(compiled, step, torch.float32)
+        optimizer.backward(retain=retain, forget=forget)
+        optimizer.step()
+        optimizer.zero_grad()
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[1] == graphs[-1] > 0
+    plain = saul(other)
+    for step in range(6):
+        retain, forget = losses(other, step, torch.float32)
+        plain.backward(retain=retain, forget=forget)
+        plain.step()
+        plain.zero_grad()
+    assert_close(net, other.parameters(), 2e-5)
+
+
+@needs_cuda
+@pytest.mark.parametrize("kind", KINDS[:5], ids=lambda kind: kind.name)
+def test_a_step_waits_once_for_its_constraint_and_not_at_all_without(kind: Kind) -> None:
+    ids = torch.zeros(2, 16, dtype=torch.long, device=DEVICE)
+    training = Training(llama(64, 2).to(DEVICE), kind, ids)
+    for _ in range(3):
+        training.step()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            training.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found = [str(w.message) for w in waits if "synchroniz" in str(w.message)]
+    assert len(found) <= (kind.alpha is not None), found
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_memory_and_time_of_every_kind_of_step(
+    size: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SAUL holds at most one copy of the weights more than Dual AdamW; the table has the rest."""
+    rows = [measured(kind, *SIZES[size]) for kind in KINDS]
+    table = pd.DataFrame(rows, index=[kind.name for kind in KINDS])
+    table["time"] = table["ms"] / table["ms"].iloc[0]
+    table["copies"] = (table["bytes"] - table["bytes"].iloc[0]) / table.pop("weights")
+    table["GB"] = table.pop("bytes") / 1e9
+    with capsys.disabled():
+        name = torch.cuda.get_device_name() if IS_CUDA else "this processor"
+        print(f"\n{size} parameters on {name}, torch {torch.__version__}:\n")
+        print(markdown(table.rename_axis("step").map("{:.2f}".format)))
+    if IS_CUDA:
+        assert (table["copies"] <= 1.1).all()
+
+
+def measured(kind: Kind, width: int, layers: int, words: int) -> dict[str, float]:
+    """Milliseconds of a step, its peak of memory, and the bytes of the weights."""
+    ids = torch.randint(0, words, (4, 128 if IS_CUDA else 8), device=DEVICE)
+    training = Training(llama(width, layers, words).to(DEVICE), kind, ids)
+    rounds = 24 if IS_CUDA else 2
+    for _ in range(3):
+        training.step()
+    if IS_CUDA:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    for _ in range(rounds):
+        training.step()
+    if IS_CUDA:
+        torch.cuda.synchronize()
+    seconds = (time.perf_counter() - began) / rounds
+    peak = torch.cuda.max_memory_allocated() if IS_CUDA else 0
+    weights = sum(p.nbytes for p in training.model.parameters())
+    return {"ms": 1e3 * seconds, "bytes": float(peak), "weights": float(weights)}
