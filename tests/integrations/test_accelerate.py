@@ -116,21 +116,6 @@ def test_a_saved_state_resumes_bit_exactly(tmp_path: Path) -> None:
     assert all(torch.equal(resumed[name], p) for name, p in through.items())
 
 
-def test_a_constraint_in_the_loss_is_saved_as_an_object_of_its_own(tmp_path: Path) -> None:
-    accelerator = Accelerator(cpu=True)
-    constraint = toy.constraint()
-    accelerator.register_for_checkpointing(constraint)
-    constraint.observe(1.0)
-    constraint.step()
-    accelerator.save_state(str(tmp_path))
-    saved = constraint.multiplier
-    constraint.observe(0.0)
-    constraint.step()
-    assert constraint.multiplier != saved
-    accelerator.load_state(str(tmp_path))
-    assert constraint.multiplier == saved == pytest.approx(1.9)
-
-
 def test_a_constraint_attached_to_a_prepared_optimizer_is_stepped_with_it() -> None:
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=PARTS)
     x = torch.nn.Parameter(torch.zeros(1))

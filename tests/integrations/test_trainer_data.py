@@ -8,32 +8,9 @@ import transformers
 from torch.utils.data import DataLoader
 
 from tests.integrations import toy
-from tests.models import llama, word_tokenizer
+from tests.models import llama
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset
-from torch_alm.language import encode, encode_messages
 from torch_alm.measures import token_nll
-
-CHATML = (
-    "{% for m in messages %}<|{{ m.role }}|> {{ m.content }} <|end|> {% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|> {% endif %}"
-)
-WORDS = "<pad> <eos> <|user|> <|assistant|> <|system|> <|end|> Capital of France ? Paris Oslo"
-
-
-def test_chats_become_batches_with_labels_on_the_answer_alone() -> None:
-    named = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<pad>"}
-    tokenizer = word_tokenizer(WORDS.split(), **named, chat_template=CHATML)
-    turns = [("user", "Capital of France ?"), ("assistant", "Paris")]
-    chat = [{"role": role, "content": content} for role, content in turns]
-    pairs = PairedDataset(
-        forget=[encode_messages(tokenizer, chat)],
-        retain=[encode(tokenizer, "Capital of ?", "Oslo Oslo")],
-    )
-    for side, batch in PairedCollator(tokenizer)([pairs[0]]).items():
-        labels = batch["labels"][0]
-        answer = tokenizer.decode(batch["input_ids"][0][labels != -100])
-        assert answer == {"forget": "Paris <|end|>", "retain": "Oslo Oslo <|end|>"}[side]
-        assert torch.equal(labels[labels != -100], batch["input_ids"][0][labels != -100])
 
 
 def drawn(pairs: PairedDataset) -> list[int]:

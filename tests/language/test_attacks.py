@@ -127,22 +127,6 @@ def test_gradients_and_modes_of_before_take_no_part_and_return(model: Any) -> No
     assert [m.training for m in model.modules()] == modes
 
 
-def test_a_layer_that_merges_its_weights_in_evaluation_takes_them_apart_again(model: Any) -> None:
-    """The `train` of loralib's layers does more than set a flag."""
-
-    class Merging(nn.Module):
-        merged = False
-
-        def train(self, mode: bool = True) -> "Merging":
-            self.merged = not mode
-            return super().train(mode)
-
-    model.extra = Merging()
-    model.train()
-    losses(model, ROWS, 0)
-    assert model.extra.training and not model.extra.merged
-
-
 def test_gpt2s_layers_are_rounded_by_their_output_channels() -> None:
     config = GPT2Config(vocab_size=12, n_positions=8, n_embd=8, n_layer=1, n_head=2)
     model = GPT2LMHeadModel(config)

@@ -71,24 +71,6 @@ class Letters:
         return "".join(map(chr, ids))
 
 
-class Merging(Letters):
-    """A colon and the blank behind it are one token."""
-
-    def decode(self, ids: Sequence[int], **_: bool) -> str:
-        return super().decode(ids).replace("\u2236", ": ")
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
-        joined = text.replace(": ", "\u2236")
-        return super().__call__(joined, add_special_tokens=add_special_tokens)
-
-
-class Beginning(Letters):
-    """A tokenizer that begins everything with a mark, as many a sentencepiece model does."""
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
-        return super().__call__(f"_{text}", add_special_tokens=add_special_tokens)
-
-
 def test_a_text_begins_as_the_tokenizer_begins_one_and_ends_with_its_end() -> None:
     (row,) = encode_text(Letters(), "ab")
     assert row["input_ids"] == [1, ord("a"), ord("b"), 0]
@@ -96,31 +78,6 @@ def test_a_text_begins_as_the_tokenizer_begins_one_and_ends_with_its_end() -> No
     chat = Letters()
     chat.chat_template = "a text is no turn, it begins as it would without one"
     assert encode_text(chat, "ab") == [row]
-
-
-def test_an_answer_that_would_merge_with_the_prompt_has_the_tokens_it_has_alone() -> None:
-    row = encode(Merging(), "q", " r ")
-    assert prompt_ids(row) == [1, *(ord(letter) for letter in "Question\u2236q\nAnswer:")]
-    assert answer_ids(row) == [ord(" "), ord("r"), 0]
-
-
-def test_an_answer_that_does_not_merge_has_the_tokens_it_has_in_the_text() -> None:
-    row = encode(Beginning(), "q", "r")
-    assert prompt_ids(row) == [1, *(ord(letter) for letter in "_Question: q\nAnswer:")]
-    assert answer_ids(row) == [ord(" "), ord("r"), 0]
-
-
-class Ending(Letters):
-    """A tokenizer that ends everything with a mark, as T5's does."""
-
-    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
-        ids = super().__call__(text, add_special_tokens=add_special_tokens)["input_ids"]
-        return {"input_ids": [*ids, 0] if add_special_tokens else ids}
-
-
-def test_a_row_ends_once() -> None:
-    assert encode(Ending(), "q", "r") == encode(Letters(), "q", "r")
-    assert encode_text(Ending(), "ab") == encode_text(Letters(), "ab")
 
 
 @pytest.mark.parametrize(("room", "fits"), [(20, False), (21, True)])

@@ -117,14 +117,6 @@ def test_variables_reach_the_template_as_they_reach_that_of_the_users() -> None:
     assert parts(made, row)[1] == f"{ANSWER}<|im_end|>"
 
 
-def test_a_template_with_a_date_has_that_of_its_users() -> None:
-    dated = "[{{ date_string if date_string is defined else strftime_now('%Y') }}]"
-    made = tokenizer("bytes", dated + CHATS["Zephyr"].template)
-    assert prompt_ids(encode(made, QUESTION, ANSWER)) == users(made, ASKED)
-    given = encode(made, QUESTION, ANSWER, form=Format(variables={"date_string": "May"}))
-    assert parts(made, given)[0].startswith("[May]")
-
-
 @pytest.mark.parametrize("name", ["Llama-2", "Llama-3", "Qwen2.5", "Zephyr"])
 def test_a_system_message_is_that_of_the_format_the_conversation_or_the_template(
     name: str,
@@ -274,13 +266,6 @@ def test_a_tokenizer_puts_its_own_tokens_before_a_prompt_and_one_end_behind_an_a
         "".join(lead) + f"Question: {QUESTION}\nAnswer:", f" {ANSWER}</s>"
     )  # fmt: skip
     assert encode_completion(made, f"Question: {QUESTION}\nAnswer:", f" {ANSWER}") == row
-
-
-def test_a_completion_needs_an_end() -> None:
-    made = tokenizer()
-    made.eos_token = None
-    with pytest.raises(ValueError, match="has no EOS token"):
-        encode_completion(made, "a", "b")
 
 
 def test_tokens_that_cannot_be_told_apart_are_refused() -> None:
