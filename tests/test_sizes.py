@@ -41,16 +41,16 @@ SIZES = {  # measured, the limit today, the budget
     "lines of language": (package("language"), 1_620, 1_000),
     "lines of integrations": (package("integrations"), 1_800, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 18_150, 10_500),
+    "lines of torch_alm": (lines("torch_alm"), 16_800, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 8_050, 6_500),
-    "lines of tests": (lines("tests"), 39_600, 20_000),
-    "lines of Python in docs": (lines("docs"), 540, 500),
+    "lines of tests": (lines("tests"), 33_600, 20_000),
+    "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 21_000, 16_000),
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 560, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 4_300, 5_000),
+    "files": (len(tree()), 520, 420),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_900, 5_000),
 }
 
 
