@@ -194,3 +194,12 @@ def test_the_retain_loss_is_that_of_the_pass_that_counts(tmp_path: Path) -> None
     trainer.train()
     line = trainer.state.log_history[0]
     assert line["retain_loss"] == pytest.approx(line["loss"], rel=1e-3)
+
+
+def test_another_training_s_optimizer_is_no_checkpoint(tmp_path: Path) -> None:
+    given = {"constraint": toy.constraint(), "args": {"save_strategy": "steps", "save_steps": 2}}
+    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
+    trainer.train()
+    (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
+    with pytest.raises(ValueError, match=r"no `optimizer.pt`"):
+        trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))

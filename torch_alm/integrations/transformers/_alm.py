@@ -34,12 +34,9 @@ class ALMTrainer(PairedTrainer):
         constraint: over the forget side; its `measure` is called with `(model, batch)`.
         **kwargs: those of the Trainer behind it.
 
-    Attributes:
-        constraint: as given.
-
     Raises:
-        ValueError: for a training batch that is no pair; for a checkpoint without the state of the
-            constraint.
+        ValueError: for an optimizer that steps inside `backward`, a training batch that is no pair,
+            a checkpoint without the state of the constraint.
 
     Cost per step: 2 forward passes, and one backward pass through both.
 

@@ -140,9 +140,8 @@ class ConstraintCallback(SteppingCallback):
     in `trainer_state.json` (also with `save_only_model=True`); a `PairedDataset` is told its epoch;
     what an evaluation measures is forgotten.
 
-    Where a best checkpoint is asked for (`load_best_model_at_end`, `save_strategy="best"`), only
-    steps that met the constraint may have it: the metric of any other evaluation is handed on as
-    infinitely bad, to an `EarlyStoppingCallback` listed later and `ReduceLROnPlateau`, too.
+    Where a best checkpoint is asked for, only steps that met the constraint may have it: the metric
+    of any other evaluation is handed on as infinitely bad, to schedules that read it, too.
 
     A loss that counts all micro-batches itself (one that divides by `num_items_in_batch`) is not
     divided by their number, nor is a penalty in it: divide that by
@@ -156,9 +155,6 @@ class ConstraintCallback(SteppingCallback):
     Raises:
         ValueError: in `train`, for a checkpoint without its state, or for two of the same name.
         RuntimeError: in `train`, if a step measured nothing.
-
-    Warns:
-        UserWarning: if a second training has another model, whose multiplier goes on.
 
     Example:
         >>> from torch_alm import ALMConstraint

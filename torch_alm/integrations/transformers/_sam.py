@@ -13,8 +13,7 @@ class SAMTrainer(ObjectiveTrainer):
 
     Loss, optimizer (`args.optim`), schedule, clipping, checkpoints and evaluation are those of the
     Trainer behind it. As a mixin, `class Mine(SAMTrainer, YourTrainer)`; in front of `ALMTrainer`
-    the Lagrangian is what is minimised. Gradients are reduced over ranks in every micro-batch, so
-    that the perturbation follows the gradient of all of them.
+    the Lagrangian is what is minimised. The perturbation follows the gradient of all ranks.
 
     Args:
         *args: those of the Trainer behind it.
@@ -23,7 +22,7 @@ class SAMTrainer(ObjectiveTrainer):
         **kwargs: those of the Trainer behind it.
 
     Raises:
-        ValueError: under DeepSpeed.
+        ValueError: under DeepSpeed; for an optimizer that steps inside `backward`.
 
     Cost per step: 2 forward and 2 backward passes; one copy of the parameters.
 

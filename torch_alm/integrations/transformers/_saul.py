@@ -63,17 +63,13 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         **kwargs: those of the Trainer behind it. `optimizers=(DualOptimizer(...), None)` takes the
             place of everything above but `constraint`, which has to be the same.
 
-    Attributes:
-        constraint: as given.
-
     Raises:
-        ValueError: under DeepSpeed or FSDP, with `fp16=True`; for a training batch that is no pair;
-            for a checkpoint without the optimizer.
+        ValueError: under DeepSpeed or FSDP, with `fp16=True`; for an optimizer that steps inside
+            `backward`, a training batch that is no pair, a checkpoint without the optimizer.
         TypeError: for an optimizer of your own that is no `DualOptimizer`.
 
     Cost per step: 4 forward and 4 backward passes, 3 backward ones while the gate is closed, 2 and
-    2 in a step that does not measure; two copies of the gradients, one of the parameters, two
-    optimizer states.
+    2 in a step that does not measure; two gradients, a copy of the parameters, two states.
 
     Source: SAUL, Algorithm 1.
     """

@@ -65,9 +65,6 @@ class StopOnMetric(TrainerCallback):
         below: stop where it is smaller than this.
         times: in so many logs in a row that have it.
 
-    Raises:
-        ValueError: without a bound.
-
     Example:
         >>> stop = StopOnMetric("eval_retain_loss", above=1.5)
     """
