@@ -37,7 +37,7 @@ def tree() -> list[Path]:
 
 SIZES = {  # measured, the limit today, the budget
     "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 6_400, 4_200),
-    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_490, 1_300),
+    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_510, 1_300),
     "lines of language": (package("language"), 1_620, 1_000),
     "lines of integrations": (package("integrations"), 1_800, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),

@@ -6,7 +6,8 @@ Not imported by `torch_alm`: the machinery behind it is heavy.
 import copy
 import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
 
@@ -100,7 +101,8 @@ class DualState(Stateful):
             _check_read(rest["stepped"][name], state_dict[name]["state"])
         self.optimizer.load_control_state_dict(rest["control"])
         for name, side in self._sides.items():
-            set_optimizer_state_dict(self.model, _Still(side), ordered[name])
+            with _thawed(side):
+                set_optimizer_state_dict(self.model, _Still(side), ordered[name])
             for fqn, p in names[name]:
                 if fqn not in rest["stepped"][name]:
                     side.state.pop(p, None)
@@ -164,6 +166,19 @@ class _Still(Optimizer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.side.load_state_dict(state_dict)
+
+
+@contextmanager
+def _thawed(side: Optimizer) -> Iterator[None]:
+    """Let frozen parameters require gradients: torch's functions load no state of others."""
+    frozen = [p for p in parameters(side) if not p.requires_grad and p.is_floating_point()]
+    try:
+        for p in frozen:
+            p.requires_grad_()
+        yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
 
 
 def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:

@@ -236,9 +236,7 @@ class DualOptimizer(Sides):
     ) -> tuple[Register, Tensor]:
         """g_f, and c <- alpha - F(theta + delta), which decides of the `last` if g_f is needed."""
         constraint, wanted = self.constraint, None
-        # A forward without a backward does harm to shards: they stay gathered.
-        may_skip = self.reshard is not None or not any(map(gradients.is_sharded, params))
-        if constraint is not None and last and may_skip and not constraint.wants_gradient:
+        if constraint is not None and last and self._may_skip(params, constraint):
             wanted = partial(self._opens, constraint, weight)
         g_f, seen = self._gradient(
             self.forget, params, g_f, forget, weight, pair=True, wanted=wanted
@@ -254,6 +252,11 @@ class DualOptimizer(Sides):
         if constraint is not None and wanted is None:
             constraint.observe(seen.value, weight=weight)
         return g_f, seen.loss
+
+    def _may_skip(self, params: list[Tensor], constraint: ALMConstraint) -> bool:
+        # A forward without a backward does harm to shards: they stay gathered.
+        is_safe = self.reshard is not None or not any(map(gradients.is_sharded, params))
+        return is_safe and not constraint.wants_gradient
 
     def _opens(self, constraint: ALMConstraint, weight: float, value: Tensor) -> bool:
         """Take in a step's last value; tell whether its gate is open."""

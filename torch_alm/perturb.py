@@ -3,6 +3,8 @@
 Source: the procedure Grad_SAM of Algorithm 1 in SAUL (section 4.2), after Foret et al. 2021.
 """
 
+# pyright: reportPrivateUsage=false
+
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -23,6 +25,7 @@ Memory: TypeAlias = dict[Tensor, Tensor]
 # Entries that a host moves at a time, while they are in its cache. A processor reads ahead in long
 # runs only; noise is slow to draw where it does not fit the cache.
 RUN, NOISY_RUN = 1_048_576, 262_144
+SMALL = 16_384  # entries below which a call costs more than the moving
 
 
 class Realised(NamedTuple):
@@ -162,11 +165,12 @@ class Excursion(AbstractContextManager[Perturbation]):
     @torch.no_grad()
     def __exit__(self, *_: object) -> None:
         """Bring theta back, bit for bit, the last one first."""
-        for theta, saved in reversed(self._saved):
-            if self.swap:
-                theta.data = saved
-            else:
-                theta.copy_(saved)
+        back = self._saved[::-1]
+        if self.swap:
+            for p, theta in back:
+                p.data = theta
+        elif back:
+            torch._foreach_copy_([theta for theta, _ in back], [saved for _, saved in back])
         torch.clear_autocast_cache()
         self.memory.update(self._copies)
 
@@ -179,10 +183,25 @@ class Excursion(AbstractContextManager[Perturbation]):
         inverse = _inverse(norm, self.eps)
         noise = Noise(norm) if self.rounding == "stochastic" else None
         if inverse is not None:
-            for p, direction in g.items():
-                self._move(p, local(direction), self.radii[p] * inverse, noise)
+            moved = self._move_small(g, inverse) if isinstance(inverse, float) else set[Tensor]()
+            for p in g:
+                if p not in moved:
+                    self._move(p, local(g[p]), self.radii[p] * inverse, noise)
         realised = _realised(*self._sums.tolist()) if self.diagnose else None
         return Perturbation(realised, norm, sum(p.numel() for p in g))
+
+    def _move_small(self, g: Mapping[Tensor, Tensor], inverse: float) -> set[Tensor]:
+        """Move what a host moves faster together; return it."""
+        is_plain = not (self.adaptive or self.swap or self.diagnose)
+        small = {p for p in g if is_plain and p.numel() <= SMALL and p.dtype == g[p].dtype}
+        small = {p for p in small if not (p.dtype in DROPPED or is_sharded(p))}
+        for radius in {self.radii[p] for p in small}:
+            thetas = [p for p in g if p in small and self.radii[p] == radius]
+            copies = [self._copy_of(p, p) for p in thetas]
+            torch._foreach_copy_(copies, thetas)
+            self._saved += zip(thetas, copies, strict=True)
+            torch._foreach_add_(thetas, [g[p] for p in thetas], alpha=radius * inverse)
+        return small
 
     def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """Save and move one parameter or, with `swap`, fill the copy and point at it."""

@@ -76,16 +76,15 @@ class SharpnessAware(Wrapper):
         r"""`.grad += weight * grad L(theta + delta)`; returns L(theta + delta), detached.
 
         Args:
-            objective: a function of no arguments that runs the forward pass and returns the scalar
-                loss, unscaled, attached to its graph. It runs twice: at theta, to find delta, and
-                at theta + delta. A constraint called inside it observes the second run only.
+            objective: runs the forward pass and returns the scalar loss, unscaled, with its graph.
+                It runs at theta, to find delta, and at theta + delta, where constraints observe.
             weight: scales the gradient only (1/K when accumulating over K micro-batches).
 
         Raises:
             TypeError: if the objective returns no tensor.
             ValueError: if what it returns is not a scalar or has no graph.
-            RuntimeError: if an optimizer steps inside the backward pass. `.grad` and theta are then
-                as before, as they are if the objective itself raises.
+            RuntimeError: if an optimizer steps inside the backward pass. theta and `.grad` are as
+                before, but for what that has done, as they are if the objective itself raises.
 
         Cost: 2 forward and 2 backward passes; a copy of the parameters and one of the gradients.
         """
@@ -162,18 +161,9 @@ class SharpnessAware(Wrapper):
     ) -> Tensor | float | None:
         """Commit: one step of the base optimizer with the gradient in `.grad`.
 
-        Args:
-            closure: as in `torch.optim`, clears the gradients, computes the loss and its gradients
-                and returns the loss. It runs at theta, to find delta, and at theta + delta.
-
-        Returns:
-            What the closure returned first; `None` without one.
-
-        Warns:
-            UserWarning: once, if no gradient was taken at a perturbed point since the last step;
-                the step is then a plain one of the base optimizer.
-
-        Cost: one base step; with a closure also 2 forward and 2 backward passes.
+        A closure, as in `torch.optim`, runs at theta, to find delta, and at theta + delta; what it
+        returned first is returned. Without a gradient of a perturbed point the step is a plain one
+        of the base, and warns once.
         """
         if "found_inf" in vars(self) and not self._unscale(closure):  # lent by a GradScaler
             return None
@@ -292,29 +282,21 @@ class SAM(SharpnessAware):
 
         g = grad L(theta),  delta = rho * g / (||g||_2 + eps),  .grad += grad L(theta + delta),
 
-    and `step()` lets the base optimizer descend along it. Norms are joint over all parameters, in
-    float32 or wider. theta returns bit for bit. A zero or non-finite g gives no perturbation.
-
-    SAM owns nothing: parameter groups, state and checkpoints are the base optimizer's. A group's
-    `"rho"` takes the place of `rho`; with 0 the group stays where it is and does not count in the
-    norm. Where the base has a `rho` of its own (Adadelta), that is none of ours, and `rho` holds
-    for all groups.
+    and `step()` lets the base optimizer descend along it. The norm is joint over all parameters,
+    in float32 or wider; theta returns bit for bit. SAM owns nothing: groups, state and checkpoints
+    are the base's. A group's `"rho"` takes the place of `rho`, if the base has none of its own.
 
     Args:
         base: the optimizer that steps, such as `AdamW(params, lr=1e-5)`.
         rho: radius of the ball, in the units of theta. At least 0; with 0, SAM is its base.
         eps: added to the norm.
         adaptive: radius in units of each weight (ASAM, Kwon et al. 2021).
-        every: find delta in every `every`-th backward only; in between its direction holds, also
-            in a later step. If none was found (a gradient of 0 or nan), those steps are plain.
+        every: find delta in every `every`-th backward only; in between its direction holds.
         backward: receives the raw loss and owns all scaling, for instance
             `lambda loss: accelerator.backward(loss / k)`. Settable later as `backward_fn`.
         replay_rng: run the second pass with the random state of the first (the same dropout).
-        first_pass: makes a context for the pass that only finds delta. Over several ranks delta
-            follows the gradient of all of them; with `first_pass=model.no_sync` (DDP) it follows
-            each rank's own, and the step has one reduction less.
-        rounding: "stochastic" for pure bfloat16 weights, where delta is mostly shorter than the
-            distance between two neighbouring numbers and nearest rounding drops it.
+        first_pass: makes a context for the pass that only finds delta, such as `model.no_sync`.
+        rounding: "stochastic" for pure bfloat16 weights, which drop most of a short delta.
         diagnose: have `perturbation.realised` tell how much of delta the weights' dtype held.
 
     Attributes:
@@ -325,13 +307,12 @@ class SAM(SharpnessAware):
         UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta.
 
     Raises:
-        TypeError: if `base` is not an optimizer, is one that needs a closure (LBFGS), is itself a
-            `SAM`, or has parameters that FSDP1 or DeepSpeed have sharded (FSDP2 is welcome).
-        ValueError: if `rho` or `eps` is negative or not finite.
+        TypeError: if `base` is not an optimizer, needs a closure (LBFGS), is itself a `SAM`, steps
+            inside backward, or has parameters that FSDP1 has sharded (FSDP2 is welcome).
+        ValueError: if `rho` or `eps` is negative or not finite, or parameters share memory.
 
-    Cost per step: 2 forward and 2 backward passes; one extra copy of the parameters. On a CPU the
-    memory of that copy is kept between steps. With `every=k` 1 + 1/k of each pass, and one copy of
-    the gradients, which no checkpoint holds: a resumed run finds delta anew.
+    Cost per step: 2 forward and 2 backward passes (1 + 1/k with `every=k`, and a copy of the
+    gradients); one extra copy of the parameters.
 
     Source: SAUL, section 4.2 (the retain side); Foret et al. 2021; for `every`, LookSAM (Liu et al.
     2022), which reuses a part of the gradient instead of delta.
@@ -357,11 +338,9 @@ class ReverseSAM(SharpnessAware):
 
         g = grad F(theta),  delta = -rho * g / (||g||_2 + eps),  .grad += grad F(theta + delta).
 
-    It is meant for objectives that are raised (a constraint F >= alpha): what still holds where F
-    is lowest holds in the whole ball. `step()` lets the base optimizer descend along `.grad`, so to
-    raise F, negate `.grad` first or let `DualOptimizer` do it.
-
-    Arguments, errors and cost are those of `SAM`.
+    It is meant for objectives that are raised (a constraint F >= alpha): what holds where F is
+    lowest holds in the whole ball. `step()` descends along `.grad`: to raise F, negate it first or
+    let `DualOptimizer` do it. Arguments, errors and cost are those of `SAM`.
 
     Source: SAUL, section 4.2 (the forget side).
 

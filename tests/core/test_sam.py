@@ -456,3 +456,45 @@ def test_gradients_of_zero_before_a_closure_are_none() -> None:
     closure()
     optimizer.zero_grad(set_to_none=False)
     optimizer.step(closure)
+
+
+def steps_inside(theta: list[nn.Parameter], *, by: str) -> None:
+    """Let optimizers of their own step the parameters in the backward pass, as LOMO does."""
+
+    def step(p: Tensor) -> None:
+        p.data.add_(torch.ones_like(p), alpha=-0.01)  # which no version tells of
+        p.grad = None
+
+    for p in theta:
+        if by == "hooks of the gradient":
+            p.register_hook(lambda _, p=p: step(p))
+        p.register_post_accumulate_grad_hook(step)
+
+
+@pytest.mark.parametrize("by", ["hooks of the gradient", "hooks after it"])
+@pytest.mark.parametrize("kind", ["SAM", "DualOptimizer"])
+def test_gradients_that_hooks_have_used_up_are_missed(kind: str, by: str) -> None:
+    model, x = network()
+    theta = [*model.parameters()]
+    steps_inside(theta, by=by)
+    loss = lambda: model(x).square().mean()  # noqa: E731
+    with pytest.raises(RuntimeError, match=rf"^{kind}\.backward: .*steps inside backward"):
+        if kind == "SAM":
+            SAM(SGD(theta, lr=0.1)).backward(loss)
+        else:
+            DualOptimizer(SGD(theta), SGD(theta)).backward(retain=loss, forget=loss)
+
+
+@pytest.mark.parametrize("wrapper", [SAM, DualOptimizer])
+def test_an_optimizer_that_stands_for_those_that_step_inside_is_refused(wrapper: type) -> None:
+    """Transformers hands out one over a tensor that nobody differentiates."""
+    sides = [SGD([torch.zeros(1, 1)], lr=0.1)] * (1 + (wrapper is DualOptimizer))
+    with pytest.raises(TypeError, match=r"SGD, none of whose parameters.*layerwise GaLore"):
+        wrapper(*sides)
+
+
+def test_a_loss_that_leads_nowhere_is_none_of_that() -> None:
+    theta = nn.Parameter(torch.ones(2))
+    other = nn.Parameter(torch.ones(2))
+    SAM(SGD([theta], lr=0.1)).backward(lambda: other.sum())
+    assert theta.grad is None and other.grad is not None

@@ -271,3 +271,18 @@ def test_a_format_of_ones_own_is_not_judged_and_another_optimizers_is_refused() 
     plain = SAM(SGD(other.parameters(), 0.1))
     with pytest.raises(ValueError, match=r"groups of \[\] parameters"):
         plain.load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_layers_that_were_frozen_on_the_way_keep_their_moments(
+    frozen: bool, tmp_path: Path
+) -> None:
+    """Both ways of saving say the same, also to a run that begins with these layers frozen."""
+    net, other = model(), model()
+    optimizer, loaded = (saul(lambda n: AdamW(n.parameters(), lr=0.1), n) for n in (net, other))
+    train(net, optimizer, range(3))
+    for each, is_now in ((net, True), (other, frozen)):
+        next(each.parameters()).requires_grad_(not is_now)
+    train(net, optimizer, range(3, 5))
+    Distributed(net, optimizer, str(tmp_path)).load(other, loaded)
+    assert_same(loaded.state_dict(), optimizer.state_dict())

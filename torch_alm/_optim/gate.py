@@ -15,76 +15,37 @@ from torch_alm._optim.wrapper import Wrapper, check_base, check_sizes, count
 
 
 class Controller(Protocol):
-    """What a `DualOptimizer` asks of its constraint; see `ALMConstraint`."""
+    """What a `DualOptimizer` asks of its constraint; see `ALMConstraint`.
+
+    Where mu is found, `wants_gradient` is true in steps in which `calibrate` is to be told grad F
+    and what else is in the step (the retain gradient), whatever the weight will be; `aim` turns the
+    weight into the share of the finished forget step to take. Elsewhere it returns the weight.
+    """
 
     @property
-    def sense(self) -> Any:  # noqa: ANN401
-        """The side of alpha that is satisfied."""
-        ...
-
+    def sense(self) -> Any: ...  # noqa: ANN401
     @property
-    def alpha(self) -> Any:  # noqa: ANN401
-        """The threshold."""
-        ...
-
+    def alpha(self) -> Any: ...  # noqa: ANN401
     @property
-    def mu(self) -> Any:  # noqa: ANN401
-        """The step size of the multiplier."""
-        ...
-
+    def mu(self) -> Any: ...  # noqa: ANN401
     @property
-    def multiplier(self) -> Any:  # noqa: ANN401
-        """lambda, as stored."""
-        ...
-
+    def multiplier(self) -> Any: ...  # noqa: ANN401
     @property
-    def observed(self) -> int:
-        """Measurements since the last step."""
-        ...
-
+    def observed(self) -> int: ...
     @property
-    def steps(self) -> int:
-        """Updates so far."""
-        ...
-
+    def steps(self) -> int: ...
     @property
-    def wants_gradient(self) -> bool:
-        """True where mu is found and `calibrate` needs grad F, whatever the weight will be."""
-        ...
-
-    def observe(self, value: Tensor, *, weight: float = 1.0) -> None:
-        """Take in a value; several per step are averaged by weight."""
-        ...
-
-    def preview(self) -> float | Tensor:
-        """Return the weight that `step()` would return now."""
-        ...
-
-    def step(self) -> float | Tensor:
-        """lambda <- lambda+; returns it."""
-        ...
-
-    def discard(self, *, keep: int = 0) -> None:
-        """Forget all but the first measurements since the last step."""
-        ...
-
+    def wants_gradient(self) -> bool: ...
+    def observe(self, value: Tensor, *, weight: float = 1.0) -> None: ...
+    def preview(self) -> float | Tensor: ...
+    def step(self) -> float | Tensor: ...
+    def discard(self, *, keep: int = 0) -> None: ...
     def calibrate(
         self, optimizer: Optimizer, gradient: Mapping[Tensor, Tensor], rest: Mapping[Tensor, Tensor]
-    ) -> None:
-        """Find mu: `gradient` is grad F, `rest` what else is in a step of the `optimizer`."""
-        ...
-
-    def aim(self, weight: float) -> float:
-        """Return the share of the finished forget step to take: the weight, unless mu is found."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything a resumed run needs."""
-        ...
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore it."""
-        ...
+    ) -> None: ...
+    def aim(self, weight: float) -> float: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
 
 
 class Gate:

@@ -87,25 +87,25 @@ def differentiate(
     finally:
         if handle is not None:
             handle.remove()
-    pairs, sharded = zip(params, versions, strict=True), [p for p in params if is_sharded(p)]
-    moved = [p for p, version in pairs if p._version != version and not is_sharded(p)]
-    if moved or all(p.grad is None for p in sharded or params):
-        _check_arrived(loss, sharded, moved, owner)
+    moved = [p for p, version in zip(params, versions, strict=True) if p._version != version]
+    if moved or any(p.grad is None for p in params):
+        _check_arrived(loss, params, moved, owner)
     return times[-1] * weight if times else weight
 
 
-def _check_arrived(
-    loss: Tensor, sharded: Sequence[Tensor], moved: Sequence[Tensor], owner: str
-) -> None:
+def _check_arrived(loss: Tensor, params: list[Tensor], moved: list[Tensor], owner: str) -> None:
     """Raise if the backward pass has moved weights, or kept their gradients from us."""
-    if moved or any(_has_hooks(leaf) for leaf in _leaves(loss)):
+    sharded: list[Tensor] = [p for p in params if is_sharded(p)]
+    count = len(moved) - sum(map(is_sharded, moved))
+    is_empty = all(p.grad is None for p in sharded or params)
+    if count or (is_empty and any(_has_hooks(leaf) for leaf in _leaves(loss))):
         raise RuntimeError(
-            f"{owner}: the backward pass has moved {len(moved)} parameters or cleared their "
-            "gradients by hooks. An optimizer that steps inside backward (layerwise GaLore, LOMO, "
-            "fused backward) would step in every pass, at weights that are not theta. Did you mean "
-            "a plain one, whose step is left to the optimizer given here?"
+            f"{owner}: the backward pass has moved {count} parameters or cleared their gradients "
+            "by hooks. An optimizer that steps inside backward (layerwise GaLore, LOMO, fused "
+            "backward) would step in every pass, at weights that are not theta. Did you mean a "
+            "plain one, whose step is left to the optimizer given here?"
         )
-    if sharded:
+    if is_empty and sharded:
         raise RuntimeError(
             f"{owner}: the backward pass left no gradient on {len(sharded)} sharded parameters; "
             "FSDP2 would have added up what belongs apart. Is gradient sync off? Every micro-batch "
@@ -141,37 +141,34 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
     Cost: one pass, one reduction per device mesh; no wait for an accelerator.
     """
     parts: list[Tensor] = []
-    for group in _alike(_entries(register)):
+    for group in _alike(_whole(g) for g in register if g is not None):
         part = _joint_norm(group, torch.float64 if group[0].is_cuda else torch.float32)
         if group[0].device.type in HOST and not LEAST < part.item() < MOST:
             part = _joint_norm(group, torch.float64)
         parts.append(part)
-    if not parts:
-        return torch.zeros(())
+    if len(parts) < 2:
+        return parts[0] if parts else torch.zeros(())
     home = next((p.device for p in parts if p.device.type not in HOST), parts[0].device)
     widest = max((p.dtype for p in parts), key=lambda dtype: torch.finfo(dtype).bits)
     parts = [p.to(home, widest, non_blocking=True) for p in parts]
     return torch.linalg.vector_norm(torch.stack(parts))
 
 
-def _joint_norm(alike: Sequence[Tensor], least: torch.dtype) -> Tensor:
-    wide, entries = torch.promote_types(alike[0].dtype, least), [local(t) for t in alike]
-    if alike[0].device.type in HOST:
+def _joint_norm(alike: list[Tensor], least: torch.dtype) -> Tensor:
+    wide, spread = torch.promote_types(alike[0].dtype, least), is_sharded(alike[0])
+    entries = [local(t) for t in alike] if spread else alike
+    if alike[0].device.type in HOST and any(t.numel() > BLOCK for t in entries):
         entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
-    norms = list(torch._foreach_norm(entries, 2, dtype=wide))
-    square = torch.linalg.vector_norm(torch.stack(norms)).square()
-    return (reduced(square, alike[0]) if is_sharded(alike[0]) else square).sqrt()
+    norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(entries, 2, dtype=wide))))
+    return reduced(norm.square(), alike[0]).sqrt() if is_sharded(alike[0]) else norm
 
 
-def _entries(register: Iterable[Tensor | None]) -> Iterator[Tensor]:
-    """Give dense real tensors with the same norms: what a sparse one names twice is added up."""
-    for g in register:
-        if g is None:
-            continue
-        if is_sharded(g) and any(p.is_partial() for p in g.placements):
-            g = g.full_tensor()  # summands, of tensor parallel layers
-        g = g.coalesce()._values() if g.is_sparse else g
-        yield torch.view_as_real(g.resolve_conj()) if g.is_complex() else g
+def _whole(g: Tensor) -> Tensor:
+    """Give a dense real tensor with the same norm: what a sparse one names twice is added up."""
+    if is_sharded(g) and any(p.is_partial() for p in g.placements):
+        g = g.full_tensor()  # summands, of tensor parallel layers
+    g = g.coalesce()._values() if g.is_sparse else g
+    return torch.view_as_real(g.resolve_conj()) if g.is_complex() else g
 
 
 def _alike(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:

@@ -165,7 +165,7 @@ def replaying(tensors: list[Tensor]) -> Callable[[], object]:
         partial(random.setstate, random.getstate()),
     ]
     if (numpy := sys.modules.get("numpy")) is not None:
-        calls.append(partial(numpy.random.set_state, numpy.random.get_state()))
+        calls.append(partial(numpy.random.set_state, numpy.random.get_state(legacy=False)))
     if torch.cuda.is_initialized():  # weights may be offloaded, and dropout be drawn on a GPU
         calls.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
