@@ -5,26 +5,28 @@ Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algor
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from threading import get_ident
 from typing import Any, Literal, SupportsIndex, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint import checks, numbers, status
-from torch_alm._constraint.base import ConstraintBase
-from torch_alm._constraint.checks import Index
-from torch_alm._constraint.hooks import Attachment, Calls, Waiting
+from torch_alm._constraint import numbers, observations, settings, status
+from torch_alm._constraint.base import Stored
+from torch_alm._constraint.loop import Attachment, refuse_values
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Mean, Observation, mean
+from torch_alm._constraint.observations import Index, Mean, Observation, Observations, mean
 from torch_alm._constraint.penalty import Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
-from torch_alm._guards import eager, is_first_pass, is_running, remember
+from torch_alm._constraint.state import State
+from torch_alm._optim.objective import eager, is_first_pass, is_running
+from torch_alm.auto import Auto
+
+PILE = 100  # measurements without a step, which nobody means
 
 
 @final
-class ALMConstraint(ConstraintBase):
+class ALMConstraint(Stored):
     r"""`measure(...) >= alpha` (or `<=`, `==`), as an augmented Lagrangian term.
 
     With the violation c = alpha - F (`>=`, `==`) or c = F - alpha (`<=`), every step does
@@ -64,23 +66,19 @@ class ALMConstraint(ConstraintBase):
 
     Raises:
         ValueError: if a setting makes no sense; it is named, with what it may be.
-        RuntimeError: with `mu="auto"` in the loss under FSDP2 without gradient sync.
 
     Attributes:
-        alpha: the threshold on the host. All settings may be assigned later, and take numbers of
-            Python, of NumPy and tensors; what makes no sense is refused, then as now. Assign a new
-            tensor rather than change this one in place, which nobody checks.
+        alpha: the threshold on the host. All settings may be assigned later, as the constructor
+            keeps them: floats, and float64 tensors for a vector. They are used as assigned.
 
     Warns:
-        UserWarning: once, before the first `step`, if theta has moved on 16 times between
-            measurements, or 512 of them wait where no parameter is known.
+        UserWarning: once, when 100 measurements wait for the first `step`.
 
     Cost: no backward pass of its own and no copy of the parameters; one device synchronisation per
     `step`, and a reduction over ranks if `torch.distributed` is initialised (then all ranks have to
     call and step it equally often, and all of them have the same multiplier). With `mu="auto"` also
-    a backward pass through the measure (of a vector: through one entry, in turn), two copies of the
-    gradients it has and four synchronisations in each of the first 60 steps and every 20th later
-    one.
+    a backward pass through the measure (of a vector: through one entry, in turn) and two copies of
+    the gradients in each of the first 60 steps and every 20th later one.
 
     Source: SAUL, section 4.1; Hestenes 1969, Powell 1969, Rockafellar 1973.
 
@@ -108,9 +106,20 @@ class ALMConstraint(ConstraintBase):
         tolerance: Numeric = 0.0,
         nonfinite: Policy = "skip",
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in checks.LIMITS}
-        self.measure, self._waiting = measure, Waiting()
-        super().__init__(given)
+        given = {name: value for name, value in locals().items() if name in settings.LIMITS}
+        found, self.measure = settings.settled(**given), measure
+        size, self._shape = observations.joint(found), torch.Size()
+        start = found["mu"]
+        is_found = start == "auto"
+        self._state = State(found["multiplier"], 0.0 if is_found else start, Auto() if is_found else None)
+        self._observed, self._is_told = Observations(), False
+        self.alpha: Number = found["alpha"]
+        self.sense: Sense = sense
+        self.every: int = found["every"]
+        self.filter, self.rules = filter, found["rules"]
+        self.tolerance: float = found["tolerance"]
+        self.nonfinite: Policy = nonfinite
+        self._take_shape(size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.
@@ -130,14 +139,15 @@ class ALMConstraint(ConstraintBase):
                 "or to pass a measure?"
             )
         value = self._shaped(self.measure(*args, **kwargs))
-        if not (torch.is_grad_enabled() or is_running(self._home)):
+        if not (torch.is_grad_enabled() or is_running()):
             return self._penalty.of(value)  # no step follows from it, and no other rank is asked
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
         found, is_finite = self._found(now)
         penalty, weight = self._tangent(value, now, found)
-        if is_finite and self._wants_gradient:
-            penalty = self._watch(penalty, value, weight)  # may fail: observed after
-        self._observe(now, value)
+        if (auto := self._state.auto) is not None and not is_first_pass():
+            c = value if self.sense == "<=" else -value
+            penalty = auto.watch(penalty, c, weight, is_finite=is_finite)  # may fail
+        self._observe(now)
         return penalty if is_finite else torch.zeros((), device=value.device, requires_grad=True)
 
     def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:
@@ -148,7 +158,8 @@ class ALMConstraint(ConstraintBase):
 
         Args:
             value: F, with its graph.
-            index: as in `observe`; only the penalties of the entries it names.
+            index: as in `observe`; only the penalties of the entries it names. One that appears
+                several times has one penalty, that of the mean, as its multiplier follows the mean.
 
         Shape: the measure's to a scalar, in float32 or wider.
 
@@ -158,7 +169,7 @@ class ALMConstraint(ConstraintBase):
         if self.filter is not None:
             now = Observation(numbers.host(value), 1.0, row, value.dtype)
             return self._tangent(value, now, self._found(now)[0])[0]
-        return self._penalty.of_entries(row).of(value)
+        return self._penalty.of(value, row)
 
     @property
     def _penalty(self) -> Penalty:
@@ -176,17 +187,16 @@ class ALMConstraint(ConstraintBase):
     def _tangent(self, value: Tensor, now: Observation, found: Mean) -> tuple[Tensor, Number]:
         """Give the penalty the gradient of the weight that `found` says, and that weight."""
         weight = self._state.preview(found, self).weight
-        at_rows, here = self._penalty.of_entries(now.row), numbers.pick(weight, now.row)
-        return at_rows.tangent(value, weight=here, now=now), here
+        return self._penalty.tangent(value, weight=weight, now=now), weight
 
     def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
         """Take in a value: several per step are averaged by weight. No gradient is needed.
 
         A tensor's or a NumPy value is compared with alpha in its own type: a float32 that equals
-        alpha, rounded to float32, has a violation of 0. A Python float is compared in float64.
+        alpha, rounded to float32, has a violation of 0. Floats of Python are compared in float64.
 
         In the first, clean pass of an objective under SAM nothing is observed: the perturbed one
-        counts, also for threads of an objective that run no pass themselves.
+        counts.
 
         Args:
             value: F, one number or one per entry.
@@ -213,24 +223,15 @@ class ALMConstraint(ConstraintBase):
             found, row = self._placed(found, index)
         on_host = found.ndim == 0 and found.device.type == "cpu"
         number = float(found.item()) if on_host else found.clone()
-        self._observe(Observation(number, float(share), row, found.dtype), value)
+        self._observe(Observation(number, float(share), row, found.dtype))
 
-    def _observe(self, now: Observation, value: object = None) -> None:
-        if is_first_pass(self._home):
+    def _observe(self, now: Observation) -> None:
+        if is_first_pass():
             return
         self._observed.append(now)
-        waiting, count = self._waiting, len(self._observed)
-        if waiting.is_over:
-            return
-        graph = value if isinstance(value, Tensor) else None
-        if waiting.measured(graph, count, is_in_pass=is_running(self._home)):
-            status.warn_never_stepped(count, waiting.owner, self.multiplier)
-            waiting.end()
-
-    def _idle(self, owner: str) -> None:
-        if self._waiting.step_was_blind():
-            status.warn_idle(owner, self._state, is_told=self._waiting.is_over)
-            self._waiting.end()
+        if len(self._observed) >= PILE and not self._is_told and not self.steps:
+            self._is_told = True
+            status.warn_never_stepped(len(self._observed), self.multiplier)
 
     def preview(self) -> float | Tensor:
         """Return the weight that `step()` would return now; nothing changes.
@@ -240,12 +241,7 @@ class ALMConstraint(ConstraintBase):
 
         Cost: what `step` costs, which then waits for no device or rank again.
         """
-        if not self._observed:
-            self._refuse_unmeasured("preview")
-        found = self._observed.mean(self._shape, self)
-        if self.nonfinite == "raise":
-            status.refuse(found, self._state, self)
-        return numbers.kept(self._state.preview(found, self).weight)
+        return numbers.kept(self._state.preview(self._mean("preview"), self).weight)
 
     def step(self) -> float | Tensor:
         """Update the multiplier, once per optimizer step; return the weight lambda+.
@@ -255,51 +251,47 @@ class ALMConstraint(ConstraintBase):
 
         Raises:
             RuntimeError: if nothing was observed since the last step; with `mu="auto"`, if only
-                values were.
+                values were, or gradients that it cannot read.
             FloatingPointError: with `nonfinite="raise"`, for a measurement that is not finite, or
                 an update that would not be; with "skip" there is a warning.
 
         Cost: one device synchronisation, none for numbers already on the host.
         """
-        if not self._observed:
-            self._refuse_unmeasured("step")
-        undo = remember(self)
+        state = self._state
         try:
-            self._update()
-        except BaseException as error:
-            undo()
-            if not isinstance(error, KeyboardInterrupt):
-                self.discard()  # or the next step would fail as well
-            raise
-        return numbers.kept(self._state.weight)
-
-    def _update(self) -> None:
-        self._home = get_ident()
-        if not self._waiting.is_over:
-            self._waiting.end()
-        state, found = self._state, self._observed.mean(self._shape, self)
-        response = None if state.auto is None else self._take_response(found)
-        self._observed.drop()
-        if self.nonfinite == "raise":
-            status.refuse(found, state, self)
+            found = self._mean("step")
+            if state.auto is not None and state.auto.is_blind and not found.bad:
+                refuse_values()
+            events = state.step(found, self)
+        finally:
+            self._observed.drop()  # or the next step would fail as well
+        state.history.skipped += found.bad
         if found.bad:
-            state.history.skipped += found.bad
             status.warn_not_finite(found.bad, state.history.skipped)
-        events = state.step(found, self, response)
         if events.limiting is not None:
             status.warn_limited(events.limiting, state.violation)
         if events.overflowed:
             status.warn_overflowed(state, found.c)
+        return numbers.kept(state.weight)
+
+    def _mean(self, verb: str) -> Mean:
+        if not self._observed:
+            raise RuntimeError(
+                f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
+                "would have no violation to follow. Did you call `constraint(...)`, "
+                "`observe(value)` or `DualOptimizer.backward` first? (Under `torch.no_grad()` only "
+                "`observe` takes a measurement.)"
+            )
+        found = self._observed.mean(self._shape, self)
+        if self.nonfinite == "raise":
+            status.refuse(found, self._state, self)
+        return found
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
 
         It is a post-hook of `optimizer.step`: one update per optimizer step, and none for one that
         a GradScaler skips, or without an observation. Do not call `step()` yourself as well.
-
-        What was observed for a skipped step is dropped where the optimizer is told of it (`SAM` and
-        its base, fused ones). Elsewhere it is averaged with the next step's, at the same theta if
-        no other optimizer moves it; with `nonfinite="raise"` that step raises.
 
         Args:
             optimizer: any `torch.optim.Optimizer`, also one that accelerate has prepared; it keeps
@@ -308,14 +300,9 @@ class ALMConstraint(ConstraintBase):
 
         Raises:
             TypeError: if it is none, or has no hooks for its steps.
-
-        Warns:
-            UserWarning: once, if 16 steps measure nothing ("auto": most), or theta moves without.
-
-        Cost: a hook on one parameter; with a GradScaler and a fused optimizer, a synchronisation.
         """
-        calls = Calls(self._probe.follow, self._prepare, self.step, self._idle, self.discard)
-        return Attachment(optimizer, self._observed, self._waiting, calls)
+        self.follow(optimizer)
+        return Attachment(optimizer, {"": self}, lambda _: self.step())
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return the state in plain numbers.

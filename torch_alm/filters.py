@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from torch_alm._constraint import checks, numbers
+from torch_alm._constraint import numbers, settings
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.settings import Filter, Reading
 
@@ -57,10 +57,10 @@ class Mean(Filter):
     deadband: float = 0.0
 
     def __post_init__(self) -> None:
-        checks.settle(
+        settings.settle(
             self,
-            window=checks.count("window", 1),
-            deadband=checks.Limit(
+            window=settings.count("window", 1),
+            deadband=settings.Limit(
                 numbers.single, _deadband, "at least 0, and needs a window of 2 steps or more"
             ),
         )
@@ -109,8 +109,9 @@ class EMA(Filter):
     decay: float
 
     def __post_init__(self) -> None:
-        checks.settle(
-            self, decay=checks.number("decay", lambda share: 0 <= share < 1, "at least 0, below 1")
+        settings.settle(
+            self,
+            decay=settings.number("decay", lambda share: 0 <= share < 1, "at least 0, below 1"),
         )
 
     def init(self) -> Any:  # noqa: ANN401
@@ -132,7 +133,7 @@ class EMA(Filter):
         return [mean + by * mass, mass]
 
 
-def _deadband(given: checks.Given) -> bool:
+def _deadband(given: settings.Given) -> bool:
     width = given["deadband"]
     return (
         isinstance(width, float)

@@ -1,17 +1,15 @@
 """ConstraintGroup: several constraints, by name, as one."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, final
 
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint.hooks import Attachments
+from torch_alm._constraint.loop import Attachment
 from torch_alm._constraint.numbers import Numeric
 from torch_alm._constraint.status import STATUSES, with_stationarity
-from torch_alm._guards import remember
 from torch_alm.constraint import ALMConstraint
 
 
@@ -47,27 +45,19 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
 
     def __init__(self, constraints: Mapping[str, ALMConstraint]) -> None:
         self._members = {name: constraints[name] for name in sorted(constraints)}
-        self._check()
-
-    def _check(self) -> None:
-        for name, member in self._members.items():
-            if not isinstance(member, ALMConstraint):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise TypeError(
-                    f"ConstraintGroup: {name!r} is {type(member).__name__}, which cannot be "
-                    "stepped. Did you mean `ALMConstraint(measure, alpha, mu)`?"
-                )
-            if not name or "/" in name:
-                raise ValueError(
-                    f"ConstraintGroup: the name {name!r} would make two metrics one. Did you mean "
-                    'a name without "/"?'
-                )
-        if len({id(member) for member in self._members.values()}) != len(self._members):
+        members = [*self._members.values()]
+        if not all(isinstance(each, ALMConstraint) for each in members):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError("ConstraintGroup: each member must be an ALMConstraint to be stepped.")
+        if not members or any(not name or "/" in name for name in self._members):
+            raise ValueError(
+                f"ConstraintGroup: the names are {[*self]}; it takes one at least, none of them "
+                'empty or with a "/", which would make two metrics one.'
+            )
+        if len({*map(id, members)}) != len(members):
             raise ValueError(
                 "ConstraintGroup: one constraint has two names and would be stepped twice per "
                 "step. Did you mean a constraint each?"
             )
-        if not self._members:
-            raise ValueError("ConstraintGroup: there is no constraint. Did you mean {name: ...}?")
 
     def __getitem__(self, name: str) -> ALMConstraint:
         """Return the constraint of that name."""
@@ -82,36 +72,20 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         return len(self._members)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Add up all penalties, each constraint called with the same arguments.
-
-        If one of them fails, none has observed anything.
-        """
-        with self._all_or_none():
-            first, *others = (member(*args, **kwargs) for member in self.values())
+        """Add up all penalties, each constraint called with the same arguments."""
+        first, *others = (member(*args, **kwargs) for member in self.values())
         return sum(others, start=first)
-
-    @contextmanager
-    def _all_or_none(self) -> Iterator[None]:
-        """Let every member observe something inside, or none."""
-        before = {name: member.observed for name, member in self.items()}
-        try:
-            yield
-        except BaseException:
-            for name, count in before.items():
-                self[name].discard(keep=count)
-            raise
 
     def observe(self, values: Mapping[str, Numeric], *, weight: Numeric = 1.0) -> None:
         """Hand each named constraint its value; see `ALMConstraint.observe`.
 
         Raises:
-            ValueError: for a name that is not in the group, or a value that its constraint refuses;
-                nothing is observed then.
+            ValueError: for a name that is not in the group (nothing is observed then), or a value
+                that its constraint refuses.
         """
         self._check_names(values, "ConstraintGroup.observe")
-        with self._all_or_none():
-            for name in sorted(values):
-                self[name].observe(values[name], weight=weight)
+        for name in sorted(values):
+            self[name].observe(values[name], weight=weight)
 
     def discard(self) -> None:
         """Forget what was observed since the last step."""
@@ -133,37 +107,22 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 "nothing was stepped. Did you observe every constraint, or should those have a "
                 "cadence of their own outside the group?"
             )
-        return self._step_together(list(self))
+        return self._step(list(self))
 
-    def _step_together(self, names: Sequence[str]) -> dict[str, float | Tensor]:
-        """Step all of these or, if one fails (a warning that is an error, Ctrl-C), none."""
-        self._refuse_together(names)
-        undo = remember(*self.values())
+    def _step(self, names: list[str]) -> dict[str, float | Tensor]:
         try:
+            for name in names:  # what one of them refuses is refused before any is stepped
+                self[name].preview()
             return {name: self[name].step() for name in names}
-        except BaseException as error:
-            undo()
-            if not isinstance(error, KeyboardInterrupt):
-                self.discard()  # or the next step would fail as well
+        except Exception:
+            self.discard()  # or the next step would fail as well
             raise
 
-    def _refuse_together(self, names: Sequence[str]) -> None:
-        """Raise what some member's step would raise, before any is stepped."""
-        try:
-            for name in names:
-                if self[name].nonfinite == "raise":
-                    self[name].preview()
-        except FloatingPointError:
-            self.discard()
-            raise
-
-    def attach(self, optimizer: Optimizer) -> Attachments:
-        """Attach every constraint to an optimizer; see `ALMConstraint.attach`.
-
-        Those that have observed something step together, all of them or none.
-        """
-        members = {name: member.attach(optimizer) for name, member in self.items()}
-        return Attachments(members, self._step_together)
+    def attach(self, optimizer: Optimizer) -> Attachment:
+        """Step those that have observed something after every step; see `ALMConstraint.attach`."""
+        for member in self.values():
+            member.follow(optimizer)
+        return Attachment(optimizer, self._members, self._step)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return every constraint's metrics as `name/metric`, and those of the group.

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor
 
-from torch_alm._constraint import checks, numbers
+from torch_alm._constraint import numbers, settings
 from torch_alm._constraint.numbers import Number
 from torch_alm._constraint.settings import Rule, Sense, Update
 
@@ -49,7 +49,7 @@ class Hold(Rule):
     share: float
 
     def __post_init__(self) -> None:
-        checks.settle(self, share=_share())
+        settings.settle(self, share=_share())
 
     def init(self) -> Any:  # noqa: ANN401
         """Return no violation yet."""
@@ -110,7 +110,7 @@ class Leak(Rule):
     senses: ClassVar[tuple[Sense, ...]] = (">=", "<=")
 
     def __post_init__(self) -> None:
-        checks.settle(self, share=_share(), after=checks.count("after", 1))
+        settings.settle(self, share=_share(), after=settings.count("after", 1))
 
     def update(self, update: Update, memory: Any) -> tuple[Update, Any]:  # noqa: ANN401
         """Store less where the constraint has been met for long enough."""
@@ -137,7 +137,7 @@ class Cap(Rule):
     limit: float
 
     def __post_init__(self) -> None:
-        checks.settle(self, limit=checks.number("limit", lambda limit: limit > 0, "positive"))
+        settings.settle(self, limit=settings.number("limit", lambda limit: limit > 0, "positive"))
 
     def update(self, update: Update, memory: Any) -> tuple[Update, Any]:  # noqa: ANN401
         """Store the nearest number in [-limit, limit]."""
@@ -166,7 +166,7 @@ class WarmUp(Rule):
     steps: int
 
     def __post_init__(self) -> None:
-        checks.settle(self, steps=checks.count("steps", 0))
+        settings.settle(self, steps=settings.count("steps", 0))
 
     def is_waiting(self, steps: int) -> bool:
         """Tell whether the first steps are not over yet."""
@@ -218,11 +218,11 @@ class PenaltyGrowth(Rule):
     progress: float = 0.5
 
     def __post_init__(self) -> None:
-        checks.settle(
+        settings.settle(
             self,
-            factor=checks.number("factor", lambda n: 1 < n < math.inf, "above 1"),
-            limit=checks.number("limit", lambda n: 0 < n < math.inf, "positive and finite"),
-            progress=checks.number("progress", lambda n: 0 < n < 1, "between 0 and 1"),
+            factor=settings.number("factor", lambda n: 1 < n < math.inf, "above 1"),
+            limit=settings.number("limit", lambda n: 0 < n < math.inf, "positive and finite"),
+            progress=settings.number("progress", lambda n: 0 < n < 1, "between 0 and 1"),
         )
 
     def init(self) -> Any:  # noqa: ANN401
@@ -240,5 +240,5 @@ class PenaltyGrowth(Rule):
         return update._replace(mu=mu), residual
 
 
-def _share() -> checks.Limit:
-    return checks.number("share", lambda share: 0 < share <= 1, "above 0 and at most 1")
+def _share() -> settings.Limit:
+    return settings.number("share", lambda share: 0 < share <= 1, "above 0 and at most 1")

@@ -1,57 +1,37 @@
-"""The base of a constraint: settings, a state, and the shape of both; no measuring."""
+"""What a constraint does with its state and shapes besides the algorithm."""
 
-import math
+# pyright: reportPrivateUsage=false
+
 import operator
-from collections.abc import Mapping
-from threading import get_ident
-from typing import Any, Literal, NoReturn, SupportsIndex
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsIndex
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint import checks, numbers, status
-from torch_alm._constraint.auto import Response
-from torch_alm._constraint.checks import Index
+from torch_alm._constraint import numbers, observations, status
+from torch_alm._constraint.loop import Gradient, down_to_hooks
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Mean, Observation, Observations, mean
-from torch_alm._constraint.probe import Probe
-from torch_alm._constraint.response import one_weight
-from torch_alm._constraint.settings import Settings
-from torch_alm._constraint.state import State, unwinds
-from torch_alm._guards import is_first_pass
-
-BLIND = 16  # steps without any gradient, from which on it is no chance
+from torch_alm._constraint.observations import Index, Observations
+from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
+from torch_alm._constraint.state import State, check_checkpoint, unwinds
+from torch_alm._optim.objective import is_first_pass
 
 
-class ConstraintBase(Settings):
-    """Settings that may be assigned at any time, and a state that is saved and loaded."""
+class Stored:
+    """A state that is read, saved, loaded and given a shape."""
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._state, self._observed, self._probe = State(), Observations(), Probe()
-        self._shape = torch.Size()
-        self._home = get_ident()  # the thread whose passes count
-        self._settle(given)
-
-    def _settle(self, given: Mapping[str, Any]) -> None:
-        new, state = checks.converted(given, checks.LIMITS), self._state
-        mu = state.mu if state.auto is None else "auto"
-        together = {**vars(self), "mu": mu, "multiplier": state.multiplier, **new}
-        checks.check("ALMConstraint", together, checks.LIMITS, checks.ORDER)
-        size = checks.joint(self._shape, new, is_open=self._is_open_to_shapes)
-        if together["mu"] == "auto":
-            checks.check_auto(together)
-        if "mu" in new:
-            state.follow(new.pop("mu"))
-            self._probe.begin()
-        if "multiplier" in new:
-            state.put(new.pop("multiplier"))
-        if vars(self).get("sense", together["sense"]) != together["sense"]:
-            state.turn()
-        vars(self).update(new)
-        state.remember_for(self)
-        if {"alpha", "multiplier"} & given.keys():
-            self._take_shape(size)
+    _state: State
+    _observed: Observations
+    _shape: torch.Size
+    alpha: Number
+    sense: Sense
+    every: int
+    filter: Filter | None
+    rules: Sequence[Rule]
+    tolerance: float
+    nonfinite: Policy
 
     @property
     def mu(self) -> Number:
@@ -62,8 +42,8 @@ class ConstraintBase(Settings):
         return numbers.kept(self._state.mu)
 
     @mu.setter
-    def mu(self, value: Numeric | Literal["auto"]) -> None:
-        self._settle({"mu": value})
+    def mu(self, value: Numeric) -> None:
+        self._state.mu = numbers.single(value)
 
     @property
     def multiplier(self) -> Number:
@@ -75,7 +55,10 @@ class ConstraintBase(Settings):
 
     @multiplier.setter
     def multiplier(self, value: Numeric) -> None:
-        self._settle({"multiplier": value})
+        state, found = self._state, numbers.host(value)
+        state.multiplier = numbers.expanded(found, self._shape)
+        if state.history.steps == 0:
+            state.weight = state.multiplier
 
     @property
     def weight(self) -> Number:
@@ -91,6 +74,11 @@ class ConstraintBase(Settings):
     def skipped(self) -> int:
         """Measurements, of all ranks together, and updates left out as they were not finite."""
         return self._state.history.skipped
+
+    @property
+    def steps(self) -> int:
+        """The number of updates so far."""
+        return self._state.history.steps
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, sharing no memory; loads with `weights_only=True`.
@@ -111,13 +99,12 @@ class ConstraintBase(Settings):
         self.check_state_dict(state_dict)
         self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
-        self._state.remember_for(self)
-        self.discard()
+        self._observed.drop()
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what `load_state_dict` would raise, and load nothing."""
         size = None if self._is_open_to_shapes else self._shape
-        checks.check_checkpoint(state_dict, self.state_dict(), size)
+        check_checkpoint(state_dict, self.state_dict(), size)
 
     @property
     def _is_open_to_shapes(self) -> bool:
@@ -128,44 +115,21 @@ class ConstraintBase(Settings):
         """Return the value in the shape expected, and the entries it is for."""
         if index is None:
             return self._shaped(value), None
-        row = checks.entries(index, value, self._shape)
+        row = observations.entries(index, value, self._shape)
         return value.reshape(-1), row
 
     def _shaped(self, value: object) -> Tensor:
         """Return it in the expected shape: that of alpha, of lambda or of the first vector."""
         if isinstance(value, Tensor) and value.numel() > 1 and self._is_open_to_shapes:
             self._take_shape(value.shape)
-        return checks.shaped(value, self._shape)
+        return observations.shaped(value, self._shape)
 
     def _take_shape(self, size: torch.Size) -> None:
         """Keep one multiplier per entry."""
         self._shape = size
         self._state.expand(size)
         if isinstance(self.alpha, Tensor):
-            vars(self)["alpha"] = self.alpha.expand(size)
-
-    @property
-    def steps(self) -> int:
-        """The number of updates so far."""
-        return self._state.history.steps
-
-    @property
-    def wants_gradient(self) -> bool:
-        """True with `mu="auto"`, in steps that need the gradient whatever the weight will be."""
-        return self._wants_gradient
-
-    def calibrate(
-        self, optimizer: Optimizer, gradient: Mapping[Tensor, Tensor], rest: Mapping[Tensor, Tensor]
-    ) -> None:
-        """Find mu from the response of an optimizer to the measure's gradient."""
-        if self._observed:
-            sign = -1 if self.sense != "<=" else +1
-            here = dict(rest), dict(gradient), sign, self._coming_weight()
-            self._probe.take(one_weight(optimizer, *here))
-
-    def aim(self, weight: float) -> float:
-        """Return the share of a finished forget step to take: all of it where mu is found."""
-        return weight if self._state.auto is None else float(weight != 0)
+            self.alpha = self.alpha.expand(size)
 
     def discard(self, *, keep: int = 0) -> None:
         """Forget what was observed since the last step, as if it had never been measured.
@@ -175,56 +139,41 @@ class ConstraintBase(Settings):
         """
         self._observed.drop(keep)
         if not keep and self._state.auto is not None:
-            self._probe.begin()
+            self._state.auto.loop.begin()
 
     @property
-    def _wants_gradient(self) -> bool:
-        """Tell whether mu is to be found, in this pass, from the violation's own gradient."""
+    def wants_gradient(self) -> bool:
+        """True with `mu="auto"`, in steps that need the gradient whatever the weight will be."""
         auto = self._state.auto
-        return auto is not None and auto.wants_gradient and not is_first_pass(self._home)
+        return auto is not None and auto.wants_gradient and not is_first_pass()
 
-    def _watch(self, penalty: Tensor, value: Tensor, weight: Number) -> Tensor:
-        """Let the entry whose turn it is be differentiated; return a penalty that tells its share.
+    def follow(self, optimizer: Optimizer) -> None:
+        """Look at the steps of this optimizer to find mu."""
+        if self._state.auto is not None:
+            self._state.auto.loop.optimizer = down_to_hooks(optimizer)[-1]
 
-        So does that of a measurement without a gradient.
+    def prepare(self, optimizer: Optimizer) -> None:
+        """Find mu from the gradients that an attached optimizer is about to use."""
+        if self._state.auto is not None:
+            self._state.auto.loop.read(optimizer)
+
+    def calibrate(self, optimizer: Optimizer, gradient: Gradient, rest: Gradient) -> None:
+        """Find mu from the response of the optimizer that will apply the weight.
+
+        Args:
+            optimizer: it.
+            gradient: that of the measured value.
+            rest: what else is in the step.
         """
-        assert self._state.auto is not None
-        if not value.requires_grad:
-            penalty = penalty + torch.zeros_like(penalty, requires_grad=True)
-        i = self._state.auto.entry
-        acting = float(weight.reshape(-1)[i]) if isinstance(weight, Tensor) else weight
-        one = value.reshape(-1)[i]
-        self._probe.watch(penalty, one if self.sense == "<=" else -one, acting)
-        return penalty
+        if self._state.auto is not None and self._observed:
+            a = gradient if self.sense == "<=" else {p: -x for p, x in gradient.items()}
+            coming = self._state.preview(self._observed.mean(self._shape, self), self)
+            self._state.auto.calibrate(optimizer, a, rest, float(coming.weight))
 
-    def _prepare(self, optimizer: Optimizer) -> None:
-        if self._wants_gradient:
-            self._probe.read(optimizer)
-
-    @property
-    def _slack(self) -> float:
-        """Distance of one number from its violation; `nan` if the latest step saw nothing finite.
-
-        At most 0 where it is violated, which an equality is on either side.
-        """
-        c = numbers.average(self._state.violation)
-        if self._state.history.is_blind:
-            return math.nan
-        return -abs(c) if self.sense == "==" else -c
-
-    def _slack_at(self, value: Tensor) -> float:
-        """Return the `_slack` that a value alone would have, over all ranks; nothing is taken in.
-
-        Cost: one device synchronisation.
-        """
-        here = Observation(value.item(), 1.0, None, value.dtype)
-        found = mean([here], self._shape, self)
-        c = numbers.average(found.c) if found.seen is True and not found.bad else math.nan
-        return -abs(c) if self.sense == "==" else -c
-
-    def _coming_weight(self) -> float:
-        """Return this step's weight, of one number and before it is stepped."""
-        return float(self._state.preview(self._observed.mean(self._shape, self), self).weight)
+    def aim(self, weight: float) -> float:
+        """Return the share of a finished forget step to take; the weight, unless mu is found."""
+        auto = self._state.auto
+        return weight if auto is None or self.sense == "==" else auto.aim(weight)
 
     def check_unwind(self, total_steps: SupportsIndex) -> bool:
         """Tell whether the gate could still close in a run of this length; warn if it could not.
@@ -246,22 +195,3 @@ class ConstraintBase(Settings):
             return True
         status.warn_wound_up(self._state, total)
         return False
-
-    def _take_response(self, found: Mean) -> Response | None:
-        """Return what was read of the optimizer in this step, and begin the next."""
-        is_whole = numbers.any_of(found.seen) and not found.bad  # else there was none to take
-        self._probe.blind += self._probe.is_blind  # a batch may have nothing that it depends on
-        is_blind = self._probe.is_blind and self._probe.blind <= BLIND
-        if self._wants_gradient and is_whole and not (self._probe.has_seen or is_blind):
-            checks.refuse_values()
-        response = self._probe.found
-        self._probe.begin()
-        return response
-
-    def _refuse_unmeasured(self, verb: str) -> NoReturn:
-        raise RuntimeError(
-            f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
-            "would have no violation to follow. Did you call `constraint(...)`, "
-            "`observe(value)` or `DualOptimizer.backward` first? (Under `torch.no_grad()` only "
-            "`observe` takes a measurement.)"
-        )

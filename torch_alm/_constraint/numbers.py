@@ -5,7 +5,7 @@ floats.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import pack, unpack
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
@@ -15,29 +15,37 @@ from torch import Tensor
 
 Number: TypeAlias = float | Tensor
 Mask: TypeAlias = bool | Tensor
-Numeric: TypeAlias = SupportsFloat | SupportsIndex  # of Python, of NumPy, or a tensor
+Numeric: TypeAlias = (  # of Python, of NumPy, a tensor, or several in a list
+    SupportsFloat | SupportsIndex | Sequence[float]
+)
 
 
-def host(value: Numeric) -> Number:
-    """Copy to the host in float64, detached: a float if it has no dimensions."""
-    if isinstance(value, Tensor):
-        value = value.detach()
-        return float(value.item()) if value.ndim == 0 else value.cpu().double().clone()
-    if getattr(value, "ndim", 0):
-        return torch.as_tensor(value).double().clone()
-    return float(value)
+def host(value: object) -> Number:
+    """Copy to the host in float64, detached: one number is a float, whatever its dimensions."""
+    if isinstance(value, (Tensor, list, tuple)) or getattr(value, "ndim", 0):
+        found = tensor(value)
+        return float(found.item()) if found.numel() == 1 else found.cpu().double().clone()
+    return float(value)  # pyright: ignore[reportArgumentType]
 
 
 def tensor(value: object) -> Tensor:
-    """Make a tensor of its own type, without a graph; a number of Python is one of float64."""
+    """Make a tensor of its own type, without a graph; numbers of Python are those of float64."""
     if isinstance(value, Tensor):
         return value.detach()
-    return torch.as_tensor(value, dtype=torch.float64 if type(value) is float else None)
+    is_typed = getattr(value, "dtype", None) is not None  # NumPy's
+    return torch.as_tensor(value, dtype=None if is_typed else torch.float64)
 
 
-def single(value: Numeric) -> float:
-    """Convert one number to a float, whatever its dimensions; a bool is 0 or 1, as in torch."""
-    return float(value.detach() if isinstance(value, Tensor) else value)
+def single(value: object) -> float:
+    """Convert one number to a float, whatever its dimensions; a bool is 0 or 1, as in torch.
+
+    Raises:
+        ValueError: if there are several.
+    """
+    found = host(value)
+    if isinstance(found, Tensor):
+        raise ValueError(f"{found.numel()} numbers where one was expected")
+    return found
 
 
 def tried(convert: Callable[[Any], object], value: object) -> object:
@@ -129,7 +137,8 @@ def is_finite(value: Number) -> bool:
 
 def is_number(value: object) -> bool:
     """Tell whether it is a number, or several, and finite."""
-    return isinstance(value, (float, Tensor)) and is_finite(value)
+    is_empty = isinstance(value, Tensor) and not value.numel()
+    return isinstance(value, (float, Tensor)) and not is_empty and is_finite(value)
 
 
 def only_finite(which: Mask, value: Number) -> Mask:

@@ -1,7 +1,7 @@
-"""Measurements since the last step, and their mean over micro-batches and ranks."""
+"""Measurements since the last step: their shapes, and their mean over micro-batches and ranks."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -10,6 +10,8 @@ from torch import Tensor
 from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.settings import Settings
+
+Index: TypeAlias = Tensor | Sequence[int]
 
 
 class Observation(NamedTuple):
@@ -96,14 +98,6 @@ def mean(observations: Sequence[Observation], size: torch.Size, settings: Settin
     return Mean(total / weight, violation / weight, True, int(bad))
 
 
-def mean_of_numbers(value: float) -> float:
-    """Average one finite number per rank; `nan` if it is not finite on some rank."""
-    if not is_distributed():
-        return value
-    total, count = over_ranks(torch.tensor([value, 1.0], dtype=torch.float64)).tolist()
-    return total / count
-
-
 def _floats(values: list[Number]) -> list[float]:
     """Bring all of them to the host in one transfer."""
     if not any(isinstance(v, Tensor) for v in values):
@@ -169,3 +163,78 @@ def over_ranks(part: Tensor) -> Tensor:
     found = part.detach().to(device, copy=True)
     dist.all_reduce(found)
     return found.to(part.device)
+
+
+def joint(given: Mapping[str, Number]) -> torch.Size:
+    """Return the shape of the multipliers.
+
+    Raises:
+        ValueError: if those of alpha and multiplier do not fit one another.
+    """
+    size = torch.Size()
+    for name in ("alpha", "multiplier"):
+        found = numbers.shape(given[name])
+        try:
+            both = torch.broadcast_shapes(size, found)
+        except RuntimeError:
+            both = None
+        if both is None:
+            raise ValueError(
+                f"ALMConstraint: {name} has shape {tuple(found)} and the multipliers "
+                f"{tuple(size)}; there would be no one multiplier per entry. Did you mean one "
+                "number, or one per multiplier?"
+            )
+        size = both
+    return size
+
+
+def shaped(value: object, size: torch.Size) -> Tensor:
+    """Return the value in the shape `size`; a single number may have any number of dimensions.
+
+    Raises:
+        TypeError: if it is no tensor.
+        ValueError: if its shape is another one.
+    """
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"ALMConstraint: the measure returned {type(value).__name__}, which has no gradient. "
+            "Did you mean to return the tensor (not `.item()`)?"
+        )
+    if value.shape == size:
+        return value
+    if value.numel() == 1 and size.numel() == 1:
+        return value.reshape(size)
+    raise ValueError(
+        f"ALMConstraint: the measure returned shape {tuple(value.shape)} where {tuple(size)} was "
+        "expected; broadcasting would move the wrong multipliers. Did you forget `.mean()`, or an "
+        "alpha with one entry per constraint?"
+    )
+
+
+def entries(index: Index, value: Tensor, size: torch.Size) -> Tensor:
+    """Return the index as a row of whole numbers on the host, one per entry of `value`.
+
+    Raises:
+        ValueError: if there is no vector of multipliers to index, or the index is not of whole
+            numbers within it, one per entry of `value`.
+    """
+    found = torch.as_tensor(index).detach().cpu()
+    if len(size) != 1:
+        raise ValueError(
+            f"ALMConstraint: index needs one multiplier per entry, and the multipliers have shape "
+            f"{tuple(size)}. Did you mean an alpha or a multiplier with one entry per example?"
+        )
+    if found.numel() and (found.dtype == torch.bool or found.is_floating_point()):
+        raise ValueError(f"ALMConstraint: index is of {found.dtype}. Did you mean whole numbers?")
+    if found.shape != value.shape or found.ndim > 1:
+        raise ValueError(
+            f"ALMConstraint: index has shape {tuple(found.shape)} and value {tuple(value.shape)}; "
+            "values would reach the wrong multipliers. Is there one index per value, in a row?"
+        )
+    row = found.reshape(-1).long()
+    if row.numel() and (int(row.min()) < 0 or int(row.max()) >= size[0]):
+        raise ValueError(
+            f"ALMConstraint: index goes from {int(row.min())} to {int(row.max())}, and there are "
+            f"{size[0]} multipliers, 0 to {size[0] - 1}. Are these positions in a larger data set?"
+        )
+    return row

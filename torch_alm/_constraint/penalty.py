@@ -22,17 +22,9 @@ class Penalty(NamedTuple):
     mu: Number
     sense: str
 
-    def of_entries(self, row: Tensor | None) -> "Penalty":
-        """Select the entries in `row`, or all if it is None."""
-        if row is None:
-            return self
-        numbered = (self.multiplier, self.alpha, self.mu)
-        multiplier, alpha, mu = (numbers.pick(n, row) for n in numbered)
-        return Penalty(multiplier, alpha, mu, self.sense)
-
-    def at(self, c: Number) -> Number:
+    def at(self, c: Number, row: Tensor | None = None) -> Number:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu) per entry; lambda c for mu = 0."""
-        multiplier, mu = self.multiplier, self.mu
+        multiplier, mu = (numbers.pick(n, row) for n in (self.multiplier, self.mu))
         if isinstance(c, Tensor):
             multiplier, mu = (_like(n, c) if isinstance(n, Tensor) else n for n in (multiplier, mu))
         quadratic = multiplier * c + 0.5 * mu * c * c
@@ -41,9 +33,10 @@ class Penalty(NamedTuple):
         floor = -multiplier * multiplier / (2 * mu)
         return numbers.choose((multiplier + mu * c > 0) | (mu == 0), quadratic, floor)
 
-    def of(self, value: Tensor) -> Tensor:
-        """Sum the penalties of a value, which keep its graph."""
-        return torch.as_tensor(self.at(self._violation(value))).sum()
+    def of(self, value: Tensor, row: Tensor | None = None) -> Tensor:
+        """Sum the penalties of a value, which keep its graph, over the entries in `row`, or all."""
+        c, row = _merged(self._violation(value, row), row)
+        return torch.as_tensor(self.at(c, row)).sum()
 
     def tangent(self, value: Tensor, *, weight: Number, now: Observation) -> Tensor:
         """Sum the penalties of a value as `now` has it, with the gradient weight grad c.
@@ -51,23 +44,38 @@ class Penalty(NamedTuple):
         Which weight is right may be known only from other steps and other ranks. As the penalty's,
         the second derivative is weight grad^2 c + mu grad c grad c^T where the weight is not 0.
         """
-        c = self._violation(value)
+        alpha = numbers.pick(self.alpha, now.row)
+        there = numbers.beyond(alpha, self.sense, now.value, now.dtype)
+        if isinstance(there, Tensor):
+            there, _ = _merged(there, now.row)
+        c, row = _merged(self._violation(value, now.row), now.row)
+        weight, mu = (numbers.pick(n, row) for n in (weight, self.mu))
         acts = weight == weight if self.sense == "==" else weight != 0
-        curve = _like(numbers.choose(acts, 0.5 * self.mu, 0.0), c)
+        curve = _like(numbers.choose(acts, 0.5 * mu, 0.0), c)
         curve = curve.clamp(max=torch.finfo(c.dtype).max)  # infinity times nothing is nan
         if isinstance(weight, Tensor):
             weight = _like(weight, c)
-        there = numbers.beyond(self.alpha, self.sense, now.value, now.dtype)
         moved = c - c.detach()
-        return ((weight + curve * moved) * moved + _like(self.at(there), c)).sum()
+        return ((weight + curve * moved) * moved + _like(self.at(there, row), c)).sum()
 
-    def _violation(self, value: Tensor) -> Tensor:
+    def _violation(self, value: Tensor, row: Tensor | None) -> Tensor:
         """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""
-        alpha = numbers.rounded(self.alpha, value.dtype)
+        alpha = numbers.pick(numbers.rounded(self.alpha, value.dtype), row)
         value = value.to(torch.promote_types(value.dtype, torch.float32))
         if isinstance(alpha, Tensor):
             alpha = _like(alpha, value)
         return value - alpha if self.sense == "<=" else alpha - value
+
+
+def _merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Average the violations at one index: there is one penalty per multiplier."""
+    if row is None:
+        return c, row
+    entries, inverse, counts = row.unique(return_inverse=True, return_counts=True)
+    if len(entries) == len(row):
+        return c, row
+    sums = c.new_zeros(len(entries)).index_add(0, inverse.to(c.device), c)
+    return sums / counts.to(c.device, c.dtype), entries
 
 
 def _like(number: Number, c: Tensor) -> Tensor:

@@ -1,16 +1,17 @@
-"""The settings of a constraint, the filters and rules among them, and what follows from them."""
+"""Settings: what a filter and a rule are, and the one table in which all are checked."""
 
+import math
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
-from torch_alm._constraint.numbers import Mask, Number, Numeric
-from torch_alm._optim.settings import Attribute
+from torch_alm._constraint import numbers
+from torch_alm._constraint.numbers import Mask, Number
 
 Sense: TypeAlias = Literal[">=", "<=", "=="]
 Policy: TypeAlias = Literal["skip", "raise"]
-Held = TypeVar("Held")
-Taken = TypeVar("Taken")
+Given: TypeAlias = Mapping[str, Any]
 
 
 class Reading(NamedTuple):
@@ -108,24 +109,132 @@ class Rule:
         return False
 
 
-class Setting(Attribute[Held], Generic[Held, Taken]):
-    """An attribute that is checked next to the others whenever it is assigned."""
+class Settings(Protocol):
+    """The settings of a constraint as its parts read them."""
 
-    def __set__(self, instance: "Settings", value: Taken) -> None:
-        instance._settle({self._name: value})  # pyright: ignore[reportPrivateUsage]
+    alpha: Number
+    sense: Sense
+    every: int
+    filter: Filter | None
+    rules: Sequence[Rule]
+    tolerance: float
+    nonfinite: Policy
 
 
-class Settings:
-    """The settings as the parts of a constraint know them; they read, and never write."""
+class Limit(NamedTuple):
+    """The conversion of a setting, a check of it next to the others, and the same in words."""
 
-    def _settle(self, given: Mapping[str, Any]) -> None:
-        """Take over new settings next to those there are: all of them, or none."""
-        raise NotImplementedError
+    convert: Callable[[Any], object]
+    holds: Callable[[Given], bool]
+    words: str
 
-    alpha = Setting[Number, Numeric]()
-    sense = Setting[Sense, Sense]()
-    every = Setting[int, SupportsIndex]()
-    filter = Setting[Filter | None, Filter | None]()
-    rules = Setting[tuple[Rule, ...], Sequence[Rule]]()
-    tolerance = Setting[float, Numeric]()
-    nonfinite = Setting[Policy, Policy]()
+
+def converted(given: Given, limits: Mapping[str, Limit]) -> dict[str, Any]:
+    """Convert numbers to those of Python or, several in one, to a float64 tensor on the host."""
+    return {name: numbers.tried(limits[name].convert, value) for name, value in given.items()}
+
+
+def check(owner: str, given: Given, limits: Mapping[str, Limit], question: str) -> None:
+    """Raise `ValueError` for the first setting that makes no sense, and say what it may be."""
+    for name, (_, holds, words) in limits.items():
+        if not holds(given):
+            raise ValueError(f"{owner}: {name} is {given[name]!r}; it must be {words}. {question}")
+
+
+def settle(owner: Filter | Rule, **limits: Limit) -> None:
+    """Convert and check the fields of a filter or rule."""
+    name = type(owner).__name__
+    vars(owner).update(converted(vars(owner), limits))
+    check(name, vars(owner), limits, f"Did you mean to leave `{name}` out?")
+
+
+def number(name: str, holds: Callable[[float], bool], words: str) -> Limit:
+    """Make the limit of one number."""
+
+    def passes(given: Given) -> bool:
+        return isinstance(given[name], float) and holds(given[name])
+
+    return Limit(numbers.single, passes, words)
+
+
+def count(name: str, least: int) -> Limit:
+    """Make the limit of a number of steps."""
+    return Limit(
+        operator.index,  # 3.0 is none
+        lambda given: isinstance(given[name], int) and given[name] >= least,
+        f"a number of steps, at least {least}",
+    )
+
+
+def _mu(given: Given) -> bool:
+    mu = given["mu"]
+    return mu == "auto" if isinstance(mu, str) else isinstance(mu, float) and 0 <= mu < math.inf
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _multiplier(given: Given) -> bool:
+    multiplier = given["multiplier"]
+    return numbers.is_number(multiplier) and (
+        given["sense"] == "==" or not numbers.any_of(multiplier < 0)
+    )
+
+
+def _rules(given: Given) -> bool:
+    rules = given["rules"]
+    return isinstance(rules, tuple) and all(
+        isinstance(rule, Rule) and given["sense"] in rule.senses for rule in rules
+    )
+
+
+ORDER = "Are the arguments in the order (measure, alpha, mu)?"
+LIMITS: dict[str, Limit] = {
+    "alpha": Limit(
+        numbers.host, lambda given: numbers.is_number(given["alpha"]), "a finite threshold"
+    ),
+    "mu": Limit(
+        lambda mu: mu if isinstance(mu, str) else numbers.single(mu),
+        _mu,
+        'at least 0 (0 fixes the multiplier), or "auto"',
+    ),
+    "sense": Limit(_same, lambda given: given["sense"] in (">=", "<=", "=="), '">=", "<=" or "=="'),
+    "multiplier": Limit(numbers.host, _multiplier, 'finite, and at least 0 for ">=" and "<="'),
+    "every": count("every", 1),
+    "filter": Limit(
+        _same,
+        lambda given: given["filter"] is None or isinstance(given["filter"], Filter),
+        "None or a filter, such as torch_alm.filters.Mean(8)",
+    ),
+    "rules": Limit(
+        tuple,
+        _rules,
+        "a list of rules, such as [torch_alm.rules.Cap(5.0)], each for this sense (an equality has "
+        "no side on which it could be left alone)",
+    ),
+    "tolerance": number("tolerance", lambda value: 0 <= value < math.inf, "at least 0"),
+    "nonfinite": Limit(
+        _same, lambda given: given["nonfinite"] in ("skip", "raise"), '"skip" or "raise"'
+    ),
+}
+
+
+def settled(**given: Any) -> dict[str, Any]:
+    """Convert and check the settings of a constraint, each beside the others."""
+    found = converted(given, LIMITS)
+    check("ALMConstraint", found, LIMITS, ORDER)
+    if found["mu"] == "auto":
+        check_auto(found)
+    return found
+
+
+def check_auto(given: Given) -> None:
+    """Raise `ValueError` for what cannot be next to a mu that is found."""
+    taken = [n for n, off in (("every", 1), ("filter", None), ("rules", ())) if given[n] != off]
+    if taken:
+        raise ValueError(
+            f"ALMConstraint: mu='auto' found {taken[0]}={given[taken[0]]!r}, and has a cadence, a "
+            "mean and a guard against wind-up of its own: they would act twice. Did you mean to "
+            f"leave `{taken[0]}` out, or a number for mu?"
+        )

@@ -3,20 +3,53 @@
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+from torch import Size
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.auto import EVERY, Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
-from torch_alm._constraint.rates import Rates
-from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update
-from torch_alm._constraint.stateful import Stateful
+from torch_alm._constraint.settings import Filter, Given, Reading, Rule, Sense, Settings, Update
 
 STEPS = 64  # violated steps before the first stretch: a run that short says nothing
 UPDATES = 8  # and multiplier updates
 SHARE = 0.9  # above this share of the last stretch's mean violation, a stretch made no progress
 GROWTH = 10.0  # of the weight in the stretch that follows
+
+
+class Stateful:
+    """An object all of whose attributes are its state.
+
+    Attributes:
+        PER_ENTRY: those that are one number per multiplier.
+    """
+
+    PER_ENTRY: ClassVar[tuple[str, ...]] = ()
+
+    def state(self) -> dict[str, Any]:
+        """Return everything remembered, sharing no memory; nothing of a part that is not there."""
+        return {
+            name: value.state() if isinstance(value, Stateful) else numbers.kept(value)
+            for name, value in vars(self).items()
+            if value is not None
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore `state()`, sharing no memory with it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Stateful):
+                value.load(state[name])
+            elif value is not None:
+                setattr(self, name, numbers.kept(state[name]))
+
+    def expand(self, size: Size) -> None:
+        """Keep one number per entry."""
+        for name in self.PER_ENTRY:
+            setattr(self, name, numbers.expanded(getattr(self, name), size))
+        for value in vars(self).values():
+            if isinstance(value, Stateful):
+                value.expand(size)
 
 
 class History(Stateful):
@@ -182,11 +215,11 @@ class State(Stateful):
 
     PER_ENTRY = ("multiplier", "weight", "value", "violation", "level")
 
-    def __init__(self) -> None:
-        self.multiplier: Number = 0.0
-        self.mu: Number = 0.0
-        self.auto: Rates | None = None
-        self.weight: Number = 0.0
+    def __init__(self, multiplier: Number, mu: float, auto: Any) -> None:  # noqa: ANN401
+        self.multiplier = multiplier
+        self.mu: Number = mu
+        self.auto: Any = auto  # an `Auto` of `torch_alm.auto`, which finds mu, or None
+        self.weight = multiplier
         self.value: Number = math.nan
         self.violation: Number = math.nan
         self.level: Number = math.nan  # the alpha that the filter last saw
@@ -195,33 +228,10 @@ class State(Stateful):
         self.history = History()
         self.stall = Stall()
 
-    def put(self, multiplier: Number) -> None:
-        """Go on from this lambda."""
-        self.multiplier = multiplier
-        if self.history.steps == 0:
-            self.weight = multiplier
-
-    def follow(self, mu: float | Literal["auto"]) -> None:
-        """Go on with this mu, or with one that is found."""
-        if isinstance(mu, float):
-            self.mu, self.auto = mu, None
-        elif self.auto is None:
-            self.mu, self.auto = 0.0, Rates()
-            self.auto.expand(numbers.shape(self.multiplier))
-
-    def remember_for(self, settings: Settings) -> None:
-        """Keep the memories of the filter and rules that there are now, and begin those missing."""
-        now = () if settings.filter is None else (settings.filter,)
-        self.filter = _memories(now, self.filter)
-        self.rules = _memories(settings.rules, self.rules)
-
-    def turn(self) -> None:
-        """Forget the violations that a filter remembers: they had another sense."""
-        self.filter = []
-
-    def is_waiting(self, settings: Settings) -> bool:
-        """Tell whether some rule has mu act as 0, and nothing updated."""
-        return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
+    def is_waiting(self, settings: Settings, steps: int | None = None) -> bool:
+        """Tell whether, after so many steps, some rule has mu act as 0, and nothing updated."""
+        steps = self.history.steps if steps is None else steps
+        return any(rule.is_waiting(steps) for rule in settings.rules)
 
     def limiting(self, settings: Settings) -> Rule | None:
         """Return the first rule at whose limit some entry is."""
@@ -234,7 +244,7 @@ class State(Stateful):
         """Look at the step that this mean would make; nothing is remembered."""
         c, seen, kept = found.c, numbers.only_finite(found.seen, found.c), self.filter
         if settings.filter is not None:
-            ((name, memory),) = kept
+            ((name, memory),) = _memories([settings.filter], kept)
             by = self._moved(settings)
             if numbers.any_of(by != 0):
                 memory = settings.filter.moved(memory, by)
@@ -255,58 +265,79 @@ class State(Stateful):
         by = settings.alpha - self.level
         return numbers.choose(by == by, -by if settings.sense == "<=" else by, 0.0)
 
-    def step(self, found: Mean, settings: Settings, response: Response | None = None) -> Events:
-        """Take one step: the weight, and on every `every`-th the multiplier."""
-        is_waiting, before = self.is_waiting(settings), self.multiplier
-        c, seen, self.filter, self.weight, acts, overflows = self.preview(found, settings)
-        self.level = settings.alpha + 0.0 * self.multiplier
-        self.value = numbers.choose(seen, found.value, self.value)
-        self.violation = numbers.choose(seen, c, self.violation)
-        met = is_met(settings, self.violation)
-        self.history.step(self.violation, self.weight, seen, met, settings.sense)
-        due = not is_waiting and acts & (self.history.visits % settings.every == 0)
-        if self.auto is not None:
-            self._find(self.auto, acts, response, settings)
-        elif not settings.rules:
-            self.multiplier = numbers.choose(due, self.weight, self.multiplier)
-        elif numbers.any_of(due):
-            self._obey_rules(due, settings)
-        limiting = self.limiting(settings) if settings.rules else None
-        is_pushing = numbers.any_of(self.mu > 0) and limiting is None and not is_waiting
-        excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
-        every = settings.every if self.auto is None else EVERY
-        self.stall.watch(excess, seen, every, self.weight, settings.alpha)
-        self.history.skipped += overflows
-        is_new = limiting is not None and not limiting.is_limiting(before)
-        return Events(limiting if is_new else None, overflows)
+    def step(self, found: Mean, settings: Settings) -> Events:
+        """Take one step: the weight, and on every `every`-th the multiplier.
 
-    def _find(self, auto: Rates, seen: Mask, response: Response | None, settings: Settings) -> None:
+        What a filter or rule of the user's may refuse is computed before anything changes.
+        """
+        before, now = self.multiplier, self.preview(found, settings)
+        visits = self.history.visits + 1.0 * now.seen
+        is_due = not self.is_waiting(settings) and now.acts & (visits % settings.every == 0)
+        ruled = self._ruled(now, is_due, settings)
+        self._take(now, found, settings)
+        if self.auto is not None:
+            self._find(now.acts, settings)
+        else:
+            self.multiplier, self.mu, self.rules = ruled
+        limiting = self.limiting(settings)
+        self._watch_for_stall(now, settings, is_free=limiting is None)
+        self.history.skipped += now.overflows
+        is_new = limiting is not None and not limiting.is_limiting(before)
+        return Events(limiting if is_new else None, now.overflows)
+
+    def _take(self, now: Preview, found: Mean, settings: Settings) -> None:
+        """Remember what was seen, and the weight that acts."""
+        self.filter, self.weight = now.memory, now.weight
+        self.level = settings.alpha + 0.0 * self.multiplier
+        self.value = numbers.choose(now.seen, found.value, self.value)
+        self.violation = numbers.choose(now.seen, now.violation, self.violation)
+        met = is_met(settings, self.violation)
+        self.history.step(self.violation, self.weight, now.seen, met, settings.sense)
+
+    def _watch_for_stall(self, now: Preview, settings: Settings, *, is_free: bool) -> None:
+        """Compare violations, where the multiplier is free to push against them."""
+        waits = self.is_waiting(settings, self.history.steps - 1)
+        is_pushing = is_free and not waits and numbers.any_of(self.mu > 0)
+        met = is_met(settings, self.violation)
+        excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
+        every = settings.every if self.auto is None else self.auto.every
+        self.stall.watch(excess, now.seen, every, self.weight, settings.alpha)
+
+    def _find(self, seen: Mask, settings: Settings) -> None:
         """Let mu follow what was seen; lambda, too, up to the limit where more does not help."""
-        added = auto.step(self.violation, seen, response)
-        self.mu, limit = auto.mu, self.stall.limit
+        added = self.auto.step(self.violation, seen)
+        self.mu, limit = self.auto.mu, self.stall.limit
         grown = numbers.projected(self.multiplier + added, settings.sense)
         is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(self.multiplier))
         self.multiplier = numbers.choose(is_beyond, self.multiplier, grown)
 
-    def _obey_rules(self, due: Mask, settings: Settings) -> None:
-        """Set lambda to what the rules make of lambda+ where it is due; mu, too."""
-        assert isinstance(self.mu, float)  # one that is found takes no rules
+    def _ruled(
+        self, now: Preview, is_due: Mask, settings: Settings
+    ) -> tuple[Number, Number, list[Any]]:
+        """Return lambda, mu and the memories that the rules make of lambda+ where it is due."""
+        kept = _memories(settings.rules, self.rules) if settings.rules else []
+        if not settings.rules or not numbers.any_of(is_due):
+            return numbers.choose(is_due, now.weight, self.multiplier), self.mu, kept
+        assert isinstance(self.mu, (int, float))  # one that is found takes no rules
+        c = numbers.choose(now.seen, now.violation, self.violation)
+        met_for = numbers.choose(
+            now.seen, (self.history.met_for + 1) * is_met(settings, c), self.history.met_for
+        )
         update = Update(
-            stored=self.weight,
+            stored=now.weight,
             mu=self.mu,
             before=self.multiplier,
-            weight=self.weight,
-            violation=self.violation,
-            seen=due,
-            met_for=self.history.met_for,
+            weight=now.weight,
+            violation=c,
+            seen=is_due,
+            met_for=met_for,
             tolerance=settings.tolerance,
         )
         after: list[Any] = []
-        for rule, (name, memory) in zip(settings.rules, self.rules, strict=True):
+        for rule, (name, memory) in zip(settings.rules, kept, strict=True):
             update, memory = rule.update(update, memory)
             after.append([name, memory])
-        self.multiplier = numbers.choose(due, update.stored, self.multiplier)
-        self.mu, self.rules = update.mu, after
+        return numbers.choose(is_due, update.stored, self.multiplier), update.mu, after
 
 
 def unwinds(state: State, settings: Settings, total_steps: int) -> bool:
@@ -337,3 +368,52 @@ def _memories(users: Sequence[Filter | Rule], saved: Iterable[Any]) -> list[Any]
             left = [each for each in left if each is not mine]
         found.append(mine)
     return found
+
+
+LOADING = "ALMConstraint.load_state_dict"
+
+
+def check_checkpoint(found: Given, mine: Given, size: Size | None) -> None:
+    """Raise `ValueError` if anything would be lost or belong to another constraint.
+
+    Args:
+        found: the checkpoint.
+        mine: a `state_dict` of the constraint that is to load it.
+        size: the shape of its multipliers; `None` if that is still open.
+    """
+    if "multiplier" in found and ("auto" in found) != ("auto" in mine):
+        has, needs = ("finds", "has been given one") if "auto" in found else ("was given", "finds")
+        raise ValueError(
+            f"{LOADING}: the checkpoint's constraint {has} its mu and this one {needs}; what is "
+            "remembered of it would be lost or missing. Did you mean the same mu as in the run "
+            "that was saved?"
+        )
+    _check_names(found, mine, "")
+    if found["sense"] != mine["sense"]:
+        raise ValueError(
+            f"{LOADING}: the checkpoint's sense is \"{found['sense']}\" and this one's "
+            f'"{mine["sense"]}"; the multiplier would push the wrong way. Is it another constraint?'
+        )
+    shape = numbers.shape(found["multiplier"])
+    if size is not None and shape != size:
+        raise ValueError(
+            f"{LOADING}: the checkpoint has multipliers of shape {tuple(shape)} and this "
+            f"constraint {tuple(size)}. Is it another constraint?"
+        )
+    if not numbers.is_finite(found["multiplier"]):
+        raise ValueError(
+            f"{LOADING}: the checkpoint's multiplier is not finite and would stay so. Was it saved "
+            "by another library?"
+        )
+
+
+def _check_names(found: Given, mine: Given, where: str) -> None:
+    """Compare the entries, and within those that have entries of their own."""
+    if {*found} != {*mine}:
+        raise ValueError(
+            f"{LOADING} found the entries {sorted(map(str, found))}{where} and needs "
+            f"{sorted(mine)}. Is it the checkpoint of a constraint?"
+        )
+    for name, entry in mine.items():
+        if isinstance(entry, Mapping):
+            _check_names(found[name], entry, f" in {name!r}")

@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.hooks import MOVES, PILE
 from torch_alm._constraint.numbers import Number
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.settings import Rule, Settings
@@ -116,45 +115,14 @@ def _overflow(state: State, c: Number) -> str:
     )
 
 
-def warn_never_stepped(count: int, owner: str, multiplier: Number) -> None:
-    """Say that measurements pile up while theta moves on, and nobody steps the constraint."""
-    found = (
-        f"{count} measurements wait for a step"
-        if count >= PILE
-        else f"theta has moved on {MOVES} times, and the measurements wait for a step"
-    )
-    if owner:
-        _warn(
-            f"ALMConstraint is attached to {owner}, whose `step()` was never called: {found}. "
-            f"lambda is still {numbers.largest(multiplier):g}. Did you mean the optimizer inside "
-            "it, the one that `second_step()` and the like call, or `constraint.step()` yourself?"
-        )
-        return
+def warn_never_stepped(count: int, multiplier: Number) -> None:
+    """Say that measurements pile up, and nobody steps the constraint."""
     _warn(
-        f"ALMConstraint: {found}. lambda is still {numbers.largest(multiplier):g}. Did you mean "
-        "`constraint.step()` after each `optimizer.step()`, or `constraint.attach(optimizer)` "
-        "before the loop?"
+        f"ALMConstraint: {count} measurements wait for a step. lambda is still "
+        f"{numbers.largest(multiplier):g}. Did you mean `constraint.step()` after each "
+        "`optimizer.step()`, or `constraint.attach(optimizer)` before the loop?",
+        depth=5,
     )
-
-
-def warn_idle(owner: str, state: State, *, is_told: bool) -> None:
-    """Say that steps of the attached optimizer had nothing to step the constraint with."""
-    steps, depth = state.history.steps, 6  # below the optimizer's own hook
-    if steps == 0 and not is_told:
-        _warn(
-            f"ALMConstraint is attached to {owner}, which has taken {MOVES} steps with nothing "
-            f"measured; lambda is still {numbers.largest(state.multiplier):g}. Did you mean to "
-            "call `constraint(...)` or `constraint.observe(value)` in the loop?",
-            depth,
-        )
-    if state.auto is not None and 0 < steps < MOVES:
-        _warn(
-            f'ALMConstraint with mu="auto" is attached to {owner}, and {steps} of its first '
-            f"{steps + MOVES} steps measured it. mu follows what a step does to the violation, "
-            "which those between undo again: it may stay violated for ever. Did you mean the "
-            "constraint in the loss of every step, or a number for mu?",
-            depth,
-        )
 
 
 def warn_limited(rule: Rule, c: Number) -> None:
@@ -175,10 +143,9 @@ def warn_wound_up(state: State, total_steps: int) -> None:
         f"much as the violation is now, {c:g}, it would not come to zero with mu = "
         f"{numbers.largest(state.mu):g}: the gate would stay open to the end. Did you "
         "mean a larger mu, a multiplier that starts at 0, or a `Leak`?",
-        depth=4,
     )
 
 
-def _warn(text: str, depth: int = 5) -> None:
-    """Point at the line of the loop, `depth` calls up: by default through one private method."""
+def _warn(text: str, depth: int = 4) -> None:
+    """Point at the line of the loop, `depth` calls up."""
     warnings.warn(text, stacklevel=depth)
