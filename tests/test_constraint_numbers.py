@@ -126,26 +126,6 @@ def test_numbers_of_any_type_control_as_floats_do(data: st.DataObject) -> None:
     assert str(resumed.state_dict()) == str(plain.state_dict())
 
 
-@pytest.mark.filterwarnings("ignore:ALMConstraint.step. the stored multiplier has reached")
-@thorough
-@given(st.data())
-def test_settings_assigned_later_are_as_those_given_first(data: st.DataObject) -> None:
-    twins = Twins(data)
-    settings_of(twins)
-    plain, _ = twins.both()
-    later = ALMConstraint(None, alpha=0.0, mu=0.0)
-    for name in data.draw(st.permutations([*twins.other])):
-        setattr(later, name, twins.other[name])
-    for name, value in twins.plain.items():
-        assert getattr(later, name) == getattr(plain, name) == value
-        assert type(getattr(later, name)) is type(getattr(plain, name))
-    for constraint in (plain, later):
-        for value in (0.0, -2.0, 9.0):
-            constraint.observe(value)
-            constraint.step()
-    assert str(later.state_dict()) == str(plain.state_dict())
-
-
 @pytest.mark.parametrize("kind", FLOATS)
 def test_a_vector_takes_them_too(kind: str) -> None:
     for alpha in (np.array([1.0, 2.0]), torch.tensor([1.0, 2.0], requires_grad=True) * 1.0):
@@ -200,46 +180,6 @@ WRONG: list[tuple[str, Any, str]] = [
     ("tolerance", "much", "at least 0"),
     ("nonfinite", "ignore", '"skip" or "raise"'),
 ]
-
-
-@pytest.mark.parametrize(("name", "value", "rule"), WRONG, ids=str)
-def test_what_makes_no_sense_is_refused_alike_first_and_later(
-    name: str, value: Any, rule: str
-) -> None:
-    said = []
-    with pytest.raises(ValueError, match=rf"ALMConstraint: {name} is .*; it must be .*") as first:
-        ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, name: value})
-    c = ALMConstraint(None, alpha=1.0, mu=0.5)
-    before = getattr(c, name)
-    with pytest.raises(ValueError, match="it must be") as later:
-        setattr(c, name, value)
-    said += [str(first.value), str(later.value)]
-    assert said[0] == said[1] and rule in said[0]
-    assert getattr(c, name) == before
-
-
-def test_settings_that_go_together_are_refused_apart() -> None:
-    equality = ALMConstraint(None, alpha=1.0, mu=0.5, sense="==", multiplier=-1.0)
-    for name, value in (("sense", ">="), ("rules", [Leak(0.5)])):
-        with pytest.raises(ValueError, match="it must be"):
-            setattr(equality, name, value)
-
-
-@pytest.mark.parametrize("name", ["alpha", "multiplier"])
-def test_shapes_are_checked_when_one_is_assigned(name: str) -> None:
-    c = ALMConstraint(None, alpha=torch.ones(2), mu=0.5)
-    for wrong in (torch.ones(3), np.ones(4), torch.ones(2, 2)):
-        with pytest.raises(ValueError, match=rf"{name} has shape .* and the multipliers \(2,\)"):
-            setattr(c, name, wrong)
-    setattr(c, name, np.float32(0.5))
-    c.observe(torch.zeros(2))
-    assert c.step().tolist() == ([0.25, 0.25] if name == "alpha" else [1.0, 1.0])
-    scalar = ALMConstraint(None, alpha=1.0, mu=0.5)
-    scalar.observe(0.0)
-    with pytest.raises(ValueError, match=rf"{name} has shape \(2,\)"):
-        setattr(scalar, name, torch.ones(2))
-    with pytest.raises(ValueError, match=r"multiplier has shape \(3,\) and the multipliers \(2,\)"):
-        ALMConstraint(None, alpha=torch.ones(2), mu=0.5, multiplier=torch.ones(3))
 
 
 def test_a_multiplier_that_is_assigned_is_gone_on_from() -> None:

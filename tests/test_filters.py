@@ -101,14 +101,6 @@ def test_a_filter_of_one_s_own_begins_anew_with_another_alpha() -> None:
     assert found == [1.0, 0.0, 3.0, 2.0]
 
 
-def test_another_sense_begins_a_filter_anew() -> None:
-    c = ALMConstraint(None, alpha=1.0, mu=0.5, filter=Mean(4))
-    for c.sense, value in ((">=", 0.0), ("<=", 3.0)):
-        c.observe(value)
-        c.step()
-    assert c.metrics()["violation"] == 2.0
-
-
 def test_an_inactive_constraint_under_noise_stays_closed() -> None:
     mean, stored, acting = shares(1.0, every=50, filter=Mean(50, deadband=1.0))
     assert mean <= 0.05 and stored <= 0.1 and acting <= 0.1

@@ -76,53 +76,6 @@ def test_a_misspelt_name_is_found_before_anything_is_observed() -> None:
     assert g["level"].observed == 0
 
 
-def test_a_member_that_fails_leaves_the_others_as_if_it_had_never_been_asked() -> None:
-    is_full = True
-
-    def second(x: torch.Tensor) -> torch.Tensor:
-        if is_full:
-            raise RuntimeError("out of memory")
-        return x
-
-    first = ALMConstraint(lambda x: x - 100.0 * is_full, 1.0, 0.5)
-    g = ConstraintGroup({"a": first, "b": ALMConstraint(second, 1.0, 0.5)})
-    x = torch.tensor(0.0, requires_grad=True)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        g(x)
-    with pytest.raises(ValueError, match="the measure returned shape"):
-        g.observe({"a": -100.0, "b": torch.zeros(2, 0)})
-    is_full = False
-    g(x)
-    assert g.step() == {"a": 0.5, "b": 0.5}
-
-
-def test_failures_leave_no_hooks_behind_and_the_next_step_is_whole() -> None:
-    """The first member has found where to look when the second one fails."""
-    is_full = True
-
-    def second() -> torch.Tensor:
-        if is_full:
-            raise RuntimeError("out of memory")
-        return w.sum()
-
-    b, w = torch.zeros(1, requires_grad=True), torch.zeros(3, requires_grad=True)
-    optimizer = torch.optim.SGD([b, w], 0.1)
-    members = [ALMConstraint(m, 1.0, "auto", sense="<=") for m in (lambda: w.sum(), second)]
-    g = ConstraintGroup(dict(zip("ab", members, strict=True)))
-    attached = g.attach(optimizer)
-    for _ in range(5):
-        with pytest.raises(RuntimeError, match="out of memory"):
-            g()
-    is_full = False
-    for _ in range(3):
-        optimizer.zero_grad()
-        ((w - 1).square().sum() + b.square().sum() + g()).backward()
-        optimizer.step()
-    assert g["a"].mu > 0
-    attached.remove()
-    assert not any(p._post_accumulate_grad_hooks for p in (b, w))
-
-
 def test_observations_are_weighted_alike() -> None:
     g = ConstraintGroup({"a": ALMConstraint(None, 0.0, 1.0)})
     g.observe({"a": -1.0})
@@ -222,11 +175,11 @@ def test_members_are_checked() -> None:
     c = ALMConstraint(None, 1.0, 1.0)
     with pytest.raises(ValueError, match="two names"):
         ConstraintGroup({"a": c, "b": c})
-    with pytest.raises(ValueError, match='without "/"'):
+    with pytest.raises(ValueError, match='or with a "/"'):
         ConstraintGroup({"a/b": c})
-    with pytest.raises(ValueError, match="no constraint"):
+    with pytest.raises(ValueError, match="one at least"):
         ConstraintGroup({})
-    with pytest.raises(TypeError, match="'a' is float"):
+    with pytest.raises(TypeError, match="must be an ALMConstraint"):
         ConstraintGroup({"a": 1.0})
 
 
@@ -259,30 +212,3 @@ def test_either_all_are_stepped_or_none(bad: float) -> None:
     assert str(g.state_dict()) == before and [c.observed for c in g.values()] == [0, 0, 0]
     g.observe({"a": 0.0, "b": 0.0, "c": 0.0})
     assert g.step() == {"a": 1.0, "b": 18.0, "c": 1.0}
-
-
-@pytest.mark.filterwarnings("error")
-def test_a_warning_that_is_an_error_steps_no_member() -> None:
-    group = ConstraintGroup({n: ALMConstraint(None, alpha=1.0, mu=1.0) for n in ("a", "b")})
-    group.observe({"a": 0.5, "b": float("nan")})
-    with pytest.raises(UserWarning, match="not finite"):
-        group.step()
-    assert [member.metrics()["steps"] for member in group.values()] == [0, 0]
-    assert [member.multiplier for member in group.values()] == [0.0, 0.0]
-    assert [member.observed for member in group.values()] == [0, 0]
-
-
-def test_an_interrupt_between_two_members_steps_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    group = ConstraintGroup({n: ALMConstraint(None, alpha=1.0, mu=1.0) for n in ("a", "b")})
-    group.observe({"a": 0.5, "b": 0.5})
-
-    def interrupted(**_: object) -> float:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(group["b"], "step", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            group.step()
-    assert [member.multiplier for member in group.values()] == [0.0, 0.0]
-    assert [member.observed for member in group.values()] == [1, 1]
-    assert group.step() == {"a": 0.5, "b": 0.5}

@@ -145,8 +145,7 @@ class Aim(Stateful):
     """
 
     def __init__(self) -> None:
-        self.fall = self.drift = self.share = 0.0
-        self.before = math.nan
+        self.fall = self.drift = self.share = self.before = 0.0
 
     def see(self, c: float, full: float) -> None:
         """Learn from what the last step did to c; `full` is the first-order estimate of G."""

@@ -68,8 +68,8 @@ class ALMConstraint(Stored):
         ValueError: if a setting makes no sense; it is named, with what it may be.
 
     Attributes:
-        alpha: the threshold on the host. All settings may be assigned later, as the constructor
-            keeps them: floats, and float64 tensors for a vector. They are used as assigned.
+        every, filter, rules, tolerance, sense: as given. They may be assigned, as alpha, mu and the
+            multiplier, and are used as assigned.
 
     Warns:
         UserWarning: once, when 100 measurements wait for the first `step`.
@@ -111,9 +111,11 @@ class ALMConstraint(Stored):
         size, self._shape = observations.joint(found), torch.Size()
         start = found["mu"]
         is_found = start == "auto"
-        self._state = State(found["multiplier"], 0.0 if is_found else start, Auto() if is_found else None)
+        self._state = State(
+            found["multiplier"], 0.0 if is_found else start, Auto() if is_found else None
+        )
         self._observed, self._is_told = Observations(), False
-        self.alpha: Number = found["alpha"]
+        self.alpha = found["alpha"]
         self.sense: Sense = sense
         self.every: int = found["every"]
         self.filter, self.rules = filter, found["rules"]
@@ -301,8 +303,8 @@ class ALMConstraint(Stored):
         Raises:
             TypeError: if it is none, or has no hooks for its steps.
         """
-        self.follow(optimizer)
-        return Attachment(optimizer, {"": self}, lambda _: self.step())
+        auto = self._state.auto
+        return Attachment(optimizer, self, None if auto is None else auto.loop)
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return the state in plain numbers.

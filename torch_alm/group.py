@@ -7,7 +7,7 @@ from typing import Any, final
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint.loop import Attachment
+from torch_alm._constraint.loop import Attachments
 from torch_alm._constraint.numbers import Numeric
 from torch_alm._constraint.status import STATUSES, with_stationarity
 from torch_alm.constraint import ALMConstraint
@@ -107,22 +107,17 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
                 "nothing was stepped. Did you observe every constraint, or should those have a "
                 "cadence of their own outside the group?"
             )
-        return self._step(list(self))
-
-    def _step(self, names: list[str]) -> dict[str, float | Tensor]:
         try:
-            for name in names:  # what one of them refuses is refused before any is stepped
-                self[name].preview()
-            return {name: self[name].step() for name in names}
+            for member in self.values():  # what one refuses is refused before any is stepped
+                member.preview()
+            return {name: member.step() for name, member in self.items()}
         except Exception:
             self.discard()  # or the next step would fail as well
             raise
 
-    def attach(self, optimizer: Optimizer) -> Attachment:
-        """Step those that have observed something after every step; see `ALMConstraint.attach`."""
-        for member in self.values():
-            member.follow(optimizer)
-        return Attachment(optimizer, self._members, self._step)
+    def attach(self, optimizer: Optimizer) -> Attachments:
+        """Attach every constraint to an optimizer; see `ALMConstraint.attach`."""
+        return Attachments(member.attach(optimizer) for member in self.values())
 
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return every constraint's metrics as `name/metric`, and those of the group.

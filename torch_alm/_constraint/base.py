@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint import numbers, observations, status
-from torch_alm._constraint.loop import Gradient, down_to_hooks
+from torch_alm._constraint.loop import Gradient
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Index, Observations
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
@@ -25,13 +25,22 @@ class Stored:
     _state: State
     _observed: Observations
     _shape: torch.Size
-    alpha: Number
+    _alpha: Number
     sense: Sense
     every: int
     filter: Filter | None
     rules: Sequence[Rule]
     tolerance: float
     nonfinite: Policy
+
+    @property
+    def alpha(self) -> Number:
+        """The threshold on the host: a float, or a float64 tensor. It may be assigned."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, value: Numeric) -> None:
+        self._alpha = numbers.host(value)
 
     @property
     def mu(self) -> Number:
@@ -146,16 +155,6 @@ class Stored:
         """True with `mu="auto"`, in steps that need the gradient whatever the weight will be."""
         auto = self._state.auto
         return auto is not None and auto.wants_gradient and not is_first_pass()
-
-    def follow(self, optimizer: Optimizer) -> None:
-        """Look at the steps of this optimizer to find mu."""
-        if self._state.auto is not None:
-            self._state.auto.loop.optimizer = down_to_hooks(optimizer)[-1]
-
-    def prepare(self, optimizer: Optimizer) -> None:
-        """Find mu from the gradients that an attached optimizer is about to use."""
-        if self._state.auto is not None:
-            self._state.auto.loop.read(optimizer)
 
     def calibrate(self, optimizer: Optimizer, gradient: Gradient, rest: Gradient) -> None:
         """Find mu from the response of the optimizer that will apply the weight.

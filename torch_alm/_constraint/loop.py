@@ -4,7 +4,7 @@ The gradient of the measure is `autograd.grad`'s; what the loss made of the pena
 zero that is added to it, whose gradient is that factor.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import torch
@@ -21,7 +21,7 @@ Gradient: TypeAlias = Mapping[Tensor, Tensor]
 SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimizer's state
 SCALES = 1 / 1024, 256.0  # a factor beyond is a loss scale, not a mean over micro-batches
 TINY = 1e-38  # added to a divisor that may be 0
-ALIKE = 4  # norms in a row that are equal while the rest moves: clipped
+ALIKE, LOOKS = 8, 60  # norms in a row that are equal, early in a run: clipped
 
 
 class Member(Protocol):
@@ -34,27 +34,22 @@ class Member(Protocol):
 
     def discard(self) -> None: ...
 
-    def prepare(self, optimizer: Optimizer) -> None: ...
-
 
 class Attachment:
-    """Hooks on an optimizer, for constraints that step after it; `remove()` takes them off."""
+    """A constraint's hooks on an optimizer; `remove()` takes them off."""
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        members: Mapping[str, Member],
-        step: Callable[[list[str]], object],
-    ) -> None:
-        """Call `step` with the names of those that observed something, after each step taken."""
-        self._members, self._step = dict(members), step
+    def __init__(self, optimizer: Optimizer, member: Member, loop: "Loop | None") -> None:
+        """Step the member after each step taken; show its loop the gradients before."""
+        self._member, self._loop = member, loop
         self._optimizers = down_to_hooks(optimizer)
         for each in self._optimizers:
             follow(each, self)
-        self.stepping = self._optimizers[-1]
+        stepping = self._optimizers[-1]
+        if loop is not None:
+            loop.optimizer = stepping
         self._handles = [
-            self.stepping.register_step_pre_hook(self._before_step),
-            self.stepping.register_step_post_hook(self._after_step),
+            stepping.register_step_pre_hook(self._before_step),
+            stepping.register_step_post_hook(self._after_step),
         ]
 
     def remove(self) -> None:
@@ -66,19 +61,27 @@ class Attachment:
 
     def step_was_skipped(self) -> None:
         """Drop what was observed: a wrapper has left this optimizer's step out."""
-        for member in self._members.values():
-            member.discard()
+        self._member.discard()
 
     def _before_step(self, optimizer: Optimizer, *_: object) -> None:
-        for member in self._members.values():
-            member.prepare(optimizer)
+        if self._loop is not None:
+            self._loop.read(optimizer)
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         found_inf = getattr(optimizer, "found_inf", None)  # which a GradScaler lends a fused one
         if isinstance(found_inf, Tensor) and found_inf.item() != 0:
             self.step_was_skipped()
-        elif due := [name for name, member in self._members.items() if member.observed]:
-            self._step(due)
+        elif self._member.observed:
+            self._member.step()
+
+
+class Attachments(list[Attachment]):
+    """The attachments of several constraints; `remove()` takes all off."""
+
+    def remove(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take all hooks off."""
+        for each in self:
+            each.remove()
 
 
 def down_to_hooks(optimizer: object) -> list[Optimizer]:
@@ -124,7 +127,8 @@ class Loop:
 
     def __init__(self) -> None:
         self.optimizer: Optimizer | None = None
-        self._norms: list[Response] = []
+        self._norms: list[tuple[float, float]] = []
+        self._looks = 0
         self.begin()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -162,7 +166,7 @@ class Loop:
     @torch.no_grad()
     def read(self, optimizer: Optimizer) -> None:
         """Compare with what the optimizer is about to use."""
-        if not self._factors or self.is_spoiled:
+        if not self._a or self.is_spoiled:
             return
         count, kept = len(self._factors), self._factor(optimizer)
         mine, acting = self._over_ranks(self._a), self._over_ranks(self._acting)
@@ -172,7 +176,8 @@ class Loop:
         g = {p: p.grad for p in params if p.grad is not None}
         rest = {p: x - acted[p] if p in acted else x for p, x in g.items()}
         self.found = response(optimizer, a, rest, g, g, kept)
-        self._check_clipping(self.found)
+        if any(x.any() for x in acted.values()):
+            self._check_clipping(self.found.total, float(sum(x.sum() for x in g.values())))
 
     def _factor(self, optimizer: Optimizer) -> float:
         """Return what the loss multiplied the penalty by, over all micro-batches."""
@@ -195,16 +200,14 @@ class Loop:
         ranks = dist.get_world_size()
         return {p: over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
 
-    def _check_clipping(self, found: Response) -> None:
-        """Refuse gradients whose norm stays where it is while their parts move."""
-        self._norms = [*self._norms, found][-ALIKE:]
-        first = self._norms[0]
-        is_still = all(abs(x.total - first.total) <= 1e-4 * first.total for x in self._norms)
-        parts = [(x.norm, x.rest) for x in self._norms]
-        pairs = [pair for each in parts for pair in zip(each, parts[0], strict=True)]
-        moves = any(abs(x - y) > 1e-2 * y for x, y in pairs)
-        if len(self._norms) == ALIKE and first.total > 0 and is_still and moves:
-            _refuse(f"found gradients clipped to a norm of {first.total:g}, penalty and all")
+    def _check_clipping(self, norm: float, total: float) -> None:
+        """Refuse pushed gradients whose norm stays where it is while their entries' sum moves."""
+        self._looks += 1
+        self._norms = [*self._norms, (norm, total)][-ALIKE:]
+        is_still = all(abs(each - norm) <= 1e-5 * norm for each, _ in self._norms)
+        moves = any(abs(each - total) > 1e-3 * norm for _, each in self._norms)
+        if ALIKE <= self._looks <= LOOKS and is_still and moves:
+            _refuse(f"found gradients clipped to a norm of {norm:g}, penalty and all")
 
 
 def response(

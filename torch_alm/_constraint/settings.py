@@ -112,7 +112,11 @@ class Rule:
 class Settings(Protocol):
     """The settings of a constraint as its parts read them."""
 
-    alpha: Number
+    @property
+    def alpha(self) -> Number:
+        """The threshold."""
+        ...
+
     sense: Sense
     every: int
     filter: Filter | None
