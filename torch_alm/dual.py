@@ -43,14 +43,13 @@ class DualOptimizer(Sides):
         if lambda+ > 0:  theta <- forget(theta, -lambda+ grad F)
         theta <- retain(theta, grad L_r);   lambda <- lambda+
 
-    With `SAM` and `ReverseSAM` as the sides, both gradients and F are those at the perturbed
-    points, and this is SAUL. When lambda+ = 0 the forget optimizer is not touched: neither its
-    moments nor its step count nor its weight decay.
+    With `SAM` and `ReverseSAM` as the sides, gradients and F are those at the perturbed points, and
+    this is SAUL. When lambda+ = 0 the forget optimizer is not touched.
 
-    The forget objective *is* the measured quantity: it is raised for a constraint `">="` (with
-    `ReverseSAM` or a plain optimizer) and lowered for `"<="` (with `SAM` or a plain one). It may
-    return a pair `(loss, value)`: then `loss` is descended, whatever the sense, under SAM of either
-    kind at the point nearby where it is highest; `value` is what the constraint sees there.
+    The forget objective *is* the measured quantity: raised for a constraint `">="` (with
+    `ReverseSAM` or a plain optimizer), lowered for `"<="` (with `SAM` or a plain one). It may
+    return a pair `(loss, value)`: then `loss` is descended, under SAM of either kind where it is
+    highest nearby, and `value` is what the constraint sees.
 
     Args:
         retain: the optimizer of the retain side, plain or `SAM`.
@@ -59,15 +58,13 @@ class DualOptimizer(Sides):
         constraint: an `ALMConstraint`; `None` is Dual AdamW, the forget objective raised with
             weight 1, always on.
         scale: `"gradient"` multiplies the forget gradient by lambda+ before its optimizer, as the
-            paper does; under Adam, which ignores constant factors, lambda+ is then almost only a
-            gate. `"step"` multiplies the finished step, so that pressure is proportional; with
-            `mu="auto"` lambda+ says whether, and the constraint which share of it ends c.
+            paper does (under Adam almost only a gate); `"step"` multiplies the finished step. With
+            `mu="auto"` lambda+ says whether, and the constraint which share of the step ends c.
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
         probe_every: while the gate is closed and lambda is 0, measure the forget objective on every
             `probe_every`-th step only, at once where alpha, lambda, mu or the constraint is another
-            one; 1 is Algorithm 1. A violation is seen up to `probe_every - 1` steps late. Windows
-            and cadences of the constraint count measured steps.
+            one; 1 is Algorithm 1. Windows and cadences of the constraint count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
             FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
             `FSDPModule`. Without it nothing is skipped for sharded parameters.
@@ -80,10 +77,9 @@ class DualOptimizer(Sides):
     Attributes:
         skipped: forget steps left out because what would have reached theta was not finite.
 
-    Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both. While
-    the gate is closed `backward(last=True)` takes 1 backward pass less, and a step that does not
-    measure is one of the retain side. Memory for both gradients; one copy of the parameters with
-    SAM, one with `scale="step"`. On an accelerator two synchronisations.
+    Cost per step: 2 forward and 2 backward passes with plain sides, 4 and 4 with SAM on both, less
+    while the gate is closed. Memory for both gradients; one copy of the parameters with SAM, one
+    with `scale="step"`. On an accelerator two synchronisations.
 
     Source: SAUL, Algorithm 1.
 
@@ -126,21 +122,13 @@ class DualOptimizer(Sides):
         self.scale = scale
         self.backward_fn = backward
         self.reshard = reshard
-        self._forget_sign = 0
         self._share_memory()
 
     @eager
     def backward(
-        self,
-        *,
-        retain: Objective,
-        forget: Objective,
-        weight: float = 1.0,
-        last: bool = False,
+        self, *, retain: Objective, forget: Objective, weight: float = 1.0, last: bool = False
     ) -> Losses:
         """Add both gradients, taken at the same theta; the constraint observes the forget value.
-
-        `.grad` receives the retain side's, a register of our own the forget side's.
 
         Args:
             retain: the objective that is lowered.
@@ -158,8 +146,6 @@ class DualOptimizer(Sides):
                 no longer fits the forget side. All is as before then, as if an objective raises.
             RuntimeError: after a `backward(last=True)` of the same step; if gradients do not
                 arrive, or an optimizer steps inside a backward pass.
-
-        Cost: 1 forward and 1 backward pass per plain side, 2 and 2 per SAM side.
         """
         self._begin()
         params = parameters(self.retain)
@@ -179,14 +165,9 @@ class DualOptimizer(Sides):
         if self._forget_register is None:
             self._gate.begin(self.constraint)
             self._times = 0.0
-            if not self._gate.measures and isinstance(self.forget, SharpnessAware):
-                self.forget.renew()  # a delta of before the pause
-        elif self._gate.is_decided:
-            raise RuntimeError(
-                "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
-                "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
-                "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
-            )
+        self._gate.refuse_another()
+        if not self._gate.measures and isinstance(self.forget, SharpnessAware):
+            self.forget.renew()  # a delta of before the pause
 
     @contextmanager
     def _undone_if_it_fails(self, params: list[Tensor]) -> Iterator[Register]:
@@ -241,14 +222,9 @@ class DualOptimizer(Sides):
         g_f, seen = self._gradient(
             self.forget, params, g_f, forget, weight, pair=True, wanted=wanted
         )
-        sign = +1 if seen.paired or (constraint is not None and constraint.sense == "<=") else -1
-        if self._forget_register is not None and sign != self._forget_sign:
-            raise ValueError(
-                "DualOptimizer.backward: within one step the forget objective returned a pair "
-                "`(loss, value)` once and a single value once, whose gradients have opposite "
-                "signs. Did you mean the same form for every micro-batch?"
-            )
-        self._forget_sign, self._times = sign, self._times + seen.times
+        is_descended = seen.paired or (constraint is not None and constraint.sense == "<=")
+        self._keep_sign(+1 if is_descended else -1)
+        self._times = self._times + seen.times
         if constraint is not None and wanted is None:
             constraint.observe(seen.value, weight=weight)
         return g_f, seen.loss
@@ -282,9 +258,9 @@ class DualOptimizer(Sides):
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
-        weight, g_f = self._update()
+        weight, g_f = self._update()  # lambda+
         is_whole = weight == 0 or self._forget_step(weight, g_f)
-        del g_f  # memory for the retain step
+        del g_f  # memory for the next
         self.retain.step()
         if not is_whole:
             self._warn_skipped()
@@ -305,21 +281,6 @@ class DualOptimizer(Sides):
         if weight == 0:
             mark_called(self.forget)
         return weight, g_f
-
-    def _calibrate(self, constraint: ALMConstraint, g_f: Register) -> None:
-        """Show a constraint that finds its mu grad F, and the retain gradient beside it."""
-        params = parameters(self.retain)
-        if any(map(gradients.is_sharded, params)):
-            raise RuntimeError(
-                'DualOptimizer: mu="auto" found sharded parameters, of which each rank sees a '
-                "part. Did you mean a number, such as mu=0.1?"
-            )
-        # A pair's loss stands for the violation, which falls where F rises.
-        falls = -self._forget_sign if constraint.sense == ">=" else self._forget_sign
-        share = falls / (float(self._times) or 1.0)
-        gradient = {p: g * share for p, g in zip(params, g_f, strict=True) if g is not None}
-        rest = {p: p.grad for p in params if p.grad is not None}
-        constraint.calibrate(self.forget, gradient, rest)
 
     def _forget_step(self, weight: float, g_f: Register) -> bool:
         """theta <- forget(theta, sign * lambda+ * g_f), the retain gradient kept aside.
@@ -368,12 +329,6 @@ class DualOptimizer(Sides):
         """Keep one copy of theta for both sides: they perturb one after the other."""
         for side in self._sharp:
             side.share_memory(self._sharp[0])
-
-    def __repr__(self) -> str:
-        return (
-            f"DualOptimizer(scale={self.scale!r}, constraint={self.constraint!r},\n"
-            f"retain={self.retain!r},\nforget={self.forget!r})"
-        )
 
 
 def _check_constraint(constraint: object, forget: Optimizer) -> None:

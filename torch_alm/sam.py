@@ -19,15 +19,7 @@ from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replaying, running
 from torch_alm._optim.rounding import DROPPED, Rounding, check_rounding
-from torch_alm._optim.wrapper import (
-    Wrapper,
-    announce,
-    check_base,
-    check_radius,
-    check_sizes,
-    count,
-    nested,
-)
+from torch_alm._optim.wrapper import Wrapper, announce, check_base, check_radius, check_sizes, count
 from torch_alm.perturb import Excursion, Memory, Perturbation, Realised, radii_of
 
 T = TypeVar("T")
@@ -197,7 +189,7 @@ class SharpnessAware(Wrapper):
             )
         if float(self.found_inf) != 0:
             self.renew()  # a delta found at that scale may have overflowed, too
-            announce(nested(self))
+            announce(self)
             return False
         if self.grad_scale is not None:  # it is `None` after the user's own `unscale_`
             gradients.scale_(gradients.read(parameters(self)), 1 / self.grad_scale)

@@ -4,13 +4,13 @@
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, SupportsIndex
+from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
-from torch_alm._optim.gradients import parameters
+from torch_alm._optim.gradients import Register, parameters
 from torch_alm._optim.wrapper import Wrapper, check_base, check_sizes, count
 
 
@@ -73,6 +73,15 @@ class Gate:
         self.measures = self.idle is None or self.idle + 1 >= self.probe_every
         self.is_decided = False
 
+    def refuse_another(self) -> None:
+        """Raise if lambda+ of the step that was begun is decided."""
+        if self.is_decided:
+            raise RuntimeError(
+                "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
+                "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
+                "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
+            )
+
     def commit(self, constraint: Controller | None) -> float:
         """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
         if not self.measures:
@@ -134,7 +143,9 @@ class Sides(Wrapper):
     """Two optimizers over one theta as the world sees them: groups, states and checkpoints."""
 
     constraint: Controller | None
+    scale: Literal["gradient", "step"]
     _forget_register: dict[Tensor, Tensor | None] | None = None
+    _forget_sign = 0  # +1 if it is descended, -1 if it is climbed
     _times: float | Tensor = 0.0  # how many times grad F is in that register
 
     def __init__(self, retain: Optimizer, forget: Optimizer, inside: type, gate: Gate) -> None:
@@ -228,8 +239,38 @@ class Sides(Wrapper):
         for name, base in self._bases.items():
             base.load_state_dict(state_dict[name])
 
+    def _keep_sign(self, sign: int) -> None:
+        if self._forget_register is not None and sign != self._forget_sign:
+            raise ValueError(
+                "DualOptimizer.backward: within one step the forget objective returned a pair "
+                "`(loss, value)` once and a single value once, whose gradients have opposite "
+                "signs. Did you mean the same form for every micro-batch?"
+            )
+        self._forget_sign = sign
+
+    def _calibrate(self, constraint: Controller, g_f: Register) -> None:
+        """Show a constraint that finds its mu grad F, and the retain gradient beside it."""
+        params = parameters(self.retain)
+        if any(map(gradients.is_sharded, params)):
+            raise RuntimeError(
+                'DualOptimizer: mu="auto" found sharded parameters, of which each rank sees a '
+                "part. Did you mean a number, such as mu=0.1?"
+            )
+        # A pair's loss stands for the violation, which falls where F rises.
+        falls = -self._forget_sign if constraint.sense == ">=" else self._forget_sign
+        share = falls / (float(self._times) or 1.0)
+        gradient = {p: g * share for p, g in zip(params, g_f, strict=True) if g is not None}
+        rest = {p: p.grad for p in params if p.grad is not None}
+        constraint.calibrate(self.forget, gradient, rest)
+
     def _awaits_step(self) -> bool:
         return self._forget_register is not None
+
+    def __repr__(self) -> str:
+        return (
+            f"DualOptimizer(scale={self.scale!r}, constraint={self.constraint!r},\n"
+            f"retain={self.retain!r},\nforget={self.forget!r})"
+        )
 
     def _refuse(self, closure: object) -> None:
         if closure is not None:

@@ -11,7 +11,7 @@ import inspect
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -75,12 +75,12 @@ class Wrapper(Optimizer, ABC):
         did last has to be undone first.
         """
         for base in [*self._bases.values()][::-1]:
-            _enter(base, "train")
+            getattr(base, "train", lambda: None)()
 
     def eval(self) -> None:
         """Put those wrapped optimizers that have modes into that of evaluation."""
         for base in self._bases.values():
-            _enter(base, "eval")
+            getattr(base, "eval", lambda: None)()
 
     @abstractmethod
     def _awaits_step(self) -> bool:
@@ -171,13 +171,13 @@ def unfollow(optimizer: Optimizer, follower: Follower) -> None:
     _followers[optimizer].discard(follower)
 
 
-def announce(optimizers: Iterable[Optimizer]) -> None:
-    """Tell whoever follows one of these that its step is skipped.
+def announce(optimizer: Optimizer) -> None:
+    """Tell whoever follows it, or what it wraps, that its step is skipped.
 
     A GradScaler that finds an overflow tells at most the optimizer it would have stepped.
     """
-    for optimizer in optimizers:
-        for follower in list(_followers.get(optimizer, ())):
+    for each in nested(optimizer):
+        for follower in list(_followers.get(each, ())):
             follower.step_was_skipped()
 
 
@@ -235,25 +235,21 @@ def check_sizes(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> N
         )
 
 
-def number(value: Any, name: str) -> float:  # noqa: ANN401
-    """Convert one number (Python's, NumPy's, a tensor's) to a float, or raise a `TypeError`."""
-    try:
-        if not isinstance(value, str):
-            return float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):  # None; several entries
-        pass
-    raise TypeError(f"{name} is {value!r}, where one number belongs. Did you mean a float?")
-
-
 def check_radius(value: Any, name: str) -> float:  # noqa: ANN401
-    """Convert to a finite number, at least 0, or raise a `ValueError` that names it."""
-    value = number(value, name)
-    if not (math.isfinite(value) and value >= 0):
+    """Convert to a finite number, at least 0, or raise an error that names it."""
+    try:
+        value = value.detach() if isinstance(value, Tensor) else value
+        radius = float("" if isinstance(value, str) else value)
+    except (TypeError, ValueError, RuntimeError) as error:  # None; several entries
+        raise TypeError(
+            f"{name} is {value!r}, where one number belongs. Did you mean a float?"
+        ) from error
+    if not (math.isfinite(radius) and radius >= 0):
         raise ValueError(
             f"{name} is {value!r}, which no ball has as its radius. Did you mean a small number "
             "such as 0.05 (and `ReverseSAM` to descend)?"
         )
-    return value
+    return radius
 
 
 def count(value: Any, name: str) -> int:  # noqa: ANN401
@@ -261,13 +257,6 @@ def count(value: Any, name: str) -> int:  # noqa: ANN401
     if not hasattr(value, "__index__") or value.__index__() < 1:
         raise ValueError(f"{name} is {value!r}, and counts from 1. Did you mean 1, every time?")
     return value.__index__()
-
-
-def _enter(base: Optimizer, mode: str) -> None:
-    """Call `train` or `eval` where there is one: torch's optimizers have no modes."""
-    method = getattr(base, mode, None)
-    if callable(method):
-        method()
 
 
 def _owned(entry: object) -> object:
