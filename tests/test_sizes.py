@@ -38,8 +38,8 @@ def tree() -> list[Path]:
 SIZES = {  # measured, the limit today, the budget
     "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 6_400, 4_200),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_510, 1_300),
-    "lines of language": (package("language"), 1_620, 1_000),
-    "lines of integrations": (package("integrations"), 1_800, 1_600),
+    "lines of language": (package("language"), 1_570, 1_000),
+    "lines of integrations": (package("integrations"), 1_730, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 16_800, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 7_900, 6_500),

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import GradientAccumulationPlugin
 from torch import Tensor
-from torch.amp import GradScaler
 from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
@@ -137,35 +135,3 @@ def test_a_constraint_attached_to_a_prepared_optimizer_is_stepped_with_it() -> N
     constraint.observe(0.0)
     prepared.step()
     assert constraint.observed == 1
-
-
-@pytest.mark.parametrize("inside", ["SGD", "SAM", "fused"])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_step_that_accelerates_scaler_skips_is_none(inside: str, parts: int) -> None:
-    """Its measurement, where nobody is told of the skip, is averaged with the next one's."""
-    Accelerator(cpu=True)
-    x = torch.nn.Parameter(torch.zeros(1))
-    scaler = GradScaler("cpu", init_scale=4.0)
-    base: Any = AdamW([x], lr=0.1, fused=True) if inside == "fused" else SGD([x], lr=0.1)
-    if inside == "SAM":
-        base = SAM(base, rho=0.0, backward=lambda loss: scaler.scale(loss).backward())
-    prepared = AcceleratedOptimizer(base, scaler=scaler)
-    constraint = ALMConstraint(None, alpha=1.0, mu=0.5)
-    constraint.attach(prepared)
-
-    def objective(value: float) -> Tensor:
-        constraint.observe(value)
-        return x.sum() * (torch.inf if value == 5.0 else 1.0)
-
-    found = []
-    for value in (1.0, 5.0, 1.0):
-        for _ in range(parts):
-            if inside == "SAM":
-                base.backward(lambda value=value: objective(value))
-            else:
-                scaler.scale(objective(value)).backward()
-        prepared.step()
-        prepared.zero_grad()
-        assert prepared.step_was_skipped == (value == 5.0 and inside == "SGD")
-        found.append((constraint.metrics()["steps"], constraint.metrics()["value"]))
-    assert found == [(1, 1.0), (1, 1.0), (2, 3.0 if inside == "SGD" else 1.0)]
