@@ -13,7 +13,7 @@ from benchmarks.methods.forgetting import FAILURES, measure
 from benchmarks.methods.method import Batch, Method, forward
 from benchmarks.methods.registry import register
 from benchmarks.methods.settings import Settings
-from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm import DualOptimizer
 from torch_alm.measures import token_nll_of_logits
 
 
@@ -79,10 +79,6 @@ class DualAdamW(Method):
         loss = self.retain_loss(retain)
         self.retain_seen = loss.detach()
         return self.settings.retain_weight * loss
-
-    def use(self, constraint: ALMConstraint) -> None:
-        super().use(constraint)
-        self.optimizer.constraint = constraint
 
     def step(self, retain: Batch, forget: Batch) -> None:
         """Algorithm 1, with whatever the two sides are."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from benchmarks.methods.method import Batch, Method, clip
+from benchmarks.methods.method import Batch, Method
 
 
 class JointMethod(Method):
@@ -27,7 +27,6 @@ class JointMethod(Method):
         value = self.forget_gradient(forget)
         kept = self.retain_gradient(retain) if self.keeps_retain else None
         self.saw(retain=kept, forget=value)
-        clip(self.params, self.settings)
         self.optimizer.step()
 
     def forget_gradient(self, forget: Batch) -> Tensor:

@@ -80,10 +80,6 @@ class Method(ABC):
         """Take what is to stay low: the token-mean cross-entropy."""
         return token_nll(self.model, retain)
 
-    def use(self, constraint: ALMConstraint) -> None:
-        """From now on, this controller weighs the forget direction."""
-        self.constraint = constraint
-
     @property
     def lowers_measure(self) -> bool:
         """Tell whether the controller demands that its measure be small."""
@@ -140,12 +136,6 @@ def forward(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """Logits and labels of a batch, for methods that read two measures off one pass."""
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
     return model(**inputs).logits, batch["labels"]
-
-
-def clip(params: list[nn.Parameter], settings: Settings) -> None:
-    """Clip the combined gradient where the settings ask for it."""
-    if settings.max_grad_norm is not None:
-        torch.nn.utils.clip_grad_norm_(params, settings.max_grad_norm)
 
 
 def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from benchmarks.methods.method import Batch, Method, clip
+from benchmarks.methods.method import Batch, Method
 
 CONTROL, LABEL = "retain_only", "Retain side alone"
 """Its key in results and its name in tables: it stands beside the methods and is none of them."""
@@ -28,6 +28,5 @@ class RetainOnly(Method):
         self.optimizer.zero_grad()
         loss = self.retain_loss(retain)
         (self.settings.retain_weight * loss).backward()
-        clip(self.params, self.settings)
         self.optimizer.step()
         self.losses = {"retain_loss": float(loss.detach())}

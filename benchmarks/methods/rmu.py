@@ -48,22 +48,19 @@ class RMUSettings(Settings):
         layer: The layer whose states are steered, by name; `auto` is number 7.
         coefficient: c, the length of the vector steered to.
         mask: Labelled tokens only, or every position with padding.
-        multipliers: One multiplier for all topics, or one each.
     """
 
     layer: str = "auto"
     coefficient: float = 6.5
     mask: Literal["tokens", "all"] = "tokens"
-    multipliers: Literal["shared", "per_topic"] = "shared"
 
 
 class OnRMU(Method):
     """A method with RMU's losses: to be named before the method among the bases.
 
-    Each topic has a direction u of its own, drawn when it is first met; `multipliers="per_topic"`
-    gives it a multiplier of its own too. The model of before shares all parameters that are not
-    trained. Cost: beside the method's passes one forward through the model of before per retain
-    loss.
+    Each topic has a direction u of its own, drawn when it is first met. The model of before shares
+    all parameters that are not trained. Cost: beside the method's passes one forward through the
+    model of before per retain loss.
     """
 
     settings_type = RMUSettings
@@ -76,7 +73,6 @@ class OnRMU(Method):
         self.layer = steered_layer(self.model, self.settings.layer)
         self.seed = int(torch.randint(2**31 - 1, ()))
         self.topic = 0
-        self.constraints = {} if self.constraint is None else {self.topic: self.constraint}
         self.directions: dict[int, Tensor] = {}
 
     @classmethod
@@ -91,12 +87,8 @@ class OnRMU(Method):
         return ALMConstraint(rmu, sense="<=", **settings.controller())
 
     def step(self, retain: Batch, forget: Batch) -> None:
-        """The method's step, with the direction and the multiplier of the batch's topic."""
+        """The method's step, with the direction of the batch's topic."""
         self.topic = getattr(forget, "topic", 0)
-        if self.constraint is not None and self.settings.multipliers == "per_topic":
-            if self.topic not in self.constraints:
-                self.constraints[self.topic] = self.controller(self.settings)
-            self.use(self.constraints[self.topic])
         super().step(retain, forget)
 
     def steering(self, forget: Batch) -> Tensor:
@@ -127,12 +119,8 @@ class OnRMU(Method):
         return rmu_retain(self.model, retain, self.layer, self.reference, mask=self.settings.mask)
 
     def metrics(self) -> dict[str, Any]:
-        """Report the metrics of every method, the topic, and each topic's multiplier of its own."""
-        numbers = {**super().metrics(), "topic": self.topic}
-        if len(self.constraints) > 1:
-            each = {t: float(c.multiplier) for t, c in sorted(self.constraints.items())}
-            numbers |= {f"lambda_{topic}": value for topic, value in each.items()}
-        return numbers
+        """Report the metrics of every method, and the topic."""
+        return {**super().metrics(), "topic": self.topic}
 
 
 def steered_layer(model: nn.Module, name: str) -> str:
@@ -165,7 +153,7 @@ class RMU(OnRMU, JointMethod):
 STEERED = (
     DualAdamW,
     SharpMinMax,
-    RelearningResilient,  # `worst_npo` reads the worst U nearby
+    RelearningResilient,
     BLUR,  # d = g_u + w (g_r - its part along g_u), with w the retain weight
     SAUL,
     WithoutALM,

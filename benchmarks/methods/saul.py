@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch.optim import Optimizer
 
@@ -19,12 +18,10 @@ class SAULSettings(TwoStates):
     Attributes:
         rho_forget: Radius of the forget side's perturbation.
         rho_retain: Radius of the retain side's perturbation.
-        sam_every: Find a perturbation in every so many backward passes; use it again in between.
     """
 
     rho_forget: float = 1e-3
     rho_retain: float = 1e-3
-    sam_every: int = 1
 
 
 class _RetainSAM(DualAdamW):
@@ -35,11 +32,9 @@ class _RetainSAM(DualAdamW):
 
     def retain_side(self) -> Optimizer:
         """The retain gradient is taken where the retain loss is worst nearby."""
-        return SAM(super().retain_side(), rho=self.settings.rho_retain, **self.perturbing())
-
-    def perturbing(self) -> dict[str, Any]:
-        """The settings of both sides' perturbations."""
-        return {"rounding": self.settings.rounding, "every": self.settings.sam_every}
+        return SAM(
+            super().retain_side(), rho=self.settings.rho_retain, rounding=self.settings.rounding
+        )
 
 
 class _BothSAM(_RetainSAM):
@@ -48,7 +43,9 @@ class _BothSAM(_RetainSAM):
     def forget_side(self) -> Optimizer:
         """The forget gradient is taken where the forgotten answer is closest to coming back."""
         kind = SAM if self.lowers_measure else ReverseSAM
-        return kind(super().forget_side(), rho=self.settings.rho_forget, **self.perturbing())
+        return kind(
+            super().forget_side(), rho=self.settings.rho_forget, rounding=self.settings.rounding
+        )
 
 
 @register("saul", "SAUL", position=50)

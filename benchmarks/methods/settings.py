@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from torch_alm.rules import Leak
 
 SIGNED = ("alpha", "forget_weight", "margin")
-AT_LEAST_ONE = ("epochs", "batch_size", "probe_every", "sam_every")
+AT_LEAST_ONE = ("epochs", "batch_size", "probe_every")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Settings:
         weight_decay: Decoupled decay, applied once per step (a forget side never decays).
         epochs: Passes over the forget set.
         batch_size: Forget examples per step, and as many retain examples.
-        max_grad_norm: Clip the combined gradient of a one-state method; None leaves it alone.
         forget_weight: Weight of the forget direction where no controller replaces it.
         retain_weight: Weight of the retain loss.
         measure: What the controller looks at: the cross-entropy, a certified share of wrong answers
@@ -47,7 +46,6 @@ class Settings:
     weight_decay: float = 0.0
     epochs: int = 10
     batch_size: int = 8
-    max_grad_norm: float | None = None
     forget_weight: float = 1.0
     retain_weight: float = 1.0
     measure: Literal[

@@ -24,7 +24,6 @@ class SharpMinMaxSettings(Settings):
         rho_forget: Radius of the forget side's perturbation.
         rho_retain: Radius of the retain side's perturbation.
         kappa: Weight of the sharpness term.
-        forget_mode: Maximise sharpness (as published), or plain SAM.
         order: Retain step first, or both gradients at the same point.
     """
 
@@ -32,7 +31,6 @@ class SharpMinMaxSettings(Settings):
     rho_forget: float = 1e-3
     rho_retain: float = 1e-3
     kappa: float = 1.0
-    forget_mode: Literal["sharpness_max", "sam"] = "sharpness_max"
     order: Literal["sequential", "simultaneous"] = "sequential"
 
 
@@ -42,8 +40,7 @@ class SharpMinMax(Method):
 
     With g the gradient at theta and g_hat the one at theta + delta, where delta climbs the loss in
     question, the retain side follows g + kappa (g_hat - g) and the forget side g - kappa (g_hat -
-    g): for kappa = 1, g_hat and 2 g - g_hat (Tang and Khanna 2025). `forget_mode="sam"` follows
-    g_hat on the forget side too.
+    g): for kappa = 1, g_hat and 2 g - g_hat (Tang and Khanna 2025).
 
     The objective as SAUL's appendix prints it has U = +L_f, which would train on the forget set.
 
@@ -87,8 +84,9 @@ class SharpMinMax(Method):
         """Step along weight (g - kappa (g_hat - g)) of U; returns F. At weight 0 nothing moves."""
         loss, value = self.objective(forget)
         if self.weigh(value, forget) > 0:
-            kappa = 1.0 if self.settings.forget_mode == "sam" else -self.settings.kappa
-            self._sharpen(loss, lambda: self.objective(forget)[0], self.settings.rho_forget, kappa)
+            settings = self.settings
+            worse = lambda: self.objective(forget)[0]  # noqa: E731
+            self._sharpen(loss, worse, settings.rho_forget, -settings.kappa)
             weighted_step(self.forget_side, self.weight, self.settings.scale)
         self.forget_side.zero_grad()
         return value

@@ -12,7 +12,6 @@ from benchmarks.methods.rmu import RMUSettings
 from benchmarks.methods.saul import SAULSettings
 from benchmarks.methods.sharp_min_max import SharpMinMaxSettings
 from benchmarks.methods.simnpo import SimNPOSettings
-from benchmarks.methods.single_adamw import SingleAdamWSettings
 
 VOCABULARY = 11
 Batch = dict[str, Tensor]
@@ -24,7 +23,6 @@ class Everything(
     SharpMinMaxSettings,
     RelearningResilientSettings,
     SimNPOSettings,
-    SingleAdamWSettings,
     PDUSettings,
     RMUSettings,
 ):

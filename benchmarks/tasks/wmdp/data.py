@@ -5,30 +5,29 @@ Nothing hazardous is shipped, fetched or made up here.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pandas as pd
+
 from benchmarks.tasks.wmdp.questions import Question
-from torch_alm.language import Record, read_records
+from torch_alm.language import read_records
 
 SUBJECTS = {"bio": "biology", "chem": "chemistry", "cyber": "cybersecurity"}
 """WMDP's topics, and how the prompt calls them."""
 
+SHORTEST = 50
+"""Texts of fewer characters are left out, as RMU's authors do."""
+
+CHOICES = [f"choice{i}" for i in range(4)]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Topic:
-    """Something to unlearn.
-
-    Attributes:
-        key: Its name in results and tables.
-        texts: The forget corpus.
-        questions: What a model that has forgotten can only guess.
-    """
+    """Something to unlearn: its name in tables, the forget corpus, and questions about it."""
 
     key: str
     texts: tuple[str, ...]
@@ -65,7 +64,6 @@ def load_wmdp(
     forget: Mapping[str, Path],
     retain: Path | None,
     *,
-    shortest: int = 50,
     shots: int = 0,
 ) -> WMDPData:
     """The task of a folder of questions and the corpora that belong to it.
@@ -75,7 +73,6 @@ def load_wmdp(
         mmlu: Folder of MMLU's CSV files, or the folder above its `test`; None measures no utility.
         forget: The corpus of each topic; topics without one are not unlearned, and not asked.
         retain: The retain corpus.
-        shortest: Texts of fewer characters are left out, as RMU's authors do.
         shots: How many of MMLU's development questions of a subject stand before its questions.
 
     Raises:
@@ -86,21 +83,32 @@ def load_wmdp(
             "WMDP's corpora are not shipped: there is nothing to unlearn, or nothing to keep. Did "
             "you mean --forget TOPIC=PATH for each topic, and --retain PATH?"
         )
-    topics = tuple(_topic(folder, key, path, shortest) for key, path in forget.items())
-    utility = {"mmlu": load_mmlu(mmlu)} if mmlu is not None else {}
-    examples = _examples(mmlu, shots, {q.subject for found in utility.values() for q in found})
-    kept = load_corpus(retain, shortest=shortest)
-    return WMDPData("wmdp", topics, kept, utility, examples=examples)
-
-
-def _topic(folder: Path, key: str, corpus: Path, shortest: int) -> Topic:
-    if key not in SUBJECTS:
+    if unknown := forget.keys() - SUBJECTS:
         raise ValueError(
-            f"--forget {key}={corpus}: WMDP has no topic {key!r}, hence no questions about it. "
+            f"--forget {', '.join(unknown)}: WMDP has no topic so called, hence no questions about it. "
             f"Did you mean one of {', '.join(SUBJECTS)}?"
         )
-    questions = load_questions(folder / f"{key}_questions.json", SUBJECTS[key])
-    return Topic(key, load_corpus(corpus, shortest=shortest), questions)
+    if shots < 0 or (shots and mmlu is None):
+        raise ValueError(f"--shots {shots}: only MMLU's questions have examples, and it has five.")
+    topics = tuple(
+        Topic(
+            key,
+            load_corpus(path, shortest=SHORTEST),
+            load_questions(folder / f"{key}_questions.json", name),
+        )
+        for key, path in forget.items()
+        for name in [SUBJECTS[key]]
+    )
+    utility = {} if mmlu is None else {"mmlu": load_mmlu(mmlu)}
+    examples = load_examples(mmlu, shots) if mmlu is not None and shots else {}
+    if missing := shots and {q.subject for q in utility["mmlu"]} - examples.keys():
+        raise ValueError(
+            f"{mmlu} has no *_dev.csv for {', '.join(sorted(missing))}, which would be asked "
+            "without the examples that the others have. Is the download complete?"
+        )
+    return WMDPData(
+        "wmdp", topics, load_corpus(retain, shortest=SHORTEST), utility, examples=examples
+    )
 
 
 def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
@@ -114,13 +122,17 @@ def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
             f"{path} is not there, so {subject} could not be asked about. Is --data the folder "
             "with the *_questions.json files?"
         )
-
-    def made(row: Record) -> Question:
-        choices = row.texts("choices")
-        return Question(subject, row.text("question"), choices, _whole(row.fields.get("answer")))
-
-    return _found(
-        path, (_placed(row.where, lambda row=row: made(row)) for row in read_records(path))
+    rows = read_records(path)
+    if not rows:
+        raise ValueError(f"{path} has no question. Was it written to the end?")
+    return tuple(
+        _placed(
+            row.where,
+            lambda row=row: Question(
+                subject, row.text("question"), row.texts("choices"), _whole(row.fields["answer"])
+            ),
+        )
+        for row in rows
     )
 
 
@@ -130,31 +142,7 @@ def load_mmlu(folder: Path) -> tuple[Question, ...]:
     Raises:
         ValueError, FileNotFoundError: No such files, or a malformed row, named by file and line.
     """
-    files = sorted([*folder.glob("*_test.csv"), *folder.glob("test/*_test.csv")])
-    if not files:
-        raise FileNotFoundError(
-            f"{folder} has no *_test.csv, nor has {folder / 'test'}; utility could not be "
-            "measured. Is it MMLU's folder?"
-        )
-    return tuple(question for file in files for question in _subject(file))
-
-
-def _examples(mmlu: Path | None, shots: int, subjects: set[str]) -> dict[str, tuple[Question, ...]]:
-    """The examples of all subjects, or of none."""
-    if shots == 0:
-        return {}
-    if mmlu is None or shots < 0:
-        raise ValueError(
-            f"--shots {shots} and --mmlu {mmlu}: only MMLU's questions have examples, which no "
-            "prompt would get. Did you mean a number from 1 to 5, and MMLU's folder?"
-        )
-    found = load_examples(mmlu, shots)
-    if missing := sorted(subjects - found.keys()):
-        raise ValueError(
-            f"{mmlu} has no *_dev.csv for {', '.join(missing)}; these would be asked without the "
-            f"{shots} examples that the others have. Is the download complete?"
-        )
-    return found
+    return tuple(question for file in _files(folder, "test") for question in _subject(file))
 
 
 def load_examples(folder: Path, shots: int) -> dict[str, tuple[Question, ...]]:
@@ -163,15 +151,9 @@ def load_examples(folder: Path, shots: int) -> dict[str, tuple[Question, ...]]:
     Raises:
         ValueError, FileNotFoundError: No such files, too few rows, or a malformed one.
     """
-    files = sorted([*folder.glob("*_dev.csv"), *folder.glob("dev/*_dev.csv")])
-    if not files:
-        raise FileNotFoundError(
-            f"{folder} has no *_dev.csv, nor has {folder / 'dev'}; there is no example to show. Is "
-            "it MMLU's folder with all of its parts?"
-        )
-    found = {questions[0].subject: questions for questions in map(_subject, files)}
+    found = {rows[0].subject: rows for rows in map(_subject, _files(folder, "dev"))}
     for subject, questions in found.items():
-        if len(questions) < shots:
+        if not 0 < shots <= len(questions):
             raise ValueError(
                 f"{shots} examples were asked for, and {subject} has {len(questions)}; subjects "
                 f"would differ in how they are asked. Did you mean at most {len(questions)}?"
@@ -179,33 +161,41 @@ def load_examples(folder: Path, shots: int) -> dict[str, tuple[Question, ...]]:
     return {subject: questions[:shots] for subject, questions in found.items()}
 
 
+def _files(folder: Path, part: str) -> list[Path]:
+    found = sorted([*folder.glob(f"*_{part}.csv"), *folder.glob(f"{part}/*_{part}.csv")])
+    if not found:
+        raise FileNotFoundError(
+            f"{folder} has no *_{part}.csv, nor has {folder / part}. Is it MMLU's folder with all "
+            "of its parts?"
+        )
+    return found
+
+
 def _subject(file: Path) -> tuple[Question, ...]:
+    """The questions of a file; every cell is text, "None" and "NA" are words like others."""
     subject = file.stem.rpartition("_")[0].replace("_", " ")
+    table = pd.read_csv(file, dtype=str, keep_default_na=False)
+    if missing := {"question", "answer", *CHOICES} - {*table.columns}:
+        raise ValueError(
+            f"{file}: the header has no {', '.join(sorted(missing))}. Is it a copy of MMLU with a "
+            "header, as on the hub?"
+        )
+    if table.empty:
+        raise ValueError(f"{file} has no question. Was it written to the end?")
 
-    def made(fields: dict[str, Any]) -> Question:
-        choices = tuple(str(fields[f"choice{i}"] or "") for i in range(4))
-        return Question(subject, str(fields["question"]), choices, _whole(fields["answer"]))
+    def made(row: dict[str, str]) -> Question:
+        choices = tuple(row[name] for name in CHOICES)
+        return Question(subject, row["question"], choices, _whole(row["answer"]))
 
-    with file.open(newline="", encoding="utf-8") as opened:
-        reader = csv.DictReader(opened)
-        missing = {"question", "answer", *(f"choice{i}" for i in range(4))} - {
-            *(reader.fieldnames or ())
-        }
-        if missing:
-            raise ValueError(
-                f"{file}: the header has no {', '.join(sorted(missing))}. Is it a copy of MMLU "
-                "with a header, as on the hub?"
-            )
-        rows = (_placed(f"{file}, line {reader.line_num}", lambda f=f: made(f)) for f in reader)
-        return _found(file, rows)
+    rows: list[dict[str, str]] = table.to_dict("records")
+    return tuple(
+        _placed(f"{file}, row {number}", lambda row=row: made(row))
+        for number, row in enumerate(rows, 1)
+    )
 
 
 def load_corpus(path: Path, *, shortest: int = 0) -> tuple[str, ...]:
     """Texts of a corpus: JSON lines (or a JSON list) with `text`, or one text a line.
-
-    Args:
-        path: `.json` and `.jsonl` are JSON, anything else is text.
-        shortest: Shorter texts are left out.
 
     Raises:
         ValueError, FileNotFoundError: No such file, a malformed row, or no text that is left.
@@ -219,8 +209,8 @@ def load_corpus(path: Path, *, shortest: int = 0) -> tuple[str, ...]:
     kept = tuple(text for text in texts if text.strip() and len(text) > shortest)
     if not kept:
         raise ValueError(
-            f"{path} has no text of more than {shortest} characters; no step could be taken. Is it "
-            "the corpus?"
+            f"{path} has no text of more than {shortest} characters; no step could be taken. Is "
+            "it the corpus?"
         )
     return kept
 
@@ -228,10 +218,7 @@ def load_corpus(path: Path, *, shortest: int = 0) -> tuple[str, ...]:
 def _whole(value: Any) -> int:
     """An answer's number; MMLU writes it as text."""
     if isinstance(value, bool) or not str(value).strip().isdecimal():
-        raise ValueError(
-            f"the answer is {value!r}, which is none of the choices. Did you mean a number from 0 "
-            "to 3?"
-        )
+        raise ValueError(f"the answer is {value!r}. Did you mean a number from 0 to 3?")
     return int(value)
 
 
@@ -239,14 +226,7 @@ def _placed(where: str, make: Callable[[], T]) -> T:
     """Make something of a row; an error says where the row is."""
     try:
         return make()
-    except ValueError as error:
+    except (KeyError, ValueError) as error:
         if str(error).startswith(where):
             raise
         raise ValueError(f"{where}: {error}") from error
-
-
-def _found(path: Path, questions: Iterator[Question]) -> tuple[Question, ...]:
-    found = tuple(questions)
-    if not found:
-        raise ValueError(f"{path} has no question. Was it written to the end?")
-    return found

@@ -162,7 +162,7 @@ def sharp_min_max(
     def forget_gradient(forget: Batch) -> Grads:
         g = grads(-ce(model, forget), model)
         _, hat = at_distance(model, g, s.rho_forget, lambda: -ce(model, forget))
-        return hat if s.forget_mode == "sam" else combine(g, hat, 1 + s.kappa, -s.kappa)
+        return combine(g, hat, 1 + s.kappa, -s.kappa)
 
     for retain, forget in batches:
         kept = retain_gradient(retain)
@@ -185,9 +185,8 @@ def relearning(
         def loss(data: Batch = forget) -> Tensor:
             return npo_by_hand(model, reference, data, s.beta)
 
-        worst, hat = at_distance(model, grads(loss(), model), s.rho_forget, loss)
-        # NPO <= alpha has the violation NPO - alpha, which is that of F = 2 alpha - NPO >= alpha.
-        w = weight(ce(model, forget) if s.reading == "clean_ce" else 2 * s.alpha - worst)
+        _, hat = at_distance(model, grads(loss(), model), s.rho_forget, loss)
+        w = weight(ce(model, forget))
         move(model, optimizer, combine(g_r, hat, 1.0, w) if w > 0 else g_r)
 
 

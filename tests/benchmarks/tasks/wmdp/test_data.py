@@ -68,8 +68,8 @@ def test_questions_may_be_lines_or_a_list(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("question,answer\nq,1\n", "no choice0, choice1"),
-        (HEADER + "q,a,b,c,d,0\nq,a,b,c,,1\n", "line 3: the question or one of its choices"),
-        (HEADER + "q,a,b,c,d,D\n", "line 2: the answer is 'D'"),
+        (HEADER + "q,a,b,c,d,0\nq,a,b,c,,1\n", "row 2: the question or one of its choices"),
+        (HEADER + "q,a,b,c,d,D\n", "row 1: the answer is 'D'"),
         (HEADER, "no question"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_task_needs_corpora_of_topics_there_are(tmp_path: Path) -> None:
     text = tmp_path / "text"
     with pytest.raises(ValueError, match="not shipped"):
         load_wmdp(tmp_path, None, {}, text)
-    with pytest.raises(ValueError, match="no topic 'physics'"):
+    with pytest.raises(ValueError, match="--forget physics: WMDP has no topic"):
         load_wmdp(tmp_path, None, {"physics": text}, text)
     task = load_wmdp(tmp_path, None, {"bio": text}, text)
     assert task.split == "bio"
@@ -205,7 +205,7 @@ def test_examples_are_of_all_subjects_or_of_none(tmp_path: Path) -> None:
     (tmp_path / "bio_questions.json").write_text(json.dumps(questions))
 
     def load(mmlu: Path | None, shots: int) -> Any:
-        return load_wmdp(tmp_path, mmlu, {"bio": corpus}, corpus, shortest=50, shots=shots)
+        return load_wmdp(tmp_path, mmlu, {"bio": corpus}, corpus, shots=shots)
 
     assert set(load(folder, 2).examples) == {"kites", "tar"}
     assert load(folder, 0).examples == {}
