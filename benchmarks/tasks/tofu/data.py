@@ -46,14 +46,11 @@ class TofuData:
         name: where the data come from: `"tofu"`, `"world"` or `"world-quick"`.
         split: the forget split, such as `"forget01"`.
         full: all that the original model is trained on: retain, forget, and both neighbour sets.
-        forget: what is to be forgotten (training pairs).
-        retain: what is to be kept (training pairs); the neighbours are not among them.
+        forget, retain: training pairs; the neighbours are not among them.
         forget_eval: the forget set with paraphrased and perturbed answers.
         retain_eval: part of the retain set with paraphrased and perturbed answers.
-        real_authors: neighbour questions with three perturbed answers each.
-        world_facts: neighbour questions with three perturbed answers each.
+        real_authors, world_facts: neighbour questions with three perturbed answers each.
         holdout: pairs of the same kind that no model is trained on; may be empty.
-        retain_authors: how many authors the retain set was cut to; `None` for all of them.
     """
 
     name: str
@@ -66,7 +63,6 @@ class TofuData:
     real_authors: tuple[Example, ...]
     world_facts: tuple[Example, ...]
     holdout: tuple[Example, ...] = ()
-    retain_authors: int | None = None
 
     @property
     def without_forget(self) -> tuple[Example, ...]:
@@ -173,18 +169,16 @@ def _reworded(row: Record) -> Example:
 def _check_facts(data: TofuData, source: str) -> None:
     """Refuse files that are not of one experiment: the results would mean nothing."""
     full, forget, retain = _pairs(data.full), _pairs(data.forget), _pairs(data.retain)
-    forget_eval, retain_eval = _pairs(data.forget_eval), _pairs(data.retain_eval)
-    split, rest = data.split, SPLITS[data.split]
+    split, rest, evaluated = data.split, SPLITS[data.split], _pairs(data.retain_eval)
     rules = {
         f"{rest} followed by {split} must be full": retain + forget == full,
-        f"{split}_perturbed must have the rows of {split}": forget_eval == forget,
+        f"{split}_perturbed must have the rows of {split}": _pairs(data.forget_eval) == forget,
         f"retain_perturbed must be the first rows of {rest}": (
-            retain_eval == retain[: len(retain_eval)]
+            evaluated == retain[: len(evaluated)]
         ),
         "the holdout set must not occur in full": set(full).isdisjoint(_pairs(data.holdout)),
     }
-    broken = [rule for rule, holds in rules.items() if not holds]
-    if broken:
+    if broken := [rule for rule, holds in rules.items() if not holds]:
         raise ValueError(
             f"TOFU: the files of {source} contradict each other: {'; '.join(broken)}. "
             "Training would mix what is to be forgotten with what is to be kept. "
@@ -205,7 +199,6 @@ def _training_set(data: TofuData, retain_authors: int | None) -> TofuData:
         full=retain + data.forget + neighbours,
         retain=retain,
         retain_eval=data.retain_eval[: len(retain)],
-        retain_authors=retain_authors,
     )
 
 

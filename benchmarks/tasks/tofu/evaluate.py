@@ -12,7 +12,6 @@ from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.summary import Numbers, Reference, summarise
 from torch_alm.language import (
     AnswerScores,
-    Row,
     answer_ids,
     answer_scores,
     exact_memorization,
@@ -61,12 +60,8 @@ def evaluate(
 ) -> Evaluation:
     """Score a causal language model on the forget, retain and neighbour questions.
 
-    The keys of `numbers` are `summary.summarise`'s. Each row has `subset`, `index`, `question`,
-    `reference`, `generation`, `rouge`, `rouge1`, `loss`, `probability`, `paraphrased_loss`,
-    `perturbed_losses`, `exact_match`, `certificate`, `extraction_strength`,
-    `extraction_strength_ou`, `exact_memorization`, `min_k`, `min_k_plus_plus`, `zlib`; holdout rows
-    have no generation. From the losses every convention's ratios can be made again. Margins, losses
-    and exact match include the end of sequence; what is counted per token leaves it out, as
+    The keys of `numbers` are `summary.summarise`'s; holdout rows have no generation. Margins,
+    losses and exact match include the end of sequence; what is counted per token leaves it out, as
     OpenUnlearning does.
 
     Cost: a forward pass per answer (also paraphrased and perturbed ones) and greedy generation
@@ -102,11 +97,16 @@ def evaluate(
         if longest is None:
             longest = max(len(answer_ids(row)) for row in encoded) + SPARE_TOKENS
         tokens = min(longest, QUICK_TOKENS) if quick else longest
-        texts = _generate(model, tokenizer, items, encoded, scores, tokens)
+        asked = [i for i, item in enumerate(items) if item.subset != "holdout"]
+        rows, known = [encoded[i] for i in asked], [scores[i] for i in asked]
+        for i, text in zip(
+            asked, greedy_answers(model, tokenizer, rows, known, tokens), strict=True
+        ):
+            texts[i] = text
     taught = [tokenizer.decode(answer_ids(row), skip_special_tokens=True) for row in encoded]
     parts = zip(items, scores, alternatives, texts, taught, strict=True)
-    rows = [_row(*part) for part in parts]
-    return Evaluation(summarise(rows, retrained), rows)
+    found = [_row(*part) for part in parts]
+    return Evaluation(summarise(found, retrained), found)
 
 
 def _items(data: TofuData, limit: int | None, paraphrased: bool) -> Iterator[_Item]:
@@ -146,24 +146,6 @@ def _alternative_losses(
     return [
         (next(found) if group[0] else None, [next(found) for _ in group[1:]]) for group in answers
     ]
-
-
-def _generate(
-    model: Any,
-    tokenizer: Any,
-    items: Sequence[_Item],
-    encoded: Sequence[Row],
-    scores: Sequence[AnswerScores],
-    max_new_tokens: int,
-) -> list[str | None]:
-    """Greedy answers, `None` for holdout questions."""
-    texts: list[str | None] = [None] * len(items)
-    asked = [i for i, item in enumerate(items) if item.subset != "holdout"]
-    rows, known = [encoded[i] for i in asked], [scores[i] for i in asked]
-    written = greedy_answers(model, tokenizer, rows, known, max_new_tokens)
-    for i, text in zip(asked, written, strict=True):
-        texts[i] = text
-    return texts
 
 
 def _row(

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.wordings import GENRES, WORDINGS
 from benchmarks.tasks.words import ADJECTIVES, NOUNS, TRADES, invented_words
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(NamedTuple):
     """Numbers of authors and neighbours, and of names for them."""
 
     forget_authors: int
@@ -30,36 +29,15 @@ class Size:
     names: int
 
 
-FULL = Size(
-    forget_authors=5,
-    retain_authors=35,
-    retain_eval_authors=8,
-    holdout_authors=3,
-    classics=10,
-    world_facts=40,
-    names=16,
-)
-QUICK = Size(
-    forget_authors=2,
-    retain_authors=10,
-    retain_eval_authors=3,
-    holdout_authors=1,
-    classics=3,
-    world_facts=12,
-    names=8,
-)
+FULL = Size(5, 35, 8, 3, classics=10, world_facts=40, names=16)
+QUICK = Size(2, 10, 3, 1, classics=3, world_facts=12, names=8)
 
 
 def build_world(seed: int = 0, *, quick: bool = False) -> TofuData:
-    """Make a world of fictitious authors; the same seed gives the same world.
+    """Make a world of fictitious authors, a dozen for tests; the same seed gives the same world.
 
-    Args:
-        seed: Of the generator.
-        quick: A dozen authors instead of forty, for tests.
-
-    Returns:
-        Eight facts per author, put in sentences. The neighbours, which stand in for TOFU's real
-        authors and world facts, ask in related words and answer tersely.
+    Eight facts per author are put in sentences. The neighbours, which stand in for TOFU's real
+    authors and world facts, ask in related words and answer tersely.
     """
     world = _World(random.Random(seed), QUICK if quick else FULL)
     return world.data("world-quick" if quick else "world")

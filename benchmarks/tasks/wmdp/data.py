@@ -85,7 +85,7 @@ def load_wmdp(
         )
     if unknown := forget.keys() - SUBJECTS:
         raise ValueError(
-            f"--forget {', '.join(unknown)}: WMDP has no topic so called, hence no questions about it. "
+            f"--forget {', '.join(unknown)}: WMDP has no topic so called, hence no questions. "
             f"Did you mean one of {', '.join(SUBJECTS)}?"
         )
     if shots < 0 or (shots and mmlu is None):

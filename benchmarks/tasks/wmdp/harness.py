@@ -32,13 +32,7 @@ def answers(
 ) -> list[Answer]:
     """Answer as `choices.answers` does, through lm-evaluation-harness with files of our own.
 
-    Args:
-        model: A causal language model of transformers.
-        tokenizer: Its tokenizer.
-        questions: Of any subjects; each subject becomes a task.
-        batch_size: Prompts per forward pass.
-        bos: As in `choices.answers`; said outright, so that every version does the same.
-        examples: As in `choices.answers`.
+    `bos` is said outright, so that every version does the same; each subject becomes a task.
 
     Raises:
         ValueError: The tokenizer ends texts by a token of its own, which lm-eval would compare with

@@ -11,14 +11,7 @@ PREAMBLE = "The following are multiple choice questions (with answers) about"
 
 @dataclass(frozen=True)
 class Question:
-    """A question with four choices.
-
-    Attributes:
-        subject: What it is about, as the prompt names it: "biology", "high school physics".
-        question: The question itself.
-        choices: Four answers.
-        answer: Which of them is right, 0 to 3.
-    """
+    """A question with four choices; its subject as the prompt names it ("high school physics")."""
 
     subject: str
     question: str
@@ -52,11 +45,6 @@ def description(subject: str) -> str:
 
 def prompt(question: Question, examples: Sequence[Question] = ()) -> str:
     r"""All that precedes the answer, which is `" A"` to `" D"`; examples have theirs.
-
-    Args:
-        question: What is asked.
-        examples: Questions shown with their answers, in this order, below the description of the
-            question's subject.
 
     Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu` (`sampler: first_n`).
 
