@@ -223,3 +223,32 @@ def test_a_vectors_checkpoint_says_the_shape_to_one_that_is_still_open() -> None
     trained.step()
     fresh.load_state_dict(trained.state_dict())
     assert fresh.multiplier.tolist() == [0.5, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("sense", [">=", "<=", "=="])
+@pytest.mark.parametrize("filter", [None, Mean(2)], ids=str)
+def test_an_index_that_appears_twice_has_the_penalty_of_the_mean(sense: Any, filter: Any) -> None:
+    index, given = [1, 1, 3], [0.5, 2.5, 0.25]
+
+    def made() -> ALMConstraint:
+        lambdas = torch.tensor([1.0, 2.0, 3.0, 4.0])
+        return ALMConstraint(None, 1.0, 0.5, multiplier=lambdas, sense=sense, filter=filter)
+
+    twice, once = (torch.tensor(v, requires_grad=True) for v in (given, [1.5, 0.25]))
+    penalty, plain = made().penalty(twice, index=index), made().penalty(once, index=[1, 3])
+    assert penalty.item() == pytest.approx(plain.item(), rel=1e-6)
+    penalty.backward()
+    plain.backward()
+    assert torch.allclose(twice.grad, once.grad[[0, 0, 1]] / torch.tensor([2.0, 2.0, 1.0]))
+    c = made()
+    c.observe(given, index=index)
+    assert twice.grad[:2].sum().abs().item() == pytest.approx(c.step()[1].item())
+
+
+def test_a_list_of_floats_is_compared_in_float64() -> None:
+    c = ALMConstraint(None, [1.0, 1.0], 1.0)
+    c.observe([1 - 1e-9, 1.0])
+    assert c.step().tolist() == [pytest.approx(1e-9, rel=1e-6), 0.0]
+    c = ALMConstraint(None, [1.0], 1.0, multiplier=[0.0], tolerance=[0.0])
+    c.observe([1 - 1e-9], weight=[0.5])
+    assert c.step() == pytest.approx(1e-9, rel=1e-6) and c.alpha == 1.0

@@ -590,3 +590,60 @@ def test_words_that_neither_model_can_say_add_nothing_to_a_divergence() -> None:
     torch.testing.assert_close(found, plain)
     found.backward()
     assert wider.grad is not None and wider.grad.isfinite().all()
+
+
+class Config:
+    def __init__(self, is_encoder_decoder: bool) -> None:
+        self.is_encoder_decoder = is_encoder_decoder
+
+
+class SomeForMaskedLM(torch.nn.Module):
+    config = Config(False)
+
+    def forward(self, **_: Any) -> Tensor:
+        return torch.zeros(1, 3, 4)
+
+
+class SomeSeq2Seq(SomeForMaskedLM):
+    config = Config(True)
+
+
+class SomeCausalLM(torch.nn.Module):
+    config = Config(False)
+
+    def forward(self, **_: Any) -> Tensor:
+        return torch.zeros(1, 3, 4)
+
+
+FACES = {
+    "token_nll": measures.token_nll,
+    "sequence_nll": measures.sequence_nll,
+    "simnpo": measures.simnpo,
+    "npo": lambda model, batch: measures.npo(model, batch, torch.zeros(1)),
+    "flattening": measures.flattening,
+    "kl_divergence": lambda model, batch: measures.kl_divergence(model, batch, SomeCausalLM()),
+    "certified_failure": measures.certified_failure,
+    "exact_match_failure": measures.exact_match_failure,
+    "margin_certificate": measures.margin_certificate,
+}
+
+
+@pytest.mark.parametrize("name", FACES)
+@pytest.mark.parametrize("model", [SomeForMaskedLM(), SomeSeq2Seq()], ids=["masked", "seq2seq"])
+def test_a_model_that_is_not_causal_is_refused(name: str, model: torch.nn.Module) -> None:
+    batch = {"labels": torch.tensor([[-100, 1, 2]])}
+    FACES[name](SomeCausalLM(), batch)
+    with pytest.raises(ValueError, match=r"is not causal"):
+        FACES[name](model, batch)
+
+
+@pytest.mark.parametrize("shape", [(2, 0), (0, 3), (2, 3)])
+def test_a_selection_that_is_empty_is_refused(shape: tuple[int, int]) -> None:
+    hidden, nowhere = torch.zeros(*shape, 4), torch.zeros(shape, dtype=torch.bool)
+    with pytest.raises(ValueError, match="leaves no position"):
+        measures.hidden_distance(hidden, torch.zeros(4), nowhere)
+    if 0 in shape:
+        with pytest.raises(ValueError, match="leaves no position"):
+            measures.hidden_distance(hidden, torch.zeros(4))
+        with pytest.raises(ValueError, match="leaves no position"):
+            measures.kl_divergence_of_logits(hidden, hidden)

@@ -497,3 +497,14 @@ def test_what_is_no_constraint_is_named(constraint: Any) -> None:
     told = f"the constraint is {type(constraint).__name__}, which has no one multiplier"
     with pytest.raises(TypeError, match=told):
         DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
+
+
+@pytest.mark.parametrize("alpha", [torch.tensor([2.0]), [2.0], torch.tensor([[2.0]])], ids=str)
+def test_a_threshold_of_one_entry_is_a_number(alpha: Any) -> None:
+    theta = torch.nn.Parameter(torch.zeros(()))
+    dual = DualOptimizer(
+        SGD([theta], lr=0.1), SGD([theta], lr=0.1), ALMConstraint(None, alpha, 0.5)
+    )
+    dual.backward(retain=lambda: theta.square(), forget=lambda: theta * 1.0)
+    dual.step()
+    assert dual.constraint.multiplier == 1.0

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 IGNORED = -100
@@ -48,7 +48,24 @@ def logits_of(model: Model, batch: Batch) -> Tensor:
     return logits
 
 
+def require_causal(model: Model) -> None:
+    """Refuse a model whose logits at t do not predict the token at t + 1."""
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    masked = [n for m in modules if (n := type(m).__name__).endswith("ForMaskedLM")]
+    configs = [getattr(m, "config", None) for m in modules]
+    paired = any(getattr(each, "is_encoder_decoder", False) is True for each in configs)
+    if not masked and not paired:
+        return
+    found = f"{masked[0]} fills in masked words" if masked else "an encoder-decoder"
+    raise ValueError(
+        f"{type(model).__name__} is not causal ({found}): its logits at t are for the label at t, "
+        "and would be taken for those of t + 1, so other tokens would be scored. Did you mean a "
+        "causal model, or its own loss as the measure?"
+    )
+
+
 def logits_and_labels(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
+    require_causal(model)
     labels = labels_of(batch)
     return logits_of(model, batch), labels
 
@@ -69,6 +86,15 @@ def require_tokens(mask: Tensor, labels: Tensor) -> Tensor:
             f"`labels` of shape {tuple(labels.shape)} leave no token to score: all are {IGNORED}, "
             "or only in the first column, which no position predicts; the mean would be 0/0. "
             "Did the collator mask the answer together with the prompt?"
+        )
+    return mask
+
+
+def require_positions(mask: Tensor) -> Tensor:
+    if not mask.any():
+        raise ValueError(
+            f"A mask of shape {tuple(mask.shape)} leaves no position: the mean would be 0/0. Did "
+            "the collator mask the answer together with the prompt?"
         )
     return mask
 

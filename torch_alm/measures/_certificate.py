@@ -146,7 +146,7 @@ def margin_certificate_of_logits(
     aggregate: str = "max",
     clamp: bool = False,
 ) -> Tensor:
-    """Larger = more forgotten: the kernel of `margin_certificate`, over (B, T, V) and labels."""
+    """Larger = more forgotten: the kernel of `margin_certificate`; logits at t predict t + 1."""
     answers = select(logits, labels)
     phi = margin_surrogate(margins_of(answers), tau)
     return over_sequences(phi.clamp(min=0) if clamp else phi, answers.mask, aggregate)
@@ -155,7 +155,7 @@ def margin_certificate_of_logits(
 def certified_failure_of_logits(
     logits: Tensor, labels: Tensor, *, tau: float = 0.1, aggregate: str = "max"
 ) -> Tensor:
-    """Larger = more forgotten: the kernel of `certified_failure`, over (B, T, V) and labels."""
+    """Larger = more forgotten: the kernel of `certified_failure`; logits at t predict t + 1."""
     answers = select(logits, labels)
     phi = margin_surrogate(margins_of(answers), tau)
     trained = over_sequences(phi, answers.mask, aggregate)
@@ -166,7 +166,7 @@ def certified_failure_of_logits(
 def exact_match_failure_of_logits(
     logits: Tensor, labels: Tensor, *, aggregate: str = "max"
 ) -> Tensor:
-    """Larger = more forgotten: the kernel of `exact_match_failure`, over (B, T, V) and labels."""
+    """Larger = more forgotten: the kernel of `exact_match_failure`; logits at t predict t + 1."""
     answers = select(logits, labels)
     target, rival = target_and_rival(answers).detach().unbind(dim=-1)
     # Logits decide, since close probabilities may round to a tie. NaN stays NaN: nothing is known.

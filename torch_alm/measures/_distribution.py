@@ -16,8 +16,10 @@ from torch_alm.measures._answers import (
     logits_and_labels,
     logits_of,
     mean_over_tokens,
+    require_causal,
     require_match,
     require_option,
+    require_positions,
     spread,
     wide,
 )
@@ -26,7 +28,7 @@ from torch_alm.measures._answers import (
 def kl_divergence_of_logits(
     logits: Tensor, reference_logits: Tensor, labels: Tensor | None = None
 ) -> Tensor:
-    """Smaller = closer to the reference: the kernel of `kl_divergence`; no labels = everywhere."""
+    """Smaller = closer to the reference: the kernel of `kl_divergence`; logits at t predict t + 1."""
     if logits.shape != reference_logits.shape:
         raise ValueError(
             f"`logits` of shape {tuple(logits.shape)} and reference logits of shape "
@@ -35,6 +37,7 @@ def kl_divergence_of_logits(
         )
     if labels is None:
         mask = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+        require_positions(mask)
     else:
         require_match(logits, labels)
         mask = answer_mask(labels.to(logits.device))
@@ -65,6 +68,8 @@ def kl_divergence(model: Model, batch: Batch, reference: Model, *, mask: str = "
     """
     require_option("mask", mask, ("tokens", "all"))
     labels = labels_of(batch) if mask == "tokens" else None
+    if labels is not None:
+        require_causal(model)
     with torch.no_grad():
         reference_logits = logits_of(reference, batch)
     return kl_divergence_of_logits(logits_of(model, batch), reference_logits, labels)
@@ -73,7 +78,7 @@ def kl_divergence(model: Model, batch: Batch, reference: Model, *, mask: str = "
 def flattening_of_logits(
     logits: Tensor, labels: Tensor, *, shifted: bool = True, reduction: str = "token"
 ) -> Tensor:
-    """Smaller = more forgotten: the kernel of `flattening`, over (B, T, V) logits and labels."""
+    """Smaller = more forgotten: the kernel of `flattening`; logits at t predict t + 1."""
     require_match(logits, labels)
     labels = labels.to(logits.device)
     mask = answer_mask(labels) if shifted else labelled(labels)

@@ -27,7 +27,8 @@ def answer_nll(logits: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         logits: (B, T, V), any floating dtype.
-        labels: (B, T), -100 where masked. Shifted here: logits[:, t] predicts labels[:, t + 1].
+        labels: (B, T), -100 where masked. Shifted here: logits[:, t] predicts labels[:, t + 1];
+            labels that are shifted already cannot be told from others, and are shifted again.
 
     Returns:
         (B, T) in fp32 or wider, 0 where there is nothing to predict (always so in the last column).
@@ -43,13 +44,13 @@ def answer_nll(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def token_nll_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "example") -> Tensor:
-    """Larger = more forgotten: the kernel of `token_nll`, over (B, T, V) logits and labels."""
+    """Larger = more forgotten: the kernel of `token_nll`; logits at t predict t + 1."""
     nll, mask = scored(logits, labels)
     return mean_over_tokens(nll, mask, reduction)
 
 
 def sequence_nll_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Larger = more forgotten: the kernel of `sequence_nll`, over (B, T, V) logits and labels."""
+    """Larger = more forgotten: the kernel of `sequence_nll`; logits at t predict t + 1."""
     require_option("reduction", reduction, ("mean", "none"))
     nll, mask = scored(logits, labels)
     totals = nll.sum(dim=1)
@@ -75,7 +76,8 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
     Cost: one forward, and one fp32 row of the vocabulary for each labelled token.
 
     Raises:
-        ValueError: no labels, none left unmasked, shapes that do not match, unknown reduction.
+        ValueError: no labels, none left unmasked, shapes that do not match, unknown reduction; an
+            encoder-decoder or a model of masked words, whose logits are not for the next token.
 
     Source: SAUL, the losses L_f and L_r of its problem statement.
 

@@ -32,7 +32,7 @@ def npo_of_logits(
     beta: float = 0.1,
     variant: str = "sequence_sum",
 ) -> Tensor:
-    """Smaller = more forgotten: the kernel of `npo`; `reference_nll` holds (B,) NLL sums."""
+    """Smaller = more forgotten: the kernel of `npo`; logits at t predict t + 1."""
     require_option("variant", variant, NPO_VARIANTS)
     nll, mask = scored(logits, labels)
     if reference_nll.shape != nll.shape[:1]:
@@ -98,7 +98,7 @@ def npo(
 def simnpo_of_logits(
     logits: Tensor, labels: Tensor, *, beta: float = 4.5, delta: float = 0.0
 ) -> Tensor:
-    """Smaller = more forgotten: the kernel of `simnpo`, over (B, T, V) logits and labels."""
+    """Smaller = more forgotten: the kernel of `simnpo`; logits at t predict t + 1."""
     nll, mask = scored(logits, labels)
     return mean_over_sequences(saturating(sequence_means(nll, mask) - float(delta), beta), mask)
 

@@ -12,6 +12,7 @@ from torch_alm.measures._answers import (
     labels_of,
     mean_over_tokens,
     require_option,
+    require_positions,
     wide,
 )
 
@@ -94,6 +95,9 @@ def hidden_distance(hidden: Tensor, target: Tensor, mask: Tensor | None = None) 
     Returns:
         Scalar in fp32 or wider, in squared units of the hidden states.
 
+    Raises:
+        ValueError: the mask leaves no position.
+
     Source: Li et al. 2024 (WMDP); SAUL's WMDP experiments.
 
     >>> import torch
@@ -103,8 +107,8 @@ def hidden_distance(hidden: Tensor, target: Tensor, mask: Tensor | None = None) 
     difference = hidden.to(wide(hidden)) - target.detach().to(hidden.device)
     squares = difference.square().mean(dim=-1)
     if mask is None:
-        return squares.mean()
-    mask = mask.to(hidden.device)
+        mask = torch.ones_like(squares, dtype=torch.bool)
+    mask = require_positions(mask.to(hidden.device))
     return mean_over_tokens(squares.masked_fill(~mask, 0.0), mask, "example")
 
 
