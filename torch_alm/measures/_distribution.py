@@ -28,7 +28,7 @@ from torch_alm.measures._answers import (
 def kl_divergence_of_logits(
     logits: Tensor, reference_logits: Tensor, labels: Tensor | None = None
 ) -> Tensor:
-    """Smaller = closer to the reference: the kernel of `kl_divergence`; logits at t predict t + 1."""
+    """Smaller = closer to the reference: kernel of `kl_divergence`; logits at t predict t + 1."""
     if logits.shape != reference_logits.shape:
         raise ValueError(
             f"`logits` of shape {tuple(logits.shape)} and reference logits of shape "
