@@ -1,7 +1,7 @@
 """All attacks on one model, each with what it knew of the same answers before."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -73,36 +73,43 @@ def attack(
     """
     has, pad = settings or Attacks(), pad_id(tokenizer)
     read = read or partial(read_answers, model, tokenizer, max_new_tokens=max_new_tokens)
-    now = read(forget)
-    known = {id(row): reading for row, reading in zip(forget, now, strict=True)}
-
-    def told(
-        name: str, asked: Sequence[Row], after: list[Reading], rows: Sequence[Row], **had: float
-    ) -> Attacked:
-        before = [known[id(row)] for row in asked]
-        return Attacked(name, [*asked], [*rows], before, after, had)
-
-    def relearn(name: str, shown: Sequence[Row], asked: Sequence[Row]) -> Iterator[Attacked]:
-        how = {"steps": has.relearn_steps, "batch_size": has.batch_size, "seed": has.seed}
-        if shown and asked:
-            with relearned(model, shown, pad, lr=has.relearn_lr, autocast=autocast, **how) as loss:
-                after = read(asked)
-            had = {"examples": float(len(shown)), "final loss": loss}
-            yield told(name, asked, after, asked, **had)
-
+    told = partial(_told, {id(r): one for r, one in zip(forget, read(forget), strict=True)})
     shown = forget[: min(has.relearn_rows, len(forget) - 1)]
     copies = {tuple(row["input_ids"]) for row in shown}
     others = [row for row in forget if tuple(row["input_ids"]) not in copies]
-    yield from relearn("relearn forget", shown, others)
-    yield from relearn("relearn retain", retain[: has.relearn_rows], forget)
+    sides = {"forget": (shown, others), "retain": (retain[: has.relearn_rows], forget)}
+    for side, (rows, asked) in sides.items():
+        if rows and asked:
+            with _relearned(model, rows, pad, has, autocast) as loss:
+                after = read(asked)
+            had = {"examples": float(len(rows)), "final loss": loss}
+            yield told(f"relearn {side}", asked, after, asked, had)
     for bits in has.bits:
         with quantized(model, bits) as count:
             after = read(forget)
-        yield told(f"int{bits}", forget, after, forget, weights=float(count))
+        yield told(f"int{bits}", forget, after, forget, {"weights": float(count)})
     if paraphrased:
         asked = forget if reworded is None else reworded
-        yield told("paraphrase", asked, read(paraphrased), paraphrased)
+        yield told("paraphrase", asked, read(paraphrased), paraphrased, {})
     begun = [(row, rest) for row in forget if (rest := with_prefix(row, has.prefix))]
     if begun:
         asked, rows = zip(*begun, strict=True)
-        yield told("answer prefix", asked, read(rows), rows, share=has.prefix)
+        yield told("answer prefix", asked, read(rows), rows, {"share": has.prefix})
+
+
+def _told(
+    known: dict[int, Reading],
+    name: str,
+    asked: Sequence[Row],
+    after: list[Reading],
+    rows: Sequence[Row],
+    had: dict[str, float],
+) -> Attacked:
+    return Attacked(name, [*asked], [*rows], [known[id(row)] for row in asked], after, had)
+
+
+def _relearned(
+    model: LanguageModel, rows: Sequence[Row], pad: int, has: Attacks, autocast: Callable[[], Any]
+) -> AbstractContextManager[float]:
+    how = {"steps": has.relearn_steps, "batch_size": has.batch_size, "seed": has.seed}
+    return relearned(model, rows, pad, lr=has.relearn_lr, autocast=autocast, **how)
