@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -14,7 +15,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks import facts as script
-from benchmarks.tasks.facts import weights
+from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, gold_row, read_facts, said_row
 from benchmarks.tasks.facts.upper import Rows, Upper, common_start
 
@@ -159,3 +160,15 @@ def test_a_missing_package_is_named_with_what_installs_it(
         weights.published()
     (tmp_path / "torch-alm" / weights.NAME).mkdir(parents=True)
     assert weights.published() == tmp_path / "torch-alm" / weights.NAME
+
+
+def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
+    values = {"saul": [0.3, 0.5, 0.4], "npo": [0.2, 0.3, 0.1]}
+    rows = [
+        {"method": key, "draw": i, "retain_said": v}
+        for key, found in values.items()
+        for i, v in enumerate(found)
+    ]
+    runs = pd.DataFrame([*rows, {"method": "npo", "draw": 3, "retain_said": 1.0}])
+    assert evidence.difference(runs, "retain_said", "saul", "npo") == "+20 ± 25"  # 4.303 / sqrt(3)
+    assert evidence.difference(runs[runs.draw == 0], "retain_said", "saul", "npo") == "+10"

@@ -67,9 +67,12 @@ def difference(runs: pd.DataFrame, number: str, more: str, less: str) -> str:
     """The mean over the draws that both have of more - less, and Student's interval."""
     wide = runs.pivot(index="draw", columns="method", values=number)
     found = (wide[more] - wide[less]).dropna()
-    half = student.ppf(0.975, len(found) - 1) * found.sem() if len(found) > 1 else float("nan")
     scale, digits = (100, 0) if NUMBERS[number].endswith("%") else (1, 2)
-    return f"{scale * found.mean():+.{digits}f} ± {scale * half:.{digits}f}"
+    mean = f"{scale * found.mean():+.{digits}f}"
+    if len(found) == 1:
+        return mean
+    half = student.ppf(0.975, len(found) - 1) * found.sem()
+    return f"{mean} ± {scale * half:.{digits}f}"
 
 
 def search(runs: pd.DataFrame) -> pd.DataFrame:
