@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.following import constraint
+from tests.core.following import constraint
 from torch_alm import ALMConstraint
 from torch_alm.filters import EMA, Filter, Mean
 from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, WarmUp

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.following import constraint, follow
+from tests.core.following import constraint, follow
 from torch_alm.filters import Filter, Mean, Reading
 from torch_alm.rules import Leak, Rule, Update
 

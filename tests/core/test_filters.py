@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.following import constraint, follow, weights
+from tests.core.following import constraint, follow, weights
 from torch_alm import ALMConstraint
 from torch_alm.filters import EMA, Filter, Mean, Reading
 from torch_alm.rules import Leak, WarmUp

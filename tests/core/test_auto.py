@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 
-from tests.auto_oracle import Rule
+from tests.core.auto_oracle import Rule
 from torch_alm import SAM, ALMConstraint, ConstraintGroup
 from torch_alm._constraint.loop import Response
 from torch_alm.auto import Entry as Auto

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.controller_oracle import Controller, Entry
+from tests.core.controller_oracle import Controller, Entry
 from torch_alm import ALMConstraint
 from torch_alm.filters import EMA, Filter, Mean
 from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, Rule, WarmUp

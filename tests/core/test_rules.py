@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.following import constraint, follow
+from tests.core.following import constraint, follow
 from torch_alm import ALMConstraint
 from torch_alm.filters import EMA, Mean
 from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, WarmUp

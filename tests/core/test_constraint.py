@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.following import constraint
-from tests.following import weights as acting
+from tests.core.following import constraint
+from tests.core.following import weights as acting
 from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import Leak

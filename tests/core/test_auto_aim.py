@@ -1,0 +1,82 @@
+"""Steps that aim: with `scale="step"` and mu="auto" a forget step ends where the goal is."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim import AdamW
+
+from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm.auto import Aim
+
+ALPHA = 2.0
+
+
+def memorised() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4))
+    x, y = torch.randn(64, 16), torch.randint(4, (64,))
+    optimizer = AdamW(net.parameters(), lr=1e-2)
+    for _ in range(200):
+        cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return net, x, y
+
+
+NET, X, Y = memorised()
+
+
+def overshoot(
+    mu: object, scale: object, lr: float, batch: int = 16, steps: int = 150
+) -> tuple[float, float]:
+    """The furthest beyond alpha, and the forget loss at the end."""
+    torch.manual_seed(1)
+    net, constraint = copy.deepcopy(NET), ALMConstraint(None, ALPHA, mu)
+    retain, forget = (AdamW(net.parameters(), lr=lr, weight_decay=0.0) for _ in range(2))
+    dual, found = DualOptimizer(retain, forget, constraint, scale=scale), list[float]()
+    for _ in range(steps):
+        rows = 48 + torch.randperm(16)[:batch]
+        dual.backward(
+            retain=lambda: cross_entropy(net(X[:48]), Y[:48]),
+            forget=lambda rows=rows: cross_entropy(net(X[rows]), Y[rows]),
+        )
+        dual.step()
+        dual.zero_grad()
+        with torch.no_grad():
+            found.append(cross_entropy(net(X[48:]), Y[48:]).item())
+    return max(found) - ALPHA, found[-1]
+
+
+@pytest.mark.parametrize("lr", [1e-3, 1e-2])
+def test_aimed_steps_overshoot_a_quarter_of_the_gates_at_most(lr: float) -> None:
+    aimed, end = overshoot("auto", "step", lr)
+    gate, _ = overshoot(1.0, "gradient", lr)
+    assert 0 <= aimed <= gate / 4 and end >= 0.99 * ALPHA
+
+
+def test_minibatches_are_aimed_with_as_well() -> None:
+    aimed, end = overshoot("auto", "step", 1e-3, batch=6, steps=300)
+    assert aimed < 1.0 and end >= 0.9 * ALPHA
+
+
+def test_the_share_is_that_of_a_linear_measure() -> None:
+    """c falls by s G - d, with G = 3 and d = 0.5, of which the first guess was G = 10."""
+    aim, c, shares = Aim(), 20.0, list[float]()
+    for _ in range(40):
+        aim.see(c, 10.0)
+        shares.append(aim.at(c, 1.0))
+        c -= 3.0 * shares[-1] - 0.5
+    assert all(0 <= s <= 1 for s in shares)
+    assert c == pytest.approx(0.0, abs=1e-3) and shares[-1] == pytest.approx(0.5 / 3, abs=1e-3)
+
+
+def test_a_closed_gate_stays_closed_and_learns_nothing() -> None:
+    aim = Aim()
+    aim.see(1.0, 2.0)
+    assert aim.at(1.0, 0.0) == 0.0 and aim.ahead == 0.0
+    before = vars(aim).copy()
+    aim.see(1.5, 2.0)
+    assert {**before, "before": 1.5} == vars(aim)
