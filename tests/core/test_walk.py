@@ -16,7 +16,7 @@ ROOT = Path(torch_alm.__file__).parent
 
 # Functions and modules that one `backward` and `step` with SAM on both sides may visit, without the
 # constraint's. Comprehensions and lambdas belong to the function they stand in.
-FUNCTIONS, MODULES = 51, 6
+FUNCTIONS, MODULES = 50, 6
 
 
 def visited() -> dict[str, set[str]]:
@@ -53,7 +53,6 @@ def visited() -> dict[str, set[str]]:
 def test_a_step_is_a_short_walk() -> None:
     found = visited()
     own = {m: names for m, names in found.items() if not m.startswith(("constraint", "_con"))}
-
     assert sum(map(len, own.values())) <= FUNCTIONS and len(own) <= MODULES, own
 
 

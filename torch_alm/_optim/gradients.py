@@ -225,12 +225,6 @@ def reduced(part: Tensor, like: "DTensor") -> Tensor:
     return DTensor.from_local(part.to(mesh.device_type), mesh, there).full_tensor()
 
 
-def some(tensor: Tensor, count: int = 64) -> Tensor:
-    """Copy about that many entries, evenly spread: enough to see whether and how it changed."""
-    entries = tensor.reshape(-1)
-    return entries[:: max(entries.numel() // count, 1)].clone()
-
-
 def check_apart(tensors: Sequence[Tensor], owner: str) -> None:
     """Raise a `ValueError` if two tensors lie in the same memory, which would be moved twice."""
     if len({t.untyped_storage()._cdata for t in tensors}) == len(tensors):
