@@ -36,21 +36,21 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 6_400, 4_200),
-    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_510, 1_300),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 5_350, 4_200),
+    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_540, 1_300),
     "lines of language": (package("language"), 1_570, 1_000),
     "lines of integrations": (package("integrations"), 1_730, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 16_800, 10_500),
+    "lines of torch_alm": (lines("torch_alm"), 15_800, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 7_650, 6_500),
-    "lines of tests": (lines("tests"), 34_800, 20_000),
+    "lines of tests": (lines("tests"), 33_300, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 20_750, 16_000),
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 520, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_900, 5_000),
+    "files": (len(tree()), 490, 420),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_600, 5_000),
 }
 
 
