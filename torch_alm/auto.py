@@ -42,6 +42,7 @@ from torch_alm._constraint.state import Stateful
 KAPPA, FLOOR, ETA, LIMIT, DAMPING = 0.3, 1e-3, 0.3, 10.0, 5.0
 EVERY, EARLY, MEMORY, SMOOTH, LONG, BACK = 20, 60, 0.98, 0.9, 100, 0.5
 LEARN, DRIFT, FULL = 0.7, 0.3, 0.5  # of a secant: per step, of the drift, the share that says most
+NEAR = 0.1, 3.0  # times its first-order estimate: where the secant is believed
 TINY = 1e-150  # its square is a number, too
 
 
@@ -141,7 +142,8 @@ class Aim(Stateful):
         error = fall - (s G - d);  G <- G + k s error;  d <- d - k q^2 error;  k = 0.7 / (s^2 + q^2)
 
     with q = 0.3, and G takes the whole error where a large share has done more than was foretold.
-    The next share is clip((c~ + d) / G, 0, 1). Before the first step G is its first-order estimate.
+    The next share is clip((c~ + d) / G, 0, 1). At first G is its first-order estimate, and later it
+    stays within 0.1 and 3 times that, d within 0 and G: what noise says is bounded.
     """
 
     def __init__(self) -> None:
@@ -158,7 +160,8 @@ class Aim(Stateful):
             is_steeper = error > 0 and s >= FULL
             self.fall += error / s if is_steeper else rate * s * error
             self.drift -= 0.0 if is_steeper else rate * DRIFT * DRIFT * error
-            self.fall = max(self.fall, LEARN * 0.02 * full)
+            self.fall = min(max(self.fall, NEAR[0] * full), NEAR[1] * full)
+            self.drift = min(max(self.drift, 0.0), self.fall)
         self.before = c
 
     def at(self, c: float, weight: float) -> float:
