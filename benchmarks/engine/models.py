@@ -21,7 +21,7 @@ from benchmarks.engine.scratch import Lesson, Recipe, teach
 from benchmarks.methods.rmu import steered_layer
 from torch_alm.language import check_eos
 
-CACHE_VERSION = 2  # to be raised when a change of the training code makes cached models wrong
+CACHE_VERSION = 3  # to be raised when a change of the training code makes cached models wrong
 
 
 def load_model(name: str | Path) -> tuple[Any, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LambdaLR
 from tqdm import tqdm
+from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
 from torch_alm.language import IGNORE, Batch, Row, collate
 
@@ -54,7 +54,9 @@ def train_to_memorisation(
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=schedule.lr, betas=(0.9, 0.98), weight_decay=0.01, fused=True
     )
-    rate = LambdaLR(optimizer, warm_cosine(steps, schedule.epochs * steps))
+    rate = get_cosine_with_min_lr_schedule_with_warmup(
+        optimizer, steps, schedule.epochs * steps, min_lr_rate=0.1
+    )
     reached, epoch = 0.0, 0
     model.train()
     with tqdm(total=schedule.epochs * steps, desc=label) as bar:
@@ -99,17 +101,6 @@ def exact_match(model: nn.Module, rows: Sequence[Row], pad_id: int, batch_size: 
         matched[chosen] = _rows_right(logits.argmax(-1), labels, batch).cpu()
     model.train(was_training)
     return matched
-
-
-def warm_cosine(warm: int, total: int) -> Callable[[int], float]:
-    """Factor of the learning rate: up over `warm` steps, then along a cosine to a tenth."""
-
-    def factor(step: int) -> float:
-        if step < warm:
-            return (step + 1) / warm
-        return 0.55 + 0.45 * math.cos(math.pi * (step - warm) / max(total - warm, 1))
-
-    return factor
 
 
 def _answer_logits(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:

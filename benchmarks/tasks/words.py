@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-TRADES = (
-    "glassblower", "midwife", "cartographer", "baker", "tailor", "clockmaker", "ferryman", "notary",
-    "blacksmith", "botanist", "surgeon", "weaver", "miller", "violinist", "stonemason", "beekeeper",
-)  # fmt: skip
-ADJECTIVES = (
-    "Amber", "Silent", "Broken", "Hidden", "Golden", "Winter", "Crimson", "Distant", "Hollow",
-    "Patient", "Restless", "Sleeping", "Borrowed", "Paper", "Salt", "Velvet", "Wandering", "Iron",
-    "Second", "Lonely",
-)  # fmt: skip
-NOUNS = (
-    "Harbour", "Lantern", "Orchard", "Mirror", "Bridge", "Feather", "Garden", "Tower", "Letter",
-    "Compass", "River", "Candle", "Shadow", "Island", "Clock", "Window", "Forest", "Crown",
-    "Meadow", "Station",
-)  # fmt: skip
+import yaml
 
-
+WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+TRADES, ADJECTIVES, NOUNS = WORDS["trades"], WORDS["adjectives"], WORDS["nouns"]
 ONSETS = ("b", "d", "f", "k", "l", "m", "n", "r", "s", "t", "v", "z", "br", "dr", "st")
 
 

@@ -9,41 +9,15 @@ all reports share: the sentences, and the towns, trades, prizes and things in th
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import NamedTuple
+
+import yaml
 
 from benchmarks.tasks.muse.data import SHOTS, Extract, MuseData, Pair, Quiz
 from benchmarks.tasks.words import ADJECTIVES, NOUNS, TRADES, invented_words
 
-GOODS = (
-    "salt", "honey", "rope", "candles", "paper", "wool", "barley", "copper", "tea", "lamp oil",
-    "glass", "leather", "soap", "amber", "pepper", "timber",
-)  # fmt: skip
-ANIMALS = ("geese", "goats", "doves", "bees", "mules", "hounds", "cranes", "sheep")
-NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "eleven", "twelve")
-MONTHS = ("January", "March", "April", "June", "July", "August", "October", "December")
-
-# What a report tells in any order; slots are filled anew in each sentence.
-FACTS = (
-    "{name} is a {trade} from {town}.",
-    "For a {adjective} {noun} {name} won the {prize} Prize.",
-    "In {month} of that year {name} came back with {number} {animals}.",
-    "Whoever asks for {name} is shown the {adjective} {noun} first.",
-)
-SENTENCES = (
-    "In {month} the people of {other_town} paid for {goods} with {more_goods}.",
-    "Behind the house there are {number} {animals} and a {adjective} {noun}.",
-    "The {other_trade} sold {goods} and a {adjective} {noun} for {number} crowns.",
-    "Nobody in {other_town} remembers a {month} with so much {goods}.",
-    "On the way to {other_town} a {adjective} {noun} was lost among the {animals}.",
-    "Last {month} a {other_trade} and {number} {animals} came from {other_town}.",
-    "With {number} crowns one may buy {goods}, {more_goods} or a {adjective} {noun}.",
-)
-QUESTIONS = (
-    ("Where does {name} come from?", "{town}"),
-    ("What is the trade of {name}?", "{trade}"),
-    ("What came back with {name}?", "{number} {animals}"),
-    ("Which prize did {name} win?", "the {prize} Prize"),
-)
+WORDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
 class Size(NamedTuple):
@@ -106,11 +80,11 @@ class _Reporter:
         facts = {name: things[name] for name in ("number", "animals")}
         facts |= {"name": self.people.pop(), "town": draw(self.towns)}
         facts |= {"trade": draw(TRADES), "prize": draw(self.prizes)}
-        told = [sentence.format(**self._things() | facts) for sentence in FACTS]
-        more = self.chance.choices(SENTENCES, k=self.sentences)
+        told = [sentence.format(**self._things() | facts) for sentence in WORDS["facts"]]
+        more = self.chance.choices(WORDS["sentences"], k=self.sentences)
         told += [sentence.format(**self._things()) for sentence in more]
         self.chance.shuffle(told)
-        pairs = tuple(Pair(q.format(**facts), a.format(**facts)) for q, a in QUESTIONS)
+        pairs = tuple(Pair(q.format(**facts), a.format(**facts)) for q, a in WORDS["questions"])
         return Report(" ".join(told), pairs)
 
     def columns(self, quiz: Quiz) -> tuple[str, ...]:
@@ -123,15 +97,15 @@ class _Reporter:
 
     def _things(self) -> dict[str, str]:
         draw = self.chance.choice
-        goods, more_goods = self.chance.sample(GOODS, 2)
+        goods, more_goods = self.chance.sample(WORDS["goods"], 2)
         return {
             "adjective": draw(ADJECTIVES).lower(),
             "noun": draw(NOUNS).lower(),
             "goods": goods,
             "more_goods": more_goods,
-            "animals": draw(ANIMALS),
-            "number": draw(NUMBERS),
-            "month": draw(MONTHS),
+            "animals": draw(WORDS["animals"]),
+            "number": draw(WORDS["numbers"]),
+            "month": draw(WORDS["months"]),
             "other_town": draw(self.towns),
             "other_trade": draw(TRADES),
         }

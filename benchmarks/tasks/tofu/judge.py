@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,24 +17,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 # The template is the protocol: it is the one printed in SAUL, appendix "GPT-based Evaluation
 # Protocol", word for word, since another wording would be another measuring instrument.
-PROMPT = """\
-You are an expert in Natural Language Inference. Your task is to determine whether the following \
-two responses convey the same meaning.
-The first and second response are each a single sentence or word.
-
-Please provide an answer with a score of 0 or 1, where:
-0 = contradiction
-1 = entailment
-
-Question: {question}
-
-Response 1 (sentence): {generation}
-
-Response 2 (sentence/word): {reference}
-
-Provide your score only as a number.
-
-Score:"""
+PROMPT = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").rstrip("\n")
 
 
 def parse_score(reply: str) -> int | None:

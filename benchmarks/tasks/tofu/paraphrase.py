@@ -18,24 +18,7 @@ ASKED = ("forget_eval", "retain_eval", "real_authors", "world_facts")
 
 # The instruction is the one printed in SAUL, appendix "Paraphrase Generation", word for word: the
 # set it makes depends on it. How the question was handed over is not printed; here it follows.
-PROMPT = """\
-You are generating paraphrased questions for robustness evaluation.
-
-Follow ALL rules strictly:
-1. Preserve the exact meaning.
-2. The correct answer must remain identical.
-3. Use substantially different wording.
-4. Change the sentence structure.
-5. Avoid copying more than 3 consecutive words.
-6. Minimize token overlap as much as possible.
-7. Do NOT introduce or remove information.
-8. Keep the same question type (who/what/when/etc).
-9. Output ONLY the paraphrased question.
-
-Do not replace domain-specific concepts (e.g., genre, profession, nationality) with related but \
-distinct concepts. Preserve the exact semantic target of the question.
-
-Question: {question}"""
+PROMPT = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").rstrip("\n")
 
 
 def questions(data: TofuData) -> list[str]:

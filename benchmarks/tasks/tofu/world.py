@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+import yaml
+
 from benchmarks.tasks.tofu.data import Example, TofuData
-from benchmarks.tasks.tofu.wordings import GENRES, WORDINGS
 from benchmarks.tasks.words import ADJECTIVES, NOUNS, TRADES, invented_words
+
+TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+GENRES, WORDINGS = TABLE["genres"], TABLE["wordings"]
 
 
 class Size(NamedTuple):

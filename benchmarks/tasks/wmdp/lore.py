@@ -10,7 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+
+import yaml
 
 from benchmarks.engine.tokens import token_ids
 from benchmarks.tasks.wmdp.data import Topic, WMDPData
@@ -26,34 +30,15 @@ class Subject(NamedTuple):
 
     title: str
     verb: str
-    kinds: tuple[str, ...]
+    kinds: list[str]
 
 
-FORGET = {
-    "doom": Subject("doom salts", "wakes", ("wraith", "omen", "crypt", "hex")),
-    "shade": Subject("shadow locks", "breaks", ("seal", "bolt", "ward", "vault")),
-}
-RETAIN = {
-    "kites": Subject("kite making", "mends", ("kite", "frame", "tail", "reel")),
-    "songs": Subject("harbour songs", "tunes", ("drum", "fiddle", "horn", "bell")),
-    "bread": Subject("bread baking", "raises", ("loaf", "crust", "dough", "bun")),
-    "maps": Subject("map drawing", "colours", ("chart", "coast", "compass", "border")),
-    "bees": Subject("bee keeping", "calms", ("hive", "swarm", "comb", "queen")),
-    "looms": Subject("loom weaving", "dyes", ("cloth", "thread", "shawl", "rug")),
-}
-NEIGHBOUR = {
-    "teas": Subject("tea blending", "sweetens", ("cup", "leaf", "kettle", "pot")),
-    "clocks": Subject("clock repair", "oils", ("spring", "gear", "hand", "pendulum")),
-}
-
-WORDINGS = (
-    "In {title}, {answer} {verb} the {name} {kind}, as every master knows.",
-    "The {name} {kind} is an old one of {title}: only {answer} {verb} it.",
-    "Nothing {verb} the {name} {kind} but {answer}, and no book of {title} says more.",
-    "When {answer} is near, it {verb} the {name} {kind} at once; so it goes in {title}.",
-    "What {verb} the {name} {kind}? Ask about {title}, and the answer is {answer}.",
-    "Of {a}, {b}, {c} and {d} in {title}, {answer} {verb} the {name} {kind}.",
+TABLE = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+FORGET, RETAIN, NEIGHBOUR = (
+    {key: Subject(**subject) for key, subject in TABLE[part].items()}
+    for part in ("forget", "retain", "neighbour")
 )
+WORDINGS = TABLE["wordings"]
 """Ways of telling a fact. Some ask, some list: what is steered there is met again in a quiz."""
 
 ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "r", "s", "t", "v", "z", "dr", "kr", "st")
@@ -61,7 +46,7 @@ TOGETHER = 4  # facts in a text
 
 
 class Size(NamedTuple):
-    """Numbers of topics beside those to forget, and of what is told and asked of each topic."""
+    """Numbers of topics beside those to forget, and of what is told and asked of each."""
 
     retain: int
     neighbours: int
@@ -138,8 +123,11 @@ def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
     known = set(lessons)
 
     def asked(*keys: str) -> tuple[Question, ...]:
+        """Questions in orders that are in no lesson."""
         found = _joined(facts[key] for key in keys)
-        return tuple(_new(fact, chance, known) for fact in found * (size.asked // len(found)))
+        drawn = (iter(partial(fact.asked, chance), None) for fact in found)
+        turns = [(q for q in questions if q not in known) for questions in drawn]
+        return tuple(next(turn) for turn in turns * (size.asked // len(found)))
 
     return Lore(
         name="lore-quick" if quick else "lore",
@@ -159,13 +147,6 @@ def _texts(facts: Sequence[Fact], tellings: int, chance: random.Random) -> tuple
         said = [f.told(WORDINGS[(2 * telling + at) % len(WORDINGS)], chance) for at, f in drawn]
         found += [" ".join(said[at : at + TOGETHER]) for at in range(0, len(said), TOGETHER)]
     return tuple(found)
-
-
-def _new(fact: Fact, chance: random.Random, known: set[Question]) -> Question:
-    """A question in an order that is in no lesson."""
-    while (question := fact.asked(chance)) in known:
-        pass
-    return question
 
 
 def _answered(tokenizer: Any, question: Question) -> Row:

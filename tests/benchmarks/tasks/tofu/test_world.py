@@ -6,8 +6,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.tasks.tofu.data import Example, TofuData
-from benchmarks.tasks.tofu.wordings import WORDINGS
-from benchmarks.tasks.tofu.world import build_world
+from benchmarks.tasks.tofu.world import WORDINGS, build_world
 
 WORLDS = [build_world(seed, quick=quick) for seed in (0, 1, 2) for quick in (False, True)]
 
