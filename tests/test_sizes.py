@@ -42,7 +42,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of integrations": (package("integrations"), 1_730, 1_600),
     "lines of the command": (package(*COMMAND), 5_650, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 15_800, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 7_650, 6_500),
+    "lines of benchmarks": (lines("benchmarks"), 7_450, 6_500),
     "lines of tests": (lines("tests"), 33_300, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 20_750, 16_000),

@@ -76,7 +76,7 @@ def _save(folder: Path, model: Any, tokenizer: Any) -> None:
 
 
 def set_up(model: Any, options: Options) -> Any:
-    """The model, ready to train: parameters chosen, or adapters added; cast and wrapped as asked.
+    """The model, ready to train: parameters chosen, or adapters added.
 
     Raises:
         ValueError: No parameter has such a name.
@@ -90,27 +90,7 @@ def set_up(model: Any, options: Options) -> Any:
         model = peft.get_peft_model(model, config)
     else:
         select(model, options.parameters or "all")
-    if options.checkpointing:
-        model.config.use_cache = False
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    if options.dtype == "bfloat16":
-        for p in model.parameters():
-            p.data = p.data.to(torch.float32 if p.requires_grad else torch.bfloat16)
-        model.forward = _Autocast(model.forward)
     return model
-
-
-class _Autocast:
-    """A forward under bfloat16 autocast: weights of both dtypes meet, and products are bfloat16."""
-
-    def __init__(self, forward: Any) -> None:
-        self.forward = forward
-        self.__wrapped__ = forward  # whose signature transformers reads
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        device = next(self.forward.__self__.parameters()).device.type
-        with torch.autocast(device, torch.bfloat16):
-            return self.forward(*args, **kwargs)
 
 
 def select(model: nn.Module, pattern: str) -> None:

@@ -62,8 +62,6 @@ class Options:
         "what is trained: a regular expression of whole names, or all, rmu, below"
     )
     lora: int = option("rank of adapters, trained instead; 0 for none", 0)
-    dtype: Literal["float32", "bfloat16"] = option("of the weights that are not trained", "float32")
-    checkpointing: bool = option("compute activations again in the backward pass", False)
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself.

@@ -1,4 +1,4 @@
-"""Tables, figures and example answers of finished runs."""
+"""Tables and figures of finished runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from benchmarks.methods import CONTROL
 from benchmarks.report import figures
-from benchmarks.report.examples import examples
 from benchmarks.report.figures import Axis
 from benchmarks.report.results import ResultsFolder, Row, write_text
 from benchmarks.report.tables import Column, markdown, name_of, ordered, table
@@ -30,7 +29,6 @@ class Layout:
         forgotten: What is left of the forget set: the horizontal axis of the trade-off.
         utility: The one number that says what a model is still worth: the vertical axis.
         levels: What `--match` may hold fixed, and whether forgetting raises it.
-        examples: Subsets of which example answers are shown.
         panels: Titles of the figure of steps, in place of those of cross-entropies.
         derive: Adds numbers that follow from others to a row.
     """
@@ -39,7 +37,6 @@ class Layout:
     forgotten: Axis
     utility: Axis
     levels: Mapping[str, bool]
-    examples: tuple[str, ...] = ("forget", "retain")
     panels: Mapping[str, str] = field(default_factory=dict)
     derive: Callable[[Row], Row] = unchanged
 
@@ -49,7 +46,7 @@ def publish(folder: ResultsFolder, layout: Layout) -> None:
     rows = [layout.derive(row) for row in folder.rows()]
     shown = markdown(table(rows, layout.columns))
     said = control(rows, layout.utility)
-    write_text(folder.path / "report.md", report(folder, rows, [shown, said], layout))
+    write_text(folder.path / "report.md", report(folder, [shown, said]))
     traces = {method: folder.read("traces", method, seed) for method, seed in first(rows).items()}
     seen = {method: trace for method, trace in traces.items() if trace}
     figures.training(seen, folder.path / "training.png", layout.panels)
@@ -57,17 +54,15 @@ def publish(folder: ResultsFolder, layout: Layout) -> None:
     print(f"\n{shown}\n\n{said}\n\n{folder.path}: results.jsonl, report.md, figures.")
 
 
-def report(folder: ResultsFolder, rows: Sequence[Row], head: list[str], layout: Layout) -> str:
-    """Everything of a folder to read on: table, notes on the settings, example answers."""
+def report(folder: ResultsFolder, head: list[str]) -> str:
+    """Everything of a folder to read on: the table, and notes on the settings."""
     described = folder.described()
-    answers = {method: folder.read("answers", method, seed) for method, seed in first(rows).items()}
     parts = [
         "# Results",
         *head,
         remarks("Notes on the settings", described.get("notes", {})),
         remarks("How settings were found", described.get("matched", {})),
-        "## Example answers",
-        *(examples(answers, subset) for subset in layout.examples),
+        "What each model answered stands in `answers/`, a line a question.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -37,7 +37,7 @@ def finished(
 def test_a_run_ends_with_a_report_and_figures(finished: tuple[str, ResultsFolder]) -> None:
     _, folder = finished
     text = (folder.path / "report.md").read_text()
-    for name in ("Original model", "Retain side alone", "Dual AdamW + ALM", "SAUL", "✓", "✗"):
+    for name in ("Original model", "Retain side alone", "Dual AdamW + ALM", "SAUL"):
         assert name in text
     assert {file.name for file in folder.path.glob("*.png")} == {"training.png", "tradeoff.png"}
 
@@ -113,7 +113,7 @@ def test_wmdps_files_are_asked_of_a_model_from_elsewhere(
     if finished[0] != "wmdp" or model is None:
         pytest.skip("one model is enough")
     words = [*write_wmdp(tmp_path / "files"), "--model", str(model), "--scorer", "own", "--quick"]
-    words += ["--batches", "2", "--methods", "rmu", "--dtype", "bfloat16", "--parameters", "below"]
+    words += ["--batches", "2", "--methods", "rmu", "--parameters", "below"]
     assert wmdp.main([*words, "--output", str(tmp_path / "out")]) == 0
     (before, _, after) = ResultsFolder(tmp_path / "out").rows()
     assert before.keys() >= {"bio_accuracy", "mmlu_accuracy", "utility_accuracy"} <= after.keys()

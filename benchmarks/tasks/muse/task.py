@@ -63,7 +63,6 @@ LAYOUT = Layout(
         **dict.fromkeys(("verbmem_f", "knowmem_f", "membership_auc"), False),
         **dict.fromkeys(("privleak", "forget_loss"), True),
     },
-    examples=("verbatim", "forget", "retain"),
 )
 
 

@@ -107,7 +107,6 @@ LAYOUT = Layout(
         "forget_loss": "U, distance from the steering vector",
         "retain_loss": "R, distance from the model of before",
     },
-    examples=("forget", "utility"),
 )
 
 

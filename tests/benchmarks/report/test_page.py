@@ -8,7 +8,6 @@ from matplotlib.image import imread
 
 from benchmarks import methods
 from benchmarks.report import figures, page
-from benchmarks.report.examples import examples
 from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
 from benchmarks.report.results import ResultsFolder
@@ -55,17 +54,6 @@ def answer(index: int, text: str, right: bool, subset: str = "forget") -> dict[s
     return {"subset": subset, "index": index, "rouge": 1.0 if right else 0.4, **said}
 
 
-def test_examples_are_those_the_original_knew_and_the_methods_differ_on() -> None:
-    said = {
-        "original": [answer(0, "a", False), answer(1, "b", True), answer(2, "c", True)],
-        "saul": [answer(0, "z", False), answer(1, "b", True), answer(2, "x|y\n*", False)],
-    }
-    text = examples(said, "forget", 1)
-    assert text.startswith("**Forget:** q2?  \nTruth: the truth\n")
-    assert "| Original model | ✓  | c " in text
-    assert r"x\|y \*" in text and "q0?" not in text
-
-
 @pytest.mark.parametrize(
     ("alone", "said"),
     [(0.596, "The control holds"), (0.5, "**The control does not hold**"), (None, "No contr")],
@@ -89,7 +77,7 @@ def test_publishing_writes_table_figures_and_examples(
     assert "| SAUL " in capsys.readouterr().out
     text = (tmp_path / "report.md").read_text()
     assert "- SAUL: read so and so." in text
-    assert "**Forget:** q0?" in text and "## How settings" not in text
+    assert "## How settings" not in text
     for name in ("training", "tradeoff"):
         assert imread(tmp_path / f"{name}.png").std() > 0.01
 
