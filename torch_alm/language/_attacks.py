@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from torch_alm.language._encoding import IGNORE, Row, answer_ids, collate
-from torch_alm.language._models import LanguageModel, modes_kept, require_causal
+from torch_alm.language._models import LanguageModel, modes_kept
 from torch_alm.measures import token_nll
 
 
@@ -131,7 +131,6 @@ def relearned(
 
     Source: Hu et al. 2025, on relearning after unlearning.
     """
-    require_causal("relearned", model)
     if not rows:
         raise ValueError("relearned: there are no examples to learn from. Was a file read?")
     with restored(model):

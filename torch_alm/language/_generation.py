@@ -17,9 +17,9 @@ from torch_alm.language._models import (
     Tokenizer,
     modes_kept,
     positions,
-    require_causal,
 )
 from torch_alm.language._scoring import AnswerScores
+from torch_alm.measures._answers import require_causal
 
 GenerationConfig: TypeAlias = Any
 Config: TypeAlias = dict[str, Any]
@@ -45,9 +45,8 @@ def generate(
         batch_size: prompts at once.
 
     Raises:
-        ValueError: the tokenizer has no end-of-sequence token, or a prompt fills the model's
-            positions.
-        TypeError: the model is not causal.
+        ValueError: the tokenizer has no end-of-sequence token, a prompt fills the model's
+            positions, or the model is not causal.
 
     Cost: one forward over the prompts and one per new token, per batch; a batch ends when all of
     its rows have ended.
@@ -79,7 +78,7 @@ def continuations(
     Arguments, errors and cost are those of `generate`. Models that read a prompt in a padded batch
     otherwise than alone (RWKV, BART's decoder, RecurrentGemma) are asked one by one.
     """
-    require_causal("generate", model)
+    require_causal(model)
     check_eos(tokenizer)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     batch_size, room = batch_size if _reads_batches(model) else 1, positions(model)

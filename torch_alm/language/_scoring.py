@@ -9,7 +9,8 @@ from torch import Tensor
 
 from torch_alm import measures
 from torch_alm.language._encoding import IGNORE, Row, collate
-from torch_alm.language._models import LanguageModel, modes_kept, positions, require_causal
+from torch_alm.language._models import LanguageModel, modes_kept, positions
+from torch_alm.measures._answers import require_causal
 
 T = TypeVar("T")
 
@@ -59,8 +60,8 @@ def answer_scores(
             `min_k_plus_plus_score` needs.
 
     Raises:
-        ValueError: a row has no labelled token, or more tokens than the model has positions.
-        TypeError: the model is not causal.
+        ValueError: a row has no labelled token, or more tokens than the model has positions, or the
+            model is not causal.
 
     Cost: one forward pass per row, batched; with `moments`, a few passes over the answers' logits.
 
@@ -131,7 +132,7 @@ def _in_batches(
 
 
 def _check(model: LanguageModel, rows: Sequence[Row]) -> None:
-    require_causal("answer_scores", model)
+    require_causal(model)
     if bare := [i for i, row in enumerate(rows) if all(at == IGNORE for at in row["labels"][1:])]:
         raise ValueError(
             f"row {bare[0]} of {len(rows)} has no labelled token, so there is nothing to score "

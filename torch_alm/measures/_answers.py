@@ -52,11 +52,12 @@ def require_causal(model: Model) -> None:
     """Refuse a model whose logits at t do not predict the token at t + 1."""
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
     masked = [n for m in modules if (n := type(m).__name__).endswith("ForMaskedLM")]
+    masked += [type(m).__name__ for m in modules if vars(m).get("is_decoder") is False]  # BERT's
     configs = [getattr(m, "config", None) for m in modules]
     paired = any(getattr(each, "is_encoder_decoder", False) is True for each in configs)
     if not masked and not paired:
         return
-    found = f"{masked[0]} fills in masked words" if masked else "an encoder-decoder"
+    found = "an encoder-decoder" if paired else f"{masked[0]} fills in masked words"
     raise ValueError(
         f"{type(model).__name__} is not causal ({found}): its logits at t are for the label at t, "
         "and would be taken for those of t + 1, so other tokens would be scored. Did you mean a "
