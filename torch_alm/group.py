@@ -1,7 +1,7 @@
 """ConstraintGroup: several constraints, by name, as one."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, final
 
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch_alm.constraint import ALMConstraint
 
 
 @final
-class ConstraintGroup(Mapping[str, ALMConstraint]):
+class ConstraintGroup(dict[str, ALMConstraint]):
     """Constraints that are called, stepped, logged and saved together, keyed by name.
 
     Each keeps its own threshold, mu, sense and cadence. The order in which they are given has no
@@ -24,8 +24,7 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         constraints: the constraints by name.
 
     Raises:
-        TypeError: if one is not an `ALMConstraint`.
-        ValueError: if there is none, a name is empty or has a "/", or one constraint has two names.
+        TypeError, ValueError: for other members, names that are empty or have a "/", or no member.
 
     Cost: that of its members, one reduction over ranks each.
 
@@ -44,32 +43,19 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
     """
 
     def __init__(self, constraints: Mapping[str, ALMConstraint]) -> None:
-        self._members = {name: constraints[name] for name in sorted(constraints)}
-        members = [*self._members.values()]
-        if not all(isinstance(each, ALMConstraint) for each in members):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError("ConstraintGroup: each member must be an ALMConstraint to be stepped.")
-        if not members or any(not name or "/" in name for name in self._members):
+        super().__init__(sorted(constraints.items()))
+        if not self or any(not name or "/" in name for name in self):
             raise ValueError(
                 f"ConstraintGroup: the names are {[*self]}; it takes one at least, none of them "
                 'empty or with a "/", which would make two metrics one.'
             )
-        if len({*map(id, members)}) != len(members):
+        if len({*map(id, self.values())}) != len(self):
             raise ValueError(
                 "ConstraintGroup: one constraint has two names and would be stepped twice per "
                 "step. Did you mean a constraint each?"
             )
-
-    def __getitem__(self, name: str) -> ALMConstraint:
-        """Return the constraint of that name."""
-        return self._members[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names, sorted."""
-        return iter(self._members)
-
-    def __len__(self) -> int:
-        """Count the constraints."""
-        return len(self._members)
+        if not all(isinstance(each, ALMConstraint) for each in self.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError("ConstraintGroup: each member must be an ALMConstraint to be stepped.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Add up all penalties, each constraint called with the same arguments."""
@@ -77,13 +63,8 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         return sum(others, start=first)
 
     def observe(self, values: Mapping[str, Numeric], *, weight: Numeric = 1.0) -> None:
-        """Hand each named constraint its value; see `ALMConstraint.observe`.
-
-        Raises:
-            ValueError: for a name that is not in the group (nothing is observed then), or a value
-                that its constraint refuses.
-        """
-        self._check_names(values, "ConstraintGroup.observe")
+        """Hand each named constraint its value; other names raise a `ValueError`."""
+        self._check_names(values, "observe", {*values} - {*self})
         for name in sorted(values):
             self[name].observe(values[name], weight=weight)
 
@@ -97,15 +78,13 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
 
         Raises:
             RuntimeError: if one of them observed nothing since the last step; none is stepped then.
-            FloatingPointError: if a member with `nonfinite="raise"` refuses its measurements; none
-                is stepped then, and what this step observed is forgotten.
+            FloatingPointError: what a member's `step` raises; none is stepped then, and what was
+                observed is forgotten.
         """
-        blind = [name for name, member in self.items() if not member.observed]
-        if blind:
+        if blind := [name for name, member in self.items() if not member.observed]:
             raise RuntimeError(
                 f"ConstraintGroup.step found no measurement of {blind} since the last step, so "
-                "nothing was stepped. Did you observe every constraint, or should those have a "
-                "cadence of their own outside the group?"
+                "nothing was stepped. Did you observe every constraint?"
             )
         try:
             for member in self.values():  # what one refuses is refused before any is stepped
@@ -141,30 +120,18 @@ class ConstraintGroup(Mapping[str, ALMConstraint]):
         return {name: member.state_dict() for name, member in self.items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore `state_dict()`, sharing no memory with it.
-
-        Raises:
-            ValueError: if the names differ, or a state is of another constraint; nothing is loaded
-                then.
-        """
-        owner = "ConstraintGroup.load_state_dict"
-        self._check_names(state_dict, owner)
-        missing = sorted({*self} - {*state_dict})
-        if missing:
-            raise ValueError(
-                f"{owner}: the checkpoint has nothing for {missing}; they would start again. Was "
-                "it saved by another group?"
-            )
+        """Restore `state_dict()`, or raise a `ValueError` and load nothing."""
+        self._check_names(state_dict, "load_state_dict", {*state_dict} ^ {*self})
         for name, member in self.items():
             member.check_state_dict(state_dict[name])
         for name, member in self.items():
             member.load_state_dict(state_dict[name])
 
-    def _check_names(self, given: Iterable[str], owner: str) -> None:
-        unknown = sorted({*given} - {*self})
-        if unknown:
+    def _check_names(self, given: Iterable[str], verb: str, wrong: set[str]) -> None:
+        if wrong:
             raise ValueError(
-                f"{owner} found {unknown}, and the group has {list(self)}. Is a name misspelt?"
+                f"ConstraintGroup.{verb}: {sorted(wrong)} is in one alone of what was given, "
+                f"{sorted(given)}, and the group, {[*self]}. Is a name misspelt?"
             )
 
     def __repr__(self) -> str:

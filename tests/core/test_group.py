@@ -71,7 +71,7 @@ def test_nothing_is_stepped_if_one_saw_nothing() -> None:
 
 def test_a_misspelt_name_is_found_before_anything_is_observed() -> None:
     g = group()
-    with pytest.raises(ValueError, match=r"^ConstraintGroup\.observe found \['drfit'\], and the"):
+    with pytest.raises(ValueError, match=r"^ConstraintGroup\.observe: \['drfit'\] is in one alone"):
         g.observe({"level": 1.0, "drfit": 0.0})
     assert g["level"].observed == 0
 
@@ -151,8 +151,8 @@ def single(state: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (bad_names, r"^ConstraintGroup\.load_state_dict found \['drfit'\]"),
-        (missing, r"^ConstraintGroup\.load_state_dict: .* nothing for \['topics'\]"),
+        (bad_names, r"^ConstraintGroup\.load_state_dict: \['drfit', 'drift'\]"),
+        (missing, r"^ConstraintGroup\.load_state_dict: \['topics'\]"),
         (another_sense, "push the wrong way"),
         (single, r"^ConstraintGroup\.load_state_dict found .*'weight'.* and the group has"),
     ],
