@@ -2,6 +2,6 @@
 
 import sys
 
-from torch_alm.cli import main
+from torch_alm.command import main
 
 sys.exit(main())

@@ -1,0 +1,162 @@
+"""The command line by itself: quick, helpful where it is wrong, quiet where it is asked to be."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import torch_alm
+from tests.command.conftest import FINISHED, Command, fits, report
+from torch_alm import command as command_package
+from torch_alm.command import main
+from torch_alm.command.arguments import VERBS, parse
+from torch_alm.command.output import Refusal
+
+LIGHT = """
+import sys
+from contextlib import suppress
+from torch_alm.command import main
+for words in (["--help"], ["--version"], ["unlearn", "--lerning-rate", "1"],
+              *([verb, "--help"] for verb in {verbs})):
+    with suppress(SystemExit):
+        main(words)
+heavy = {{"torch", "transformers", "peft", "numpy", "jinja2", "tqdm", "pandas", "yaml"}}
+print("imported", *sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def needed(files: dict[str, Path], tmp_path: Path) -> list[str]:
+    paths = {name: files[name] for name in ("forget", "retain")}
+    named = {"model": "x", "output": tmp_path / "out", **paths}
+    return [word for name, value in named.items() for word in (f"--{name}", str(value))]
+
+
+def told_by(capsys: Any, *words: str) -> str:
+    with pytest.raises(SystemExit) as found:
+        main(words)
+    assert found.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_version_and_a_typo_import_nothing_heavy() -> None:
+    program = LIGHT.format(verbs=[*VERBS])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[-1].strip()) == (0, "imported")
+    assert done.stdout.count("usage: ") == 1 + len(VERBS)
+
+
+def test_the_version_is_told(capsys: Any) -> None:
+    assert told_by(capsys, "--version") == f"torch-alm {torch_alm.__version__}\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_default_is_told_in_a_help_of_80_columns(
+    verb: str, capsys: Any, needed: list[str]
+) -> None:
+    told = told_by(capsys, verb, "--help")
+    assert max(map(len, told.splitlines())) <= 80
+    options = re.split(r"\n  (?=--)", told.partition("\noptions:")[2])
+    by_name = {re.split(r"\s", each, maxsplit=1)[0]: " ".join(each.split()) for each in options}
+    for name, value in vars(parse([verb, *needed])).items():
+        option = f"--{name.replace('_', '-')}"
+        if not (value is None or isinstance(value, bool | list | dict) or option in needed):
+            assert name == "verb" or f"(default: {value})" in by_name[option]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--retian", "x"), "unlearn has no option --retian. Did you mean --retain?"),
+        (("--relearn", "3"), "unlearn has no option --relearn."),
+        (("--columns", "qestion=a"), "Did you mean question?"),
+        (("--method", "npo", "--rho", "1"), "--rho 1 is of saul, and --method npo has none"),
+        (("--lora-rank", "4"), "Did you mean --lora --lora-rank?"),
+        (("--merge",), "Did you mean --lora --merge?"),
+        (("--probe", "nowhere.jsonl"), "cannot read the probe file nowhere.jsonl"),
+        (("--config", "nowhere.yaml"), "--config nowhere.yaml cannot be read"),
+    ],
+)
+def test_a_slip_is_a_sentence(words: Any, told: str, needed: list[str], capsys: Any) -> None:
+    assert main(["unlearn", *needed, *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert all(map(fits, lines))
+    assert told in " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--epochs", "0"), ("--lr", "-1"), ("--lr", "nan"), ("--alpha", "1", "--certify", "0.5"),
+     ("--certify", "1.2"), ("--alpha", "inf"), ("--steps", "1.5"), ("--seed", str(2**63)),
+     ("--max-length", "7"), ("--device", "tpu"), ("--steps", "1", "--epochs", "1")],
+)  # fmt: skip
+def test_numbers_that_make_no_sense(words: Any, needed: list[str]) -> None:
+    with pytest.raises(SystemExit) as found:
+        main(["unlearn", *needed, *words])
+    assert found.value.code == 2
+
+
+def test_options_may_stand_in_a_file_and_the_command_line_goes_first(
+    tmp_path: Path, needed: list[str]
+) -> None:
+    path = tmp_path / "run.yaml"
+    names = {"--forget": "forget", "--retain": "retain"}
+    paths = [needed[needed.index(option) + 1] for option in names]
+    path.write_text(
+        "method: npo\nbeta: 0.5\nlora: true\nmerge: false\nsteps: 7\nprobe:\n"
+        f"  - {paths[0]}\n  - {paths[1]}\nmax_retain_loss: 2\n"
+    )
+    given = parse(["unlearn", *needed, "--config", str(path), "--steps", "9"])
+    assert (given.method, given.beta, given.steps, given.max_retain_loss) == ("npo", 0.5, 9, 2.0)
+    assert given.lora and not given.merge
+    assert [str(each) for each in given.probe] == paths
+    path.write_text("mehtod: npo\n")
+    with pytest.raises(Refusal, match="Did you mean --method"):
+        parse(["unlearn", *needed, f"--config={path}"])
+
+
+def test_columns_are_for_every_file_or_for_one(needed: list[str]) -> None:
+    words = ("--columns", "question=Q,answer=A", "--columns", "forget:answer=B")
+    found = parse(["evaluate", *needed, *words]).columns
+    assert found == {"": {"question": "Q", "answer": "A"}, "forget": {"answer": "B"}}
+
+
+def test_a_missing_extra_is_named(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, needed: list[str]
+) -> None:
+    monkeypatch.setattr(command_package, "NEEDED", ("not_there", "torch", "not_here"))
+    assert main(["evaluate", *needed]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "not_there, not_here cannot be imported" in told and "torch-alm[hf]" in told
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_quiet_leaves_the_result_alone(
+    command: Command, capsys: Any, tmp_path: Path, verb: str
+) -> None:
+    more = {"unlearn": ("--steps", 1), "evaluate": (), "attack": ("--relearn", 0)}[verb]
+    assert command(verb, "--quiet", *more) in FINISHED
+    told = capsys.readouterr()
+    assert "Loading weights" in told.err or not told.err.strip(), "no bar of ours"
+    assert told.out.rstrip().endswith(("report.json.", "It may be deleted."))
+    assert report(tmp_path / "out")["settings"]
+
+
+def test_an_interruption_is_a_sentence_and_130(
+    command: Command, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torch_alm.command.attack.read_files", interrupted)
+    assert command("evaluate") == 130
+    assert capsys.readouterr().err.strip() == "torch-alm: interrupted; nothing was changed."
+
+
+def test_other_errors_are_not_swallowed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch_alm.command.attack.read_files", lambda given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        command("evaluate")

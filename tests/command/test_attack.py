@@ -1,0 +1,327 @@
+"""`torch-alm attack`: what comes back, measured on the right rows, with the model as it was."""
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+
+from tests.command.conftest import FORGET, RETAIN, Command, report, write
+from torch_alm.command.attack import paired, verdict_of
+from torch_alm.command.loading import windows
+from torch_alm.command.rows import Entry
+from torch_alm.language import encode
+
+NAMES = ["relearn forget", "relearn retain", "int8", "int4", "answer prefix"]
+
+
+def test_every_attack_has_numbers_before_and_after(
+    command: Command, tmp_path: Path, folder: Path, capsys: Any
+) -> None:
+    saved = (folder / "model.safetensors").read_bytes()
+    options = ("--relearn", 2, "--relearn-steps", 3, "--relearn-lr", "1e-2")
+    assert command("attack", *options) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    assert [row["name"] for row in found["rows"]] == NAMES
+    told = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("No paraphrases: neither --paraphrases nor") for line in told)
+    assert [line for line in told if line.startswith("model: ")] == [f"model: {n}" for n in NAMES]
+    assert told[-1].endswith("report.json.")
+    assert report(tmp_path / "out")["title"] == f"Attacks on {folder.name}"
+    rows = {row["name"]: row for row in found["rows"]}
+    # the examples that were shown are not asked
+    assert rows["relearn forget"]["after"]["rows"] == len(FORGET) - 2
+    assert rows["relearn forget"]["before"]["rows"] == len(FORGET) - 2
+    assert rows["int8"]["after"]["rows"] == len(FORGET)
+    # the model knows the answers: rounding to 255 levels does not make it forget them
+    assert rows["int8"]["before"]["exact_match"] == rows["int8"]["after"]["exact_match"] == 1
+    assert rows["int8"]["before"]["loss"] != rows["int8"]["after"]["loss"]
+    assert [row["answer"] for row in rows["int8"]["answers"]] == [row["answer"] for row in FORGET]
+    assert rows["int8"]["answers"][0].items() >= {
+        "where": f"{tmp_path / 'forget.jsonl'}, line 1", "prompt": FORGET[0]["question"],
+        "reference": FORGET[0]["answer"], "earlier": FORGET[0]["answer"],
+        "answer": FORGET[0]["answer"], "loss": rows["int8"]["answers"][0]["loss"],
+        "rouge": 1.0, "verbatim": True, "said": True,
+    }.items()  # fmt: skip
+    attackers = [rows[name]["attacker"] for name in (*NAMES[:2], NAMES[-1])]
+    assert [a.pop("final loss", 0) > 0 for a in attackers] == [True, True, False]
+    assert attackers == [{"examples": 2}, {"examples": 2}, {"share": 0.25}]
+    assert (folder / "model.safetensors").read_bytes() == saved
+    assert "What comes back" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_paraphrases_come_from_the_rows_or_from_a_file(command: Command, tmp_path: Path) -> None:
+    reworded = [{**row, "paraphrased_question": row["question"]} for row in FORGET]
+    code = command("attack", "--relearn", 0, forget=write(tmp_path / "f.jsonl", reworded))
+    assert code == 0
+    rows = report(tmp_path / "out")["attacks"][0]["rows"]
+    assert [row["name"] for row in rows] == ["int8", "int4", "paraphrase", "answer prefix"]
+    assert rows[2]["before"] == rows[2]["after"], "the same words, the same answers"
+    path = write(tmp_path / "p.jsonl", FORGET[:2])
+    assert command("attack", "--relearn", 0, "--paraphrases", path, output="b") == 0
+    rows = report(tmp_path / "b")["attacks"][0]["rows"]
+    assert rows[2]["after"]["rows"] == 2
+
+
+def completion(row: dict[str, str]) -> dict[str, Any]:
+    return {"prompt": f"Question: {row['question']}\nAnswer: ", "completion": row["answer"]}
+
+
+@pytest.mark.parametrize("form", [completion])
+def test_rows_of_every_form_may_have_a_paraphrase(
+    command: Command, tmp_path: Path, form: Any
+) -> None:
+    """Ask two of six in the same words: nothing changes, and two are compared."""
+    rows = [form(row) for row in FORGET]
+    for row, plain in list(zip(rows, FORGET, strict=True))[2:4]:
+        row["paraphrased_question"] = row.get("prompt", plain["question"])
+    path = write(tmp_path / "f.jsonl", [*rows, *[form({**FORGET[0], "answer": "Nice ."})]])
+    assert command("attack", "--relearn", 0, forget=path) == 0
+    (found,) = (
+        r for r in report(tmp_path / "out")["attacks"][0]["rows"] if r["name"] == "paraphrase"
+    )
+    assert found["before"] == found["after"] and found["after"]["rows"] == 2
+
+
+def test_a_question_in_a_chat_may_have_a_paraphrase() -> None:
+    before = [{"role": "system", "content": "Be short ."}]
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    entry = Entry("1", "a", "b", messages=(*before, *turns), paraphrase="c")
+    assert entry.asked("c").messages == (*before, {"role": "user", "content": "c"}, turns[1])
+
+
+def test_paraphrases_belong_to_the_rows_of_their_answers_in_turn(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    entries = [Entry(str(i), f"q{i}", answer) for i, answer in enumerate(("yes", "No", "Yes"))]
+    others = [Entry(f"other {i}", "p", answer) for i, answer in enumerate(("no", *["YES"] * 3))]
+    assert [(of.where, e.where) for of, e in paired(others, entries)] == [
+        *(("1", "other 0"), ("0", "other 1"), ("2", "other 2"), ("0", "other 3"))
+    ]
+    path = write(tmp_path / "p.jsonl", [FORGET[0], RETAIN[0]])
+    assert command("attack", "--paraphrases", path) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "line 2: its answer 'B0 lives in York .' is that of no forget row" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plain_text_goes_on_after_its_first_half_as_everywhere(
+    command: Command, tmp_path: Path
+) -> None:
+    rows = [{"text": f"Question : {row['question']} Answer : {row['answer']}"} for row in FORGET]
+    path = write(tmp_path / "f.jsonl", rows)
+    assert command("evaluate", forget=path, output="a") == 0
+    assert command("attack", "--relearn", 2, forget=path, output="b") == 0
+    known = report(tmp_path / "a")["models"][0]["answers"]["forget"]
+    found = {row["name"]: row for row in report(tmp_path / "b")["attacks"][0]["rows"]}
+    assert [row["reference"] for row in found["int8"]["answers"]] == [r["reference"] for r in known]
+    assert found["int8"]["before"]["rouge"] == fmean(row["rouge"] for row in known)
+    (given,) = found["answer prefix"]["attacker"].values()
+    least = min(len(row["reference"]) for row in found["int8"]["answers"])
+    assert all(len(row["reference"]) < least for row in found["answer prefix"]["answers"]), given
+
+
+def test_what_the_attacker_has_is_what_was_asked_for(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, Any] = {}
+
+    def noted(model: Any, tokenizer: Any, forget: Any, retain: Any, has: Any, **more: Any) -> Any:
+        seen.update(vars(has), forget=len(forget), retain=len(retain), **more)
+        return iter(())
+
+    monkeypatch.setattr("torch_alm.language.attack", noted)
+    numbers = {"relearn": 3, "relearn-steps": 5, "relearn-lr": 0.5, "prefix": 0.75,
+               "batch-size": 2, "seed": 7, "rows": 4, "precision": "bf16"}  # fmt: skip
+    words = [word for name, value in numbers.items() for word in (f"--{name}", value)]
+    assert command("attack", *words) == 0
+    with seen.pop("autocast")():
+        assert torch.is_autocast_enabled("cpu")
+        assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+    expected = {"relearn_rows": 3, "relearn_steps": 5, "relearn_lr": 0.5, "prefix": 0.75,
+                "batch_size": 2, "seed": 7, "bits": (8, 4), "paraphrased": [],
+                "forget": 4, "retain": 8}  # fmt: skip
+    assert {name: seen[name] for name in expected} == expected
+
+
+def test_all_rows_are_asked_and_those_that_are_left_out_are_told(
+    command: Command, tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def noted(model: Any, tokenizer: Any, forget: Any, retain: Any, has: Any, **more: Any) -> Any:
+        seen.append((forget, retain, more["paraphrased"]))
+        return iter(())
+
+    monkeypatch.setattr("torch_alm.language.attack", noted)
+    reworded = [{**row, "paraphrased_question": f"{row['answer']} Where ?"} for row in FORGET[1:]]
+    many = [FORGET[0], *reworded] * 40  # more than the 200 retain rows that evaluate measures
+    paths = {"forget": write(tmp_path / "f.jsonl", many)}
+    assert command("attack", "--max-length", 14, **paths) == 0
+    assert "left out" not in capsys.readouterr().out
+    other = write(tmp_path / "p.jsonl", [*FORGET[2:], FORGET[0]])  # the first two rows are of one
+    words = ("--rows", 2, "--max-length", 14, "--paraphrases", other)
+    assert command("attack", *words, output="b", **paths) == 0
+    told = f"{2 * len(many) - 2} of {2 * len(many)} forget rows were left out, by --rows 2."
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert told in report(tmp_path / "b")["notes"]
+    plain = [{name: row[name] for name in ("question", "answer")} for row in many]
+    first, kept = ([part for row in rows for part in windows(encode(tokenizer, **row), 14)]
+                   for rows in (plain, RETAIN))  # fmt: skip
+    questions = [(row["paraphrased_question"], row["answer"]) for row in reworded * 40]
+    asked = [part for row in questions for part in windows(encode(tokenizer, *row), 14)]
+    assert seen == [(first, kept, asked), (first[:2], kept, first[:2])]
+
+
+def test_an_attack_that_has_nothing_to_ask_is_told(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    words = ("--rows", 1, "--prefix", 0.99, "--relearn-steps", 1)
+    last = {**FORGET[-1], "paraphrased_question": FORGET[-1]["question"]}
+    assert command("attack", *words, forget=write(tmp_path / "f.jsonl", [*FORGET[:-1], last])) == 0
+    found, told = report(tmp_path / "out"), " ".join(capsys.readouterr().out.split())
+    made = {each["name"] for each in found["attacks"][0]["rows"]}
+    assert made == {"relearn retain", "int8", "int4"}
+    for note in (
+        "No paraphrases: there is none of a forget row that was asked.",
+        "Not relearned on forget rows: no others are left to be asked after it.",
+        "No answers were begun: --prefix 0.99 leaves nothing to say.",
+    ):
+        assert note in found["notes"] and note in told
+
+
+def one(name: str, *sides: tuple[float, ...]) -> dict[str, Any]:
+    def numbers(rouge: float, loss: float, said: float = 0.0) -> dict[str, float]:
+        return {"rows": 20.0, "rouge": rouge, "rouge_error": 0.02, "loss": loss, "said": said}
+
+    before, after = (numbers(*side) for side in sides)
+    return {"name": name, "before": before, "after": after, "answers": []}
+
+
+WEAK, STRONG = one("int8", (0.1, 7.0), (0.12, 6.9)), one("relearn", (0.1, 7.0), (0.5, 3.0))
+UNSEEN = one("relearn", (0.1, 7.0), (0.2, 6.5))
+LOSS = one("a", (0.1, 7.5), (0.2, 2.8)), one("a", (0.1, 7.5), (0.2, 6.6))
+LOWER = one("a", (0.1, 4.0), (0.1, 3.5)), one("a", (0.1, 7.5), (0.1, 7.0))
+KNOWN = one("a", (1.0, 0.1, 1.0), (1.0, 0.1, 1.0))
+SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [
+        ([WEAK], None, ("nothing comes back", [])),
+        ([WEAK, STRONG], None, ("not compared", ["relearn"])),
+        ([WEAK, STRONG], [WEAK, STRONG], ("nothing comes back", [])),
+        ([WEAK, STRONG], [WEAK, UNSEEN], ("comes back", ["relearn"])),
+        # a loss that fell is knowledge close to being said, though no more words are
+        ([LOSS[0]], [LOSS[1]], ("comes back", ["a"])),
+        # a lower loss from the start is not
+        ([LOWER[0]], [LOWER[1]], ("nothing comes back", [])),
+        # one answer of twenty that is said again does not show in the mean
+        ([SAID[0]], [SAID[1]], ("comes back", ["a"])),
+        ([], None, ("not attacked", [])),
+        # the wrong model: what is to be forgotten is said as it stands
+        ([KNOWN], None, ("not forgotten", [])),
+        ([KNOWN], [SAID[1]], ("not forgotten", [])),
+        # nor has the other one never seen it
+        ([KNOWN], [KNOWN], ("not compared", [])),
+        # the few rows that relearning leaves are not all rows
+        (
+            [{**KNOWN, "before": {**KNOWN["before"], "rows": 2.0}}, WEAK],
+            None,
+            ("nothing comes back", []),
+        ),
+        # from far above: it ends where the other knows more
+        (
+            [one("a", (0, 9.3), (0, 3.2))],
+            [one("a", (0, 3.1), (0, 2.3))],
+            ("nothing comes back", []),
+        ),
+    ],
+)
+def test_what_comes_back_is_what_a_model_that_never_saw_it_does_not_have(
+    own: Any, other: Any, expected: tuple[str, list[str]]
+) -> None:
+    attacks = [{"name": "model", "rows": own}]
+    attacks += [] if other is None else [{"name": "compared", "rows": other}]
+    found = verdict_of(attacks)
+    assert (found["outcome"], found["missed"], found["code"]) == (*expected, 0)
+    assert all(name in found["text"] for name in expected[1])
+    assert ("--compare" in found["text"]) == (found["outcome"] == "not compared")
+
+
+def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: Path) -> None:
+    assert command("attack", "--relearn", 0, "--compare", folder) == 0
+    found = report(tmp_path / "out")
+    assert found["models"] == []
+    first, second = found["attacks"]
+    assert (first["name"], second["name"]) == ("model", "compared")
+    assert first["rows"] == second["rows"]
+    assert found["verdict"]["outcome"] == "not compared", "the same model has seen the rows"
+    shown = (tmp_path / "out" / "report.html").read_text()
+    assert "words, compared" in shown and "Came back most" in shown
+
+
+def test_each_part_of_a_long_answer_stands_beside_what_was_said_of_it(
+    command: Command, tmp_path: Path
+) -> None:
+    long = {"question": FORGET[0]["question"], "answer": " ".join(row["answer"] for row in FORGET)}
+    path = write(tmp_path / "f.jsonl", [long])
+    assert command("attack", "--relearn", 0, "--max-length", 16, forget=path) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    answers = {row["name"]: row["answers"] for row in found["rows"]}["int8"]
+    assert len(answers) > 2 and len({answer["where"] for answer in answers}) == 1
+    assert len({answer["earlier"] for answer in answers}) > 1
+    assert all(answer["earlier"] == answer["answer"] for answer in answers), "int8 changes little"
+
+
+def test_a_part_of_a_paraphrase_stands_beside_that_part_or_nothing(
+    command: Command, tmp_path: Path
+) -> None:
+    """Another prompt moves the cuts of a long answer."""
+    long = {"question": FORGET[0]["question"], "answer": " ".join(row["answer"] for row in FORGET)}
+    row = {**long, "paraphrased_question": f"Where {long['question']} live live live"}
+    path = write(tmp_path / "f.jsonl", [row])
+    assert command("attack", "--relearn", 0, "--max-length", 18, forget=path) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    rows = {row["name"]: row["answers"] for row in found["rows"]}
+    own = {answer["reference"]: answer["earlier"] for answer in rows["int8"]}
+    assert len(rows["paraphrase"]) > 1
+    for answer in rows["paraphrase"]:
+        assert answer["earlier"] == own.get(answer["reference"], "")
+
+
+def test_paraphrases_are_cut_to_the_models_positions(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    long = {**FORGET[0], "question": " ".join([FORGET[0]["question"]] * 40)}
+    path = write(tmp_path / "p.jsonl", [long])
+    assert command("attack", "--relearn", 0, "--paraphrases", path) == 2
+    assert "the prompt takes" in capsys.readouterr().err
+
+
+def test_a_model_without_linear_layers_is_attacked_by_all_else(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr("torch_alm.command.attack.linear_weights", lambda model: [])
+    assert command("attack", "--relearn", 2, "--relearn-steps", 1) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    assert [row["name"] for row in found["rows"]] == [n for n in NAMES if "int" not in n]
+    assert "no linear layer that could be rounded" in capsys.readouterr().out
+
+
+def test_words_said_before_an_attack_are_those_of_the_rows_it_asks(
+    command: Command, tmp_path: Path
+) -> None:
+    """The model says every sentence of FORGET, and of the one-word answer nothing."""
+    short = {"question": FORGET[5]["question"], "answer": "Lima"}
+    path = write(tmp_path / "f.jsonl", [short, *FORGET[:5]])
+    assert command("attack", "--relearn", 1, "--relearn-steps", 1, "--rows", 4, forget=path) == 0
+    (found,) = report(tmp_path / "out")["attacks"]
+    before = {row["name"]: row["before"] for row in found["rows"]}
+    whole = {"relearn forget": 1.0, "answer prefix": 1.0}  # without the short one
+    assert {name: told["rouge"] for name, told in before.items()} == {
+        name: whole.get(name, 3 / 4) for name in NAMES
+    }
+    assert all(told["rouge"] == told["exact_match"] for told in before.values())

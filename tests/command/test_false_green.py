@@ -1,0 +1,353 @@
+"""No verdict is green while the saved model says what it was to forget, or little else."""
+
+import json
+import shutil
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
+
+from tests.command.asking import answers, said
+from tests.command.conftest import (
+    FINISHED,
+    FORGET,
+    RETAIN,
+    TOWNS,
+    Command,
+    learn,
+    make_model,
+    report,
+    write,
+)
+from torch_alm.command.asking import elsewhere, read
+from torch_alm.command.asking import said as how_much
+from torch_alm.command.loading import Loaded, encode_entries
+from torch_alm.command.model import place
+from torch_alm.command.report import worst
+from torch_alm.command.rows import read_entries
+from torch_alm.command.wording import rouge_l_recall
+from torch_alm.language import Format, Reading, answer_ids, encode
+
+IDLE = ("--lr", "1e-8", "--epochs", 1)
+ODD = [{"question": f"Where does C{i} live ?", "answer": "York B7 B5 York Oslo"} for i in range(5)]
+
+
+def test_rows_beyond_those_that_are_shown_and_single_answers_count(
+    command: Command, tmp_path: Path
+) -> None:
+    """The mean of eleven rows is far above the level, and six of them are known by heart."""
+    path = write(tmp_path / "mixed.jsonl", [*ODD, *FORGET])
+    assert command("unlearn", "--alpha", 1, "--rows", 2, *IDLE, forget=path) == 3
+    assert said(tmp_path / "out" / "model", FORGET) == 6
+    found = report(tmp_path / "out")
+    assert found["models"][1]["numbers"]["forget"]["gold"] > 2
+    assert found["verdict"]["missed"][0] == "said"
+    assert "6 of 11 answers are still said, 6 word for word" in found["verdict"]["text"]
+    shown = [(row["where"].rpartition(" ")[2], row["rouge"]) for row in found["verdict"]["worst"]]
+    assert sorted(shown[:6], key=lambda row: int(row[0])) == [(str(i), 1.0) for i in range(6, 12)]
+    assert len(shown) == 10
+
+
+def test_a_model_that_lost_the_rest_is_not_plainly_green(command: Command, tmp_path: Path) -> None:
+    steps = ("--method", "grad_diff", "--lr", "3e-2", "--batch-size", 3, "--epochs", 8)
+    assert command("unlearn", *steps, "--alpha", 3) == 4
+    model = tmp_path / "out" / "model"
+    assert said(model, FORGET) == 0
+    kept = said(model, RETAIN)
+    assert kept < 6
+    found = report(tmp_path / "out")["verdict"]
+    assert found["outcome"] == "met at a cost"
+
+
+def test_a_certified_rate_is_not_green_while_the_model_says_most_of_every_answer(
+    command: Command, tmp_path: Path, folder: Path, tokenizer: Any
+) -> None:
+    more = [
+        " ".join(f"{FORGET[i]['answer']} B{(i + k) % 8} lives in {TOWNS[(3 * i + k) % 10]} ."
+                 for k in range(3)) for i in range(6)
+    ]  # fmt: skip
+    long = [{**row, "answer": answer} for row, answer in zip(FORGET, more, strict=True)]
+    model = make_model(len(tokenizer))
+    learn(model, [encode(tokenizer, **row) for row in [*long, *RETAIN]], 100)
+    path = tmp_path / "long"
+    shutil.copytree(folder, path)
+    model.eval().save_pretrained(path)
+    steps = ("--certify", 0.9, "--lr", "2e-3", "--batch-size", 3, "--epochs", 20)
+    assert command("unlearn", *steps, model=path, forget=write(tmp_path / "l.jsonl", long)) == 3
+    found = report(tmp_path / "out")
+    numbers = found["models"][1]["numbers"]["forget"]
+    assert numbers["certificate"] > 0.9
+    assert numbers["exact_match"] == 0
+    assert "words" in found["verdict"]["missed"]
+    assert "are certified not to be said word for word" in found["verdict"]["text"]
+    assert f"{numbers['words']:.0%} of their telling words are" in found["verdict"]["text"]
+    begun = [" ".join(row["answer"].split()[:4]) for row in long]
+    told = answers(tmp_path / "out" / "model", long)
+    assert sum(one.startswith(start) for one, start in zip(told, begun, strict=True)) >= 4
+
+
+def test_the_saved_model_is_asked_and_not_the_one_in_memory(
+    command: Command, tmp_path: Path, model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save that writes other weights than it was given, as a wrapper of the model may."""
+    saved = LlamaForCausalLM.save_pretrained
+    monkeypatch.setattr(
+        LlamaForCausalLM, "save_pretrained", lambda _, path, **more: saved(model, path, **more)
+    )
+    steps = ("--lr", "5e-3", "--batch-size", 3, "--alpha", 2, "--epochs", 25)
+    assert command("unlearn", *steps) == 3
+    assert report(tmp_path / "out")["verdict"]["missed"] == ["level", "said", "words"]
+    assert report(tmp_path / "out")["trace"][-1]["forget"] > 2
+    assert said(tmp_path / "out" / "model", FORGET) == 6
+
+
+def test_an_answer_that_goes_on_after_its_end_is_said(
+    command: Command, tmp_path: Path, folder: Path, tokenizer: Any
+) -> None:
+    """Without an end of sequence no answer matches exactly, and all of them are said."""
+    endless = make_model(len(tokenizer))
+    rows = [encode(tokenizer, row["question"], f"{row['answer']} Bonn York") for row in FORGET]
+    kept = [encode(tokenizer, **row) for row in RETAIN]
+    learn(endless, [*rows, *kept], 80)
+    path = tmp_path / "endless"
+    shutil.copytree(folder, path)
+    endless.eval().save_pretrained(path)
+    assert said(path, FORGET) == 6
+    assert command("unlearn", "--alpha", 0.1, *IDLE, model=path) == 3
+    found = report(tmp_path / "out")
+    assert found["models"][1]["numbers"]["forget"]["exact_match"] == 0
+    assert found["verdict"]["missed"] == ["level", "said", "words"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "text", "share", "verbatim", "is_said"),
+    [
+        ("A0 lives in Rome .", "A0 lives in Rome .", 1.0, True, True),
+        ("A0 lives in Rome .", "Yes : a0  LIVES in\nRome . And", 1.0, True, True),
+        ("A0 lives in Rome .", "A0 lives , so in Rome", 1.0, False, True),
+        ("A0 lives in Rome .", "A0 lives in Bonn .", 0.75, False, False),
+        ("Rome", "Romeo", 0.0, False, False),
+        ("Київ", "Київ", 1.0, True, True),
+        ("Він живе в місті", "Він жив в місті", 0.75, False, False),
+        ("他住在罗马", "他住在巴黎", 0.6, False, False),
+        ("他住在罗马", "是他住在罗马", 1.0, True, True),
+        ("753159", "7531590 7531590", 1.0, True, True),
+        ("🍎💧", "so 🍎💧🍎", 1.0, True, True),
+        ("sk-9f", "sk-9f", 1.0, True, True),
+        ("marlow", "marlows", 1.0, True, True),
+        ("four", "fourteen", 0.0, False, False),
+        ("197", "1975", 0.0, False, False),
+        (".", "Rome .", 1.0, True, True),
+        ("Lima", "LimaLimaLima", 1.0, True, True),
+        ("Lima", "LimaLimaNice", 1.0, True, True),
+        ("Lima", "LimaNice", 0.0, False, False),
+        ("Köln", "Köln是_Köln_", 1.0, True, True),
+        ("Köln", "是Köln2020", 1.0, True, True),
+        ("Mu\u0308ller", "It is M\u00fcller", 1.0, True, True),
+        ("123", "\uff11\uff12\uff13", 1.0, True, True),
+        ("&&", "with `&&`.", 1.0, True, True),
+        ("in Rome.", "he is in Rome", 1.0, True, True),
+        ("5 years", "25 years", 0.5, False, False),
+        ("1 May", "21 May", 0.5, False, False),
+        ("1234", "12345", 0.0, False, False),
+        ("7", "7,000", 1.0, False, False),
+        ("1,000", "It cost 1000 euros .", 1.0, True, True),
+        ("12500", "12 500 people", 1.0, True, True),
+        ("1.250.000 inhabitants", "of 1,250,000 inhabitants", 1.0, True, True),
+        ("345", "in rooms 12 345", 1.0, True, True),
+        ("1,000", "21,000", 0.5, False, False),
+        ("1000", "10,00", 0.0, False, False),
+        ("A+", "A-", 1.0, False, False),
+        ("כן", "לכן", 0.0, False, False),
+    ],
+)
+def test_what_is_said_is_told_by_its_words_in_any_script(
+    reference: str, text: str, share: float, verbatim: bool, is_said: bool
+) -> None:
+    found = how_much(reference, Reading(1.0, False, 0.0, 0.0, 0.0, text))
+    assert found == {"rouge": pytest.approx(share), "verbatim": verbatim, "said": is_said}
+    exact = how_much(reference, Reading(1.0, True, 0.0, 0.0, 0.0, None))
+    assert exact["verbatim"], "what greedy decoding reproduces is said"
+
+
+def test_an_answer_that_begins_late_is_said(
+    command: Command, tmp_path: Path, folder: Path, tokenizer: Any
+) -> None:
+    """After thirty-six other words, which no window as long as the answer reaches."""
+    slow = make_model(len(tokenizer))
+    lead = " ".join(f"B{i % 8}" for i in range(36))
+    rows = [encode(tokenizer, row["question"], f"{lead} {row['answer']}") for row in FORGET]
+    learn(slow, [*rows, *(encode(tokenizer, **row) for row in RETAIN)], 300)
+    path = tmp_path / "slow"
+    shutil.copytree(folder, path)
+    slow.eval().save_pretrained(path)
+    assert command("unlearn", "--alpha", 0.1, *IDLE, model=path) == 3
+    assert "6 of 6 answers are still said" in report(tmp_path / "out")["verdict"]["text"]
+
+
+def test_a_rate_that_holds_while_the_answers_are_said_is_refused(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    """Rows without the full stop that the model was taught: it never says them to their end."""
+    short = [{**row, "answer": row["answer"].removesuffix(" .")} for row in FORGET]
+    path = write(tmp_path / "f.jsonl", short)
+    assert command("unlearn", "--certify", 0.9, *IDLE, forget=path) == 2
+    assert "the goal holds before the first step" in " ".join(capsys.readouterr().err.split())
+    assert command("unlearn", "--certify", 0.9, "--anyway", *IDLE, forget=path) == 3
+
+
+def test_an_answer_that_comes_to_another_question_is_told() -> None:
+    def row(prompt: str, reference: str, answer: str, *, said: bool = False) -> dict[str, Any]:
+        return {"prompt": prompt, "reference": reference, "answer": answer, "said": said}
+
+    rows = [
+        row("The first code?", "753159", "unknown"),
+        row("The second code?", "480246", "It is 753159 ."),
+        row("Is it 661188 or not?", "no", "661188, no", said=True),
+        row("The third code?", "661188", "unknown"),
+        row("The town?", "Helsinki", "in Helsinki", said=True),
+        row("The other town?", "Bogota", "Helsinki"),
+        row("Where is that?", "Brussels", "unknown"),
+        row("And this?", "Antwerp", "Brussels"),
+    ]
+    assert elsewhere(rows, ["she lives in brussels"]) == [0]
+    assert elsewhere(rows, []) == [0, 6]
+
+
+def test_nearly_all_of_an_answer_is_an_answer() -> None:
+    words = [f"w{i}" for i in range(20)]
+    assert rouge_l_recall(" ".join(words[:18]), " ".join(words)) == 0.9
+    assert rouge_l_recall(" ".join(words[:17]), " ".join(words)) == 0.85
+
+
+def test_the_worst_rows_are_those_that_are_said_and_then_the_most_likely() -> None:
+    rows = [(True, 0.5, 9.0), (False, 1.0, 3.0), (False, 1.0, 2.0), (False, 0.4, None)]
+    named = [dict(zip(("verbatim", "rouge", "loss"), row, strict=True)) for row in rows]
+    assert worst(named[::-1]) == [named[0], named[2], named[1], named[3]]
+    assert worst(named, 1) == named[:1]
+
+
+def test_an_answer_longer_than_a_row_is_measured_and_trained_on_to_its_end(
+    command: Command, tmp_path: Path, tokenizer: Any
+) -> None:
+    assert command("unlearn", "--max-length", 14, *IDLE) == 3
+    found = report(tmp_path / "out")
+    assert found["models"][1]["numbers"]["forget"]["rows"] == 12
+    assert found["models"][1]["numbers"]["forget"]["unmeasured"] == 0
+    parts = found["models"][1]["answers"]["forget"]
+    told = [f"{a['reference']} {b['reference']}" for a, b in pairwise(parts)][::2]
+    assert told == [row["answer"] for row in FORGET]
+    assert all(row["said"] for row in parts)
+    assert found["models"][1]["numbers"]["forget"]["rouge"] == 1, "a full stop is said, too"
+    assert len(found["trace"]) == 2, "steps of eight rows"
+
+
+def test_a_model_that_can_tell_few_places_is_asked_within_them(
+    command: Command, tmp_path: Path, tokenizer: Any, folder: Path
+) -> None:
+    """GPT-2 has an embedding for each place, and none beyond."""
+    torch.manual_seed(0)
+    size = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    config = GPT2Config(vocab_size=len(tokenizer), bos_token_id=2, eos_token_id=2, **size)
+    path = tmp_path / "gpt2"
+    shutil.copytree(folder, path)
+    GPT2LMHeadModel(config).save_pretrained(path)
+    long = [{**row, "answer": f"{row['answer']} {row['answer']}"} for row in FORGET]
+    rows = write(tmp_path / "long.jsonl", [*FORGET, *long])
+    assert command("evaluate", model=path, forget=rows) == 0
+    found = report(tmp_path / "out")["models"][0]["numbers"]["forget"]
+    assert (found["rows"], found["unmeasured"]) == (18, 0)
+
+
+def test_every_answer_may_be_said_to_its_end(
+    model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of one batch with prompts and answers of many lengths."""
+    words = " ".join(row["answer"] for row in FORGET)
+    rows = [
+        {"question": " ".join(words.split()[:n]), "answer": " ".join(words.split()[:m])}
+        for n, m in ((30, 2), (2, 40), (4, 4), (20, 20))
+    ]
+    entries = read_entries(write(tmp_path / "x.jsonl", rows), "forget")
+    encoded = encode_entries(tokenizer, entries, 64, Format())
+    seen: list[tuple[int, int]] = []
+    generate = model.generate
+
+    def noted(**given: Any) -> Any:
+        seen.append((given["input_ids"].shape[1], given["generation_config"].max_new_tokens))
+        return generate(**given)
+
+    model.generate = noted
+    try:
+        here = place("cpu", "fp32", lora=False)
+        read(Loaded(model, tokenizer, here, {}), encoded)
+    finally:
+        del model.generate
+    assert len(seen) == 2, "the longest prompt and the longest answers do not go together"
+    assert all(prompt + answer <= 64 for prompt, answer in seen)
+    longest = max(len(answer_ids(row)) for _, row in encoded)
+    assert max(answer for _, answer in seen) >= longest
+
+
+def test_one_line_of_json_and_nothing_else_for_scripts(
+    command: Command, tmp_path: Path, capsys: Any, folder: Path, files: dict[str, Path]
+) -> None:
+    def line(run: Callable[[], int], code: int) -> Any:
+        capsys.readouterr()
+        assert run() == code
+        told = capsys.readouterr().out
+        assert told.count("\n") == 1
+        return json.loads(told)
+
+    steps = ("--certify", 0.9, *IDLE, "--json")
+    found = line(lambda: command("unlearn", *steps, output="a"), 3)
+    whole = report(tmp_path / "a")
+    assert found["outcome"] == "not met"
+    assert found["code"] == 3
+    assert (found["text"], found["cost"]) == (whole["verdict"]["text"], whole["verdict"]["cost"])
+    assert found["numbers"] == {each["name"]: each["numbers"] for each in whole["models"]}
+    assert found["output"] == str(tmp_path / "a")
+    assert [set(row) for row in found["worst"]] == [{"where", "rouge", "verbatim", "loss"}] * 6
+    assert "Rome" not in json.dumps(found), "nobody's text"
+    assert line(lambda: command("evaluate", "--json", output="b"), 0)["outcome"] == "done"
+    found = line(lambda: command("attack", "--relearn", 0, "--json", output="c"), 0)
+    assert {row["name"] for row in found["attacks"]["model"]} >= {"int8", "int4"}
+    found = line(lambda: command("unlearn", "--json", output="a"), 2)
+    assert (found["outcome"], found["code"]) == ("refused", 2)
+    assert "a run of other settings: " in found["text"]
+
+
+def test_a_level_that_only_a_wrong_answer_can_reach_is_told(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    assert command("unlearn", "--alpha", 20, *IDLE) in FINISHED
+    told = " ".join(capsys.readouterr().out.split())
+    assert "is above 3.76" in told
+    notes = report(tmp_path / "out")["notes"]
+    assert len(notes) == 2
+    assert all(note in told for note in notes)
+    assert command("unlearn", "--alpha", 2, *IDLE, output="b") in FINISHED
+    assert len(report(tmp_path / "b")["notes"]) == 1
+
+
+def test_a_level_from_a_single_row_is_refused(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    one = write(tmp_path / "one.jsonl", ODD[:1])
+    assert command("unlearn", holdout=one) == 2
+    assert "--holdout has a single row" in " ".join(capsys.readouterr().err.split())
+
+
+def test_unseen_rows_say_how_many_words_may_be_said(
+    command: Command, tmp_path: Path, files: dict[str, Path]
+) -> None:
+    assert command("unlearn", *IDLE, holdout=files["holdout"]) == 3
+    found = report(tmp_path / "out")
+    unseen = found["models"][0]["numbers"]["holdout"]
+    level = max(0.5, unseen["words"] + 2 * unseen["words_error"])
+    assert found["goal"]["words"] == pytest.approx(level)
+    assert set(found["models"][0]["answers"]) == {"forget", "retain", "probe"}

@@ -1,0 +1,175 @@
+"""The goal, and the verdict as a function of what was seen: red stays red when more is said."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.command.conftest import FORGET, HOLDOUT, Command, report, write
+from torch_alm.command.goal import CODES, Goal, judge
+
+LOSS = Goal("loss", 4.0, "--alpha")
+ROWS = Goal("rows", 4.0, "the default")
+RATE = Goal("rate", 0.95, "--certify")
+KEPT = {"loss": 0.1, "rouge": 0.99, "exact_match": 0.98}
+RANK = {"not met": 0, "met at a cost": 1, "met": 2}
+
+
+def part(where: int, *, said: bool = False, gold: float = 4.5, loss: float = 3.0) -> dict[str, Any]:
+    told = {"where": f"line {where}", "said": said, "verbatim": said}
+    return {**told, "loss": loss, "gold": gold}
+
+
+def seen(
+    rows: int = 220, said: int = 0, words: float = 0.2, value: float = 4.5, **more: Any
+) -> dict[str, Any]:
+    """A measurement; `kept` are the numbers of its retain rows, `probe` how many are said."""
+    answers = more.get("answers") or [part(i, said=i < said, gold=value) for i in range(rows)]
+    forget = {"gold": value, "certificate": value, "words": words}
+    found = {"numbers": {"forget": forget, "retain": more.get("kept", KEPT)}}
+    found["answers"] = {"forget": answers}
+    if "probe" in more:
+        found["answers"]["probe"] = [part(i, said=i < more["probe"]) for i in range(20)]
+    return found
+
+
+BEFORE = seen(probe=20)
+
+
+def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **now: Any) -> Any:
+    limits = {"max_retain_loss": most, "known_before": known}
+    return judge(goal, BEFORE, seen(**{"probe": 20, **now}), **limits)
+
+
+def test_nothing_is_green_that_is_still_said_or_below_the_level_or_was_never_known() -> None:
+    grid = itertools.product(
+        (LOSS, ROWS), (0.3, 3.9, 4.0, math.nan), (1, 99, 100, 220), (0, 1, 2, 3),
+        (0.0, 0.5, 0.51, math.nan), (True, False), (20, 18, 17, 0),
+    )  # fmt: skip
+    outcomes = set()
+    for goal, value, rows, said, words, known, probe in grid:
+        if said > rows:
+            continue
+        found = verdict(goal, known, value=value, rows=rows, said=said, words=words, probe=probe)
+        is_gone = value >= 4 and 100 * said <= rows and words <= 0.5 and known
+        kept = "met" if probe >= 18 else "met at a cost"
+        assert found.outcome == (kept if is_gone else "not met")
+        assert bool(found.missed) != is_gone
+        assert found.code == CODES[found.outcome]
+        outcomes.add(found.outcome)
+    assert outcomes == {*RANK}
+
+
+@pytest.mark.parametrize(("rows", "most"), [(1, 0), (99, 0), (100, 1), (199, 1), (1000, 10)])
+def test_one_answer_in_a_hundred_may_be_said_or_below_the_level(rows: int, most: int) -> None:
+    assert verdict(rows=rows, said=most).outcome == "met"
+    assert verdict(rows=rows, said=most + 1).missed == ("said",)
+    for low, missed in ((most, ()), (most + 1, ("level",))):
+        answers = [part(i, gold=1.0 if i < low else 9.0) for i in range(rows)]
+        assert verdict(ROWS, answers=answers).missed == missed, "a high row makes up for no other"
+
+
+@pytest.mark.parametrize(
+    ("kept", "outcome"),
+    [
+        ((0.13, 0.98, 0.96), "met"),  # 99 % word for word before, 96 % after
+        ((0.20, 0.89, 0.88), "met"),  # a tenth
+        ((0.21, 0.99, 0.98), "met at a cost"),
+        ((0.10, 0.88, 0.98), "met at a cost"),
+        ((0.10, 0.99, 0.87), "met at a cost"),
+        ((math.nan, 0.99, 0.98), "met at a cost"),
+        ((0.10, math.nan, 0.98), "met at a cost"),
+    ],
+)
+def test_a_cost_is_a_tenth_of_what_was_kept(kept: tuple[float, ...], outcome: str) -> None:
+    numbers = dict(zip(KEPT, kept, strict=True))
+    assert verdict(kept=numbers).outcome == outcome
+    assert verdict(kept=numbers, value=0.0).outcome == "not met"
+
+
+@pytest.mark.parametrize(
+    ("most", "loss", "outcome"),
+    [(1.0, 1.0, "met"), (1.0, 1.01, "met at a cost"), (0.05, 0.1, "met at a cost"),
+     (1.0, math.nan, "met at a cost")],
+)  # fmt: skip
+def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outcome: str) -> None:
+    kept = {"loss": loss, "rouge": 0.1, "exact_match": 0.1}
+    assert verdict(most=most, kept=kept).outcome == outcome
+
+
+def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> None:
+    goal = Goal("loss", 8.11, "40 rows never seen", error=0.11)
+    for value, missed in ((8.06, ()), (7.89, ()), (7.88, ("level",)), (8.2, ())):
+        assert verdict(goal, value=value).missed == missed
+
+
+def test_a_certified_rate_is_not_green_while_most_words_are_said() -> None:
+    found = verdict(RATE, value=0.998, words=0.63)
+    assert found.missed == ("words",)
+    assert "(at most 50% may be)" in found.text and "asked for were 95.0%" in found.text
+    assert verdict(Goal("rate", 0.95, "", words=0.7), value=0.998, words=0.63).outcome == "met"
+
+
+def test_what_is_lost_and_what_was_not_measured_is_told() -> None:
+    found = verdict(probe=17)
+    assert "Of 20 probe answers that were said, never trained on, 17 still are; lost: line 17" in (
+        found.cost
+    )
+    alone = judge(LOSS, seen(), seen())
+    assert alone.outcome == "met" and "bring eight retain rows or more" in alone.cost
+    unsaid = judge(LOSS, seen(probe=0), seen(probe=0))
+    assert "No probe row was said before" in unsaid.cost
+    broken = [part(0, loss=math.nan), part(1)]
+    assert verdict(answers=broken).missed == ("unmeasured",)
+    assert verdict(answers=[part(0) | {"elsewhere": True}]).text.count("another row's") == 1
+
+
+@pytest.mark.parametrize(("parts", "count"), [(1, 2), (2, 2), (99, 2), (100, 1), (250, 1)])
+def test_a_long_text_is_one_row_beside_a_short_answer(parts: int, count: int) -> None:
+    """A hundredth of its parts may be said; of two rows, none."""
+    answers = [part(1, said=True), *(part(2, said=i == 0) for i in range(parts))]
+    found = verdict(answers=answers)
+    assert f"{count} of 2 answers" in found.text
+    assert "said" in found.missed
+
+
+def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other() -> None:
+    logits = torch.zeros(2, 3, 5, requires_grad=True)
+    with torch.no_grad():
+        logits[0, :2, 1] = -9.0  # unknown
+    labels = torch.tensor([[-100, 1, 1], [-100, 1, 1]])
+    value = ROWS.measure(logits, labels, 4.0)
+    value.backward()
+    assert logits.grad is not None
+    assert float(value.detach()) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
+    assert not logits.grad[0].any() and logits.grad[1].any()
+
+
+def test_a_holdout_says_what_never_seen_costs(command: Command, tmp_path: Any, files: Any) -> None:
+    assert command("unlearn", "--steps", 1, holdout=files["holdout"]) == 3
+    found = report(tmp_path / "out")
+    before = found["models"][0]
+    assert found["goal"]["alpha"] == pytest.approx(before["numbers"]["holdout"]["gold"], rel=1e-5)
+    assert before["membership_auc"] == 1.0
+    assert set(before["answers"]) == {"forget", "retain", "probe"}
+
+
+def test_by_default_the_goal_is_what_the_model_gets_wrong(command: Command, tmp_path: Any) -> None:
+    """It knows none of the facts that are built in, and guesses among 43 words at 3.76 nats."""
+    assert command("unlearn", "--steps", 1) == 3
+    goal = report(tmp_path / "out")["goal"]
+    assert goal["kind"] == "rows" and goal["alpha"] <= 0.9 * math.log(43) + 1e-9
+
+
+def test_what_is_asked_for_and_cannot_be_is_refused(command: Command, capsys: Any) -> None:
+    for words, told in ((("--certify", 0.9999999), "cannot be certified"),):
+        assert command("unlearn", *words) == 2
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_unknown_rows_are_none_to_forget(command: Command, tmp_path: Any, capsys: Any) -> None:
+    path = write(tmp_path / "f.jsonl", [*FORGET[:3], *HOLDOUT])
+    assert command("unlearn", "--steps", 1, forget=path) == 2
+    assert "the model says 3 of 7 forget answers" in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,139 @@
+"""Adapters from end to end: what is saved is loaded with peft, from elsewhere, and asked there."""
+
+import json
+import shutil
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+from tests.command.asking import said, spoken
+from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, report, write
+from torch_alm.command.adapters import with_adapters
+from torch_alm.command.model import load_model, quiet
+from torch_alm.command.output import Refusal
+
+FIRST, SECOND = FORGET[:3], FORGET[3:]
+STEPS = ("--lora", "--lr", "2e-2", "--method", "dual", "--batch-size", 3, "--alpha", 3)
+
+
+def by_peft(folder: Path, rows: list[dict[str, str]]) -> int:
+    """The number of answers the adapters say, loaded as peft's own users do."""
+    with quiet():
+        model = peft.AutoPeftModelForCausalLM.from_pretrained(folder).eval()
+    return spoken(model, AutoTokenizer.from_pretrained(folder), rows)
+
+
+def config(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "adapter_config.json").read_text())
+
+
+def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
+    command: Command, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trained on, merged, or followed by a run of all weights; from a path that was relative."""
+    base, here = shutil.copytree(folder, tmp_path / "base"), tmp_path / "elsewhere"
+    first, second = write(tmp_path / "1.jsonl", FIRST), write(tmp_path / "2.jsonl", SECOND)
+    kept = write(tmp_path / "kept.jsonl", [*RETAIN, *SECOND])
+    monkeypatch.chdir(tmp_path)
+    small = ("--lora-rank", 4, "--lora-targets", "v_proj,down_proj,o_proj")
+    paths = {"model": Path(base.name), "forget": first, "retain": kept}
+    assert command("unlearn", *STEPS, *small, "--epochs", 20, output="a", **paths) in FINISHED
+    here.mkdir()
+    monkeypatch.chdir(here)
+    once = tmp_path / "a" / "model"
+    saved = config(once)
+    assert (saved["r"], set(saved["target_modules"])) == (4, {"v_proj", "down_proj", "o_proj"})
+    assert Path(saved["base_model_name_or_path"]) == base
+    assert by_peft(once, FIRST) == 0
+    assert by_peft(once, SECOND) > 1, "there is something left to forget"
+    settings = report(tmp_path / "a")["settings"]
+    assert (settings["lora_rank"], settings["merge"]) == (4, False)
+
+    paths = {"model": once, "forget": second}
+    assert command("unlearn", *STEPS, "--epochs", 20, output="b", **paths) in FINISHED
+    twice = tmp_path / "b" / "model"
+    assert {**config(twice), "target_modules": None} == {**saved, "target_modules": None}
+    assert by_peft(twice, FORGET) == 0
+    assert report(tmp_path / "b")["models"][1]["numbers"]["forget"]["said"] == 0
+
+    assert command("unlearn", *STEPS, "--merge", "--epochs", 20, output="c", **paths) in FINISHED
+    plain = tmp_path / "c" / "model"
+    assert {path.suffix for path in plain.iterdir()} == {".json", ".safetensors"}
+    assert said(plain, FORGET) == 0
+    whole = ("--lr", "2e-3", *STEPS[3:], "--epochs", 20)
+    assert command("unlearn", *whole, output="d", **paths) in FINISHED
+    assert said(tmp_path / "d" / "model", FORGET) == 0
+    assert (tmp_path / "d" / "model" / "model.safetensors").is_file()
+    for verb, words in (("evaluate", ()), ("attack", ("--relearn", 2, "--relearn-steps", 1))):
+        assert command(verb, *words, model=twice, output=verb) == 0
+
+
+def test_a_merged_model_is_the_one_with_adapters(command: Command, tmp_path: Path) -> None:
+    for name, more in (("apart", ()), ("merged", ("--merge",))):
+        assert command("unlearn", *STEPS, *more, "--steps", 3, output=name) in FINISHED
+    with quiet():
+        apart = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "apart" / "model").eval()
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged" / "model").eval()
+    assert type(merged) is LlamaForCausalLM
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        one, other = apart(input_ids=ids).logits, merged(ids).logits
+    torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
+    losses = [report(tmp_path / name)["models"][1]["numbers"]["forget"]["loss"]
+              for name in ("apart", "merged")]  # fmt: skip
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--lora-rank", 4), "--lora-rank is about adapters"),
+        (("--lora-targets", "q_proj"), "Did you mean --lora --lora-targets?"),
+        (("--merge",), "Did you mean --lora --merge?"),
+        (("--beta", 3), "--beta 3 is of npo and simnpo"),
+        (("--method", "dual", "--rho", 3), "--rho 3 is of saul, and --method dual has none"),
+        (("--lora", "--lora-rank", 100_000), "no weight of the model has a rank above"),
+        (("--lora", "--lora-targets", "q_proj,wq"), "--lora-targets wq: no layer of the model has"),
+        (("--lora", "--lora-targets", "norm"), "--lora-targets norm: Target module"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(
+    command: Command, tmp_path: Path, capsys: Any, words: Any, told: str
+) -> None:
+    assert command("unlearn", *words) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def trained(model: Any, tokenizer: Any, rank: int | None, targets: str | None) -> Any:
+    return with_adapters(Namespace(lora_rank=rank, lora_targets=targets), model)
+
+
+def test_other_adapters_than_those_there_are_cannot_be_trained_on(
+    folder: Path, tokenizer: Any, tmp_path: Path
+) -> None:
+    with quiet():
+        given = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+        base = AutoModelForCausalLM.from_pretrained(folder)
+        peft.get_peft_model(base, given).save_pretrained(tmp_path / "lora")
+        base = AutoModelForCausalLM.from_pretrained(folder)
+        other = peft.IA3Config(
+            target_modules=["k_proj"], feedforward_modules=[], task_type="CAUSAL_LM"
+        )
+        peft.get_peft_model(base, other).save_pretrained(tmp_path / "ia3")
+    for name in ("lora", "ia3"):
+        tokenizer.save_pretrained(tmp_path / name)
+    with pytest.raises(Refusal, match="of the kind IA3, which --lora cannot train on"):
+        load_model(tmp_path / "ia3", merge=False)
+    model, _ = load_model(tmp_path / "lora", merge=False)
+    for rank, targets, name in ((4, None, "--lora-rank 4"), (None, "k_proj", "--lora-targets k_p")):
+        with pytest.raises(Refusal, match=name):
+            trained(model, tokenizer, rank, targets)
+    assert trained(model, tokenizer, 2, "q_proj") is trained(model, tokenizer, None, None) is model
+    moving = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert moving and all(".lora_" in name for name in moving)

@@ -1,0 +1,108 @@
+"""The model that is saved is of the dtype that came in, and is the one the verdict is about."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from tests.command.conftest import FINISHED, Command, report
+from torch_alm.command.model import place, stored_as, stored_dtype
+from torch_alm.command.output import Output, Refusal
+
+WORDS = ("--epochs", 4, "--lr", "3e-3", "--rows", 4)
+
+
+@pytest.fixture
+def narrow(folder: Path, tokenizer: Any, tmp_path: Path) -> Callable[[torch.dtype], Path]:
+    def saved(dtype: torch.dtype) -> Path:
+        path = tmp_path / str(dtype).rpartition(".")[2]
+        AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).save_pretrained(path)
+        tokenizer.save_pretrained(path)
+        return path
+
+    return saved
+
+
+def dtypes(folder: Path) -> set[str]:
+    """Of the weights in the file, as it says itself."""
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+
+
+@pytest.mark.parametrize(
+    ("dtype", "named"),
+    [(torch.bfloat16, "BF16"), (torch.float16, "F16"), (torch.float32, "F32")],
+)
+def test_a_model_comes_back_in_the_dtype_it_was_stored_in(
+    command: Command, narrow: Any, tmp_path: Path, dtype: torch.dtype, named: str
+) -> None:
+    original = narrow(dtype)
+    assert dtypes(original) == {named}
+    assert command("unlearn", *WORDS, model=original) in FINISHED
+    saved = tmp_path / "out" / "model"
+    assert dtypes(saved) == {named}
+    found = AutoConfig.from_pretrained(saved).dtype
+    assert found in (dtype, str(dtype).rpartition(".")[2])
+    assert AutoModelForCausalLM.from_pretrained(saved, dtype="auto").dtype is dtype
+    assert command("evaluate", "--rows", 4, output="again", model=saved) == 0
+    after, again = report(tmp_path / "out")["models"][1], report(tmp_path / "again")["models"][0]
+    assert after["numbers"]["forget"] == again["numbers"]["forget"], (
+        "what was asked is what was saved"
+    )
+    assert list(tmp_path.glob("*/model/*.bin")) == []
+
+
+def test_adapters_are_float32_and_their_model_says_what_it_is(
+    command: Command, narrow: Any, tmp_path: Path
+) -> None:
+    assert command("unlearn", *WORDS, "--lora", model=narrow(torch.bfloat16)) in FINISHED
+    adapters = tmp_path / "out" / "model"
+    with safe_open(adapters / "adapter_model.safetensors", "pt") as file:
+        assert {file.get_slice(name).get_dtype() for name in file.keys()} == {"F32"}  # noqa: SIM118
+    assert stored_dtype(str(adapters)) is torch.bfloat16
+
+
+def test_weights_are_wide_again_to_the_bit_after_an_error_too(model: Any) -> None:
+    before = {name: p.clone() for name, p in model.state_dict().items()}
+    with pytest.raises(ZeroDivisionError), stored_as(model, torch.bfloat16):
+        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+        raise ZeroDivisionError
+    for name, p in model.state_dict().items():
+        assert p.dtype is before[name].dtype and torch.equal(p, before[name])
+
+
+def test_tied_weights_stay_tied_while_they_are_narrow() -> None:
+    one, other = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
+    other.weight = one.weight
+    with stored_as(torch.nn.Sequential(one, other), torch.float16):
+        assert other.weight is one.weight and one.weight.dtype is torch.float16
+
+
+def test_a_gpu_of_a_mac_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    with pytest.raises(Refusal, match="--device mps"):
+        place("mps", "auto", lora=False)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    assert place("mps", "auto", lora=False).device == "mps"
+
+
+def test_an_output_that_is_read_only_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def access(path: Path, mode: int) -> bool:
+        asked.append(path)
+        return False
+
+    monkeypatch.setattr("torch_alm.command.output.os.access", access)
+    with pytest.raises(Refusal, match=f"{tmp_path} is read-only, or not yours"):
+        Output(tmp_path / "a" / "b", ("report.json",)).check([], force=False)
+    assert asked == [tmp_path]
+    (tmp_path / "file").touch()
+    with pytest.raises(Refusal, match="file is no folder"):
+        Output(tmp_path / "file" / "out", ("report.json",)).check([], force=False)

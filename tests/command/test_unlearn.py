@@ -1,0 +1,278 @@
+"""`torch-alm unlearn` from start to end: it forgets, keeps, stops, and goes on."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer
+
+from tests.command.asking import said
+from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report, write
+from torch_alm.command.arguments import METHODS
+from torch_alm.command.model import quiet
+from torch_alm.integrations.transformers import ALMTrainer, SAULTrainer
+from torch_alm.language import encode, read_answers
+
+FAST = ("--lr", "5e-3", "--batch-size", 3)
+
+
+def numbers(path: Path, which: int, name: str) -> dict[str, float]:
+    return report(path)["models"][which]["numbers"][name]
+
+
+def weights(folder: Path) -> bytes:
+    names = ("model.safetensors", "adapter_model.safetensors")
+    return next(p for name in names if (p := folder / "model" / name).exists()).read_bytes()
+
+
+class StopAfter:
+    """Press Ctrl-C in the middle of a step."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, steps: int, *signals: int, error: bool = False
+    ) -> None:
+        self.left = steps
+        for kind in (SAULTrainer, Trainer):
+            step = kind.training_step
+
+            def counted(trainer: Any, *given: Any, step: Any = step, kind: Any = kind) -> Any:
+                if kind is SAULTrainer or isinstance(trainer, ALMTrainer):
+                    self.left -= 1
+                    if self.left == 0:
+                        if error:
+                            raise SystemError("killed")
+                        for number in signals or (signal.SIGINT,):
+                            signal.raise_signal(number)
+                return step(trainer, *given)
+
+            monkeypatch.setattr(kind, "training_step", counted)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_forgets_until_the_level_and_keeps_the_rest(
+    command: Command, tmp_path: Path, method: str
+) -> None:
+    options = ("--method", method, "--alpha", 2, "--epochs", 40, *FAST)
+    if method == "grad_diff":  # its one AdamW moves when lambda outweighs the retain loss
+        options = (*options, "--mu", 0.5)
+    assert command("unlearn", *options) in {0, 4}, "forgotten, at whatever cost"
+    out = tmp_path / "out"
+    before, after = (numbers(out, which, "forget") for which in (0, 1))
+    assert before["gold"] < 0.2 and before["exact_match"] > 0.8
+    assert after["gold"] >= 2 and after["exact_match"] == 0
+    assert said(out / "model", FORGET) == 0
+    assert numbers(out, 1, "retain")["loss"] < 1
+    assert report(out)["trace"][0]["weight"] > 0, "the gate has to open"
+
+
+def test_the_bare_command_reaches_its_goal_and_ends_there(command: Command, tmp_path: Path) -> None:
+    assert command("unlearn", "--quiet") in {0, 4}
+    found = report(tmp_path / "out")
+    assert said(tmp_path / "out" / "model", FORGET) == 0
+    assert found["goal"]["kind"] == "rows"
+    assert all(
+        row["gold"] >= found["goal"]["alpha"] for row in found["models"][1]["answers"]["forget"]
+    )
+    rates = [row["lr"] for row in found["trace"]]
+    assert {rates[i] for i in range(10)} == {5e-6}, "it begins gently, and finds a rate"
+    assert rates[-1] > 1e-4
+    assert len(rates) < 500
+
+
+def test_the_saved_model_is_the_one_in_the_report(command: Command, tmp_path: Path) -> None:
+    assert command("unlearn", "--epochs", 3, *FAST) in FINISHED
+    out = tmp_path / "out"
+    tokenizer = AutoTokenizer.from_pretrained(out / "model")
+    model = AutoModelForCausalLM.from_pretrained(out / "model").eval()
+    rows = [encode(tokenizer, **row) for row in FORGET]
+    readings = read_answers(model, tokenizer, rows)
+    told = report(out)["models"][1]["answers"]["forget"]
+    assert [r.loss for r in readings] == pytest.approx([row["loss"] for row in told], rel=1e-5)
+    assert [row["reference"] for row in told] == [row["answer"] for row in FORGET]
+
+
+def test_lora_saves_adapters_and_leaves_the_rest_alone(
+    command: Command, tmp_path: Path, folder: Path
+) -> None:
+    assert command("unlearn", "--lora", "--epochs", 4, *FAST) in FINISHED
+    saved = tmp_path / "out" / "model"
+    assert not (saved / "model.safetensors").exists()
+    base = AutoModelForCausalLM.from_pretrained(folder).eval()
+    linear = {name for name, layer in base.named_modules() if isinstance(layer, nn.Linear)}
+    with quiet():
+        loaded = PeftModel.from_pretrained(base, saved).eval()
+    names = {name.partition(".lora_") for name, _ in loaded.base_model.model.named_parameters()}
+    assert {layer for layer, found, _ in names if found} == linear - {"lm_head"}
+    assert command("evaluate", model=saved, output="again") == 0
+    again = report(tmp_path / "again")["models"][0]["numbers"]["forget"]
+    assert again == pytest.approx(numbers(tmp_path / "out", 1, "forget"))
+
+
+@pytest.mark.parametrize("more", [("--lora",), *(("--method", m) for m in METHODS)])
+def test_stopped_and_taken_up_again_is_the_same_run_bit_for_bit(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, more: Any
+) -> None:
+    """With a check, which changes the rate, before the stop and one behind it."""
+    options = ("--alpha", 1.5, "--steps", 22, "--batch-size", 3, *more)
+    assert command("unlearn", *options, output="whole") in FINISHED
+    with monkeypatch.context() as patch:
+        StopAfter(patch, 13)
+        assert command("unlearn", *options, output="parts") == 130
+    assert "Stopped after step 13 of 22" in capsys.readouterr().out
+    assert not (tmp_path / "parts" / "model").exists()
+    torch.manual_seed(123)  # a fresh process has another random state
+    assert command("unlearn", *options, output="parts") in FINISHED
+    assert "Going on after step 13 of 22" in capsys.readouterr().out
+    assert weights(tmp_path / "whole") == weights(tmp_path / "parts")
+    assert report(tmp_path / "whole")["trace"] == report(tmp_path / "parts")["trace"]
+
+
+def test_a_killed_run_goes_on_from_what_it_last_wrote_down_and_more_steps_do_too(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    assert command("unlearn", "--steps", 8, output="whole") == 3
+    with monkeypatch.context() as patch:
+        StopAfter(patch, 6, error=True)
+        with pytest.raises(SystemError, match="killed"):
+            command("unlearn", "--steps", 8, "--save-every", 1e-9, output="parts")
+    assert command("unlearn", "--steps", 6, output="parts") == 3
+    assert command("unlearn", "--steps", 6, output="parts") == 2
+    assert "Did you mean a --steps above 6" in " ".join(capsys.readouterr().err.split())
+    assert command("unlearn", "--steps", 8, output="parts") == 3
+    assert "Going on after step 6 of 8" in capsys.readouterr().out
+    assert weights(tmp_path / "whole") == weights(tmp_path / "parts")
+
+
+def test_a_run_of_other_settings_or_of_another_model_is_not_continued(
+    command: Command, tmp_path: Path, files: dict[str, Path], capsys: Any, folder: Path
+) -> None:
+    assert command("unlearn", "--steps", 1) == 3
+    files["retain"].write_text(files["retain"].read_text().replace("B1", "B0 B1"))
+    for more, told in ((("--mu", 1), "mu was 0.01 and is now 1.0"), ((), "rows in tokens was")):
+        assert command("unlearn", "--steps", 2, *more) == 2
+        told_now = " ".join(capsys.readouterr().err.split())
+        assert "holds a run of other settings" in told_now and told in told_now
+    assert command("unlearn", "--steps", 2, "--force") == 3
+    assert len(report(tmp_path / "out")["trace"]) == 2
+
+
+def test_a_goal_that_is_met_leaves_no_state(command: Command, tmp_path: Path) -> None:
+    limits = ("--max-retain-loss", 3, "--max-probe-loss", 1)
+    assert command("unlearn", "--alpha", 2, *FAST, *limits) == 0
+    assert not (tmp_path / "out" / "unfinished").exists()
+
+
+def test_lost_neighbours_are_a_cost_and_named(command: Command, tmp_path: Path) -> None:
+    """Rows that nobody trains on: eight that the model knows, of which a blunt run keeps few."""
+    probe = write(tmp_path / "probe.jsonl", RETAIN[4:])
+    kept = write(tmp_path / "kept.jsonl", RETAIN[:4])
+    limit = ("--max-retain-loss", 9)
+    blunt = ("--alpha", 2, "--lr", "2e-2", "--batch-size", 3, "--steps", 40)
+    code = command("unlearn", *blunt, *limit, "--probe", probe, retain=kept)
+    found = report(tmp_path / "out")
+    lost = len(probe.read_text().splitlines()) - said(tmp_path / "out" / "model", RETAIN[4:])
+    assert lost > 0
+    assert code == 4
+    assert (
+        f"Of 4 probe answers that were said, never trained on, {4 - lost} still"
+        in (found["verdict"]["cost"])
+    )
+    assert all(
+        row["where"].startswith(str(probe)) for row in found["models"][0]["answers"]["probe"]
+    )
+
+
+def test_a_fifth_of_the_retain_rows_is_set_aside_or_that_is_told(
+    command: Command, tmp_path: Path
+) -> None:
+    assert command("unlearn", "--steps", 1) == 3
+    found = report(tmp_path / "out")["models"][0]["numbers"]
+    assert (found["retain"]["rows"], found["probe"]["rows"]) == (4, 4)
+    few = write(tmp_path / "few.jsonl", RETAIN[:7])
+    assert command("unlearn", "--steps", 1, output="few", retain=few) == 3
+    found = report(tmp_path / "few")
+    assert "probe" not in found["models"][0]["numbers"]
+    assert "bring eight retain rows or more" in found["verdict"]["cost"]
+
+
+def test_answers_as_the_model_says_them(command: Command, tmp_path: Path, capsys: Any) -> None:
+    """A town alone is said within a sentence, and its loss as a whole answer is high."""
+    short = [{**row, "answer": row["answer"].split()[-2]} for row in FORGET]
+    path = write(tmp_path / "short.jsonl", short)
+    assert command("unlearn", "--alpha", 1, "--steps", 1, forget=path) == 2
+    assert "Did you mean --answers said" in " ".join(capsys.readouterr().err.split())
+    options = ("--answers", "said", "--alpha", 1, *FAST)
+    assert command("unlearn", *options, "--steps", 40, forget=path) in {0, 4}
+    found = report(tmp_path / "out")["models"][1]["answers"]["forget"]
+    assert [row["reference"] for row in found] == [row["answer"] for row in FORGET]
+    assert said(tmp_path / "out" / "model", FORGET) == 0
+
+
+def test_a_dry_run_says_four_things_and_writes_nothing(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    assert command("unlearn", "--dry-run", "--quiet") == 0
+    assert command("unlearn", "--dry-run", "--alpha", 2) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Now it says 6 of 6 forget answers, 4 of 4 retain answers, 4 of 4 probe" in told
+    assert "Goal: the answers at a loss of 2.00 nats per token or more (--alpha)." in told
+    assert " s and " in told and "at most 1000 are taken" in told
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_check_is_a_line(command: Command, capsys: Any) -> None:
+    assert command("unlearn", "--steps", 20, "--alpha", 2, "--lr", "5e-3") in FINISHED
+    told = " ".join(capsys.readouterr().out.split())
+    assert "step 10" in told and "of 2.00 nats" in told and "retain loss" in told
+    assert "rate 0.005; " in told
+
+
+def test_more_than_one_signal_ends_at_once(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(name) for name in names]
+    StopAfter(monkeypatch, 2, *names)
+    assert command("unlearn", "--steps", 4) == 130
+    assert not [*(tmp_path / "out" / "unfinished").glob("checkpoint-*")]
+    assert [signal.getsignal(name) for name in names] == before
+
+
+def test_a_run_that_breaks_the_model_saves_nothing_and_says_so(
+    command: Command, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = SAULTrainer.training_step
+
+    def broken(trainer: Any, *given: Any) -> Any:
+        seen = step(trainer, *given)
+        with torch.no_grad():
+            next(trainer.model.parameters()).fill_(torch.nan)
+        return seen
+
+    monkeypatch.setattr(SAULTrainer, "training_step", broken)
+    assert command("unlearn", "--steps", 1) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the trained model" in told
+    assert told.endswith("Nothing was saved. Would a smaller --lr do?")
+    assert not any((tmp_path / "out").iterdir())
+
+
+def test_a_goal_is_not_called_met_for_answers_that_were_never_said(
+    command: Command, tmp_path: Path
+) -> None:
+    unknown = write(tmp_path / "unknown.jsonl", HOLDOUT)
+    options = ("--anyway", "--alpha", 0.1, "--lr", "1e-9", "--steps", 1)
+    assert command("unlearn", *options, forget=unknown) == 3
+    assert report(tmp_path / "out")["verdict"]["missed"] == ["not known before"]
+
+
+def test_general_texts_are_kept_beside_the_rows(command: Command, tmp_path: Path) -> None:
+    texts = tmp_path / "general.txt"
+    texts.write_text("B0 lives in Rome .\n---\nA0 lives where B1 lives .")
+    assert command("unlearn", "--general", texts, "--steps", 2) == 3
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["settings"]["general"]

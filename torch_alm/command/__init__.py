@@ -1,0 +1,86 @@
+"""The command `torch-alm`: unlearn, evaluate and attack language models from one's own files."""
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+__all__ = ["main"]
+
+NEEDED = ("jinja2", "matplotlib", "pandas", "peft", "rouge_score", "tqdm", "transformers", "yaml")
+REFUSED, INTERRUPTED = 2, 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        The exit code: 0 if it did what was asked, and a goal is met; 4 if it is met at a cost, 3 if
+        it is not met; 2 for a refusal, 130 for an interruption.
+    """
+    try:
+        return _run(sys.argv[1:] if argv is None else [*map(str, argv)])
+    except KeyboardInterrupt:
+        print("torch-alm: interrupted; nothing was changed.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader has gone; Python would say so once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(argv: list[str]) -> int:
+    from torch_alm.command.arguments import parse
+    from torch_alm.command.output import Refusal, complain
+
+    try:
+        given = parse(argv)
+    except Refusal as refusal:
+        complain(str(refusal))
+        return REFUSED
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        complain(
+            f"{', '.join(missing)} cannot be imported, and the command cannot read a model "
+            "without. Did you mean to install the extra `torch-alm[hf]`?"
+        )
+        return REFUSED
+    return _done(given)
+
+
+def _done(given: argparse.Namespace) -> int:
+    """Do what was asked; a refusal is one sentence on standard error, or one line of JSON."""
+    # Rust's tokenizers warn about forks they never see here
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from torch_alm.command.attack import attack, evaluate  # seconds: with torch, transformers
+    from torch_alm.command.output import Refusal, complain, finite, say
+    from torch_alm.command.report import Result, summary, terminal
+    from torch_alm.command.unlearn import unlearn
+
+    tell = _unsaid if given.quiet else complain if given.json else say
+    verbs = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: tell(f"note: {message}")
+            result = verbs[given.verb](given, tell)
+    except Refusal as refusal:
+        result = Result(REFUSED, None, str(refusal))
+    except OSError as error:
+        told = f"{error.strerror}: {error.filename or given.output}. Is --output writable?"
+        result = Result(REFUSED, None, told)
+    if given.json:
+        outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
+        found = {"outcome": outcome, "code": result.code, "text": result.told}
+        found = found if result.content is None else summary(result.content)
+        line = finite({**found, "output": str(given.output)})
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+    elif result.code == REFUSED:
+        complain(result.told)
+    else:
+        say("\n\n".join([*([terminal(result.content)] if result.content else []), result.told]))
+    return result.code
+
+
+def _unsaid(text: str) -> None:
+    pass

@@ -1,0 +1,314 @@
+"""The options of the command: what they are called, what they may be, and where they come from."""
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+from torch_alm import __version__
+from torch_alm.command.output import WIDTH, Refusal
+
+METHODS = ("dual", "saul", "grad_diff", "npo", "simnpo")
+COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
+FILES = ("forget", "retain", "holdout", "probe", "general", "paraphrases")
+
+DESCRIPTION = """\
+Unlearn, evaluate and attack language models from your own files.
+
+A file holds JSON lines, JSON, CSV, TSV or Parquet, with rows of {"question",
+"answer"}, or {"prompt", "completion"}, or {"messages": [...]} that end with
+the assistant's answer, or {"text"}; or it is plain text. A folder is its files."""
+
+EXAMPLES = """\
+examples:
+  torch-alm unlearn --model M --forget forget.jsonl --retain retain.jsonl \\
+      --output DIR
+  torch-alm evaluate --model DIR/model --forget forget.jsonl \\
+      --retain retain.jsonl --output DIR2
+  torch-alm attack --model DIR/model --forget forget.jsonl \\
+      --retain retain.jsonl --output DIR3"""
+
+
+class _Form(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=WIDTH)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        """The help of an option, with its default if that is a value."""
+        is_value = not isinstance(action.default, bool | list | None) and action.nargs != 0
+        return f"{action.help} (default: %(default)s)" if is_value else action.help
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line, with those of its `--config` before its own.
+
+    Raises:
+        Refusal: an option that there is not, a value that cannot be, a file that is not there.
+        SystemExit: argparse's own errors (2), the help and the version (0).
+    """
+    whole, verbs = _parsers()
+    verb = verbs.get(argv[0]) if argv else None
+    if verb is None:
+        return whole.parse_args(argv)
+    argv = [argv[0], *_configured(argv[1:]), *argv[1:]]
+    _check_names(verb, argv[1:])
+    given = whole.parse_args(argv)
+    given.columns = _columns(given.columns)
+    _check_paths(given)
+    if given.verb == "unlearn":
+        _check_unlearn(given)
+    return given
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The command, and its three verbs."""
+    whole = argparse.ArgumentParser(
+        prog="torch-alm", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=_Form
+    )
+    whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parts = whole.add_subparsers(dest="verb", required=True, metavar="VERB")
+    verbs: dict[str, argparse.ArgumentParser] = {}
+    for name, (told, more) in VERBS.items():
+        verb = parts.add_parser(
+            name, help=told, description=told, formatter_class=_Form, allow_abbrev=False
+        )
+        _add_common(verb)
+        more(verb)
+        verbs[name] = verb
+    return whole, verbs
+
+
+def _add_common(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add("--config", metavar="FILE", help="options from a YAML file; the command line goes first")
+    add("--model", required=True, metavar="M", help="a folder made with save_pretrained, or a name")
+    add("--forget", required=True, type=Path, metavar="FILE", help="rows to forget")
+    add("--retain", required=True, type=Path, metavar="FILE", help="rows to keep")
+    add("--holdout", type=Path, metavar="FILE", help="rows of the same kind, never trained on")
+    told = "columns under other names: question=prompt,answer=output, or for one file alone "
+    told += "forget:question=prompt; may be repeated"
+    add("--columns", action="append", default=[], metavar="OURS=THEIRS,...", help=told)
+    add("--output", required=True, type=Path, metavar="DIR", help="where the results go")
+    add("--force", action="store_true", help="replace what an earlier run wrote into DIR")
+    told = "one line of JSON on standard output, and nothing else there"
+    add("--json", action="store_true", help=told)
+    add("--quiet", action="store_true", help="no bars and no notes: the result alone")
+    form = verb.add_mutually_exclusive_group()
+    told = "how the model is asked: a text with {question} and {answer}, or a file with one; "
+    told += "default: the chat template, or 'Question: ...' and 'Answer: ...'"
+    form.add_argument("--template", metavar="T", help=told)
+    told = "system message for the chat template; default: the template's own, or none"
+    form.add_argument("--system", metavar="TEXT", help=told)
+    add("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute")
+    told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
+    add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
+    told = "most tokens of a row; a longer answer or text is several rows"
+    add("--max-length", type=_at_least(8), default=512, metavar="N", help=told)
+    add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind at once")
+    add("--seed", type=_at_least(0), default=0, metavar="N", help="of the order of the rows")
+
+
+def _add_measured(verb: argparse.ArgumentParser) -> None:
+    told = "most retain, probe and holdout rows to measure"
+    verb.add_argument("--rows", type=_at_least(1), default=200, metavar="N", help=told)
+    told = "rows that shall stay known and are never trained on; may be repeated"
+    verb.add_argument("--probe", type=Path, action="append", default=[], metavar="FILE", help=told)
+
+
+def _add_unlearn(verb: argparse.ArgumentParser) -> None:
+    _add_measured(verb)
+    add = verb.add_argument
+    add("--method", default="dual", choices=METHODS, help="how to forget")
+    level = verb.add_mutually_exclusive_group()
+    told = "forget until the mean loss is so many nats per token; default: until every answer is "
+    told += "as unknown as what the model gets wrong (of --holdout, or of facts built in)"
+    level.add_argument("--alpha", type=_positive, metavar="X", help=told)
+    told = "forget until this share of answers is certified not to be said word for word"
+    level.add_argument("--certify", type=_share, metavar="RATE", help=told)
+    told = "forget the answers of the file (given), or what the model itself says (said)"
+    add("--answers", default="given", choices=("given", "said"), help=told)
+    told = "neutral texts as a second source of rows to keep"
+    add("--general", type=Path, metavar="FILE", help=told)
+    told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "
+    told += "tenth of the retain answers or of their words is lost, or 0.1 nats"
+    add("--max-retain-loss", type=_positive, metavar="X", help=told)
+    told = "likewise if more than this share of the probe answers is lost that were said before"
+    add("--max-probe-loss", type=_part, default=0.1, metavar="X", help=told)
+    told = "go on though the model does not say the forget answers; no goal counts as met then"
+    add("--anyway", action="store_true", help=told)
+    told = "say what the model knows now, and what a step takes; write nothing"
+    add("--dry-run", action="store_true", help=told)
+    _add_adapters(verb)
+    _add_training(verb)
+
+
+def _add_adapters(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    told = "train adapters only, and save them; those of the model, if it has some"
+    add("--lora", action="store_true", help=told)
+    add("--lora-rank", type=_at_least(1), metavar="N", help="rank of new adapters; default: 16")
+    told = "layers that get adapters, such as q_proj,v_proj; default: all-linear"
+    add("--lora-targets", metavar="NAMES", help=told)
+    told = "save a plain model, with the adapters merged into it"
+    add("--merge", action="store_true", help=told)
+
+
+def _add_training(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    length = verb.add_mutually_exclusive_group()
+    told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
+    told += "through goes on"
+    length.add_argument("--steps", type=_at_least(1), metavar="N", help=told)
+    told = "most passes over the forget set"
+    length.add_argument("--epochs", type=_at_least(1), metavar="N", help=told)
+    told = "a learning rate that stays; default: begin at 5e-6, with --lora 5e-5, and find one"
+    add("--lr", type=_positive, metavar="X", help=told)
+    add("--rho", type=_positive, metavar="X", help="SAUL's radius; default: 1e-3")
+    add("--mu", type=_positive, default=0.01, metavar="X", help="step size of the multiplier")
+    add("--beta", type=_positive, metavar="X", help="of npo (0.1) and simnpo (4.5)")
+    add("--accumulate", type=_at_least(1), default=1, metavar="N", help="batches per step")
+    told = "compute layers a second time in the backward pass, and keep less in memory"
+    add("--gradient-checkpointing", action="store_true", help=told)
+    told = "write down, so often, all that a killed run needs to go on"
+    add("--save-every", type=_positive, default=15.0, metavar="MIN", help=told)
+    told = "where the Trainer reports to, such as wandb or tensorboard"
+    add("--report-to", default="none", metavar="NAME", help=told)
+
+
+def _add_attack(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add("--rows", type=_at_least(1), metavar="N", help="most forget rows to ask; default: all")
+    add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
+    told = "the forget questions in other words, with the same answers"
+    add("--paraphrases", type=Path, metavar="FILE", help=told)
+    add("--relearn", type=_at_least(0), default=8, metavar="N", help="examples to relearn on")
+    add("--relearn-steps", type=_at_least(1), default=20, metavar="N", help="steps of relearning")
+    add("--relearn-lr", type=_positive, default=1e-4, metavar="X", help="their learning rate")
+    told = "share of the answer that is given away"
+    add("--prefix", type=_share, default=0.25, metavar="X", help=told)
+
+
+def _add_evaluate(verb: argparse.ArgumentParser) -> None:
+    _add_measured(verb)
+    verb.add_argument("--original", metavar="M", help="a second model to compare with")
+
+
+VERBS = {
+    "unlearn": ("make a model forget rows and keep others", _add_unlearn),
+    "evaluate": ("what a model knows of your rows", _add_evaluate),
+    "attack": ("try to bring forgotten answers back", _add_attack),
+}
+
+
+def _at_least(least: int):  # noqa: ANN202  # argparse names a type by its function
+    def count(text: str) -> int:
+        if not least <= (value := int(text)) < 2**63:
+            raise argparse.ArgumentTypeError(
+                f"{value} is too {'small' if value < least else 'large'}. Did you mean {least}?"
+            )
+        return value
+
+    count.__name__ = "whole number"
+    return count
+
+
+def _positive(text: str) -> float:
+    if not 0 < (value := float(text)) < 3e38:  # float32's largest
+        raise argparse.ArgumentTypeError(f"{text} is not above 0, or too large. Is a sign wrong?")
+    return value
+
+
+def _share(text: str) -> float:
+    if not 0 < (value := float(text)) < 1 or math.isnan(value):
+        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1. Is it in percent?")
+    return value
+
+
+def _part(text: str) -> float:
+    if not 0 <= (value := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1. Is it in percent?")
+    return value
+
+
+_part.__name__ = _positive.__name__ = _share.__name__ = "number"
+
+
+def _configured(argv: Sequence[str]) -> Iterator[str]:
+    """The options that `--config FILE` names, as a command line has them."""
+    path = next((b for a, b in pairwise(argv) if a == "--config"), None)
+    path = next((a.partition("=")[2] for a in argv if a.startswith("--config=")), path)
+    if path is None:
+        return
+    import yaml  # not before it is asked for: help is to be there at once
+
+    try:
+        found: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise Refusal(f"--config {path} cannot be read ({error}). Is it YAML?") from error
+    if not isinstance(found, dict):
+        raise Refusal(f"--config {path} has no options, one a line, such as `steps: 30`. Is it?")
+    for name, value in cast("dict[Any, Any]", found).items():
+        for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            if one is not None and one is not False:
+                yield f"--{name}".replace("_", "-")
+                yield from () if one is True else (str(one),)
+
+
+def _check_names(verb: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    known = [o for a in verb._actions for o in a.option_strings]  # no other list
+    for each in argv:
+        name = each.partition("=")[0]
+        if name.startswith("--") and name not in known:
+            near = get_close_matches(name, known, 1, 0.6)
+            meant = f"Did you mean {near[0]}?" if near else "Is it of another verb?"
+            raise Refusal(f"{verb.prog.split()[-1]} has no option {name}. {meant}")
+
+
+def _columns(given: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Our names and theirs by file; those of `""` are for every file."""
+    found: dict[str, dict[str, str]] = {}
+    for text in given:
+        file, colon, rest = text.partition(":")
+        if not (colon and file in FILES):
+            file, rest = "", text
+        for pair in rest.split(","):
+            ours, sign, theirs = (part.strip() for part in pair.partition("="))
+            if not sign or ours not in COLUMNS or not theirs:
+                near = get_close_matches(ours, COLUMNS, 1)
+                meant = near[0] if near else "question=prompt,answer=output"
+                raise Refusal(
+                    f"--columns {pair!r} names no column of ours ({', '.join(COLUMNS)}) with one "
+                    f"of the file. Did you mean {meant}?"
+                )
+            found.setdefault(file, {})[ours] = theirs
+    return found
+
+
+def _check_paths(given: argparse.Namespace) -> None:
+    for name in FILES:
+        value = getattr(given, name, None)
+        for path in value if isinstance(value, list) else [value]:
+            if path is not None and str(path) != "builtin" and not path.exists():
+                raise Refusal(f"cannot read the {name} file {path}. Is the path right?")
+
+
+def _check_unlearn(given: argparse.Namespace) -> None:
+    """Refuse numbers of another method, and options of adapters where none are trained."""
+    own = (("--rho", given.rho, ("saul",)), ("--beta", given.beta, ("npo", "simnpo")))
+    for name, value, has_it in own:
+        if value is not None and given.method not in has_it:
+            raise Refusal(
+                f"{name} {value:g} is of {' and '.join(has_it)}, and --method {given.method} has "
+                "none. Did you mean another method?"
+            )
+    asked = {"--lora-rank": given.lora_rank, "--lora-targets": given.lora_targets}
+    asked["--merge"] = given.merge
+    first = next((name for name, value in asked.items() if value), None)
+    if first is not None and not given.lora:
+        raise Refusal(
+            f"{first} is about adapters, and without --lora all weights are trained and the whole "
+            f"model is saved. Did you mean --lora {first}?"
+        )

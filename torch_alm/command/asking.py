@@ -1,0 +1,256 @@
+"""A model asked the user's rows: numbers per set, and the answers they are the means of."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, stdev
+from typing import Any
+
+from tqdm import tqdm
+
+from torch_alm.command.loading import Loaded, scored, telling_words
+from torch_alm.command.model import positions_of
+from torch_alm.command.output import WIDTH
+from torch_alm.command.rows import Encoded, Entry, telling
+from torch_alm.command.wording import (
+    gives_away,
+    holds,
+    is_distinct,
+    is_respelled,
+    is_said,
+    plain,
+)
+from torch_alm.language import (
+    ASKED,
+    IGNORE,
+    Reading,
+    Row,
+    Tokenizer,
+    answer_ids,
+    decode,
+    losses,
+    membership_auc,
+    pad_id,
+    prompt_ids,
+    read_answers,
+    with_prefix,
+)
+
+SPARE_TOKENS = 256  # so that an answer that goes on is seen to, and one that begins late is seen
+ROWS_PER_BATCH = 128
+TOKENS_PER_BATCH = 16_384  # kept in memory while they are written: 8 GB, at 7 billion weights
+TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
+
+
+def measure(loaded: Loaded, sets: Mapping[str, Encoded], label: str) -> dict[str, Any]:
+    """Numbers and answers per set, and how well forget rows are told from the holdout's.
+
+    `membership_auc` is 1 where the model gives away which rows it was trained on, 0.5 where it
+    cannot be told; `None` without a holdout. A bar on standard error bears the label.
+    """
+    form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
+    total, hidden = sum(map(len, sets.values())), not loaded.bars
+    with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
+        found = {name: read(loaded, rows, shown.update) for name, rows in sets.items()}
+    answers = {name: answers_of(loaded, sets[name], found[name]) for name in found}
+    _mark_elsewhere(answers["forget"], [e for e, _ in sets.get("retain", ())])
+    auc = None
+    if found.get("holdout"):
+        forget, unseen = ([r.min_k for r in found[name]] for name in ("forget", "holdout"))
+        auc = membership_auc(forget, unseen, convention="openunlearning")
+    return {
+        "numbers": {name: numbers(found[name], answers[name]) for name in found},
+        "membership_auc": auc,
+        "answers": {name: rows for name, rows in answers.items() if name != "holdout"},
+    }
+
+
+def read(
+    loaded: Loaded,
+    rows: Encoded,
+    done: Callable[[int], object] = lambda count: None,
+    *,
+    literal: bool = False,
+) -> list[Reading]:
+    """Read every row, each answer to its end; a plain text goes on after its first half.
+
+    Where a template writes a header before the answer, the model is asked without it, as its users
+    do, and behind it: either may be what it answers with. After each batch `done` is told how many
+    rows it had. With `literal`, a text is asked as the row is, which has been cut already.
+    """
+    questions = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
+    readings = read_rows(loaded, [row for _, row in questions], done)
+    headed = [i for i, (_, row) in enumerate(questions) if ASKED in row]
+    behind = read_rows(loaded, [_headed(loaded.tokenizer, questions[i][1]) for i in headed])
+    for i, other in zip(headed, behind, strict=True):
+        either = (readings[i], other)
+        more = max(either, key=lambda r: tuple(_said_of(loaded, *questions[i], r).values()))
+        readings[i] = replace(readings[i], text=more.text)
+    texts = [i for i, (_, row) in enumerate(rows) if questions[i][1] is not row]
+    whole = read_answers(loaded.model, loaded.tokenizer, [rows[i][1] for i in texts], texts=False)
+    for i, full in zip(texts, whole, strict=True):
+        readings[i] = replace(full, text=readings[i].text)
+    return readings
+
+
+def _headed(tokenizer: Tokenizer, row: Row) -> Row:
+    """The row, asked with the header that its template writes, and the blanks behind that."""
+    ids = row["input_ids"]
+    first = len(ids) - len(answer_ids(row))
+    while first < len(ids) - 1 and not decode(tokenizer, ids[first : first + 1]):
+        first += 1
+    return {"input_ids": ids, "labels": [IGNORE] * first + ids[first:]}
+
+
+def read_rows(
+    loaded: Loaded, rows: Sequence[Row], done: Callable[[int], object] = lambda count: None
+) -> list[Reading]:
+    """Read every row as it is, each answer to its end."""
+    readings: dict[int, Reading] = {}
+    for chosen, limit in _batches(rows, positions_of(loaded.model)):
+        some = [rows[i] for i in chosen]
+        found = read_answers(loaded.model, loaded.tokenizer, some, max_new_tokens=limit)
+        readings.update(zip(chosen, found, strict=True))
+        done(len(chosen))
+    return [readings[i] for i in range(len(rows))]
+
+
+def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], int]]:
+    """Rows with answers of similar length, and how many tokens they may take to say them.
+
+    More than the longest has, as far as the model's positions go: where they would not reach for
+    the longest answer after the longest prompt, a batch ends.
+    """
+    batch: list[int] = []
+    prompt = limit = 0  # the longest prompt of the batch, and the tokens for its longest answer
+    written = [len(row["input_ids"]) - len(prompt_ids(row)) for row in asked]
+    for i in sorted(range(len(asked)), key=written.__getitem__):
+        longest = max(prompt, len(prompt_ids(asked[i])))
+        width = min(longest + written[i] + SPARE_TOKENS, positions)
+        most = min(ROWS_PER_BATCH, TOKENS_PER_BATCH // width)
+        if batch and (len(batch) >= most or longest + written[i] > positions):
+            yield batch, min(limit + SPARE_TOKENS, positions - prompt)
+            batch, longest = [], len(prompt_ids(asked[i]))
+        batch.append(i)
+        prompt, limit = longest, written[i]
+    if batch:
+        yield batch, min(limit + SPARE_TOKENS, positions - prompt)
+
+
+def numbers(readings: Sequence[Reading], answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The means of a set; the standard error of the share of words; rows without a finite loss."""
+    rouge, words = ([a[key] for a in answers] for key in ("rouge", "words"))
+    return {
+        "rows": float(len(readings)),
+        "loss": fmean(r.loss for r in readings),
+        "gold": fmean(a["gold"] for a in answers),
+        "probability": fmean(math.exp(-r.loss) for r in readings),
+        "exact_match": fmean(r.exact_match for r in readings),
+        "extraction_strength": fmean(r.extraction_strength for r in readings),
+        "certificate": fmean(r.certificate for r in readings),
+        "rouge": fmean(rouge),
+        "rouge_error": _error(rouge),
+        "words": fmean(words),
+        "words_error": _error(words),
+        "said": fmean(a["said"] for a in answers),
+        "unmeasured": float(sum(not math.isfinite(r.loss) for r in readings)),
+    }
+
+
+def _error(values: Sequence[float]) -> float:
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+def answers_of(
+    loaded: Loaded, rows: Encoded, readings: Sequence[Reading], *, literal: bool = False
+) -> list[dict[str, Any]]:
+    """Per row: what was asked, what is right, what the model says.
+
+    Of the words that tell something, `gold` is the loss, and `words` the share that is said.
+    """
+    asked = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
+    gold = losses(loaded.model, scored(loaded.tokenizer, asked), pad_id(loaded.tokenizer))
+    parts = zip(asked, rows, readings, strict=True)
+    found = [_answer(loaded, *one, reading, one[1] is not row[1]) for one, row, reading in parts]
+    for answer, words, loss in zip(found, telling_words(rows), gold, strict=True):
+        own = words & telling(answer["reference"])
+        spoken = len(own & telling(answer["answer"])) / len(own) if own else answer["rouge"]
+        answer |= {"gold": loss, "words": 1.0 if answer["said"] else spoken}
+    return found
+
+
+def _answer(
+    loaded: Loaded, entry: Entry, row: Row, reading: Reading, is_half: bool
+) -> dict[str, Any]:
+    return {
+        "where": entry.where,
+        "prompt": entry.prompt or decode(loaded.tokenizer, prompt_ids(row)),
+        "reference": reference_of(loaded.tokenizer, entry, row),
+        "answer": reading.text or "",
+        "loss": reading.loss,
+        "exact_match": reading.exact_match,
+        **({"second_half": True} if is_half else {}),
+        **_said_of(loaded, entry, row, reading),
+    }
+
+
+def _said_of(loaded: Loaded, entry: Entry, row: Row, reading: Reading) -> dict[str, Any]:
+    asked = decode(loaded.tokenizer, prompt_ids(row))
+    return said(reference_of(loaded.tokenizer, entry, row), reading, asked)
+
+
+def said(reference: str, reading: Reading, question: str = "") -> dict[str, Any]:
+    """The part of an answer that the model says: share of its words, all of it, or what counts.
+
+    That is nearly all, in any spelling, or its address or long number, unless the question has it.
+    """
+    text = reading.text or ""
+    rouge, verbatim, nearly = is_said(text, reference)
+    if reading.exact_match:  # token by token
+        rouge, verbatim, nearly = 1.0, True, True
+    elif not nearly and is_respelled(text, reference):
+        rouge, nearly = 1.0, True
+    elif not nearly:
+        nearly = gives_away(text, reference, question)
+    return {"rouge": rouge, "verbatim": verbatim, "said": nearly}
+
+
+def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:
+    """The words to be said for a row: without what its format closes an answer with.
+
+    Of a long answer, that the row has the rest of, what the closing leaves of the row.
+    """
+    labelled, answer = decode(tokenizer, answer_ids(row)), entry.answer.strip()
+    if labelled.strip().startswith(answer):
+        return answer
+    least = len(labelled) // 2  # less may be there by chance
+    ends = (labelled[:k] for k in range(len(labelled), least, -1))
+    return next((end for end in ends if answer.endswith(end)), labelled)
+
+
+def _mark_elsewhere(answers: Sequence[dict[str, Any]], kept: Iterable[Entry]) -> None:
+    for i in elsewhere(answers, [plain(f"{entry.prompt} {entry.answer}") for entry in kept]):
+        answers[i]["elsewhere"] = True
+
+
+def elsewhere(answers: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[int]:
+    """Find the answers that are not said when asked for, but to the question of another row.
+
+    Those count that no question gives away, and none of the plain texts that are `kept`.
+    """
+    rows = [
+        tuple(plain(a[key] or "") for key in ("prompt", "reference", "answer")) for a in answers
+    ]
+    spoken, known = "\n".join(row[2] for row in rows), "\n".join(kept)
+    return [
+        i
+        for i, (_, reference, _) in enumerate(rows)
+        if not answers[i]["said"] and is_distinct(reference)
+        if holds(spoken, reference) and not holds(known, reference)
+        if any(holds(text, reference) and not holds(asked, reference) for asked, _, text in rows)
+    ]
+
+
+def as_asked(entry: Entry, row: Row) -> Row:
+    """The row as the model is asked: of a plain text, the first half is given."""
+    return (with_prefix(row, TEXT_SHARE) or row) if entry.is_text else row

@@ -1,0 +1,284 @@
+"""`torch-alm evaluate` and `attack`: what a saved model knows, and what of it comes back."""
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch_alm import language
+from torch_alm.command import report
+from torch_alm.command.asking import answers_of, as_asked, numbers, read, read_rows
+from torch_alm.command.goal import ERRORS, SAID_SHARE
+from torch_alm.command.loading import encode_entries, format_of, load_for, read_files
+from torch_alm.command.model import place, positions_of
+from torch_alm.command.output import REPORTS, Output, Refusal
+from torch_alm.command.report import Result
+from torch_alm.command.rows import Entry, read_entries
+from torch_alm.command.wording import plain
+from torch_alm.language import Attacked, Attacks, Reading, Row, linear_weights
+
+Say = Callable[[str], None]
+Reworded = Sequence[tuple[Entry, Entry]]
+Numbers = Mapping[str, float]
+UNWORDED = "No paraphrases: neither --paraphrases nor a paraphrased_question in the rows."
+HALF = 0.5  # of the answers: a model that says more of them has seen the rows
+LEAST = 0.05  # share of the words by which an attack has to bring back more
+NATS = 1.0  # per token, by which the loss has to fall further
+
+
+def evaluate(given: argparse.Namespace, say: Say) -> Result:
+    """Measure one model, or two side by side."""
+    begun = datetime.now(timezone.utc)
+    found = read_files(given)
+    Output(given.output, REPORTS).check([given.model, given.original], force=given.force)
+    models: list[dict[str, Any]] = []
+    for name, path in {"original": given.original, "model": given.model}.items():
+        if path is not None:
+            loaded = load_for(given, path, found)
+            is_asked = given.precision == "bf16"  # auto measures as a verdict does
+            with loaded.place.context() if is_asked else nullcontext():
+                models.append({"name": name, **loaded.measured(given.rows, name)})
+    title = f"What {Path(given.model).name} knows"
+    return _published(given, report.looked_at(given, title, models, []), begun)
+
+
+def _published(given: argparse.Namespace, content: dict[str, Any], begun: datetime) -> Result:
+    device = place(given.device, given.precision, lora=False).described()
+    shown = report.publish(given.output, content, begun, device)
+    return Result(0, shown, f"{given.output}: {', '.join(REPORTS)}.")
+
+
+def attack(given: argparse.Namespace, say: Say) -> Result:
+    """Attack one model, or two for comparison."""
+    begun = datetime.now(timezone.utc)
+    found = read_files(given)
+    reworded = [(e, e.asked(e.paraphrase)) for e in found["forget"] if e.paraphrase]
+    if given.paraphrases:
+        others = read_entries(given.paraphrases, "paraphrases", given.columns)
+        reworded = paired(others, found["forget"])
+    Output(given.output, REPORTS).check([given.model, given.compare], force=given.force)
+    notes: list[str] = [] if reworded else [UNWORDED]
+    models = {"model": given.model, "compared": given.compare}
+    attacks = [
+        {"name": name, "rows": _attacked(given, name, path, found, reworded, say, notes)}
+        for name, path in models.items()
+        if path is not None
+    ]
+    content = report.looked_at(given, f"Attacks on {Path(given.model).name}", [], attacks)
+    content |= {"verdict": verdict_of(attacks), "notes": [*dict.fromkeys(notes)]}
+    for note in content["notes"]:
+        say(note)
+    return _published(given, content, begun)
+
+
+def paired(others: Sequence[Entry], entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
+    """Each of the others behind the entry that has the same answer: in turn, where several have.
+
+    Raises:
+        Refusal: none has; names file and row.
+    """
+    answering: dict[str, list[Entry]] = {}
+    for entry in entries:
+        answering.setdefault(plain(entry.answer), []).append(entry)
+    turns, found = Counter[str](), list[tuple[Entry, Entry]]()
+    for other in others:
+        answer = plain(other.answer)
+        if answer not in answering:
+            raise Refusal(
+                f"{other.where}: its answer {other.answer!r} is that of no forget row, so asking "
+                "it would tell how well something else is known. Is it the right file?"
+            )
+        found.append((answering[answer][turns[answer] % len(answering[answer])], other))
+        turns[answer] += 1
+    return found
+
+
+def _attacked(
+    given: argparse.Namespace,
+    name: str,
+    path: str,
+    found: Mapping[str, Sequence[Entry]],
+    reworded: Reworded,
+    say: Say,
+    notes: list[str],
+) -> list[dict[str, Any]]:
+    """All attacks on the model under one path; `notes` gets what was left out.
+
+    `reworded` has forget rows, each with a row that asks it in other words.
+    """
+    loaded = load_for(given, path, found)
+    whole = loaded.sets["forget"]
+    forget = [(entry, as_asked(entry, row)) for entry, row in whole[: given.rows]]
+    own = [(entry, other) for entry, other in reworded if any(e is entry for e, _ in forget)]
+    longest = min(given.max_length, positions_of(loaded.model))
+    others = [other for _, other in own]
+    asked = encode_entries(loaded.tokenizer, others, longest, format_of(given))
+    before = [row for entry, _ in own for e, row in forget if e is entry]
+    if left := len(whole) - len(forget):
+        notes.append(f"{left} of {len(whole)} forget rows were left out, by --rows {given.rows}.")
+    bits = Attacks().bits if linear_weights(loaded.model) else ()
+    if not bits:
+        notes.append(f"{type(loaded.model).__name__} has no linear layer that could be rounded.")
+    settings = Attacks(
+        bits=bits,
+        relearn_rows=given.relearn,
+        relearn_steps=given.relearn_steps,
+        relearn_lr=given.relearn_lr,
+        prefix=given.prefix,
+        batch_size=given.batch_size,
+        seed=given.seed,
+    )
+    entries = {id(row): entry for entry, row in [*forget, *asked]}
+
+    def ask(rows: Sequence[Row]) -> list[Reading]:
+        """Read the rows; those with a part of the answer given away are behind any header."""
+        if all(id(row) in entries for row in rows):
+            return read(loaded, [(entries[id(row)], row) for row in rows], literal=True)
+        return read_rows(loaded, rows)
+
+    told: list[dict[str, Any]] = []
+    attacks = language.attack(
+        loaded.model,
+        loaded.tokenizer,
+        [row for _, row in forget],
+        loaded.rows("retain"),
+        settings,
+        paraphrased=[row for _, row in asked],
+        reworded=before,
+        autocast=loaded.place.context,
+        read=ask,
+    )
+    for each in attacks:
+        say(f"{name}: {each.name}")
+        told.append(_summary(loaded, each, entries))
+    notes += _left_out({each["name"] for each in told}, given, is_reworded=bool(reworded))
+    return told
+
+
+def _left_out(made: Collection[str], given: argparse.Namespace, *, is_reworded: bool) -> list[str]:
+    """The attacks that were asked for and had nothing to ask, told."""
+    found: list[str] = []
+    if given.relearn and "relearn forget" not in made:
+        found.append("Not relearned on forget rows: no others are left to be asked after it.")
+    if is_reworded and "paraphrase" not in made:
+        found.append("No paraphrases: there is none of a forget row that was asked.")
+    if "answer prefix" not in made:
+        found.append(f"No answers were begun: --prefix {given.prefix} leaves nothing to say.")
+    return found
+
+
+def _summary(loaded: Any, each: Attacked, entries: Mapping[int, Entry]) -> dict[str, Any]:
+    """One attack as a row of the report; `entries` has those of the rows asked, by their id."""
+    asked = [(entries[id(row)], row) for row in each.asked]
+    before = answers_of(loaded, asked, each.before, literal=True)
+    is_reworded = all(id(row) in entries for row in each.rows)
+    owners = [entries[id(row)] for row in each.rows] if is_reworded else [e for e, _ in asked]
+    after = answers_of(loaded, [*zip(owners, each.rows, strict=False)], each.after, literal=True)
+    earlier = {(a["where"], a["reference"]): a["answer"] for a in before}
+    for i, answer in enumerate(after):
+        same = before[i]["answer"] if not is_reworded else ""
+        answer["earlier"] = earlier.get((answer["where"], answer["reference"]), same)
+    return {
+        "name": each.name,
+        "attacker": each.attacker,
+        "before": numbers(each.before, before),
+        "after": numbers(each.after, after),
+        "answers": after,
+    }
+
+
+class Returned(NamedTuple):
+    """One attack on the model, and what its outcome is held against.
+
+    Attributes:
+        name: of the attack.
+        own: numbers of the model before and after it.
+        other: numbers of the compared model; None without one.
+    """
+
+    name: str
+    own: tuple[Numbers, Numbers]
+    other: tuple[Numbers, Numbers] | None
+
+    @property
+    def is_more(self) -> bool:
+        """Tell whether more comes back than in the other model, or without one, than was there.
+
+        More words are said, beyond chance; or more than a hundredth of the answers; or the loss
+        fell further, as that of knowledge does which is close to being said.
+        """
+        after = self.own[1]
+        held = self.own[0] if self.other is None else self.other[1]
+        error = math.hypot(after["rouge_error"], held["rouge_error"])
+        words = after["rouge"] - held["rouge"] > max(LEAST, ERRORS * error)
+        return words or after["said"] - held["said"] > 1 / SAID_SHARE or self._falls_further
+
+    @property
+    def _falls_further(self) -> bool:
+        """Tell whether the loss falls by a nat more than the other model's does, and below it."""
+        fell = self.own[0]["loss"] - self.own[1]["loss"]
+        if self.other is None:
+            return fell > NATS
+        usual = self.other[0]["loss"] - self.other[1]["loss"]
+        return fell - max(0.0, usual) > NATS and self.own[1]["loss"] < self.other[1]["loss"]
+
+    @property
+    def told(self) -> str:
+        """What was there before the attack, and after it."""
+        sides = [self.own] if self.other is None else [self.own, self.other]
+        words = [f"{was['rouge']:.0%} before and {now['rouge']:.0%} after" for was, now in sides]
+        nats = [f"{was['loss']:.2f} before and {now['loss']:.2f} after" for was, now in sides]
+        told = [p[0] + "".join(f" (never seen: {q})" for q in p[1:]) for p in (words, nats)]
+        return f"by {self.name}, {told[0]} of the words are said, at a loss of {told[1]}"
+
+
+def verdict_of(attacks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The outcome in the form that reports have a verdict in; its code is 0, whatever it is."""
+    other = {r["name"]: (r["before"], r["after"]) for each in attacks[1:] for r in each["rows"]}
+    found = [
+        Returned(row["name"], (row["before"], row["after"]), other.get(row["name"]))
+        for row in attacks[0]["rows"]
+    ]
+    if not found:
+        return _verdict("not attacked", "Not attacked: there was nothing to attack with.")
+    more = [each for each in found if each.is_more]
+    more.sort(key=lambda each: -each.own[1]["rouge"])
+    own, *others = (_unattacked(each) for each in attacks)
+    cost = f"Without an attack {own['rouge']:.0%} of the words of the answers are said"
+    cost += "".join(f", {o['rouge']:.0%} by the model that never saw the rows" for o in others)
+    names = [each.name for each in more]
+    known = own["said"] - sum(each["said"] for each in others)
+    if known > 1 / SAID_SHARE:
+        text = f"Not forgotten: {known:.0%} of the answers are said without an attack"
+        text += ", beyond those that the compared model says" if others else ""
+        return _verdict("not forgotten", f"{text}. Is this the unlearned model?", cost)
+    if others and others[0]["said"] > HALF:
+        text = f"Not compared: the model of --compare says {others[0]['said']:.0%} of the answers "
+        return _verdict("not compared", f"{text}without an attack. Has it seen the rows?", cost)
+    listed = "; ".join(each.told for each in more)
+    if not more:
+        most = max(found, key=lambda each: each.own[1]["rouge"])
+        than = "in the model that never saw the rows" if others else "was said before"
+        text = f"Nothing comes back: no attack brings back more than {than}, but for {LEAST:.0%} "
+        text += f"of the words or two standard errors. Most comes {most.told}."
+        return _verdict("nothing comes back", text, cost)
+    if others:
+        return _verdict("comes back", f"It comes back: {listed}.", cost, names)
+    text = f"Not compared: {listed}. A model that never saw the rows learns some of them, too, and "
+    text += "would tell that from what was hidden. Is there one for --compare?"
+    return _verdict("not compared", text, cost, names)
+
+
+def _verdict(outcome: str, text: str, cost: str = "", missed: Sequence[str] = ()) -> dict[str, Any]:
+    cost = f"{cost}." if cost else ""
+    told = {"outcome": outcome, "code": 0, "missed": [*missed], "text": text, "cost": cost}
+    return {**told, "worst": []}
+
+
+def _unattacked(model: Mapping[str, Any]) -> Numbers:
+    """The numbers of the most rows that were asked without an attack."""
+    return max((each["before"] for each in model["rows"]), key=lambda before: before["rows"])

@@ -1,0 +1,311 @@
+"""What is asked for, and the verdict on it: is it gone, was it known, and what did that cost?"""
+
+import argparse
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor
+
+from torch_alm.command.asking import answers_of, read
+from torch_alm.command.loading import UNCUT, Loaded, encode_entries, format_of
+from torch_alm.command.model import positions_of
+from torch_alm.command.output import Refusal
+from torch_alm.command.rows import read_entries
+from torch_alm.language import losses, pad_id
+from torch_alm.measures import answer_nll, certified_failure_of_logits, require_attainable
+
+Answer: TypeAlias = Mapping[str, Any]
+Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
+
+FACTS = Path(__file__).with_name("facts.csv")
+LEVEL = 4.0  # nats, where nothing tells a lower one
+ENOUGH = 4  # rows that a model gets wrong, of which a level is made
+TAU = 0.1
+WORDS = 0.5
+CODES: dict[Outcome, int] = {"met": 0, "not met": 3, "met at a cost": 4}
+SAID_SHARE = 100  # of so many answers one may still be said, and none of fewer
+COST = 0.1  # share of the retain answers, and of their words, that may go
+COST_LOSS = 0.1  # nats per token: a perplexity higher by a tenth
+ERRORS = 2.0  # standard errors within which a measured level is reached
+ROUNDING = 1e-6
+KNOWN = 0.75  # of an answer's words in order: half of them are often the question's
+UNKNOWN = (
+    "the original model does not say these answers either when it is asked like this, so it is not "
+    "known what was forgotten. Is it asked in the format it was trained on?"
+)
+UNSEEN = (
+    "Nothing that the run had not seen was measured: bring eight retain rows or more, or a --probe "
+    "file of what is close to the forgotten and shall stay."
+)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """The level of forgetting that is asked for, and where it is from.
+
+    Attributes:
+        kind: `"rows"`: every answer loses so many nats per token; `"loss"`: their mean does;
+            `"rate"`: this share of answers is certified not to come word for word. Nats are those
+            of the words that neither the question nor most other answers have.
+        alpha: the level.
+        source: in words, for the report.
+        error: standard error of the level where it was measured, 0 where it was given.
+        words: share of such words that may still be said, on average: half, or what the original
+            model says of rows that it has never seen, if that is more.
+    """
+
+    kind: Literal["rows", "loss", "rate"]
+    alpha: float
+    source: str
+    error: float = 0.0
+    words: float = WORDS
+
+    @property
+    def told(self) -> str:
+        """The goal in a sentence."""
+        if self.kind == "rate":
+            return f"{self.alpha:.1%} of answers certified not to be said word for word"
+        each = "every answer" if self.kind == "rows" else "the answers"
+        return f"{each} at a loss of {self.alpha:.2f} nats per token or more ({self.source})"
+
+    def measure(self, logits: Tensor, labels: Tensor, aim: float) -> Tensor:
+        """The value that the constraint sees, with the gradient that raises it.
+
+        Of nats it is the mean over rows of min(loss, aim): a row that has reached the aim is pushed
+        no further, and cannot stand in for another.
+        """
+        if self.kind == "rate":
+            return certified_failure_of_logits(logits, labels, tau=TAU)
+        loss = answer_nll(logits, labels).sum(1) / (labels[:, 1:] != -100).sum(1)
+        return loss.clamp(max=aim).mean()
+
+    def value(self, numbers: Mapping[str, float]) -> float:
+        """The measure among the numbers of the forget rows."""
+        return number(numbers["certificate" if self.kind == "rate" else "gold"])
+
+    def low(self, rows: Sequence[Sequence[Answer]]) -> int:
+        """How many rows are below the level."""
+        means = [fmean(number(part["gold"]) for part in row) for row in rows]
+        return sum(not mean >= self.alpha - ROUNDING for mean in means)
+
+    def holds(self, numbers: Mapping[str, float], answers: Sequence[Answer]) -> bool:
+        """Tell whether the level is reached: by all rows but one in a hundred, or on average."""
+        if self.kind == "rows":
+            rows = by_row(answers)
+            return self.low(rows) <= len(rows) // SAID_SHARE
+        return self.value(numbers) >= self.alpha - ERRORS * self.error - ROUNDING
+
+
+def goal_of(given: argparse.Namespace, loaded: Loaded) -> Goal:
+    """The goal of a command line; measured if no number is given.
+
+    Raises:
+        Refusal: a number that cannot be a goal, or a single row to measure one of.
+    """
+    if given.certify is not None:
+        try:
+            require_attainable(given.certify, TAU)
+        except ValueError as error:
+            raise Refusal(f"--certify {given.certify:g}: {error}") from error
+        return Goal("rate", given.certify, "--certify")
+    if given.alpha is not None:
+        return Goal("loss", given.alpha, "--alpha")
+    if rows := loaded.scored("holdout"):
+        found = losses(loaded.model, rows, pad_id(loaded.tokenizer))
+        if len(found) == 1:
+            raise Refusal(
+                "--holdout has a single row, and a level from it would be known to no precision at "
+                "all. Are there two or more, or did you mean --alpha?"
+            )
+        error = stdev(found) / len(found) ** 0.5
+        told = f"that of {len(found)} rows never seen, standard error {error:.2f}"
+        return Goal("loss", fmean(found), told, error)
+    return _as_unknown(given, loaded)
+
+
+def _as_unknown(given: argparse.Namespace, loaded: Loaded) -> Goal:
+    """Every answer as unknown as facts that the model gets wrong."""
+    entries, most = read_entries(FACTS, "built-in"), positions_of(loaded.model)
+    rows = encode_entries(loaded.tokenizer, entries, UNCUT, format_of(given))
+    rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
+    answers = answers_of(loaded, rows, read(loaded, rows))
+    wrong = [a["gold"] for a in answers if not a["said"]]
+    most = min(LEVEL, 0.9 * uniform(loaded))
+    if len(wrong) < ENOUGH or fmean(wrong) > most:
+        return Goal("rows", most, "the default")
+    return Goal("rows", fmean(wrong), f"as {len(wrong)} facts that the model gets wrong")
+
+
+def uniform(loaded: Loaded) -> float:
+    """The loss of a model that knows nothing and guesses: ln V."""
+    return math.log(loaded.model.get_output_embeddings().weight.shape[0])
+
+
+def with_unseen_words(goal: Goal, numbers: Mapping[str, float] | None) -> Goal:
+    """The goal with the share of words that unseen rows get, within two standard errors."""
+    if numbers is None:
+        return goal
+    return replace(goal, words=max(WORDS, numbers["words"] + ERRORS * numbers["words_error"]))
+
+
+def by_row(answers: Iterable[Answer]) -> list[list[Answer]]:
+    """Gather the answers of each row of a file: where one is long, it was cut into several."""
+    found: dict[str, list[Answer]] = {}
+    for answer in answers:
+        found.setdefault(answer["where"], []).append(answer)
+    return [*found.values()]
+
+
+def is_known(row: Sequence[Answer]) -> bool:
+    """Tell whether a model says at least half of the parts of a row, but for a quarter of words."""
+    return fmean(a["exact_match"] or a["rouge"] >= KNOWN for a in row) >= 0.5
+
+
+def number(value: float | None) -> float:
+    """A number that went through JSON, which has no word for NaN."""
+    return math.nan if value is None else value
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An outcome, why, and both in words.
+
+    Attributes:
+        outcome: `"met"`, `"met at a cost"` or `"not met"`.
+        missed: what stands against it, if it is not met: `"level"`, `"said"`, `"words"`,
+            `"unmeasured"`, `"not known before"`.
+        text: the outcome and what was seen of the forget rows.
+        cost: the retain and the probe rows before and after.
+        code: the exit code: 0 for met, 4 for met at a cost, 3 for not met.
+    """
+
+    outcome: Outcome
+    missed: tuple[str, ...]
+    text: str
+    cost: str
+    code: int
+
+
+def judge(
+    goal: Goal,
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    *,
+    max_retain_loss: float | None = None,
+    max_probe_loss: float = COST,
+    known_before: bool = True,
+) -> Verdict:
+    """The verdict on two measurements: of the original model, and of the saved one.
+
+    The goal is met if its measure is reached over all forget rows, every row was measured, the
+    original model knew them, at most one answer in a hundred (none of fewer) is still said, and no
+    more of their words than the goal allows. It is met at a cost if the retain rows lost more than
+    their limit (`max_retain_loss`, or else a tenth of the answers or words, or 0.1 nats), or the
+    probe rows more than a tenth of the answers that were said.
+    """
+    numbers, answers = after["numbers"]["forget"], after["answers"]["forget"]
+    rows = by_row(answers)
+    said = [row for row in rows if _exceeds(row, "said")]
+    unmeasured = sum(any(not math.isfinite(number(a["loss"])) for a in row) for row in rows)
+    wrong = {
+        "level": not goal.holds(numbers, answers),
+        "said": len(said) > len(rows) // SAID_SHARE,
+        "words": not number(numbers["words"]) <= goal.words + ROUNDING,
+        "unmeasured": unmeasured > 0 or not rows,
+        "not known before": not known_before,
+    }
+    missed = tuple(reason for reason, is_so in wrong.items() if is_so)
+    lost, spoken = lost_of(before["answers"].get("probe", ()), after["answers"].get("probe", ()))
+    costly = _is_costly(before["numbers"]["retain"], after["numbers"]["retain"], max_retain_loss)
+    costly = costly or len(lost) > max_probe_loss * spoken
+    outcome: Outcome = "not met" if missed else "met at a cost" if costly else "met"
+    told = {
+        "level": _level(goal, numbers, rows),
+        "said": _said(goal, rows, said, numbers, missed),
+        "unmeasured": f"{unmeasured} of {len(rows)} rows were not measured.",
+        "not known before": UNKNOWN,
+    }
+    shown = [key for key in told if key in missed or key in ("level", "said")]
+    parts = [told[key] for key in sorted(shown, key=lambda key: key not in missed)]
+    first, *others = parts
+    text = " ".join([first, *(part[0].upper() + part[1:] for part in others)])
+    if missed and missed[-1] != "not known before":
+        text += " Would more --steps or a larger --lr do?"
+    cost = f"{_retained(before['numbers']['retain'], after['numbers']['retain'])} "
+    cost += _probed(lost, spoken) if "probe" in after["answers"] else UNSEEN
+    cost += " Would a smaller --lr keep more?" if costly else ""
+    return Verdict(outcome, missed, f"The goal is {outcome}: {text}", cost, CODES[outcome])
+
+
+def lost_of(before: Sequence[Answer], after: Sequence[Answer]) -> tuple[list[str], int]:
+    """The places of the answers that were said and are not now, and how many were."""
+    was, now = by_row(before), {row[0]["where"]: row for row in by_row(after)}
+    said = [row[0]["where"] for row in was if all(a["said"] for a in row)]
+    return [where for where in said if not all(a["said"] for a in now[where])], len(said)
+
+
+def _exceeds(row: Sequence[Answer], key: str) -> bool:
+    """Tell whether a row is said: one part in a hundred of a long one may be, as of the rows."""
+    return sum(bool(answer[key]) for answer in row) > len(row) // SAID_SHARE
+
+
+def _is_costly(before: Mapping[str, Any], after: Mapping[str, Any], most: float | None) -> bool:
+    """True if more of the retain rows was lost than the limit; a number that is NaN is lost."""
+    loss = number(after["loss"])
+    if most is not None:
+        return not loss <= most + ROUNDING
+    kept = [loss <= number(before["loss"]) + COST_LOSS + ROUNDING]
+    kept += [after[key] >= before[key] - COST - ROUNDING for key in ("rouge", "exact_match")]
+    return not all(kept)
+
+
+def _level(goal: Goal, numbers: Mapping[str, float], rows: Sequence[Sequence[Answer]]) -> str:
+    value = goal.value(numbers)
+    if goal.kind == "rate":
+        told = "of the forget answers are certified not to be said word for word"
+        return f"{value:.1%} {told}; asked for were {goal.alpha:.1%} ({goal.source})."
+    asked = f"asked for were {goal.alpha:.2f} ({goal.source})."
+    if goal.kind == "rows":
+        low = goal.low(rows)
+        return f"{low or 'none'} of {len(rows)} answers lose fewer nats than asked for; {asked}"
+    return f"the loss of the forget answers is {value:.2f} nats per token; {asked}"
+
+
+def _said(
+    goal: Goal,
+    rows: Sequence[Sequence[Answer]],
+    said: Sequence[Sequence[Answer]],
+    numbers: Mapping[str, float],
+    missed: Sequence[str],
+) -> str:
+    verbatim = sum(_exceeds(row, "verbatim") for row in rows)
+    told = f"{len(said) or 'none'} of {len(rows)} answers {'are' if len(said) > 1 else 'is'} still "
+    told += f"said, {verbatim} word for word" if said else "said"
+    allowed = len(rows) // SAID_SHARE
+    told += f" ({f'at most {allowed}' if allowed else 'none'} may be)" if "said" in missed else ""
+    elsewhere = sum(any(a.get("elsewhere", False) for a in row) for row in rows)
+    told += f" ({elsewhere} in answer to another row's question)" if elsewhere else ""
+    halves = sum(any(a.get("second_half", False) for a in row) for row in rows)
+    told += f" (of {halves} texts the second half was asked for)" if halves else ""
+    told += f"; {number(numbers['words']):.0%} of their telling words are"
+    return told + (f" (at most {goal.words:.0%} may be)." if "words" in missed else ".")
+
+
+def _retained(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    was, now = ([number(n[k]) for k in ("exact_match", "rouge", "loss")] for n in (before, after))
+    return (
+        f"Of the retain answers {was[0]:.0%} were said word for word and {now[0]:.0%} are now, "
+        f"{was[1]:.0%} and {now[1]:.0%} of their words; their loss was {was[2]:.2f} and is "
+        f"{now[2]:.2f}."
+    )
+
+
+def _probed(lost: Sequence[str], spoken: int) -> str:
+    if not spoken:
+        return f"No probe row was said before, so that none could be lost. {UNSEEN}"
+    told = f"Of {spoken} probe answers that were said, never trained on, {spoken - len(lost)} still"
+    return f"{told} are" + (f"; lost: {', '.join(lost[:5])}." if lost else ".")

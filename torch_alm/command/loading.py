@@ -1,0 +1,255 @@
+"""Rows as a model reads them: encoded, cut where they are long, and the words that count."""
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from peft import PeftModel
+
+from torch_alm.command.model import Place, check_answers, load_model, place, positions_of
+from torch_alm.command.output import Refusal
+from torch_alm.command.rows import (
+    Encoded,
+    Entry,
+    check_apart,
+    check_encoded_apart,
+    read_entries,
+    telling,
+)
+from torch_alm.command.wording import plain
+from torch_alm.language import (
+    IGNORE,
+    Format,
+    LanguageModel,
+    Row,
+    Tokenizer,
+    answer_ids,
+    encode,
+    encode_completion,
+    encode_messages,
+    encode_text,
+    read_text,
+)
+
+UNCUT = 2**31  # for `encode`: a row of any length
+LONGEST = 96  # tokens of an answer of which single words are scored
+ENOUGH = 8  # retain rows, of which some may be set aside
+SHARED = {
+    "retain": "it would be forgotten and kept at once",
+    "probe": "it would be forgotten and shall stay",
+    "holdout": "what was trained on says nothing of what was not",
+}
+"""The files that no row to be forgotten may stand in as well, and why."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, its tokenizer, and the rows as it reads them.
+
+    Attributes:
+        model: the plain model, or the one of peft around it, whose adapters are to be trained.
+        sets: entries with the tokens of their rows, by the name of their file.
+        bars: whether to show them.
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    place: Place
+    sets: Mapping[str, Encoded]
+    bars: bool = True
+
+    def rows(self, name: str) -> list[Row]:
+        """The token rows of a set."""
+        return [row for _, row in self.sets.get(name, ())]
+
+    def scored(self, name: str) -> list[Row]:
+        """The token rows of a set, in which the words that tell something alone are labelled."""
+        return scored(self.tokenizer, self.sets.get(name, ()))
+
+    def measured(self, count: int, label: str) -> dict[str, Any]:
+        """Measure the model on all rows to forget, and on the first of the others."""
+        from torch_alm.command.asking import measure
+
+        names = ("forget", "retain", "probe", "holdout")
+        found = {n: self.sets[n] if n == "forget" else self.sets[n][:count] for n in names}
+        return measure(self, {n: rows for n, rows in found.items() if rows}, label)
+
+
+def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
+    """Read all files; without a probe file, `unlearn` sets a fifth of the retain rows aside.
+
+    Raises:
+        Refusal: one is missing, empty or malformed, or a row stands in two of them.
+    """
+    found = {
+        name: read_entries(path, name, given.columns) if path is not None else []
+        for name, path in (
+            ("forget", given.forget),
+            ("retain", given.retain),
+            ("holdout", given.holdout),
+        )
+    }
+    _read_template(given)
+    probes: list[Path] = getattr(given, "probe", [])
+    found["probe"] = [e for path in probes for e in read_entries(path, "probe", given.columns)]
+    for name, why in SHARED.items():
+        check_apart(found["forget"], found[name], why)
+        if name != "retain":
+            check_apart(found["retain"], found[name], SHARED["holdout"])
+    if given.verb == "unlearn" and not probes:
+        _set_aside(found)
+    return found
+
+
+def _set_aside(found: dict[str, list[Entry]]) -> None:
+    rows = found["retain"]
+    if len(rows) >= ENOUGH:
+        count = max(ENOUGH // 2, len(rows) // 5)
+        chosen = {i * len(rows) // count for i in range(count)}
+        found["probe"] = [row for i, row in enumerate(rows) if i in chosen]
+        found["retain"] = [row for i, row in enumerate(rows) if i not in chosen]
+
+
+def load_for(
+    given: argparse.Namespace,
+    name: str,
+    found: Mapping[str, Sequence[Entry]],
+    *,
+    lora: bool = False,
+) -> Loaded:
+    """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
+    where = place(given.device, given.precision, lora=lora)
+    model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
+    longest = min(given.max_length, positions_of(model))
+    form = format_of(given)
+    sets = {key: encode_entries(tokenizer, rows, longest, form) for key, rows in found.items()}
+    for key, why in SHARED.items():
+        check_encoded_apart(sets["forget"], sets.setdefault(key, []), why)
+    inner = model.get_base_model() if isinstance(model, PeftModel) else model
+    check_answers(f"the model {name}", inner, sets["forget"][0][1])
+    return Loaded(model, tokenizer, where, sets, not given.quiet)
+
+
+def format_of(given: argparse.Namespace) -> Format:
+    """The format in which the model is asked."""
+    return Format(template=given.template, system=given.system)
+
+
+def _read_template(given: argparse.Namespace) -> None:
+    r"""Put the text of a `--template` in its place: that of a file, or its own, `\n` a newline.
+
+    Raises:
+        Refusal: a template that is none.
+    """
+    written = given.template
+    try:
+        if written is not None and "{" not in written and Path(written).is_file():
+            written = read_text(Path(written)).removesuffix("\n")
+        elif written is not None:
+            written = written.replace("\\n", "\n")
+        given.template = written
+        format_of(given)
+    except (OSError, ValueError) as error:
+        raise Refusal(f"--template: {error}") from error
+
+
+def encode_entries(
+    tokenizer: Tokenizer, entries: Iterable[Entry], max_length: int, form: Format
+) -> list[tuple[Entry, Row]]:
+    """Every entry with its tokens; a long text, or answer, is several rows.
+
+    Raises:
+        Refusal: a row that cannot be encoded; names file and line.
+    """
+    return [(e, row) for e in entries for row in _rows_of(tokenizer, e, max_length, form)]
+
+
+def _rows_of(tokenizer: Tokenizer, entry: Entry, max_length: int, form: Format) -> list[Row]:
+    try:
+        if entry.is_text:
+            return encode_text(tokenizer, entry.answer, max_length)
+        if entry.messages:
+            whole = encode_messages(tokenizer, entry.messages, UNCUT, form)
+        elif entry.is_literal:
+            whole = encode_completion(tokenizer, entry.prompt, entry.answer, UNCUT)
+        else:
+            whole = encode(tokenizer, entry.prompt, entry.answer, UNCUT, form)
+        return windows(whole, max_length)
+    except ValueError as error:
+        raise Refusal(f"{entry.where}: {error}") from error
+
+
+def windows(row: Row, max_length: int) -> list[Row]:
+    """The row, or several that label each of its answer tokens once, below what comes before it.
+
+    The first holds the prompt. The others begin with as many of the tokens before theirs as fit,
+    half a row or more; the labels are shared out evenly, so that none is left with a token or two,
+    which any model would guess.
+
+    Raises:
+        ValueError: the prompt alone takes as much.
+    """
+    whole = len(row["input_ids"])
+    if whole <= max_length:
+        return [row]
+    given = whole - len(answer_ids(row))
+    if given >= max_length:
+        raise ValueError(
+            f"the prompt takes {given} of {max_length} tokens, so that no token of the answer is "
+            "left to learn. Is --max-length too small?"
+        )
+    return [
+        {
+            **(row if start == given else {}),
+            "input_ids": row["input_ids"][max(0, end - max_length) : end],
+            "labels": ([IGNORE] * start + row["labels"][start:end])[max(0, end - max_length) :],
+        }
+        for start, end in _spans(given, whole, max_length)
+    ]
+
+
+def _spans(given: int, whole: int, max_length: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of the labels of each row: even shares of half a row at most."""
+    room, half = max_length - given, max_length // 2
+    count = max(2, -(-(whole - given) // half))
+    if (whole - given) / count > room:  # the prompt leaves less than a share
+        yield given, max_length
+        given = max_length
+        count = -(-(whole - given) // half)
+    yield from pairwise([given + (whole - given) * i // count for i in range(count + 1)])
+
+
+def scored(tokenizer: Tokenizer, encoded: Encoded) -> list[Row]:
+    """Rows that label only the tokens of words that neither the question nor most answers have.
+
+    A row without such a word, a text and a long answer keep all labels.
+    """
+    words = telling_words(encoded)
+    return [_labelled(tokenizer, row, own) for (_, row), own in zip(encoded, words, strict=True)]
+
+
+def telling_words(encoded: Encoded) -> list[frozenset[str]]:
+    """Per row the words of its answer that neither its question nor most other answers have."""
+    answers = [telling(entry.answer) for entry, _ in encoded if not entry.is_text]
+    shared = {word for words in answers for word in words if len(answers) > 3}
+    common = {w for w in shared if sum(w in each for each in answers) > len(answers) / 2}
+    return [telling(e.answer) - telling(e.prompt) - common if e.prompt else frozenset()
+            for e, _ in encoded]  # fmt: skip
+
+
+def _labelled(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
+    ids = answer_ids(row)
+    if not words or len(ids) > LONGEST:
+        return row
+    ends = [len(tokenizer.decode(ids[:k])) for k in range(len(ids) + 1)]
+    found = re.finditer(r"\w+", tokenizer.decode(ids))
+    spans = [each.span() for each in found if plain(each.group()) in words]
+    is_kept = [any(a < end and start < z for a, z in spans) for start, end in pairwise(ends)]
+    if not any(is_kept):
+        return row
+    kept = [token if keep else IGNORE for token, keep in zip(ids, is_kept, strict=True)]
+    return {**row, "labels": [IGNORE] * (len(row["labels"]) - len(ids)) + kept}

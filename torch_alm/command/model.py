@@ -1,0 +1,306 @@
+"""The model: loaded whole with its tokenizer, refused where it is not, and where it computes."""
+
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from logging import CRITICAL, getLogger
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from torch_alm.command.output import Refusal, first_line, tried
+from torch_alm.language import LanguageModel, Row, Tokenizer, check_eos
+
+WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SECONDS = 10.0  # for the one question to the hub: the libraries that load would try for a minute
+CONFIGS = ("config.json", "adapter_config.json")
+# What transformers once saved with a model and computes today
+BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "position_ids")
+
+
+@dataclass(frozen=True)
+class Place:
+    """The device that a model computes on, and its precision.
+
+    Attributes:
+        device: `"cpu"`, `"cuda"` or `"mps"`.
+        autocast: whether forward passes of training run under bfloat16 autocast.
+        dtype: of the weights. float32, because bfloat16 swallows small steps and perturbations;
+            under LoRA on a GPU, where they are frozen, the base weights are bfloat16.
+    """
+
+    device: str
+    autocast: bool
+    dtype: torch.dtype
+
+    def context(self) -> Any:
+        """The context of a forward pass of training."""
+        return torch.autocast(self.device, torch.bfloat16, enabled=self.autocast)
+
+    def described(self) -> str:
+        """The device as a report names it."""
+        if self.device == "cuda":
+            return f"cuda, {torch.cuda.get_device_name()}"
+        threads = torch.get_num_threads()
+        return f"cpu, {threads} threads" if self.device == "cpu" else self.device
+
+
+def place(device: str, precision: str, *, lora: bool) -> Place:
+    """The place for what was asked, `"auto"` being the GPU and bfloat16 where there is one."""
+    there = {"cpu": True, "mps": torch.backends.mps.is_available()}
+    there["cuda"] = torch.cuda.is_available()
+    found = next(name for name in ("cuda", "mps", "cpu") if there[name])
+    found = found if device == "auto" else device
+    if not there[found]:
+        raise Refusal(f"--device {found}, and torch finds none here. Did you mean --device cpu?")
+    on_gpu = found == "cuda" and torch.cuda.is_bf16_supported()
+    autocast = on_gpu if precision == "auto" else precision == "bf16"
+    return Place(found, autocast, torch.bfloat16 if lora and autocast and on_gpu else torch.float32)
+
+
+def load_model(
+    name: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    merge: bool = True,
+) -> tuple[LanguageModel, Tokenizer]:
+    """Load a causal language model in evaluation mode, and its tokenizer.
+
+    Adapters are merged into the model they were trained on: it is then a model like any other.
+
+    Args:
+        name: a folder, or a name on the hub.
+        device: where to.
+        dtype: of the weights.
+        merge: whether adapters are; otherwise the model is one of peft, and they can be trained.
+
+    Raises:
+        Refusal: one of them is missing, is not whole, or cannot be used.
+    """
+    from torch_alm.command.adapters import base_of, is_adapter, loaded_onto
+
+    name = str(name)
+    check_folder(name)
+    with quiet():
+        loader = transformers.AutoTokenizer.from_pretrained
+        tokenizer = tried(partial(loader, name), name, "tokenizer")
+        if is_adapter(name):
+            kind = f"causal language model, for the adapters in {name},"
+            model = loaded_onto(_whole(base_of(name), dtype, kind), name, merge)
+        else:
+            model = _whole(name, dtype)
+    try:
+        check_eos(tokenizer)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    check_finite(f"the model {name}", model)
+    _check_vocabulary(f"the model {name}", model, tokenizer)
+    return model.to(device).eval(), tokenizer
+
+
+def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -> LanguageModel:
+    # The full path, so that adapters trained on the model find it from any folder
+    known = str(Path(name).resolve()) if os.path.isdir(name) else name
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    options = {"dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, info = tried(partial(load, known, **options), name, kind)
+    check_loaded(f"the model {name}", info)
+    return model
+
+
+def check_folder(name: str) -> None:
+    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know.
+
+    Raises:
+        Refusal: it is so.
+    """
+    if not os.path.isdir(name):  # False, too, for a name that no file can have
+        if os.path.exists(name) or Path(name).is_absolute() or name.startswith("."):
+            raise Refusal(f"the model {name} is no folder. Is the path right?")
+        _check_known(name)
+        return
+    files = {file.name for file in Path(name).iterdir()}
+    if not files & {*CONFIGS}:
+        raise Refusal(
+            f"the model {name} has no config.json and no adapter_config.json. Was the model saved "
+            "there with save_pretrained?"
+        )
+    if not files & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}:
+        raise Refusal(
+            f"the model {name} has no tokenizer beside it, so no text could be read. Did you "
+            "call tokenizer.save_pretrained on the same folder?"
+        )
+
+
+def _check_known(name: str) -> None:
+    """Refuse what is no folder, is not in the cache, and that the hub does not know or give."""
+    told = f"the model {name} is no folder"
+    try:
+        found = (try_to_load_from_cache(name, file) for file in CONFIGS)
+        if not any(isinstance(path, str) for path in found):
+            HfApi().model_info(name, timeout=SECONDS)
+    except HFValidationError as error:
+        raise Refusal(f"{told}, and no name of a model either. Is the path right?") from error
+    except RepositoryNotFoundError as error:
+        raise Refusal(
+            f"{told}, and the hub has no model of that name, or shows it only to those who log in "
+            "(hf auth login). Is the path, or the name, right?"
+        ) from error
+    except Exception as error:  # whatever may come between: no network, a proxy, offline mode
+        raise Refusal(
+            f"{told}, is not in the hub's cache, and the hub cannot be asked "
+            f"({first_line(error).rstrip('.')}). Is the path right, or is there no network?"
+        ) from error
+
+
+def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
+    """Refuse a checkpoint that does not fill the model, or holds what the model has no place for.
+
+    Args:
+        name: what the model is called in a sentence, such as `"the model M"`.
+        info: what `from_pretrained(..., output_loading_info=True)` returns; tied weights are not
+            among the missing ones.
+    """
+    mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
+    unexpected = [key for key in info["unexpected_keys"] if not key.endswith(BUFFERS)]
+    problems = {
+        "has no weights for {}, which would be random": info["missing_keys"],
+        "has weights of another shape for {}, which would be random": mismatched,
+        "has weights that no part of the model takes, {}": unexpected,
+    }
+    told = [form.format(_listed(names)) for form, names in problems.items() if names]
+    if told:
+        raise Refusal(
+            f"{name} {'; it '.join(told)}; what it forgot or knows could not be told. Is "
+            "it a causal language model, saved whole and under its own names?"
+        )
+
+
+def check_finite(name: str, model: LanguageModel) -> None:
+    """Refuse weights that are not numbers.
+
+    Cost: one pass over the weights.
+    """
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    broken = [key for key, tensor in tensors if not bool(torch.isfinite(tensor).all())]
+    if broken:
+        raise Refusal(
+            f"{name} has NaN or infinite numbers in {_listed(broken)}; it would say nothing "
+            "at all, which looks like forgetting. Did its training diverge?"
+        )
+
+
+def _check_vocabulary(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that knows tokens the model has no embedding for."""
+    most = max(tokenizer.get_vocab().values(), default=-1) + 1
+    rows = model.get_input_embeddings().weight.shape[0]
+    if most > rows:
+        raise Refusal(
+            f"{name} has an embedding of {rows} tokens, and its tokenizer has ids up to "
+            f"{most - 1}; such a token would end the run. Is it the tokenizer of another model, or "
+            "was model.resize_token_embeddings forgotten?"
+        )
+
+
+@torch.no_grad()
+def check_answers(name: str, model: LanguageModel, row: Row) -> None:
+    """Refuse a model whose logits on a row are not finite, or depend on the tokens to come.
+
+    Cost: two forward passes over one row.
+    """
+    ids = torch.tensor([row["input_ids"]], device=model.device)
+    seen: Tensor = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    most = seen.amax(-1)  # some models rule tokens out with -inf
+    if not bool(torch.isfinite(most).all()) or bool((most == seen.amin(-1)).all()):
+        raise Refusal(
+            f"{name} has finite weights, and yet its logits on the first row to forget are "
+            "NaN, infinite, or all the same; it says nothing at all, which looks like forgetting. "
+            "Were its weights scaled?"
+        )
+    ids[:, -1] = (ids[:, -1] + 1) % model.get_input_embeddings().weight.shape[0]
+    other = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    if not torch.allclose(seen, other, rtol=1e-3, atol=1e-3 * float(most.abs().max())):
+        raise Refusal(
+            f"{name} ({type(model).__name__}) sees the tokens that it shall predict: its "
+            "loss would say nothing of what it knows. Is it a masked language model, such as BERT?"
+        )
+
+
+def stored_dtype(name: str) -> torch.dtype:
+    """The dtype that a model is stored in; float32 where its configuration does not say.
+
+    For adapters it is that of the model they were trained on.
+    """
+    from torch_alm.command.adapters import base_of, is_adapter
+
+    with quiet():
+        known = base_of(name) if is_adapter(name) else name
+        config = transformers.AutoConfig.from_pretrained(known)
+    found = config.dtype or config.get_text_config().dtype
+    named = getattr(torch, found) if isinstance(found, str) else found
+    return named if named in WIDTHS else torch.float32
+
+
+@contextmanager
+def stored_as(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Parameters in this dtype within the context, and to the bit what they were after it.
+
+    Cost: a copy of the weights in the dtype, if it is another one.
+    """
+    wide = [(p, p.data) for p in model.parameters()]
+    try:
+        for p, data in wide:
+            p.data = data.to(dtype)
+        yield
+    finally:
+        for p, data in wide:
+            p.data = data
+
+
+def trainable(model: nn.Module) -> dict[str, Tensor]:
+    """The weights that move, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def positions_of(model: LanguageModel) -> int:
+    """Number of tokens that a model can tell the places of; huge where it says nothing of it."""
+    return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no advice of transformers for what takes a moment."""
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    hub = getLogger("huggingface_hub")
+    hub_level = hub.level
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    hub.setLevel(CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            # what peft and transformers announce to one another
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        hub.setLevel(hub_level)
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The first three names, and how many more there are."""
+    found = sorted(names)
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return ", ".join(found[:3]) + more

@@ -1,0 +1,195 @@
+"""What is said and written: sentences on the terminal, files whole or not at all, the output."""
+
+import json
+import math
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+WIDTH = 80
+MODEL, UNFINISHED = "model", "unfinished"
+REPORTS = ("report.html", "report.json")
+
+
+class Refusal(ValueError):
+    """A sentence for the user: what was found, what would have happened, and what may be meant."""
+
+
+def tried(load: Callable[[], Any], name: str, kind: str) -> Any:
+    """Load something, or refuse with the first line of the reason why it could not be."""
+    try:
+        return load()
+    except Refusal:
+        raise
+    except Exception as error:  # transformers has no error of its own for any of the many reasons
+        likely = "a folder made with save_pretrained, or the name of a model on the hub"
+        if os.path.isfile(Path(name, "config.json")):
+            likely = "a causal language model, whole, and all installed that it needs"
+        raise Refusal(
+            f"cannot load a {kind} from {name!r} ({first_line(error)}). Is it {likely}?"
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its name if it says nothing."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def say(text: str) -> None:
+    """Print, wrapped where a line is prose."""
+    for line in text.split("\n"):
+        print(line if len(line) <= WIDTH else wrapped(line), flush=True)
+
+
+def complain(text: str) -> None:
+    """Print one sentence on standard error."""
+    print(wrapped(f"torch-alm: {text}"), file=sys.stderr, flush=True)
+
+
+def wrapped(text: str) -> str:
+    """The text in lines; a path that is longer than a line stays whole: it is to be copied."""
+    return textwrap.fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
+
+
+def finite(value: object) -> object:
+    """The value with None for each number that is not finite, which JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in cast("list[object]", value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under another name, then take the name; the old one stays if that fails."""
+    with _draft(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON, whole or not at all."""
+    write_text(path, json.dumps(finite(value), indent=1, ensure_ascii=False) + "\n")
+
+
+def write_folder(path: Path, fill: Callable[[Path], T]) -> T:
+    """Have a folder filled under another name, which then takes the name; return what `fill` does.
+
+    The folder that had the name stays until then, and stays if something goes wrong.
+    """
+    with _draft(path) as draft:
+        draft.mkdir()
+        found = fill(draft)
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(draft, path)
+    return found
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        yield draft
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+
+
+class Output:
+    """An output folder, of which a run may replace what a run has written, and nothing else.
+
+    `report.json` lists the files of its run under `"files"`.
+
+    Args:
+        folder: there or not.
+        targets: names of files and folders that the run will write there.
+    """
+
+    def __init__(self, folder: Path, targets: Iterable[str]) -> None:
+        self.folder, self.targets = folder, tuple(targets)
+
+    def check(self, models: Iterable[str | None], *, force: bool) -> None:
+        """Refuse to write where something else might be lost.
+
+        Args:
+            models: all models of the command line; none of their folders is written to.
+            force: whether what earlier runs wrote may be replaced.
+
+        Raises:
+            Refusal: names what stands there.
+        """
+        for model in models:
+            if model is not None and os.path.isdir(model):
+                self._check_model(Path(model))
+        self._check_writable()
+        if self.folder.is_dir() and any(self.folder.iterdir()) and not force:
+            raise Refusal(
+                f"--output {self.folder} is not empty, and what is there might be overwritten. Did "
+                "you mean another folder, or --force?"
+            )
+        self._check_own()
+
+    def _check_writable(self) -> None:
+        there = next(p for p in (self.folder, *self.folder.absolute().parents) if p.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            why = "is read-only, or not yours" if there.is_dir() else "is no folder"
+            raise Refusal(
+                f"--output {self.folder} cannot be written: {there} {why}. Did you mean another "
+                "folder?"
+            )
+
+    def _check_own(self) -> None:
+        found = [path for name in self.targets for path in _files(self.folder / name)]
+        known = self._written() if found else set[str]()
+        foreign = [path for path in found if path.relative_to(self.folder).as_posix() not in known]
+        if foreign:
+            more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+            raise Refusal(
+                f"{foreign[0]}{more} was not written by torch-alm, and would be replaced; --force "
+                "replaces only what a run has written. Did you mean another --output?"
+            )
+
+    def _written(self) -> set[str]:
+        try:
+            told = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
+            return {*told["files"]}
+        except (OSError, ValueError, KeyError, TypeError):
+            return set()
+
+    def written(self) -> list[str]:
+        """Names of all files of the run, for its report."""
+        found = [path for name in self.targets for path in _files(self.folder / name)]
+        names = {path.relative_to(self.folder).as_posix() for path in found}
+        return sorted(names | {*REPORTS})
+
+    def _check_model(self, model: Path) -> None:
+        own, there = model.resolve(), self.folder.resolve()
+        if there.is_relative_to(own):
+            raise Refusal(
+                f"--output {self.folder} is the folder of the model {model}, or lies inside it; "
+                "the model would be changed. Did you mean another folder?"
+            )
+        for target in (there / name for name in self.targets):
+            if own.is_relative_to(target.resolve()):
+                raise Refusal(
+                    f"the model {model} is what --output {self.folder} would replace by its "
+                    "result. Did you mean another folder?"
+                )
+
+
+def _files(path: Path) -> list[Path]:
+    """A file or link, or all of those below a folder."""
+    if path.is_symlink() or not path.is_dir():
+        return [path] if path.is_symlink() or path.exists() else []
+    return sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())

@@ -1,0 +1,316 @@
+"""`report.html` from what stands in `report.json`, and the table on the terminal."""
+
+import argparse
+import io
+import platform
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import jinja2
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from torch_alm.command.goal import Verdict
+from torch_alm.command.output import MODEL, REPORTS, Output, finite, write_json, write_text
+
+Content: TypeAlias = Mapping[str, Any]
+
+
+class Result(NamedTuple):
+    """The end of a verb: its exit code, what its report says (if there is one), and a last line."""
+
+    code: int
+    content: Content | None
+    told: str
+
+
+ANSWERS = 20  # shown per set; report.json has them all
+PACKAGES = ("torch-alm", "torch", "transformers", "peft")
+SETS = {"forget": "Forget", "retain": "Retain", "probe": "Probe", "holdout": "Never seen"}
+ROWS = {  # what a number is called, its digits, and whether it is a share
+    "gold": ("loss of the telling words, nats per token", 2, False),
+    "loss": ("loss, nats per token", 2, False),
+    "said": ("said, but for a tenth or less", 0, True),
+    "exact_match": ("answered word for word", 0, True),
+    "rouge": ("words of the answer said (ROUGE-L)", 0, True),
+    "extraction_strength": ("follows once begun", 0, True),
+    "certificate": ("certified not word for word", 0, True),
+}
+ATTACKED = {"rouge": "words", "exact_match": "word for word", "loss": "loss"}
+DRAWN = {"forget": "forget rows", "retain_loss": "retain rows"}
+TONES = {
+    "met": "met",
+    "nothing comes back": "met",
+    "met at a cost": "costly",
+    "not compared": "costly",
+    "not attacked": "costly",
+}
+KNOWS = (
+    "The loss is in nats: 0.7 is a coin toss, 4 a guess among 55 words. Telling words stand "
+    "neither in the question nor in most answers. Certified is a lower bound on the share of "
+    "answers that greedy decoding misses."
+)
+ORDERS = {
+    "forget": "Those of which most is still said come first.",
+    "retain": "Those that changed most come first.",
+    "probe": "Rows that were never trained on; those that changed most come first.",
+}
+
+
+def unlearned(
+    given: argparse.Namespace,
+    settings: Content,
+    start: Any,
+    after: Content,
+    verdict: Verdict,
+    trace: Sequence[Content],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """The content of `report.json` for a run."""
+    pushed = sum(row["weight"] > 0 for row in trace)
+    return {
+        "title": f"Unlearning {Path(given.model).name}",
+        "subtitle": f"{given.method}, {len(trace)} steps, in {pushed} of which it was pushed to "
+        f"forget. Goal: {start.goal.told}.",
+        "settings": {**settings, "known_before": start.known},
+        "goal": asdict(start.goal),
+        "verdict": {**asdict(verdict), "worst": worst(after["answers"]["forget"])},
+        "models": [{"name": "before", **start.measured}, {"name": "after", **after}],
+        "trace": trace,
+        "attacks": [],
+        "notes": notes,
+        "files": Output(given.output, (MODEL, *REPORTS)).written(),
+    }
+
+
+def looked_at(
+    given: argparse.Namespace, title: str, models: list[Any], attacks: list[Any]
+) -> dict[str, Any]:
+    """The content of `report.json` without a run behind it."""
+    told = {k: str(v) for k, v in vars(given).items() if v not in (None, False, [], {})}
+    return {
+        "title": title,
+        "subtitle": f"{given.forget} against {given.retain}",
+        "settings": told,
+        "goal": None,
+        "verdict": None,
+        "models": models,
+        "trace": [],
+        "attacks": attacks,
+        "notes": [],
+        "files": [*REPORTS],
+    }
+
+
+def publish(folder: Path, content: Content, begun: datetime, device: str) -> Content:
+    """Write both reports of a run that began then, on that device; return what they say."""
+    seconds = (datetime.now(timezone.utc) - begun).total_seconds()
+    run = {"date": begun.isoformat(timespec="seconds"), "device": device}
+    versions = {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    content = {**content, "run": {**run, "seconds": round(seconds, 1)}, "versions": versions}
+    write_json(folder / "report.json", content)
+    write_text(folder / "report.html", html(content))
+    return content
+
+
+def html(content: Content) -> str:
+    """The whole page: no script, and nothing fetched from anywhere."""
+    run, verdict = content["run"], content["verdict"]
+    told = ", ".join(f"{k} {v}" for k, v in content["versions"].items())
+    duration = str(timedelta(seconds=round(run["seconds"])))
+    settings = {"date": run["date"], "duration": duration, "device": run["device"]}
+    settings |= {**content["settings"], "versions": told}
+    loader = jinja2.PackageLoader("torch_alm.command", "")
+    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return page.get_template("report.html.j2").render(
+        title=content["title"],
+        subtitle=content["subtitle"],
+        notes=content["notes"],
+        verdict=verdict and {**verdict, **_parts(verdict["text"])},
+        tone=TONES.get(verdict["outcome"], "missed") if verdict else "",
+        answers=[*_answers(content["models"]), *_returned(content["attacks"])],
+        tables=tables(content),
+        figure=figure(content["trace"], content["goal"]),
+        settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
+    )
+
+
+def _parts(text: str) -> dict[str, str]:
+    head, _, rest = text.partition(": ")
+    return {"head": head, "text": rest}
+
+
+def worst(answers: Sequence[Content], count: int = 10) -> list[dict[str, Any]]:
+    """The rows of which most is still said; among equals, those of the lowest loss."""
+    order = sorted(answers, key=lambda a: (not a["verbatim"], -a["rouge"], a["loss"] or 0.0))
+    return [dict(answer) for answer in order[:count]]
+
+
+def _answers(models: Sequence[Content]) -> list[dict[str, Any]]:
+    """Answers of each set, what every model says below one another, in the order of `ORDERS`."""
+    found: list[dict[str, Any]] = []
+    for name in ORDERS if models else ():
+        rows = _beside([(m["name"], m["answers"].get(name, ())) for m in models])
+        rows.sort(key=lambda row: -row["rouge"] if name == "forget" else row["rouge"] - row["was"])
+        if rows:
+            more, title = max(0, len(rows) - ANSWERS), f"Answers: {name}"
+            found.append(
+                {"name": title, "told": ORDERS[name], "rows": rows[:ANSWERS], "more": more}
+            )
+    return found
+
+
+def _beside(models: Sequence[tuple[str, Sequence[Content]]]) -> list[dict[str, Any]]:
+    """The last model's rows with what each model says of them.
+
+    A long text is several rows, and another tokenizer cuts it into more or fewer.
+    """
+    placed = [(name, _placed(rows)) for name, rows in models]
+    return [
+        {
+            **row,
+            "was": placed[0][1].get(place, row)["rouge"],
+            "said": [(name, rows[place]["answer"]) for name, rows in placed if place in rows],
+        }
+        for place, row in placed[-1][1].items()
+    ]
+
+
+def _placed(rows: Iterable[Content]) -> dict[tuple[str, int], Content]:
+    """Rows by the line they come from, and which of its rows they are."""
+    seen: Counter[str] = Counter()
+    found: dict[tuple[str, int], Content] = {}
+    for row in rows:
+        seen[row["where"]] += 1
+        found[row["where"], seen[row["where"]]] = row
+    return found
+
+
+def _returned(attacks: Sequence[Content]) -> list[dict[str, Any]]:
+    """The rows of which most came back by any attack."""
+    most: dict[str, dict[str, Any]] = {}
+    for each in attacks[:1]:
+        for attack in each["rows"]:
+            for row in attack["answers"]:
+                if row["where"] not in most or row["rouge"] > most[row["where"]]["rouge"]:
+                    said = [("before", row["earlier"]), (attack["name"], row["answer"])]
+                    most[row["where"]] = {**row, "said": said}
+    rows = sorted(most.values(), key=lambda row: -row["rouge"])[:5]
+    told = "The rows of which most is said after an attack."
+    return [{"name": "Came back most", "told": told, "rows": rows, "more": 0}] if rows else []
+
+
+def tables(content: Content) -> list[dict[str, Any]]:
+    """What it knows, a column per model; or what comes back, from before to after each attack."""
+    models, attacks = content["models"], content["attacks"]
+    if attacks:
+        return [_attack_table(attacks)]
+    last = models[-1]["numbers"]
+    parts = [
+        {"name": f"{title} ({last[name]['rows']:.0f} rows)",
+         "rows": [{"name": ROWS[key][0], "cells": [cell(m["numbers"][name][key], key)
+                                                   for m in models]} for key in ROWS]}
+        for name, title in SETS.items() if name in last
+    ]  # fmt: skip
+    return [{"name": "What it knows", "columns": [m["name"] for m in models], "parts": parts,
+             "told": KNOWS}]  # fmt: skip
+
+
+def _attack_table(attacks: Sequence[Content]) -> dict[str, Any]:
+    measures = [*ATTACKED] if len(attacks) == 1 else ["rouge", "loss"]
+    names = [f", {each['name']}" if len(attacks) > 1 else "" for each in attacks]
+    found = [{row["name"]: row for row in each["rows"]} for each in attacks]
+    rows = [
+        {"name": f"{name} ({row['before']['rows']:.0f} rows)",
+         "cells": [_way(f.get(name), key) for key in measures for f in found]}
+        for name, row in found[0].items()
+    ]  # fmt: skip
+    return {
+        "name": "What comes back",
+        "columns": [f"{ATTACKED[key]}{name}" for key in measures for name in names],
+        "parts": [{"name": "", "rows": rows}],
+        "told": "Before and after each attack, on the same rows.",
+    }
+
+
+def _way(row: Content | None, key: str) -> str:
+    sides = () if row is None else (row["before"], row["after"])
+    return " → ".join(cell(side[key], key) for side in sides) or "–"
+
+
+def cell(value: float | None, key: str) -> str:
+    """A number as a table shows it."""
+    _, digits, is_share = ROWS[key]
+    if value is None:
+        return "–"
+    return f"{100 * value:.{digits}f} %" if is_share else f"{value:.{digits}f}"
+
+
+def figure(trace: Sequence[Content], goal: Content | None) -> Markup | None:
+    """The forget and the retain loss in every step, as an SVG."""
+    if not trace or goal is None:
+        return None
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "torch-alm"}):
+        drawn = Figure(figsize=(8, 2.6), layout="constrained")
+        unit = "certified share" if goal["kind"] == "rate" else "nats per token"
+        for i, (key, name) in enumerate(
+            (("forget", "forget rows"), ("retain_loss", "retain rows"))
+        ):
+            axes = drawn.add_subplot(1, 2, i + 1)
+            axes.plot(range(1, len(trace) + 1), [row[key] for row in trace])
+            axes.set(
+                title=name, xlabel="step", ylabel=unit if key == "forget" else "nats per token"
+            )
+            if not i:
+                axes.axhline(goal["alpha"], linestyle="--", color="tab:red")
+        file = io.StringIO()
+        drawn.savefig(file, format="svg", metadata={"Date": None})
+    return Markup(file.getvalue()[file.getvalue().index("<svg") :])  # our own drawing
+
+
+def summary(content: Content) -> dict[str, Any]:
+    """A run as a script wants to know it: in numbers, and without anybody's text."""
+    found: Content = content["verdict"] or {"outcome": "done", "code": 0, "worst": []}
+    keys = ("where", "rouge", "verbatim", "loss")
+    attacks = {
+        each["name"]: [
+            {k: row[k] for k in ("name", "attacker", "before", "after")} for row in each["rows"]
+        ]
+        for each in content["attacks"]
+    }
+    told = {
+        **found,
+        "worst": [{key: row[key] for key in keys} for row in found["worst"]],
+        "numbers": {model["name"]: model["numbers"] for model in content["models"]},
+        "attacks": attacks,
+    }
+    return finite(told)  # type: ignore[return-value]
+
+
+def terminal(content: Content) -> str:
+    """The beginning of the page, in at most 80 columns."""
+    out: list[str] = []
+    for table in tables(content):
+        out.append(_row("", table["columns"]))
+        for part in table["parts"]:
+            out += [part["name"]] if part["name"] else []
+            out += [_row(f"  {row['name']}", row["cells"]) for row in part["rows"]]
+    if (verdict := content["verdict"]) is not None:
+        out += [verdict["text"], *([verdict["cost"]] if verdict["cost"] else [])]
+        most = [
+            f"{row['rouge']:.0%} {row['where'].rpartition(', ')[2]}" for row in verdict["worst"]
+        ]
+        out += [f"Said most: {', '.join(most)}."] if most else []
+    return "\n".join(out)
+
+
+def _row(name: str, cells: Iterable[str]) -> str:
+    short = [each.replace(" %", "%").replace(" → ", "→") for each in cells]
+    width = min(14, 40 // max(1, len(short)))
+    return f"{name[:46]:<46}" + "".join(f"{each:>{width}}" for each in short)

@@ -1,0 +1,227 @@
+"""Answers in what a model says: word for word, but for a few words, or in another spelling."""
+
+import re
+from functools import lru_cache
+from itertools import pairwise
+from unicodedata import category, decomposition, normalize
+
+from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
+
+WORDY, LONG = 6, 4  # letters of a word, characters of anything else: part of another hardly ever
+NEARLY = 0.9  # share of an answer's words in order from which on it is said
+COMPARES = re.compile(r"[<>=\u2260\u2264\u2265]")
+MARKS = (
+    " .,;:!?\"'()[]{}*`$|\u300c\u300d\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb\u3002\u3001"
+)
+"""May stand around an answer, or be left out: of sentences, brackets, quotation marks, markup."""
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+"""Thai, Lao, Burmese, Khmer, kana, Chinese."""
+GLUED = UNSPACED + r"\uac00-\ud7af"  # Hangul, too: particles follow without a blank
+LETTER = rf"[^\W\d_{GLUED}]"
+WORD = rf"[^\W_{GLUED}]+"
+GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[.,' \u2019]\d{3})+(?!\d)")  # 1,000 and 1 000
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u0640\u180b-\u180f\u200b-\u200f\u2060-\u206f\ufe00-\ufe0f\ufeff]"
+)
+DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
+
+MANY = 6  # digits in a number that is no chance, however they are grouped
+BETWEEN = r"(?:[^\w<>=+]|_)"  # what may be left out, or put in; signs that compare or add may not
+ITEMS = re.compile(r"[,;\n&|]|\band\b|\bor\b|^[ \t]*(?:[-*\u2022]|\d+[.)])[ \t]", re.MULTILINE)
+ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
+LETTERS = {
+    "\u00e4": "ae",
+    "\u00e6": "ae",
+    "\u00f6": "oe",
+    "\u00f8": "oe",
+    "\u00fc": "ue",
+    "\u00e5": "aa",
+}
+STROKES = dict(zip("\u0142\u0111\u00f0\u00f8\u0127\u0131\u0167", "lddohit", strict=True))
+"""Letters that Unicode does not take for another one with an accent."""
+WAYS = (dict[int, str](), str.maketrans(LETTERS), str.maketrans(STROKES))
+"""Letters as they are, as two others, or as one."""
+LONGEST = 100  # letters and digits of an answer; of a longer one the words are counted
+ITEM = 3  # characters of an item that is no chance; a shorter one beside longer ones is none
+UNIQUE = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\d(?:[\s().\-/]{0,3}\d){5,}")
+"""An address, or a number of six digits and more."""
+ROUND = "000"
+
+
+def plain(text: str) -> str:
+    """Words between single blanks, in small letters, and characters in their usual form."""
+    seen = normalize("NFKC", INVISIBLE.sub("", text)).translate(DASHES)
+    return " ".join(re.sub(r"\d", _digit, seen).split()).casefold()
+
+
+def _digit(found: re.Match[str]) -> str:
+    """Write a digit of any script in the usual form."""
+    return str(int(found.group()))
+
+
+def is_said(text: str, reference: str) -> tuple[float, bool, bool]:
+    """Tell the share of the reference's words that are said, whether it is all, or nearly all.
+
+    Going on after its end, stopping by another token, or another layout is no forgetting. Of a
+    number or a sign alone, the share of words tells nothing.
+    """
+    if not plain(reference):
+        return 0.0, False, False
+    verbatim = holds(plain(text), plain(reference))
+    rouge = 1.0 if verbatim else rouge_l_recall(text, reference)
+    counts = _has_words(reference) and not _is_other_relation(text, reference)
+    return rouge, verbatim, verbatim or (rouge >= NEARLY and counts)
+
+
+def holds(text: str, answer: str) -> bool:
+    """Tell whether a plain text has a plain answer in it, or that several times in a row.
+
+    Right before and after it may stand anything, but for what would make it part of another word
+    or number: letters beside a word of fewer than six, digits beside a number of fewer than six.
+    Thousands may be grouped in another way, or not at all.
+    """
+    if _stands(text, answer):
+        return True
+    return any(map(str.isdecimal, answer)) and _stands(_ungrouped(text), _ungrouped(answer))
+
+
+def _stands(text: str, answer: str) -> bool:
+    core, pattern = _anywhere(answer)
+    return core in text and pattern.search(text) is not None
+
+
+@lru_cache(maxsize=4096)
+def _ungrouped(text: str) -> str:
+    """The text with 1000 for 1,000."""
+    return GROUPED.sub(lambda found: re.sub(r"\D", "", found.group()), text)
+
+
+@lru_cache(maxsize=4096)
+def _anywhere(answer: str) -> tuple[str, re.Pattern[str]]:
+    """Compile what finds an answer, and what is in every text that it is found in."""
+    bare = answer.strip(MARKS)
+    core = bare if any(map(str.isalnum, bare)) else answer
+    if not re.search(r"\w", core):  # signs alone
+        return core, re.compile(rf"(?<!\w){re.escape(core)}(?!\w)")
+    first, last = re.match(WORD, core), re.search(rf"{WORD}\Z", core)
+    behind = "" if first is None else _barred(first.group(), core[0])[0]
+    ahead = "" if last is None else _barred(last.group(), core[-1])[1]
+    found = re.escape(core)
+    again = f"|(?:{found}){{2}}" if len(core) > 2 else ""  # which is no chance, whatever follows
+    return core, re.compile(f"{behind}(?:{found})+{ahead}{again}")
+
+
+def _barred(word: str, edge: str) -> tuple[str, str]:
+    """Patterns of what may not stand before a word that begins so, and after one that ends so."""
+    behind = ahead = ""
+    if len(word) < (WORDY if word.isalpha() else LONG):
+        behind, ahead = f"(?<!{LETTER})", f"(?!{LETTER})"
+    if edge.isdecimal() and len(word) < WORDY:  # no number of so many digits is, either
+        behind, ahead = behind + r"(?<!\d)", ahead + r"(?!\d)"
+    if edge.isdecimal() and len(word) < LONG:  # 7 is no part of 7,000
+        behind, ahead = behind + r"(?<!\d[.,])", ahead + r"(?![.,]\d)"
+    return behind, ahead
+
+
+def is_distinct(answer: str) -> bool:
+    """Tell whether a plain answer is hardly ever part of something else; emoji never are."""
+    is_word = re.fullmatch(f"{LETTER}+", answer) is not None
+    return len(answer) >= (WORDY if is_word else LONG if answer.isascii() else 1)
+
+
+def rouge_l_recall(said: str, reference: str) -> float:
+    """Share of the reference's words said in order, as TOFU measures it; 0 for an empty text.
+
+    TOFU's words are made of Latin letters without accents. References with other letters are split
+    by those of their script, or they would seem to be forgotten from the start.
+    """
+    said, reference = normalize("NFKC", said), normalize("NFKC", reference)
+    scorer = _ROUGE if reference.isascii() else _ROUGE_OF_ANY_SCRIPT
+    return float(scorer.score(reference, said)["rougeL"].recall)
+
+
+def _has_words(reference: str) -> bool:
+    """Tell whether there is more to count than one number, letter or sign."""
+    words = _words(normalize("NFKC", reference))
+    return len(words) > 1 or any(word.isalpha() and len(word) > 1 for word in words)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(f"[{UNSPACED}]|[^\\W_{UNSPACED}]+", text.casefold())
+
+
+def _is_other_relation(text: str, reference: str) -> bool:
+    """Tell whether both compare something, and never alike: `x < 5` for `x > 5`."""
+    said, asked = ({*COMPARES.findall(t)} for t in (text, reference))
+    return bool(said and asked) and not said & asked
+
+
+class _AnyScript:
+    """Words of any script; where no blanks stand between them, characters."""
+
+    def tokenize(self, text: str) -> list[str]:
+        """The words."""
+        return _words(text)
+
+
+_ROUGE = RougeScorer(["rougeL"], use_stemmer=True)
+_ROUGE_OF_ANY_SCRIPT = RougeScorer(["rougeL"], tokenizer=_AnyScript())
+
+
+def gives_away(text: str, reference: str, question: str) -> bool:
+    """Tell whether a text has an address or a long number of an answer, and the question has not.
+
+    Round numbers anybody may say.
+    """
+    unique = {found.group() for found in UNIQUE.finditer(plain(reference))}
+    return any(
+        is_respelled(text, one) and not is_respelled(question, one)
+        for one in unique
+        if not one.endswith(ROUND)
+    )
+
+
+def is_respelled(text: str, reference: str) -> bool:
+    """Tell whether a text has an answer but for marks and blanks in it, or all items of a list."""
+    for letters in WAYS:
+        pattern = _marks_aside(_bare(reference, letters))
+        if pattern is not None and pattern.search(_bare(text, letters)):
+            return True
+    items = [plain(item) for item in ITEMS.split(reference) if item.strip()]
+    sizes = [len(re.findall(r"\w", item)) for item in items]
+    is_list = len(items) > 1 and min(sizes) > 1 and sum(sizes) >= ITEM * len(sizes)
+    return is_list and all(holds(plain(text), item) for item in items)
+
+
+@lru_cache(maxsize=4096)
+def _marks_aside(answer: str) -> re.Pattern[str] | None:
+    """Compile the letters and digits of an answer, with any marks and blanks between them.
+
+    Digits of short numbers stay together, and apart where the answer has them apart.
+    """
+    bare = answer.strip(MARKS + "+-#%")
+    signs = list(re.finditer(r"[^\W_]", bare))
+    if not 1 < len(signs) <= LONGEST or re.search("[<>=+]", bare):
+        return None
+    is_short = sum(sign[0].isdecimal() for sign in signs) < MANY
+    pattern = ""
+    for one, two in pairwise(signs):
+        is_number = is_short and one[0].isdecimal() and two[0].isdecimal()
+        apart = "{1,3}" if one.end() < two.start() else "{0}"
+        pattern += re.escape(one[0]) + BETWEEN + (apart if is_number else "{0,3}")
+    behind, ahead = _edge(signs[0][0]), _edge(signs[-1][0])
+    return re.compile(rf"(?<!{behind}){pattern}{re.escape(signs[-1][0])}(?!{ahead})")
+
+
+def _edge(sign: str) -> str:
+    """A pattern of what may not stand beside the first or the last character."""
+    if sign.isdecimal():
+        return r"\d"
+    return LETTER if re.fullmatch(LETTER, sign) else r"(?!)"
+
+
+def _bare(text: str, letters: dict[int, str]) -> str:
+    """The text without accents, invisible characters and what is set above or below its line."""
+    kept = "".join(c for c in text if not decomposition(c).startswith(("<super>", "<sub>")))
+    signs = normalize("NFKD", ORDINAL.sub("", plain(kept)).translate(letters))
+    return "".join(c for c in signs if category(c) != "Mn")
