@@ -18,7 +18,7 @@ RECORDED = Path(__file__).with_name("public_api.txt")
 MODULES = (
     "torch_alm",
     "torch_alm.checkpoint",
-    "torch_alm.cli",
+    "torch_alm.command",
     "torch_alm.filters",
     "torch_alm.integrations.transformers",
     "torch_alm.language",

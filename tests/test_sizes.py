@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (".ci", ".github", "benchmarks", "docs", "tests", "torch_alm")
 AROUND = ["checkpoint.py", "thresholds.py", "measures"]
-COMMAND = ["cli", "unlearning", "command"]
+COMMAND = ["command"]
 PARTS = ["language", "integrations", *AROUND, *COMMAND]
 LIBRARY = [p.name for p in (ROOT / "torch_alm").iterdir()]
 
@@ -40,7 +40,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_540, 1_300),
     "lines of language": (package("language"), 1_570, 1_000),
     "lines of integrations": (package("integrations"), 1_730, 1_600),
-    "lines of the command": (package(*COMMAND), 5_650, 2_400),
+    "lines of the command": (package(*COMMAND), 4_050, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 15_800, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 7_450, 6_500),
     "lines of tests": (lines("tests"), 33_300, 20_000),

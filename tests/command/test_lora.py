@@ -1,7 +1,9 @@
 """Adapters from end to end: what is saved is loaded with peft, from elsewhere, and asked there."""
 
+import copy
 import json
 import shutil
+import warnings
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,11 @@ from typing import Any
 import peft
 import pytest
 import torch
+from peft.tuners.loha import LoHaModel
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from tests.command.asking import said, spoken
-from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, report, write
+from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, make_model, report, write
 from torch_alm.command.adapters import with_adapters
 from torch_alm.command.model import load_model, quiet
 from torch_alm.command.output import Refusal
@@ -137,3 +140,97 @@ def test_other_adapters_than_those_there_are_cannot_be_trained_on(
     assert trained(model, tokenizer, 2, "q_proj") is trained(model, tokenizer, None, None) is model
     moving = [name for name, p in model.named_parameters() if p.requires_grad]
     assert moving and all(".lora_" in name for name in moving)
+
+
+KINDS = {
+    "LORA": peft.LoraConfig(r=2, target_modules=["q_proj"]),
+    "VERA": peft.VeraConfig(r=2, target_modules=["q_proj"]),
+    "LOHA": peft.LoHaConfig(r=2, target_modules=["q_proj"]),
+    "ADALORA": peft.AdaLoraConfig(init_r=2, target_modules=["q_proj"], total_step=10),
+    "IA3": peft.IA3Config(target_modules=["k_proj"], feedforward_modules=[]),
+}
+APART = {
+    "PROMPT_TUNING": peft.PromptTuningConfig(num_virtual_tokens=2),
+    "VBLORA": peft.VBLoRAConfig(r=4, target_modules=["q_proj"], vector_length=4, num_vectors=8),
+    "trainable_token_indices": peft.LoraConfig(r=2, trainable_token_indices=[3, 4]),
+}
+
+
+def adapted(folder: Path, tokenizer: Any, config: Any, path: Path) -> tuple[Path, Any]:
+    """Adapters with weights that matter, saved, and the model that has them."""
+    config.task_type = "CAUSAL_LM"
+    torch.manual_seed(0)
+    with quiet():
+        model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config)
+        for name, p in model.named_parameters():
+            if p.requires_grad and name.partition(".default")[1]:
+                p.data += 0.05 * torch.randn_like(p)
+        model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path, model.eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_adapters_that_peft_merges_are_read_as_their_makers_hear_them(
+    folder: Path, tokenizer: Any, tmp_path: Path, kind: str
+) -> None:
+    path, theirs = adapted(folder, tokenizer, copy.deepcopy(KINDS[kind]), tmp_path / kind)
+    ours, _ = load_model(path)
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        same = ours(input_ids=ids).logits, theirs(input_ids=ids).logits
+        bare = AutoModelForCausalLM.from_pretrained(folder).eval()(input_ids=ids).logits
+    torch.testing.assert_close(*same, rtol=0, atol=1e-3)
+    assert float((bare - same[0]).abs().max()) > 1e-3, "they matter"
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_other_adapters_are_refused_by_their_own_name(
+    folder: Path, tokenizer: Any, tmp_path: Path, kind: str
+) -> None:
+    path, _ = adapted(folder, tokenizer, copy.deepcopy(APART[kind]), tmp_path / kind)
+    with pytest.raises(Refusal, match=kind):
+        load_model(path)
+
+
+@pytest.fixture
+def tied(folder: Path, tokenizer: Any, tmp_path: Path) -> Path:
+    path = tmp_path / "tied"
+    torch.manual_seed(0)
+    model = make_model(len(tokenizer))
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("target", ["lm_head", "embed_tokens"])
+def test_adapters_on_tied_weights_are_refused(
+    tied: Path, tokenizer: Any, tmp_path: Path, command: Command, capsys: Any, target: str
+) -> None:
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", target])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # peft knows of it, and goes on
+        path, _ = adapted(tied, tokenizer, config, tmp_path / "adapters")
+        with pytest.raises(Refusal, match=f"{target}, whose weight is tied"):
+            load_model(path)
+    words = ("--lora", "--lora-targets", f"q_proj,{target}", "--anyway", "--alpha", 1)
+    assert command("unlearn", *words, model=tied) == 2
+    assert "tied to another layer's" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_merge_that_changes_what_is_said_is_refused(
+    folder: Path, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = adapted(folder, tokenizer, copy.deepcopy(KINDS["LOHA"]), tmp_path / "loha")
+    merge = LoHaModel.merge_and_unload
+
+    def wrong(tuner: Any, *given: Any, **more: Any) -> Any:
+        found = merge(tuner, *given, **more)
+        found.lm_head.weight.data.mul_(1.5)
+        return found
+
+    monkeypatch.setattr(LoHaModel, "merge_and_unload", wrong)
+    with pytest.raises(Refusal, match="says something else once its adapters are merged"):
+        load_model(path)

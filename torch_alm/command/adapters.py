@@ -22,6 +22,8 @@ ALL, RANK = "all-linear", 16
 MERGED = ("LORA", "LOHA", "LOKR", "IA3", "ADALORA", "OFT", "BOFT", "VERA", "FOURIERFT", "HRA")
 """Kinds that peft merges into the weights, so that a plain model is what they say."""
 APART = ("alora_invocation_tokens", "trainable_token_indices")
+DERIVED = (".vera_A.default", ".vera_B.default", ".ranknum.default")
+"""What peft computes again, or shares between layers."""
 NEAR = 1e-2  # of the largest logit: what merging may change by rounding
 
 
@@ -86,7 +88,7 @@ def loaded_onto(base: LanguageModel, name: str, merge: bool) -> LanguageModel:
     """
     _check_kind(name, merge)
     model, result = tried(partial(_with_stored, base, name, not merge), name, "set of adapters")
-    missing = [key for key in result.missing_keys if ".default" in key]
+    missing = [k for k in result.missing_keys if ".default" in k and not k.endswith(DERIVED)]
     found = {"missing_keys": missing, "unexpected_keys": result.unexpected_keys}
     check_loaded(f"the model {name}", {**found, "mismatched_keys": ()})
     _check_tied(f"the model {name}", model)
@@ -200,7 +202,8 @@ def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:
             f"--lora-rank {rank}: no weight of the model has a rank above {most}, so the adapters "
             f"would be larger than what they adapt, and no better. Did you mean {RANK}?"
         )
-    with quiet():
+    with quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of tied weights, which are refused
         try:
             adapted = with_new(model, rank, names)
         except ValueError as error:  # layers of a kind that peft has no adapters for

@@ -164,8 +164,11 @@ def _add_training(verb: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=_at_least(1), metavar="N", help=told)
     told = "most passes over the forget set"
     length.add_argument("--epochs", type=_at_least(1), metavar="N", help=told)
-    told = "a learning rate that stays; default: begin at 5e-6, with --lora 5e-5, and find one"
+    told = "a learning rate that stays; default: begin at 1e-5, with --lora 1e-4, and find one"
     add("--lr", type=_positive, metavar="X", help=told)
+    told = "first layer that is trained, with all behind it; default: the upper half of a model of "
+    told += "eight layers or more, all weights of a smaller one"
+    add("--layers", type=_at_least(0), metavar="N", help=told)
     add("--rho", type=_positive, metavar="X", help="SAUL's radius; default: 1e-3")
     add("--mu", type=_positive, default=0.01, metavar="X", help="step size of the multiplier")
     add("--beta", type=_positive, metavar="X", help="of npo (0.1) and simnpo (4.5)")

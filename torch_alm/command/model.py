@@ -1,6 +1,7 @@
 """The model: loaded whole with its tokenizer, refused where it is not, and where it computes."""
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ from torch_alm.command.output import Refusal, first_line, tried
 from torch_alm.language import LanguageModel, Row, Tokenizer, check_eos
 
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DEEP = 8  # layers, from which on the upper half alone is trained
 SECONDS = 10.0  # for the one question to the hub: the libraries that load would try for a minute
 CONFIGS = ("config.json", "adapter_config.json")
 # What transformers once saved with a model and computes today
@@ -271,6 +273,24 @@ def stored_as(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 def trainable(model: nn.Module) -> dict[str, Tensor]:
     """The weights that move, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def freeze_below(model: LanguageModel, first: int | None) -> None:
+    """Let the layers from `first` on move alone; without one, the upper half of eight or more.
+
+    Embeddings and head stay, too, unless all layers move.
+
+    Raises:
+        Refusal: there are not as many layers.
+    """
+    places = {name: re.search(r"\.(\d+)\.", name) for name, _ in model.named_parameters()}
+    count = 1 + max((int(found[1]) for found in places.values() if found), default=-1)
+    first = (count // 2 if count >= DEEP else 0) if first is None else first
+    if first and first >= count:
+        raise Refusal(f"--layers {first}: the model has {count} layers. Did you mean {count // 2}?")
+    for name, p in model.named_parameters():
+        found = places[name]
+        p.requires_grad_(not first or (found is not None and int(found[1]) >= first))
 
 
 def positions_of(model: LanguageModel) -> int:

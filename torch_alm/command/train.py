@@ -31,7 +31,7 @@ from torch_alm.measures import npo_of_logits, simnpo_of_logits
 from torch_alm.rules import Leak
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
-LR, LORA_LR = 5e-6, 5e-5  # where a run begins whose rate was not given
+LR, LORA_LR = 1e-5, 1e-4  # where a run begins whose rate was not given
 RHO, BETAS = 1e-3, {"npo": 0.1, "simnpo": 4.5}
 EVERY = 10  # steps between two checks
 SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
@@ -305,7 +305,7 @@ def trainer_of(
         forget = [_with_reference(row, loss) for row, loss in pairs]
     kind: Any = ALMTrainer if given.method == "grad_diff" else SAULTrainer
     rho = given.rho or RHO if given.method == "saul" else 0.0
-    own = {} if kind is ALMTrainer else {"rho": rho, "probe_every": 8, "scale": "step"}
+    own = {} if kind is ALMTrainer else {"rho": rho, "probe_every": 8}
     trainer = kind(
         model=loaded.model,
         args=_arguments(given, loaded, len(forget), folder),

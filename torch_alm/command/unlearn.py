@@ -32,6 +32,7 @@ from torch_alm.command.loading import Loaded, encode_entries, format_of, load_fo
 from torch_alm.command.model import (
     check_answers,
     check_finite,
+    freeze_below,
     positions_of,
     quiet,
     stored_as,
@@ -106,6 +107,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     if given.lora:
         torch.manual_seed(given.seed)
         loaded = replace(loaded, model=with_adapters(given, loaded.model))
+    else:
+        freeze_below(loaded.model, given.layers)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
         folder = Path(nowhere) if given.dry_run else given.output
         trainer, checks = _prepared(given, loaded, start, folder, say)
