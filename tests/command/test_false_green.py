@@ -84,7 +84,7 @@ def test_a_certified_rate_is_not_green_while_the_model_says_most_of_every_answer
     assert numbers["exact_match"] == 0
     assert "words" in found["verdict"]["missed"]
     assert "are certified not to be said word for word" in found["verdict"]["text"]
-    assert f"{numbers['words']:.0%} of their telling words are" in found["verdict"]["text"]
+    assert f"{numbers['rouge']:.0%} of their words are" in found["verdict"]["text"]
     begun = [" ".join(row["answer"].split()[:4]) for row in long]
     told = answers(tmp_path / "out" / "model", long)
     assert sum(one.startswith(start) for one, start in zip(told, begun, strict=True)) >= 4

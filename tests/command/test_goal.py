@@ -27,7 +27,7 @@ def seen(
 ) -> dict[str, Any]:
     """A measurement; `kept` are the numbers of its retain rows, `probe` how many are said."""
     answers = more.get("answers") or [part(i, said=i < said, gold=value) for i in range(rows)]
-    forget = {"gold": value, "certificate": value, "words": words}
+    forget = {"gold": value, "certificate": value, "words": words, "rouge": words}
     found = {"numbers": {"forget": forget, "retain": more.get("kept", KEPT)}}
     found["answers"] = {"forget": answers}
     if "probe" in more:

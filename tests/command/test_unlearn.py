@@ -207,7 +207,7 @@ def test_answers_as_the_model_says_them(command: Command, tmp_path: Path, capsys
     assert command("unlearn", "--alpha", 1, "--steps", 1, forget=path) == 2
     assert "Did you mean --answers said" in " ".join(capsys.readouterr().err.split())
     options = ("--answers", "said", "--alpha", 1, *FAST)
-    assert command("unlearn", *options, "--steps", 40, forget=path) in {0, 4}
+    assert command("unlearn", *options, "--steps", 120, forget=path) in {0, 4}
     found = report(tmp_path / "out")["models"][1]["answers"]["forget"]
     assert [row["reference"] for row in found] == [row["answer"] for row in FORGET]
     assert said(tmp_path / "out" / "model", FORGET) == 0

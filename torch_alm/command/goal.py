@@ -54,8 +54,9 @@ class Goal:
         alpha: the level.
         source: in words, for the report.
         error: standard error of the level where it was measured, 0 where it was given.
-        words: share of such words that may still be said, on average: half, or what the original
-            model says of rows that it has never seen, if that is more.
+        words: share of such words (for a rate, of all words in order) that may still be said, on
+            average: half, or what the original model says of rows that it has never seen, if that
+            is more.
     """
 
     kind: Literal["rows", "loss", "rate"]
@@ -63,6 +64,11 @@ class Goal:
     source: str
     error: float = 0.0
     words: float = WORDS
+
+    @property
+    def spoken(self) -> str:
+        """The name of the share of words among the numbers."""
+        return "rouge" if self.kind == "rate" else "words"
 
     @property
     def told(self) -> str:
@@ -149,7 +155,8 @@ def with_unseen_words(goal: Goal, numbers: Mapping[str, float] | None) -> Goal:
     """The goal with the share of words that unseen rows get, within two standard errors."""
     if numbers is None:
         return goal
-    return replace(goal, words=max(WORDS, numbers["words"] + ERRORS * numbers["words_error"]))
+    unseen = numbers[goal.spoken] + ERRORS * numbers[f"{goal.spoken}_error"]
+    return replace(goal, words=max(WORDS, unseen))
 
 
 def by_row(answers: Iterable[Answer]) -> list[list[Answer]]:
@@ -214,7 +221,7 @@ def judge(
     wrong = {
         "level": not goal.holds(numbers, answers),
         "said": len(said) > len(rows) // SAID_SHARE,
-        "words": not number(numbers["words"]) <= goal.words + ROUNDING,
+        "words": not number(numbers[goal.spoken]) <= goal.words + ROUNDING,
         "unmeasured": unmeasured > 0 or not rows,
         "not known before": not known_before,
     }
@@ -291,7 +298,8 @@ def _said(
     told += f" ({elsewhere} in answer to another row's question)" if elsewhere else ""
     halves = sum(any(a.get("second_half", False) for a in row) for row in rows)
     told += f" (of {halves} texts the second half was asked for)" if halves else ""
-    told += f"; {number(numbers['words']):.0%} of their telling words are"
+    kind = "words" if goal.kind == "rate" else "telling words"
+    told += f"; {number(numbers[goal.spoken]):.0%} of their {kind} are"
     return told + (f" (at most {goal.words:.0%} may be)." if "words" in missed else ".")
 
 

@@ -40,7 +40,7 @@ MOST = 1e-2  # rate: beyond it AdamW breaks what it shall keep
 PROGRESS = 0.05  # of the level: less between two checks is none
 PATIENCE = 25  # checks without a smaller gap, and the run is given up
 SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
-COSTLY, ASKED = "at a cost", 2  # a goal that is met so is asked of three times
+COSTLY = "at a cost"  # a goal that is met so ends the run once the cost no longer shrinks
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
@@ -75,6 +75,7 @@ class Pace:
     needed: int = 1
     held: int = 0
     gap: float = math.inf
+    cost: float = math.inf
     stalled: int = 0
     ended: str = ""
 
@@ -107,10 +108,14 @@ class Pace:
             return "forgetting is slow: the rate is doubled"
         return "goes on"
 
-    def failed(self) -> None:
-        """Take in that the model was asked, and the goal not met: aim higher, ask half as often."""
+    def failed(self, is_said: bool) -> None:
+        """Take in that the model was asked, and the goal not met: ask half as often.
+
+        If too much is still said, aim higher.
+        """
         self.held, self.needed = 0, 2 * self.needed
-        self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
+        if is_said:
+            self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
 
     @property
     def target(self) -> float:
@@ -267,11 +272,13 @@ class Checks(TrainerCallback):
 
     def _asked(self) -> str:
         against = self.ask()
-        if not against or (against == COSTLY and self.pace.needed > ASKED):
+        cost = max(0.0, self.pace.lost) + max(0.0, self.pace.excess)
+        if not against or (against == COSTLY and cost >= self.pace.cost):
             self.pace.ended = f"the goal is met{f' {against}' * bool(against)}"
             return f"{self.pace.ended}, the run ends"
-        self.pace.failed()
-        return f"asked in full it is not met ({against}): aims higher"
+        self.pace.cost = cost if against == COSTLY else math.inf
+        self.pace.failed(against != COSTLY)
+        return f"asked in full: {against}, so it goes on"
 
     def _set(self, more: dict[str, Any]) -> None:
         """Hand on the rate, also to the schedule, and the aim."""
