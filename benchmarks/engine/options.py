@@ -18,7 +18,7 @@ FIRST_RUN = "single_adamw,dual_adamw,dual_adamw+alm,saul"
 SHORT = ("lr", "alpha", "mu", "epochs", "batch_size")
 """Settings with an option of their own; `--set NAME=VALUE` reaches every other one."""
 
-HOW = ("methods", "control", "seed", "seeds", "output", "overwrite", "cache", "trials")
+HOW = ("methods", "control", "seed", "seeds", "output", "overwrite", "cache", "trials", "judge")
 """Options on which no single result depends."""
 
 Kind = TypeVar("Kind", bound="Options")

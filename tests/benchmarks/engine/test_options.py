@@ -74,7 +74,7 @@ def test_a_bad_command_line_ends_with_one_sentence(capsys: pytest.CaptureFixture
 
 
 def test_where_results_go_is_no_part_of_what_they_are() -> None:
-    one, other = TofuOptions(output=Path("a")), TofuOptions(output=Path("b"), seeds=3)
+    one, other = TofuOptions(output=Path("a")), TofuOptions(output=Path("b"), seeds=3, judge="m")
     assert one.identity() == other.identity() != TofuOptions(split="forget05").identity()
 
 
