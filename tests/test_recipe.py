@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from torch_alm.command import arguments, train
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 QUICKSTART = (DOCS / "quickstart.md").read_text(encoding="utf-8")
@@ -56,3 +58,12 @@ def test_the_recipe_is_there(name: str) -> None:
     (page,) = [page for page in PAGES if page.stem == name]
     calls = CALL.findall(text(page))
     assert any(all(setting in call for setting in SETTINGS) for call in calls)
+
+
+def test_the_command_begins_with_the_recipe(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("config.json", "forget.jsonl", "retain.jsonl")]
+    for file in files:
+        file.touch()
+    paths = ["--model", tmp_path, "--forget", files[1], "--retain", files[2]]
+    given = arguments.parse(["unlearn", *map(str, paths), "--output", str(tmp_path / "new")])
+    assert (given.mu, train.LR) == (0.01, 1e-5)
