@@ -22,9 +22,6 @@ from torch_alm._optim.wrapper import check_radius
 Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]]
 Memory: TypeAlias = dict[Tensor, Tensor]
 
-# Entries that a host moves at a time, while they are in its cache. A processor reads ahead in long
-# runs only; noise is slow to draw where it does not fit the cache.
-RUN, NOISY_RUN = 1_048_576, 262_144
 SMALL = 16_384  # entries below which a call costs more than the moving
 
 
@@ -212,12 +209,10 @@ class Excursion(AbstractContextManager[Perturbation]):
         if isinstance(scale, Tensor):
             scale = scale.to(theta.device)
         for here, saved, direction in _runs(theta, copy, g, is_noisy=noise is not None):
-            if self.swap:
-                there, origin = saved, here
-            else:
-                there, origin = here, saved.copy_(here)
+            there, origin = (saved, here) if self.swap else (here, saved.copy_(here))
+            if not self.swap:
                 self._saved.append((here, saved))
-            self._fill(there, origin, direction, scale, noise)
+            self._fill(there, here, direction, scale, noise)  # in place where nothing is exchanged
             if self.diagnose:
                 step = self._step(origin, direction, scale)
                 sums.append(_compared(_exact(there) - _exact(origin), _exact(step)))
@@ -232,18 +227,18 @@ class Excursion(AbstractContextManager[Perturbation]):
         self, there: Tensor, origin: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None
     ) -> None:
         """there <- origin + delta, rounded once."""
-        is_narrow = there.dtype in DROPPED
-        if self.adaptive or isinstance(scale, Tensor) or (is_narrow and noise is not None):
-            step = self._step(origin, g, scale)
-            if is_narrow and noise is not None:
-                there.copy_(noise.rounded(origin.float() + step, there.dtype))
-            else:
-                torch.add(origin, step, out=there)
-        elif is_narrow and g.dtype == there.dtype:
+        is_drawn = noise is not None and there.dtype in DROPPED
+        base = origin.float() if is_drawn else origin
+        out = base if is_drawn else there
+        if self.adaptive or isinstance(scale, Tensor):
+            torch.add(base, self._step(origin, g, scale), out=out)
+        elif out.dtype in DROPPED and g.dtype == out.dtype:
             # In float32 inside, as its factor is; `add` rounds the factor to the narrow type.
-            torch.addcmul(origin, g, origin.new_ones(()), value=scale, out=there)
+            torch.addcmul(base, g, base.new_ones(()), value=scale, out=out)
         else:
-            torch.add(origin, _wide(g), alpha=scale, out=there)
+            torch.add(base, _wide(g), alpha=scale, out=out)
+        if noise is not None and is_drawn:
+            there.copy_(noise.rounded(out, there.dtype))
 
     def _step(self, theta: Tensor, g: Tensor, scale: float | Tensor) -> Tensor:
         """Compute delta in float32 or wider; exactly 0 where the scale is."""
@@ -286,7 +281,7 @@ def _direction(p: Tensor) -> Tensor:
 
 def _runs(*tensors: Tensor, is_noisy: bool) -> Iterable[tuple[Tensor, ...]]:
     """Divide tensors for a host, which takes each run while it is in its cache."""
-    length = NOISY_RUN if is_noisy else RUN
+    length = gradients.BLOCK if is_noisy else gradients.RUN  # noise fits the cache, or is slow
     first = tensors[0]
     is_short = first.numel() <= length or first.device.type not in gradients.HOST
     if is_short or not all(t.is_contiguous() for t in tensors):

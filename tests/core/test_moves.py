@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.memory import Memory
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
 from torch_alm._optim import gradients
-from torch_alm.perturb import RUN
+from torch_alm._optim.gradients import RUN
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64]
 

@@ -25,6 +25,7 @@ Backward: TypeAlias = Callable[[Tensor], Any]
 
 HOST = ("cpu",)  # devices whose numbers can be read without waiting for them
 BLOCK = 262_144  # entries that a host sums at a time: one sum over a large tensor is less exact
+RUN = 4 * BLOCK  # entries that it moves or converts at a time: it reads ahead in long runs only
 
 # Between these a norm in float32 has squares that float32 holds to full precision.
 LEAST, MOST = 1e-15, 1e18
@@ -155,12 +156,26 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
 
 
 def _joint_norm(alike: list[Tensor], least: torch.dtype) -> Tensor:
-    wide, spread = torch.promote_types(alike[0].dtype, least), is_sharded(alike[0])
-    entries = [local(t) for t in alike] if spread else alike
-    if alike[0].device.type in HOST and any(t.numel() > BLOCK for t in entries):
-        entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
-    norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(entries, 2, dtype=wide))))
+    wide = torch.promote_types(alike[0].dtype, least)
+    entries = [local(t) for t in alike] if is_sharded(alike[0]) else alike
+    on_host = alike[0].device.type in HOST
+    if on_host and wide != alike[0].dtype:
+        norms = _converted_norms(entries, wide)
+    else:
+        if on_host and any(t.numel() > BLOCK for t in entries):
+            entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
+        norms = list(torch._foreach_norm(entries, 2, dtype=wide))
+    norm = torch.linalg.vector_norm(torch.stack(norms))
     return reduced(norm.square(), alike[0]).sqrt() if is_sharded(alike[0]) else norm
+
+
+def _converted_norms(tensors: Sequence[Tensor], wide: torch.dtype) -> list[Tensor]:
+    """Give the norms of blocks of the tensors, in a wider type that is held in one place."""
+    longest, norms = min(RUN, max(t.numel() for t in tensors)), list[Tensor]()
+    room = torch.empty(longest, dtype=wide, device=tensors[0].device)
+    for run in (run for t in tensors for run in t.reshape(-1).split(RUN)):
+        norms += map(torch.linalg.vector_norm, room[: run.numel()].copy_(run).split(BLOCK))
+    return norms
 
 
 def _whole(g: Tensor) -> Tensor:
