@@ -80,3 +80,21 @@ def test_a_closed_gate_stays_closed_and_learns_nothing() -> None:
     before = vars(aim).copy()
     aim.see(1.5, 2.0)
     assert {**before, "before": 1.5} == vars(aim)
+
+
+def test_a_step_of_the_secant_by_hand() -> None:
+    aim = Aim()
+    aim.see(0.4, 2.0)
+    assert aim.at(0.4, 1.0) == pytest.approx(0.2)
+    aim.see(0.2, 2.0)  # fell by 0.2, where 0.4 was foretold
+    rate = 0.7 / (0.2**2 + 0.3**2)
+    assert aim.fall == pytest.approx(2.0 - rate * 0.2 * 0.2)
+    assert aim.drift == pytest.approx(rate * 0.09 * 0.2)
+
+
+def test_one_odd_measurement_does_not_hold_the_steps_for_good() -> None:
+    aim = Aim()
+    for c in (0.4, -20.0, 0.4):
+        aim.see(c, 2.0)
+        aim.at(0.4, 1.0)
+    assert 0 <= aim.drift <= aim.fall <= 6.0 and aim.share > 0
