@@ -252,3 +252,11 @@ def test_a_list_of_floats_is_compared_in_float64() -> None:
     c = ALMConstraint(None, [1.0], 1.0, multiplier=[0.0], tolerance=[0.0])
     c.observe([1 - 1e-9], weight=[0.5])
     assert c.step() == pytest.approx(1e-9, rel=1e-6) and c.alpha == 1.0
+
+
+def test_one_value_with_an_index_is_compared_in_its_own_type_as_several_are() -> None:
+    c = per_example(3, alpha=torch.full((3,), 0.7, dtype=torch.float64), filter=Mean(1))
+    value = torch.tensor([0.3], dtype=torch.float64, requires_grad=True)
+    c.penalty(value, index=[1]).backward()
+    assert value.grad is not None
+    assert value.grad.item() == pytest.approx(-0.5 * (0.7 - 0.3), abs=1e-15)

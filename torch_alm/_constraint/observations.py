@@ -102,16 +102,7 @@ def _floats(values: list[Number]) -> list[float]:
     """Bring all of them to the host in one transfer."""
     if not any(isinstance(v, Tensor) for v in values):
         return values  # pyright: ignore[reportReturnType]
-    home = next(v.device for v in values if isinstance(v, Tensor))
-    return torch.stack([_tensor(v, home) for v in values]).double().tolist()
-
-
-def _tensor(value: Number, home: torch.device) -> Tensor:
-    """Move to `home` as it is: not every device knows float64."""
-    if isinstance(value, Tensor):
-        return value.to(home)
-    wide = torch.float32 if home.type == "mps" else torch.float64
-    return torch.tensor(value, dtype=wide, device=home)
+    return _flat(values).tolist()
 
 
 def _mean_of_vectors(
@@ -141,9 +132,11 @@ def _mean_of_vectors(
 
 def _flat(values: list[Number]) -> Tensor:
     """Put all entries in one row on the host, in one transfer."""
-    rows = [torch.as_tensor(v).reshape(-1) for v in values]
-    home = rows[0].device
-    return torch.cat([row.to(home) for row in rows]).cpu().double()
+    home = next((v.device for v in values if isinstance(v, Tensor)), torch.device("cpu"))
+    # A number of Python is one of float64, which not every device knows.
+    wide = torch.float32 if home.type == "mps" else torch.float64
+    rows = [v if isinstance(v, Tensor) else torch.tensor(v, dtype=wide) for v in values]
+    return torch.cat([row.to(home).reshape(-1) for row in rows]).cpu().double()
 
 
 def _filled(number: Number, observation: Observation, size: torch.Size) -> Tensor:
