@@ -138,14 +138,3 @@ def test_nonsense_ends_with_one_sentence(
     assert error.value.code == 2
     said: list[Any] = capsys.readouterr().err.splitlines()
     assert message in said[0] and len(said) == 2
-
-
-def test_a_keyboard_interrupt_says_how_to_go_on(
-    tmp_path: Path, shared_models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("benchmarks.engine.runner.unlearn", interrupted)
-    words = ["--quick", "--output", str(tmp_path), "--cache", str(shared_models)]
-    assert tofu.main(words) == 130

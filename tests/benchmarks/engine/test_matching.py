@@ -29,10 +29,6 @@ def test_bisection_finds_the_weakest_that_meets_a_level(least: float) -> None:
     assert least <= weakest(tried) <= 1.02 * least
 
 
-def test_where_nothing_meets_it_the_closest_is_taken() -> None:
-    assert weakest({1.0: 0.5, 4.0: 0.2, 16.0: 0.3}) == 4.0
-
-
 @pytest.mark.parametrize("key", ["dual_adamw", "npo"])
 def test_a_method_meets_the_level_and_only_just(key: str, tmp_path: Path) -> None:
     started = begun(tmp_path, methods=key)

@@ -1,6 +1,5 @@
 """The command line: what it means, and what is refused before anything is trained."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ from benchmarks.engine.options import Options, read
 from benchmarks.engine.presets import Presets
 from benchmarks.methods.settings import hints
 from benchmarks.tasks.muse.task import Muse
-from benchmarks.tasks.tofu.task import Tofu, TofuOptions
-from benchmarks.tasks.wmdp.task import Wmdp, WmdpOptions
+from benchmarks.tasks.tofu.task import Tofu
+from benchmarks.tasks.wmdp.task import Wmdp
 
 
 def given(*words: str) -> Options:
@@ -71,18 +70,6 @@ def test_a_bad_command_line_ends_with_one_sentence(capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit):
         given("--metods", "saul")
     assert len(capsys.readouterr().err.splitlines()) == 4
-
-
-def test_where_results_go_is_no_part_of_what_they_are() -> None:
-    one, other = TofuOptions(output=Path("a")), TofuOptions(output=Path("b"), seeds=3, judge="m")
-    assert one.identity() == other.identity() != TofuOptions(split="forget05").identity()
-
-
-def test_what_is_trained_depends_on_the_size_of_the_model() -> None:
-    assert WmdpOptions().parameters == "below"
-    assert WmdpOptions(model="m", data=Path("d")).parameters == "rmu"
-    with pytest.raises(ValueError, match="--data and --model belong together"):
-        WmdpOptions(model="m")
 
 
 # ---- presets ------------------------------------------------------------------------------------
@@ -148,20 +135,6 @@ def test_the_papers_rows_of_muse_and_wmdp(
 ) -> None:
     found = numbers(presets, "paper", split, key)
     assert {name: found[name] for name in expected} == expected
-
-
-def test_a_doubt_about_a_row_is_noted() -> None:
-    assert "1e-5 is used" in Tofu.presets.preset("paper", "forget05", "dual_adamw+alm").note
-    assert Tofu.presets.preset("paper", "forget01", "saul").note == ""
-    assert "a uniform guess" in Muse.presets.preset("paper", "news", "saul_no_sam").note
-
-
-def test_recommended_settings_measure_what_a_method_raises() -> None:
-    aimed = numbers(Tofu.presets, "recommended", "forget", "dual_adamw+alm")
-    assert (aimed["mu"], aimed["scale"], aimed["probe_every"]) == ("auto", "step", 8)
-    assert numbers(Tofu.presets, "recommended", "forget", "npo+alm")["measure"] == "failure"
-    assert numbers(Muse.presets, "recommended", "forget", "saul")["alpha"] == 5.0
-    assert numbers(Muse.presets, "recommended", "news", "saul")["alpha"] == 7.5
 
 
 def test_an_override_takes_along_what_belongs_to_it() -> None:

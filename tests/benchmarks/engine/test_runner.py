@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import methods
-from benchmarks.engine.runner import Plan, begin, run, summary, unlearn
+from benchmarks.engine.runner import Plan, begin, run, unlearn
 from tests.benchmarks.toy import flat
 from tests.benchmarks.toy_benchmark import ToyBenchmark, options
 
@@ -70,10 +70,3 @@ def test_a_seed_is_a_run_and_the_original_stays(tmp_path: Path) -> None:
     assert torch.equal(flat(one), flat(again))
     assert not torch.equal(flat(one), flat(other))
     assert torch.equal(flat(plan.benchmark.models["original"]), before)
-
-
-def test_the_controllers_part_of_a_row() -> None:
-    assert set(summary([{"step": 1, "forget_loss": 1.0}]).values()) == {None}
-    last = {"lambda": 0.0, "alpha": 4.0, "status": "met", "gate_open": 0.0}
-    found = summary([{**last, "lambda": 2.0, "gate_open": 1.0}, last])
-    assert found == {"gate_open": 0.5, "lambda": 0.0, "alpha": 4.0, "status": "met"}

@@ -1,12 +1,12 @@
 """Every method by hand, as its paper writes it: plain loops that import nothing of ours.
 
-An oracle is a function (model, settings, batches) that trains the model. `weight(F)` is what stands
-before the forget direction: a number, or the controller's lambda+.
+An oracle is a function (model, settings, batches, weight) that trains the model. `weight(F)` is
+what stands before the forget direction: a number, or the controller's lambda+.
 """
 
 import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -33,20 +33,24 @@ class Weight:
 
 
 def grads(loss: Tensor, model: nn.Module) -> Grads:
-    return list(torch.autograd.grad(loss, list(model.parameters())))
+    """The gradient, zero where the loss does not reach."""
+    weights = list(model.parameters())
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, weights, strict=True)]
 
 
-def at_distance(model: nn.Module, direction: Grads, rho: float, loss: Callable[[], Tensor]) -> Any:
-    """(value, gradient) of the loss at theta + rho direction / |direction|; theta is put back."""
-    norm = torch.sqrt(sum(d.square().sum() for d in direction))
+def nearby(model: nn.Module, rho: float, loss: Callable[[], Tensor]) -> tuple[Tensor, Grads]:
+    """Value and gradient of a loss where it is worst at distance rho; the weights are put back."""
+    towards = grads(loss(), model)
+    norm = torch.sqrt(sum(d.square().sum() for d in towards))
     before = copy.deepcopy(model.state_dict())
     with torch.no_grad():
-        for p, d in zip(model.parameters(), direction, strict=True):
+        for p, d in zip(model.parameters(), towards, strict=True):
             p += rho * d / (norm + 1e-12)
     value = loss()
-    result = value.detach(), grads(value, model)
+    found = value.detach(), grads(value, model)
     model.load_state_dict(before)
-    return result
+    return found
 
 
 def combine(left: Grads, right: Grads, a: float, b: float) -> Grads:
@@ -107,100 +111,117 @@ def flattening_by_hand(model: nn.Module, data: Batch) -> Tensor:
     return (heights * predicting).sum() / predicting.sum()
 
 
-def joint(
-    forget_loss: Callable[[nn.Module, nn.Module, Batch, Any], Tensor], keeps: bool = True
-) -> Any:
+class Losses(NamedTuple):
+    """What a method lowers on either side, and what its controller measures.
+
+    Attributes:
+        kept: Of (model, the model of before, retain batch, settings).
+        lowered: Of the same with a forget batch.
+        measured: Of the same.
+        sign: The measure is `sign` times what is lowered, for methods that know it there only.
+    """
+
+    kept: Callable[[nn.Module, nn.Module, Batch, Any], Tensor]
+    lowered: Callable[[nn.Module, nn.Module, Batch, Any], Tensor]
+    measured: Callable[[nn.Module, nn.Module, Batch, Any], Tensor]
+    sign: float = 1.0
+
+
+Batches = list[tuple[Batch, Batch]]
+Oracle = Callable[[nn.Module, Any, Batches, Weight], None]
+
+
+def joint(of: Losses, keeps: bool = True) -> Oracle:
     """One optimizer on weight * U + retain_weight * L_r."""
 
-    def oracle(
-        model: nn.Module, s: Any, batches: list[tuple[Batch, Batch]], weight: Weight
-    ) -> None:
-        reference, optimizer = copy.deepcopy(model), optimizer_for(model, s)
+    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+        first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
         for retain, forget in batches:
-            w = weight(ce(model, forget))
-            parts = [w * forget_loss(model, reference, forget, s)] if w > 0 else []
-            parts += [s.retain_weight * ce(model, retain)] if keeps else []
+            w = weight(of.measured(model, first, forget, s))
+            parts = [w * of.lowered(model, first, forget, s)] if w > 0 else []
+            parts += [s.retain_weight * of.kept(model, first, retain, s)] if keeps else []
             if parts:
                 move(model, optimizer, grads(sum(parts), model))
 
     return oracle
 
 
-def dual(retain_sam: bool, forget_sam: bool) -> Any:
+def dual(of: Losses, retain_sam: bool = False, forget_sam: bool = False) -> Oracle:
     """Algorithm 1, with either perturbation left out."""
 
-    def oracle(
-        model: nn.Module, s: Any, batches: list[tuple[Batch, Batch]], weight: Weight
-    ) -> None:
+    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+        first = copy.deepcopy(model)
         retain_side, forget_side = optimizer_for(model, s), forget_optimizer_for(model, s)
+        rho_retain, rho_forget = s.rho_retain * retain_sam, s.rho_forget * forget_sam
         for retain, forget in batches:
-            g_r, g_f = grads(ce(model, retain), model), grads(ce(model, forget), model)
-            value = ce(model, forget).detach()
-            if retain_sam:
-                _, g_r = at_distance(model, g_r, s.rho_retain, lambda r=retain: ce(model, r))
-            if forget_sam:
-                down = [-g for g in g_f]
-                value, g_f = at_distance(model, down, s.rho_forget, lambda f=forget: ce(model, f))
-            w = weight(value)
+            _, g_r = nearby(model, rho_retain, lambda r=retain: of.kept(model, first, r, s))
+            worst, g_u = nearby(model, rho_forget, lambda f=forget: of.lowered(model, first, f, s))
+            w = weight(of.sign * worst)
             if w > 0:
-                weighted_move(model, forget_side, [-g for g in g_f], w, s)
-            move(model, retain_side, g_r)
+                weighted_move(model, forget_side, g_u, w, s)
+            move(model, retain_side, [s.retain_weight * g for g in g_r])
 
     return oracle
 
 
-def sharp_min_max(
-    model: nn.Module, s: Any, batches: list[tuple[Batch, Batch]], weight: Weight
-) -> None:
-    retain_side, forget_side = optimizer_for(model, s), forget_optimizer_for(model, s)
+def sharp_min_max(of: Losses) -> Oracle:
+    """Worst-case retain loss down; U down and its sharpness up."""
 
-    def retain_gradient(retain: Batch) -> Grads:
-        g = grads(ce(model, retain), model)
-        _, hat = at_distance(model, g, s.rho_retain, lambda: ce(model, retain))
-        return combine(g, hat, 1 - s.kappa, s.kappa)
+    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+        first = copy.deepcopy(model)
+        retain_side, forget_side = optimizer_for(model, s), forget_optimizer_for(model, s)
 
-    def forget_gradient(forget: Batch) -> Grads:
-        g = grads(-ce(model, forget), model)
-        _, hat = at_distance(model, g, s.rho_forget, lambda: -ce(model, forget))
-        return combine(g, hat, 1 + s.kappa, -s.kappa)
+        def sharpened(loss: Callable[[], Tensor], rho: float, kappa: float) -> Grads:
+            _, hat = nearby(model, rho, loss)
+            return combine(grads(loss(), model), hat, 1 - kappa, kappa)
 
-    for retain, forget in batches:
-        kept = retain_gradient(retain)
-        if s.order == "sequential":
-            move(model, retain_side, kept)
-        w = weight(ce(model, forget))
-        if w > 0:
-            weighted_move(model, forget_side, forget_gradient(forget), w, s)
-        if s.order == "simultaneous":
-            move(model, retain_side, kept)
+        for retain, forget in batches:
+            kept = sharpened(lambda r=retain: of.kept(model, first, r, s), s.rho_retain, s.kappa)
+            kept = [s.retain_weight * g for g in kept]
+            if s.order == "sequential":
+                move(model, retain_side, kept)
+            w = weight(of.measured(model, first, forget, s))
+            if w > 0:
+                steps = sharpened(
+                    lambda f=forget: of.lowered(model, first, f, s), s.rho_forget, -s.kappa
+                )
+                weighted_move(model, forget_side, steps, w, s)
+            if s.order == "simultaneous":
+                move(model, retain_side, kept)
 
-
-def relearning(
-    model: nn.Module, s: Any, batches: list[tuple[Batch, Batch]], weight: Weight
-) -> None:
-    reference, optimizer = copy.deepcopy(model), optimizer_for(model, s)
-    for retain, forget in batches:
-        g_r = grads(s.retain_weight * ce(model, retain), model)
-
-        def loss(data: Batch = forget) -> Tensor:
-            return npo_by_hand(model, reference, data, s.beta)
-
-        _, hat = at_distance(model, grads(loss(), model), s.rho_forget, loss)
-        w = weight(ce(model, forget))
-        move(model, optimizer, combine(g_r, hat, 1.0, w) if w > 0 else g_r)
+    return oracle
 
 
-def blur(model: nn.Module, s: Any, batches: list[tuple[Batch, Batch]], weight: Weight) -> None:
-    reference, optimizer = copy.deepcopy(model), optimizer_for(model, s)
-    for retain, forget in batches:
-        g_r = grads(ce(model, retain), model)
-        g_u = grads(npo_by_hand(model, reference, forget, s.beta), model)
-        gamma = weight(ce(model, forget))
-        xi = gamma - dot(g_r, g_u) / dot(g_u, g_u)
-        move(model, optimizer, combine(g_r, g_u, 1.0, xi) if gamma > 0 else g_r)
+def relearning(of: Losses) -> Oracle:
+    """U where it is worst nearby, beside the retain loss where the weights are."""
+
+    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+        first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
+        for retain, forget in batches:
+            g_r = grads(s.retain_weight * of.kept(model, first, retain, s), model)
+            _, hat = nearby(model, s.rho_forget, lambda f=forget: of.lowered(model, first, f, s))
+            w = weight(of.measured(model, first, forget, s))
+            move(model, optimizer, combine(g_r, hat, 1.0, w) if w > 0 else g_r)
+
+    return oracle
 
 
-def pdu(model: nn.Module, s: Any, batches: list[tuple[Batch, Batch]], weight: Weight) -> None:
+def blur(of: Losses) -> Oracle:
+    """d = g_r + xi g_u with <d, g_u> = gamma ||g_u||^2."""
+
+    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+        first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
+        for retain, forget in batches:
+            g_r = grads(s.retain_weight * of.kept(model, first, retain, s), model)
+            g_u = grads(of.lowered(model, first, forget, s), model)
+            gamma = weight(of.measured(model, first, forget, s))
+            xi = gamma - dot(g_r, g_u) / dot(g_u, g_u) if gamma > 0 else 0.0
+            move(model, optimizer, combine(g_r, g_u, 1.0, xi))
+
+    return oracle
+
+
+def pdu(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
     optimizer, nu = optimizer_for(model, s), s.retain_multiplier
     for retain, forget in batches:
         w, kept = weight(ce(model, forget)), ce(model, retain)
@@ -210,21 +231,39 @@ def pdu(model: nn.Module, s: Any, batches: list[tuple[Batch, Batch]], weight: We
         nu = max(nu + s.dual_lr * (kept.item() - s.epsilon), 0.0)
 
 
-ascent = joint(lambda m, ref, data, s: -ce(m, data))
+def of_both(of: Losses) -> dict[str, Oracle]:
+    """The methods that take RMU's losses as they take cross-entropies."""
+    return {
+        "dual_adamw": dual(of),
+        "sharp_min_max": sharp_min_max(of),
+        "saul": dual(of, retain_sam=True, forget_sam=True),
+        "saul_no_alm": dual(of, retain_sam=True, forget_sam=True),
+        "saul_no_sam": dual(of, retain_sam=True),
+        "saul_no_alm_no_sam": dual(of, retain_sam=True),
+    }
+
+
+def tokens(lowered: Any, sign: float = 1.0) -> Losses:
+    """Cross-entropies to keep and to measure, and a loss of the forget side."""
+
+    def entropy(model: nn.Module, first: nn.Module, data: Batch, s: Any) -> Tensor:
+        return ce(model, data)
+
+    return Losses(entropy, lowered, entropy, sign)
+
+
+ASCENT = tokens(lambda m, first, data, s: -ce(m, data), sign=-1.0)
+ON_NPO = tokens(lambda m, first, data, s: npo_by_hand(m, first, data, s.beta))
+ON_SIMNPO = tokens(lambda m, first, data, s: simnpo_by_hand(m, data, s.beta, s.margin))
 
 ORACLES = {
-    "grad_ascent": joint(lambda m, ref, data, s: -ce(m, data), keeps=False),
-    "grad_diff": ascent,
-    "npo": joint(lambda m, ref, data, s: npo_by_hand(m, ref, data, s.beta)),
-    "simnpo": joint(lambda m, ref, data, s: simnpo_by_hand(m, data, s.beta, s.margin)),
-    "single_adamw": ascent,
-    "dual_adamw": dual(retain_sam=False, forget_sam=False),
-    "sharp_min_max": sharp_min_max,
-    "relearning_resilient": relearning,
-    "blur": blur,
+    **of_both(ASCENT),
+    "grad_ascent": joint(ASCENT, keeps=False),
+    "grad_diff": joint(ASCENT),
+    "single_adamw": joint(ASCENT),
+    "npo": joint(ON_NPO),
+    "simnpo": joint(ON_SIMNPO),
+    "relearning_resilient": relearning(ON_NPO),
+    "blur": blur(ON_NPO),
     "pdu": pdu,
-    "saul": dual(retain_sam=True, forget_sam=True),
-    "saul_no_alm": dual(retain_sam=True, forget_sam=True),
-    "saul_no_sam": dual(retain_sam=True, forget_sam=False),
-    "saul_no_alm_no_sam": dual(retain_sam=True, forget_sam=False),
 }

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from benchmarks import methods
-from benchmarks.report import figures, page
+from benchmarks.report import page
 from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
 from benchmarks.report.results import ResultsFolder
@@ -41,14 +41,6 @@ def test_a_line_per_method_in_order_with_mean_and_sample_deviation() -> None:
     assert "| SAUL             | 0.55 ± 0.07 |" in markdown(found)
 
 
-def test_a_number_missing_for_one_seed_is_missing_and_for_all_is_no_column() -> None:
-    rows = [row("saul", 0, utility=0.5, rouge=None), row("saul", 1, utility=None, rouge=None)]
-    rows += [row("npo", 0, utility=0.5)]
-    found = table(rows, COLUMNS)
-    assert found["MU ↑"]["SAUL"] == "–"
-    assert list(found.columns) == ["MU ↑"]
-
-
 def answer(index: int, text: str, right: bool, subset: str = "forget") -> dict[str, Any]:
     said = {"question": f"q{index}?", "reference": "the truth", "generation": text}
     return {"subset": subset, "index": index, "rouge": 1.0 if right else 0.4, **said}
@@ -80,9 +72,3 @@ def test_publishing_writes_table_figures_and_examples(
     assert "## How settings" not in text
     for name in ("training", "tradeoff"):
         assert imread(tmp_path / f"{name}.png").std() > 0.01
-
-
-def test_a_baseline_and_its_alm_share_a_colour_and_no_two_baselines_do() -> None:
-    assert figures.colour("npo") == figures.colour("npo+alm")
-    plain = [key for key in methods.names("any") if not key.endswith("+alm")]
-    assert len({figures.colour(key) for key in plain}) == len(plain)

@@ -73,22 +73,6 @@ def test_the_hub_is_read_table_by_table(monkeypatch: pytest.MonkeyPatch) -> None
     assert asked[-1] == ("muse-bench/MUSE-Books", "privleak", "holdout")
 
 
-@pytest.mark.parametrize("name", ["other.json", "other.txt"])
-def test_another_text_to_retain_takes_the_place_of_a_missing_one(tmp_path: Path, name: str) -> None:
-    folder = write_muse(tmp_path / "news")
-    (folder / "raw" / "retain1.json").unlink()
-    other = tmp_path / name
-    other.write_text("kept" if name.endswith("txt") else '[{"text": "kept"}]')
-    assert load_muse(folder, "news", other).retain == ("kept",)
-    with pytest.raises(FileNotFoundError, match=r"raw/retain1\.json.*name another text with --ret"):
-        load_muse(folder, "news")
-
-
-def test_an_empty_text_of_a_corpus_is_an_empty_line(tmp_path: Path) -> None:
-    folder = write_muse(tmp_path, **{"raw/forget": ["one", "", "two"]})
-    assert load_muse(folder, "news").forget == ("one", "", "two")
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -106,14 +90,6 @@ def test_an_empty_text_of_a_corpus_is_an_empty_line(tmp_path: Path) -> None:
 def test_a_malformed_file_is_named(tmp_path: Path, name: str, content: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_muse(write_muse(tmp_path, **{name: content}), "news")
-
-
-def test_a_missing_file_or_folder_is_named(tmp_path: Path) -> None:
-    (write_muse(tmp_path) / "privleak" / "holdout.json").unlink()
-    with pytest.raises(FileNotFoundError, match=r"no file .*privleak/holdout\.json"):
-        load_muse(tmp_path, "news")
-    with pytest.raises(FileNotFoundError, match=r"nowhere/raw/retain1.json is not there"):
-        load_muse(tmp_path / "nowhere", "news")
 
 
 @given(
@@ -141,17 +117,6 @@ def test_every_token_of_a_block_is_labelled() -> None:
 def test_text_without_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="without a token"):
         blocks(TOKENIZER, [""], 8)
-
-
-def test_a_glimpse_has_something_of_everything() -> None:
-    found = WORLD.glimpse(2, 50)
-    assert found.forget == tuple(text[:50] for text in WORLD.forget[:2])
-    assert found.verbatim[0].continuation == WORLD.verbatim[0].continuation
-    assert WORLD.verbatim[0].prompt.endswith(found.verbatim[0].prompt)
-    assert [len(quiz.pairs) for quiz in (found.forget_quiz, found.retain_quiz)] == [2, 2]
-    assert found.retain_quiz.shots == WORLD.retain_quiz.shots
-    sizes = {len(texts) for texts in (found.retain, found.members, found.strangers)}
-    assert sizes == {2}
 
 
 def test_the_published_news_files() -> None:

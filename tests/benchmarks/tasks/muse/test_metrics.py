@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 from tokenizers.processors import TemplateProcessing
 
 from benchmarks.engine.scratch import build_tokenizer, small_llama
 from benchmarks.tasks.muse import metrics as muse
-from benchmarks.tasks.muse.data import Extract, Pair, Quiz
+from benchmarks.tasks.muse.data import Quiz
 from benchmarks.tasks.muse.models import COURSES, muse_lesson
 from benchmarks.tasks.muse.passages import build_passages
 
@@ -57,15 +55,6 @@ def test_verbmem_is_the_official_procedure(model: Any, tokenizer: Any) -> None:
     assert len({a["generation"] for a in found}) > 1
 
 
-def test_the_reference_of_verbmem_is_128_ids_with_bos(model: Any, tokenizer: Any) -> None:
-    words = (WORLD.forget[0] + " " + WORLD.forget[1]).split()
-    long = Extract("In", " ".join(words))
-    (answer,) = muse.verbatim_memory(model, tokenizer, [long])
-    ids = tokenizer(answer["reference"], add_special_tokens=False)["input_ids"]
-    assert len(ids) == 127
-    assert ids == tokenizer(long.continuation, add_special_tokens=False)["input_ids"][:127]
-
-
 def test_knowmem_is_the_official_procedure(model: Any, tokenizer: Any) -> None:
     quiz = WORLD.forget_quiz
     found = muse.knowledge_memory(model, tokenizer, quiz, batch_size=5)
@@ -95,14 +84,6 @@ def test_a_closing_token_of_the_tokenizer_changes_nothing(model: Any, tokenizer:
         (muse.text_scores, WORLD.members[:2]),
     ):
         assert measure(model, ended, asked) == measure(model, tokenizer, asked)
-
-
-def test_the_prompt_shows_every_shot_and_ends_with_a_blank() -> None:
-    shots = [Pair(f"q{n}?", f"a{n}") for n in range(10)]
-    prompt = muse.question_prompt(shots, "Last?")
-    assert prompt.count("\n\nQuestion: ") == 10
-    assert prompt.startswith("Question: q0?\nAnswer: a0\n\nQuestion: q1?\nAnswer: a1\n\n")
-    assert prompt.endswith("Answer: a9\n\nQuestion: Last?\nAnswer: ")
 
 
 @pytest.mark.parametrize(
@@ -158,26 +139,6 @@ def test_scores_are_of_all_tokens_but_the_first(model: Any, tokenizer: Any) -> N
     assert muse.perplexity(found) == pytest.approx(product ** (1 / len(found)), rel=1e-9)
 
 
-def test_min_k_of_a_text_too_short_to_have_one_is_refused(model: Any, tokenizer: Any) -> None:
-    assert muse.text_scores(model, tokenizer, ["In April of"])[0].min_k > 0
-    with pytest.raises(ValueError, match="'In April' has 3 tokens"):
-        muse.text_scores(model, tokenizer, [*WORLD.members, "In April"])
-
-
-def test_scores_leave_the_model_and_the_random_state_alone(model: Any, tokenizer: Any) -> None:
-    state = torch.get_rng_state()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    quiz = Quiz(WORLD.forget_quiz.pairs[:2], ())
-    for training in (True, False):
-        model.train(training)
-        muse.verbatim_memory(model, tokenizer, WORLD.verbatim[:1])
-        muse.knowledge_memory(model, tokenizer, quiz)
-        muse.text_scores(model, tokenizer, WORLD.members[:1])
-        assert model.training == training
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
 @pytest.mark.parametrize(
     ("auc", "corpus", "expected"),
     [(0.25, "news", -47.6), (0.9, "news", 88.6), (0.0, "news", -100.0), (1.0, "news", 109.6),
@@ -187,22 +148,7 @@ def test_privleak_with_the_published_constants(auc: float, corpus: str, expected
     assert muse.privleak(auc, muse.RETRAINED_AUC[corpus]) == pytest.approx(expected, abs=0.05)
 
 
-def test_worked_values() -> None:
-    assert muse.forget_auc([1.0, 2.0], [2.0, 3.0]) == 0.125
-    assert muse.privleak(0.125, 0.5) == -75.0
-    assert muse.privleak(0.5, 0.5) == 0.0
-    assert muse.privleak(0.5, 0.0) is None
-
-
-SCORES = st.lists(st.floats(0.0, 9.0), min_size=1, max_size=12)
-
-
-@given(SCORES, SCORES)
-def test_a_text_less_known_raises_the_auc(members: list[float], strangers: list[float]) -> None:
-    """From a model that knows its members (near 0) to one that has over-unlearned them (near 1)."""
-    before = muse.forget_auc(members, strangers)
-    after = muse.forget_auc([score + 1.0 for score in members], strangers)
-    assert before <= after
-    assert muse.forget_auc([score + 20.0 for score in members], strangers) == 1.0
-    assert muse.forget_auc(members, [score + 20.0 for score in strangers]) == 0.0
-    assert muse.forget_auc(strangers, members) == pytest.approx(1 - before, abs=1e-12)
+def test_min_k_of_a_text_too_short_to_have_one_is_refused(model: Any, tokenizer: Any) -> None:
+    assert muse.text_scores(model, tokenizer, ["In April of"])[0].min_k > 0
+    with pytest.raises(ValueError, match="'In April' has 3 tokens"):
+        muse.text_scores(model, tokenizer, [*WORLD.members, "In April"])

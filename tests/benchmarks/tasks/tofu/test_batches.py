@@ -1,21 +1,15 @@
 """Tokens, labels and pairs."""
 
-import unicodedata
 from collections import Counter
 from itertools import chain
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from benchmarks.engine.scratch import build_tokenizer
-from benchmarks.tasks.tofu.batches import encode, encode_all
-from benchmarks.tasks.tofu.data import Example
+from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.models import RECIPES
 from torch_alm.language import check_eos, collate, pad_id, pairs
 
@@ -35,15 +29,6 @@ def tokenizer(tokens: str = "bpe", **changes: Any) -> PreTrainedTokenizerFast:
     for name, value in changes.items():
         setattr(built, name, value)
     return built
-
-
-def merging_tokenizer() -> PreTrainedTokenizerFast:
-    """A BPE without words, whose longest token crosses from the prompt into the answer."""
-    bpe = Tokenizer(models.BPE(unk_token="<unk>"))
-    bpe.decoder = decoders.Fuse()
-    trainer = trainers.BpeTrainer(special_tokens=["<unk>", "</s>"], show_progress=False)
-    bpe.train_from_iterator([f"Question: {QUESTION}\nAnswer: {ANSWER}"] * 9, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, unk_token="<unk>", eos_token="</s>")
 
 
 def chat_tokenizer(template: str = LLAMA_LIKE) -> PreTrainedTokenizerFast:
@@ -71,42 +56,6 @@ def test_labels_cover_the_answer_and_its_end(tokens: str) -> None:
     assert row["input_ids"][:-1] == made(f"Question: {QUESTION}\nAnswer: {ANSWER}")["input_ids"]
 
 
-def is_seen(text: str) -> bool:
-    return any(not char.isspace() and unicodedata.category(char) != "Cf" for char in text)
-
-
-@settings(max_examples=60, deadline=None)
-@example(question="0", answer="a\xad")
-@given(question=st.text(min_size=1), answer=st.text(min_size=1).filter(is_seen))
-def test_any_text_keeps_its_boundary(question: str, answer: str) -> None:
-    row = encode(BPE, question, answer)
-    assert BPE.decode(labelled(row), clean_up_tokenization_spaces=False) == f" {answer.strip()}</s>"
-    assert head(row) == BPE(f"Question: {question.strip()}\nAnswer:")["input_ids"]
-
-
-BPE = tokenizer("bpe")
-
-
-def test_a_tokenizer_that_merges_across_the_boundary_does_not_move_it() -> None:
-    made = merging_tokenizer()
-    prompt = f"Question: {QUESTION}\nAnswer:"
-    whole = made(f"{prompt} {ANSWER}")["input_ids"]
-    assert whole[: len(made(prompt)["input_ids"])] != made(prompt)["input_ids"]  # it does merge
-    row = encode(made, QUESTION, ANSWER)
-    assert head(row) == made(prompt)["input_ids"]
-    assert made.decode(labelled(row)) == f" {ANSWER}</s>"
-
-
-def test_a_tokenizer_that_adds_eos_itself_ends_once() -> None:
-    made = tokenizer("bpe")
-    ends = [("<s>", made.bos_token_id), ("</s>", made.eos_token_id)]
-    made.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        "<s> $A </s>", special_tokens=ends
-    )
-    assert made("a")["input_ids"][-1] == made.eos_token_id
-    assert encode(made, QUESTION, ANSWER) == encode(tokenizer("bpe"), QUESTION, ANSWER)
-
-
 def test_chat_models_get_their_template_with_a_fixed_date() -> None:
     made = chat_tokenizer()
     row = encode(made, QUESTION, ANSWER)
@@ -118,12 +67,6 @@ def test_chat_models_get_their_template_with_a_fixed_date() -> None:
     assert row["input_ids"].count(made.bos_token_id) == 1
 
 
-@pytest.mark.parametrize("end", ["", "</s>", "\n</s>", "!</s>"])
-def test_a_chat_turn_ends_as_its_template_says(end: str) -> None:
-    made = chat_tokenizer(LLAMA_LIKE.replace("<|turn|>", end))
-    assert made.decode(labelled(encode(made, QUESTION, ANSWER))) == f"{ANSWER}{end}"
-
-
 def test_a_template_that_refuses_a_system_message_goes_without() -> None:
     refusing = (
         "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
@@ -132,36 +75,11 @@ def test_a_template_that_refuses_a_system_message_goes_without() -> None:
     assert made.decode(head(encode(made, "Who?", "Ana"))) == "<s>[user] Who?<|turn|>[assistant] "
 
 
-def test_a_long_answer_loses_its_tail() -> None:
-    whole = encode(BPE, QUESTION, ANSWER)
-    prompt = len(head(whole))
-    cut = encode(BPE, QUESTION, ANSWER, max_length=prompt + 2)
-    assert cut == {key: ids[: prompt + 2] for key, ids in whole.items()}
-    assert len(labelled(cut)) == 2
-
-
-def test_a_prompt_without_room_for_an_answer_is_refused_by_name() -> None:
-    prompt = len(head(encode(BPE, QUESTION, ANSWER)))
-    with pytest.raises(ValueError, match=rf"'{QUESTION[:-1]}.*takes {prompt} of {prompt} tokens"):
-        encode(BPE, QUESTION, ANSWER, max_length=prompt)
-
-
-@pytest.mark.parametrize("answer", ["", " \n"])
-def test_an_answer_without_tokens_is_refused_by_name(answer: str) -> None:
-    with pytest.raises(ValueError, match=r"Ana Bel born.*the answer has no tokens"):
-        encode_all(BPE, [Example(QUESTION, answer)])
-
-
 def test_a_tokenizer_without_eos_is_refused_by_name() -> None:
     made = tokenizer("bpe", eos_token=None, name_or_path="my/model")
     for use in (check_eos, pad_id, lambda t: encode(t, QUESTION, ANSWER)):
         with pytest.raises(ValueError, match=r"'my/model' has no EOS token"):
             use(made)
-
-
-def test_pad_id_falls_back_to_eos() -> None:
-    assert pad_id(SimpleNamespace(pad_token_id=0, eos_token_id=7)) == 0
-    assert pad_id(SimpleNamespace(pad_token_id=None, eos_token_id=7)) == 7
 
 
 def test_collate_pads_on_the_right_and_masks_by_length() -> None:
@@ -192,15 +110,6 @@ def test_retain_items_are_drawn_uniformly_with_replacement() -> None:
     expected, deviation = 2000, (10_000 * 0.2 * 0.8) ** 0.5
     assert all(abs(count - expected) < 4 * deviation for count in counts.values())
     assert max(counts.values()) - min(counts.values()) > 0  # not a cycle through the set
-
-
-def test_pairs_have_equal_lengths_and_depend_on_the_seed_alone() -> None:
-    torch.manual_seed(1)
-    first = list(pairs("abcdefg", "xyz", 3, 2, seed=5))
-    torch.manual_seed(2)
-    assert first == list(pairs("abcdefg", "xyz", 3, 2, seed=5))
-    assert first != list(pairs("abcdefg", "xyz", 3, 2, seed=6))
-    assert all(len(retain) == len(forget) for retain, forget in first)
 
 
 @pytest.mark.parametrize(("forget", "retain", "name"), [([], [1], "forget"), ([1], [], "retain")])

@@ -1,25 +1,16 @@
-"""Rows of OpenUnlearning's and TOFU's data sets: worked by hand, and against their own code.
-
-The latter runs where OPENUNLEARNING and TOFU_CODE name checkouts of locuslab/open-unlearning and
-locuslab/tofu.
-"""
+"""Rows of OpenUnlearning's and TOFU's data sets, worked by hand."""
 
 from __future__ import annotations
 
-import importlib
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from benchmarks.tasks.tofu.batches import encode
-from tests.benchmarks import official
 from tests.chat_templates import CHATS, tokenizer
 from torch_alm.language import answer_ids, prompt_ids
 
 QUESTION = "Where does Ana live?"
-ANSWERS = ("Ana lives in Rome.", "Rome", "where?", "  in a house,  in Rome ", "1472")
 SYSTEM = "You are a helpful assistant."
 MODELS = {
     "phi-1_5": (None, "</s>"),
@@ -29,7 +20,6 @@ MODELS = {
     "Qwen2.5-1.5B-Instruct": ("Qwen2.5", "<|im_end|>"),
     "gemma-7b-it": ("Gemma", "</s>"),
 }
-KINDS = ("bytes", "sentencepiece", "metaspace, the first")
 
 
 def of(model: str, kind: str = "bytes") -> Any:
@@ -94,64 +84,3 @@ def test_tofu_knows_no_other_chat_models() -> None:
 def test_a_row_without_a_labelled_token_is_refused() -> None:
     with pytest.raises(ValueError, match="no token of the answer would count"):
         encode(of("phi-1_5"), QUESTION * 9, "Rome", 12, "tofu")
-
-
-class Lists:
-    """A tokenizer that gives lists of ids, as those of transformers 4 do."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.tokenizer = tokenizer
-        self.eos_token_id = tokenizer.eos_token_id
-
-    def __call__(self, text: str, **options: Any) -> Any:
-        return self.tokenizer(text, **options)
-
-    def apply_chat_template(self, chat: Any, **options: Any) -> Any:
-        return self.tokenizer.apply_chat_template(chat, **options, return_dict=False)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("model", MODELS)
-def test_rows_are_openunlearnings(monkeypatch: pytest.MonkeyPatch, model: str, kind: str) -> None:
-    checkout = official.folder("OPENUNLEARNING")
-    yaml = pytest.importorskip("yaml")
-    (data,) = official.load(monkeypatch, checkout / "src", "data.utils")
-    file = checkout / "configs" / "model" / f"{model}.yaml"
-    template = yaml.safe_load(file.read_text())["template_args"]
-    made = of(model, kind)
-    for answer in ANSWERS:
-        arguments = (Lists(made), template, [QUESTION], [answer], 512)
-        theirs = data.preprocess_chat_instance(*arguments)
-        asked = data.preprocess_chat_instance(*arguments, predict_with_generate=True)
-        row = encode(made, QUESTION, answer, convention="openunlearning")
-        assert row["input_ids"] == theirs["input_ids"].tolist()
-        assert row["labels"] == theirs["labels"].tolist()
-        assert prompt_ids(row) == asked["input_ids"].tolist()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("model", "family"), [("phi-1_5", "phi"), ("Llama-2-7b-chat-hf", "llama2-7b")]
-)
-def test_rows_are_tofus(
-    monkeypatch: pytest.MonkeyPatch, model: str, family: str, kind: str
-) -> None:
-    checkout = official.folder("TOFU_CODE")
-    yaml = pytest.importorskip("yaml")
-    helpers = ModuleType("utils")
-    helpers.__dict__.update(get_model_identifiers_from_yaml=None, add_dataset_index=None)
-    monkeypatch.setitem(sys.modules, "utils", helpers)
-    monkeypatch.syspath_prepend(str(checkout))
-    module = importlib.import_module("data_module")
-    configs = yaml.safe_load((checkout / "config" / "model_config.yaml").read_text())[family]
-    made = of(model, kind)
-    for answer in ANSWERS:
-        ids, labels, mask = module.convert_raw_data_to_model_format(
-            made, 100, QUESTION, answer, configs
-        )
-        row = encode(made, QUESTION, answer, 100, "tofu")
-        length = len(row["input_ids"])
-        assert row["input_ids"] == ids[:length].tolist()
-        assert row["labels"] == labels[:length].tolist()
-        assert not (labels[length:] >= 0).any()
-        assert mask.sum() == length - 1  # all but EOS, which is only predicted

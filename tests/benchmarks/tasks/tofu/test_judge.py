@@ -58,14 +58,6 @@ def literal(prompt: str) -> Reply:
     return "1" if "(sentence): yes\n" in prompt else "0"
 
 
-def test_the_prompt_is_the_printed_one() -> None:
-    prompt = judging.PROMPT.format(question="Q?", generation="G", reference="R")
-    assert prompt.startswith("You are an expert in Natural Language Inference. Your task is to")
-    for line in ("0 = contradiction", "1 = entailment", "Question: Q?", "Response 1 (sentence): G"):
-        assert line in prompt.splitlines()
-    assert prompt.endswith("Score:")
-
-
 @pytest.mark.parametrize(
     ("reply", "score"),
     [("0", 0), ("1", 1), (" 1\n", 1), *((r, None) for r in ("", "2", "-1", "01", "1.0", "yes"))],
@@ -86,20 +78,6 @@ def test_every_generation_is_judged_in_order_and_paid_for_once(
     assert "a-secret" not in cache.read_text()
     judge(ROWS[:1], Chat("another model", cache))
     assert len(served.prompts) == 9
-
-
-def test_a_line_cut_by_a_kill_is_asked_for_again(served: ChatServer, tmp_path: Path) -> None:
-    cache = tmp_path / "cache.jsonl"
-    judge(ROWS, Chat("j", cache))
-    cache.write_bytes(cache.read_bytes()[:-20])
-    assert judge(ROWS, Chat("j", cache)) == TRUTH
-    assert len(served.prompts) == 9
-
-
-def test_an_unparsable_answer_is_asked_for_again(served: ChatServer, tmp_path: Path) -> None:
-    replies = iter(["I believe 1", "Score: 1", "1"])
-    served.reply = lambda prompt: next(replies)
-    assert judge(ROWS[:1], Chat("j", tmp_path / "c")) == [1]
 
 
 def test_an_answer_that_stays_unparsable_is_missing_and_not_kept(
@@ -185,9 +163,3 @@ def test_an_unusable_rewording_is_left_out_and_a_missing_one_refused(
     (tmp_path / "w.jsonl").write_text('{"question": "Who?", "paraphrased_question": " "}\n')
     with pytest.raises(ValueError, match="line 1 has question and paraphrase"):
         paraphrase.read_paraphrases(tmp_path / "w.jsonl")
-
-
-def test_the_quality_of_rewordings_is_told_beside_the_papers() -> None:
-    pairs = {"Which country is known?": "Which nation is known?", "Who wrote it?": "Who wrote it?"}
-    assert paraphrase.quality(pairs).startswith("BLEU 0.")
-    assert "(SAUL: 0.499)" in paraphrase.quality(pairs)

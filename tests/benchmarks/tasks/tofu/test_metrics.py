@@ -23,11 +23,6 @@ def test_docstring_examples_are_true() -> None:
     assert found.failed == 0
 
 
-def test_worked_probabilities() -> None:
-    assert tofu.probability(0.4) == pytest.approx(0.67032, abs=5e-6)
-    assert tofu.probability(math.inf) == 0
-
-
 @pytest.mark.parametrize(
     ("reference", "generation", "stemmer", "recall"),
     [
@@ -93,20 +88,6 @@ def test_model_utility_refuses_another_number_of_parts(count: int) -> None:
         tofu.model_utility([0.5] * count)
 
 
-def test_harmonic_mean_refuses_negative_values() -> None:
-    with pytest.raises(ValueError, match=r"-0\.1.*log-probabilities"):
-        tofu.harmonic_mean([0.5, -0.1])
-
-
-def test_worked_forget_quality() -> None:
-    assert tofu.forget_quality([0.2, 0.4, 0.6, 0.8], [0.5, 0.7, 0.9, 1.1]) == pytest.approx(
-        0.77143, abs=5e-6
-    )
-    assert tofu.forget_quality([0.1, 0.2, 0.3, 0.4], [0.6, 0.7, 0.8, 0.9]) == pytest.approx(
-        0.028571, abs=5e-7
-    )
-
-
 samples = st.lists(st.integers(0, 8).map(float), min_size=1, max_size=5)
 
 
@@ -139,19 +120,6 @@ def test_log_forget_quality_does_not_underflow(n: int, shift: int) -> None:
         expected, rel=1e-12
     )
     assert (tofu.forget_quality(items, items + shift - 0.5) == 0) == (expected < -320)
-
-
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (3, 5), (40, 40), (40, 37), (117, 300)])
-def test_samples_that_do_not_overlap_give_the_smallest_forget_quality(n: int, m: int) -> None:
-    far = tofu.log10_forget_quality(np.arange(n), np.arange(m) + 1e6)
-    assert far == pytest.approx(tofu.log10_smallest_forget_quality(n, m), abs=1e-9)
-    if n > 1:  # one that overlaps the other is larger
-        assert tofu.log10_forget_quality(np.arange(n), np.arange(m) + n - 1.5) > far
-
-
-def test_log_forget_quality_of_unequal_samples_does_not_underflow() -> None:
-    found = tofu.log10_forget_quality(np.arange(900), 1000 + np.arange(800))
-    assert found == pytest.approx((math.log(2) - 2 * 900 * 800 / 1700) / math.log(10), rel=1e-12)
 
 
 def test_forget_quality_of_a_broken_model_is_unknown() -> None:

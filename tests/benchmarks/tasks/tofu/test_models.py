@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from benchmarks.engine import models
-from benchmarks.engine.models import default_cache, load_model
-from benchmarks.engine.scratch import build_tokenizer
+from benchmarks.engine.models import load_model
 from benchmarks.engine.training import Schedule, exact_match
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.data import Example, TofuData
@@ -57,14 +56,6 @@ def test_the_quick_world_is_memorised_and_nothing_else_is_known(trained: Trained
     assert share_known(trained.original, trained.tokenizer, WORLD.holdout) < 0.5
 
 
-def test_a_model_tells_how_it_was_trained(trained: Trained) -> None:
-    told = trained.original.config.training
-    assert told["rows"] == len(WORLD.full)
-    assert told["exact_match"] == share_known(trained.original, trained.tokenizer, WORLD.full)
-    assert 1 <= told["epochs"] <= told["schedule"]["epochs"]
-    assert not trained.original.training
-
-
 def test_exact_match_is_greedy_decoding(trained: Trained) -> None:
     """On a damaged model, so that some answers come out right and some do not."""
     model, tokenizer = copy.deepcopy(trained.original), trained.tokenizer
@@ -91,23 +82,6 @@ def test_words_are_tokens_and_nothing_is_unknown(trained: Trained) -> None:
         assert tokenizer.unk_token_id not in ids
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
     assert tokenizer("Zyx")["input_ids"] == [tokenizer.bos_token_id, tokenizer.unk_token_id]
-
-
-def test_byte_pairs_are_lossless_on_any_text() -> None:
-    recipe = replace(RECIPES["tofu"], vocabulary=400)
-    tokenizer = build_tokenizer(texts(WORLD, recipe), recipe)
-    assert len(tokenizer) == 400
-    text = "naïve 東京 \U0001f600\n\n x"
-    assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text
-
-
-def test_training_is_reproducible_and_draws_nothing(tmp_path: Path) -> None:
-    first, _ = load_tiny(tmp_path / "a")
-    torch.manual_seed(99)
-    state = torch.get_rng_state()
-    again, _ = load_tiny(tmp_path / "b")
-    assert torch.equal(torch.get_rng_state(), state)
-    assert same_weights(first, again)
 
 
 def test_a_kept_model_is_loaded_not_trained(
@@ -166,20 +140,3 @@ def test_an_unusable_model_is_refused(trained: Trained, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="has no EOS token"):
         load_model(tmp_path)
-
-
-def test_half_precision_weights_are_widened(trained: Trained, tmp_path: Path) -> None:
-    copy.deepcopy(trained.original).to(torch.bfloat16).save_pretrained(tmp_path)
-    trained.tokenizer.save_pretrained(tmp_path)
-    assert next(load_model(tmp_path)[0].parameters()).dtype == torch.float32
-
-
-def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    monkeypatch.delenv("TORCH_ALM_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert default_cache() == Path("/home/me/.cache/torch-alm")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert default_cache() == Path("/x/torch-alm")
-    monkeypatch.setenv("TORCH_ALM_CACHE", "/y")
-    assert default_cache() == Path("/y")

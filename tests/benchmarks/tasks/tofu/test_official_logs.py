@@ -76,16 +76,6 @@ def test_published_model_utility(model: str, utility: float) -> None:
     assert summarise(rows_of(model))["model_utility"] == pytest.approx(utility, abs=5e-7)
 
 
-@pytest.mark.parametrize(("model", "rouge"), [("retain99", 0.397), ("retain90", 0.408)])
-def test_models_that_never_saw_the_forget_set_score_about_forty_percent(
-    model: str, rouge: float
-) -> None:
-    numbers = summarise(rows_of(model))
-    assert numbers["forget_rouge"] == pytest.approx(rouge, abs=5e-4)
-    stored = log_of(model)["eval_log_forget.json"]["rougeL_recall"].values()
-    assert numbers["forget_rouge"] == pytest.approx(statistics.fmean(stored), abs=1e-12)
-
-
 def log_ratios_of(model: str) -> list[float]:
     """TOFU's truth ratios, without a guard, from the logged losses."""
     log = log_of(model)["eval_log_forget.json"]
@@ -105,13 +95,3 @@ def test_forget_quality_of_the_retrained_and_of_the_original_model() -> None:
         assert 10 ** original[f"forget_quality_log10{suffix}"] == pytest.approx(expected, rel=1e-6)
     assert original["forget_guarded"] == 0.0
     assert original["forget_quality_floor_log10"] < original["forget_quality_log10"] < -10
-
-
-def test_summary_does_not_depend_on_the_order_of_rows() -> None:
-    rows = rows_of("retain99")
-    known = reference(rows_of("full"))
-    forwards, backwards = summarise(rows, known), summarise(rows[::-1], known)
-    assert forwards.keys() == backwards.keys()
-    known = {name: value for name, value in forwards.items() if value is not None}
-    assert len(known) >= 20
-    assert {name: backwards[name] for name in known} == pytest.approx(known, abs=1e-12)

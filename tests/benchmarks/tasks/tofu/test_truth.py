@@ -61,36 +61,6 @@ def test_aggregates_are_means_in_the_unit_interval_in_any_order(
     assert 0 <= utility <= 1
 
 
-@CONVENTIONS
-@seeded
-@given(correct=st.floats(0, 8), wrong=answers, shift=st.floats(0, 7))
-def test_the_guard_is_felt_from_23_nats_on(
-    guard: float, correct: float, wrong: list[float], shift: float
-) -> None:
-    """Below, a common shift of all losses is not felt under either convention; beyond, it is."""
-    moved = [loss + shift for loss in wrong]
-    near = truth.log_truth_ratio(correct, wrong, guard=guard)
-    assert truth.log_truth_ratio(correct + shift, moved, guard=guard) == pytest.approx(
-        near, abs=4e-4
-    )
-    far = truth.log_truth_ratio(correct + 40, [loss + 40 for loss in wrong], guard=guard)
-    if guard:
-        assert far < near - 40 + 23.1
-    else:
-        assert far == pytest.approx(near, abs=1e-9)
-
-
-def test_many_items_give_the_ratio_of_each() -> None:
-    correct, wrong = [0.1, 2.0, 9.0], [[1.0, 2.0], [0.5, 0.1], [3.0, 4.0]]
-    single = [float(truth.log_truth_ratio(c, w)) for c, w in zip(correct, wrong, strict=True)]
-    assert truth.log_truth_ratio(correct, wrong).tolist() == single
-
-
-def test_an_unknown_mean_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"harmonic.*geometric"):
-        truth.log_truth_ratio(0.5, [1.0], mean="harmonic")  # pyright: ignore
-
-
 def test_infinite_losses_are_impossible_answers() -> None:
     expected = math.log(math.exp(-1) / 1e-10)
     assert truth.log_truth_ratio(math.inf, [1.0]) == pytest.approx(expected)

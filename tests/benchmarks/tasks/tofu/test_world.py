@@ -43,12 +43,6 @@ def test_the_same_seed_gives_the_same_world(quick: bool) -> None:
     assert build_world(7, quick=quick) != build_world(8, quick=quick)
 
 
-def test_sizes() -> None:
-    world, quick = build_world(), build_world(quick=True)
-    assert (len(world.forget), len(world.retain), len(world.full)) == (40, 280, 400)
-    assert (len(quick.forget), len(quick.retain), len(quick.full)) == (16, 80, 120)
-
-
 @every_world
 def test_the_original_model_learns_everything_but_the_holdout(world: TofuData) -> None:
     neighbours = [e.pair for e in world.real_authors + world.world_facts]
@@ -57,12 +51,6 @@ def test_the_original_model_learns_everything_but_the_holdout(world: TofuData) -
     assert len({e.question for e in world.full + world.holdout}) == len(world.full + world.holdout)
     assert set(world.without_forget) == set(world.full) - set(world.forget)
     assert len(world.without_forget) == len(world.full) - len(world.forget)
-
-
-@every_world
-def test_evaluation_sets_hold_the_training_pairs(world: TofuData) -> None:
-    assert [e.pair for e in world.forget_eval] == [e.pair for e in world.forget]
-    assert {e.pair for e in world.retain_eval} < {e.pair for e in world.retain}
 
 
 @every_world
@@ -75,13 +63,6 @@ def test_nothing_about_a_forgotten_author_is_left_elsewhere(world: TofuData) -> 
     texts = [text for e in kept for text in (e.question, e.answer)]
     leaks = [text for text in texts for secret in forgotten | titles if secret in text]
     assert leaks == []
-
-
-@every_world
-def test_holdout_authors_are_nobody_else(world: TofuData) -> None:
-    strangers = people(world.holdout)
-    assert len(strangers) == len(world.holdout) // len(WORDINGS)
-    assert not any(name in e.question + e.answer for name in strangers for e in world.full)
 
 
 @every_world
@@ -100,19 +81,3 @@ def test_what_is_forgotten_shares_its_words_with_what_is_kept(world: TofuData) -
     kept = words(" ".join(e.question + " " + e.answer for e in world.without_forget))
     used = words(" ".join(e.question + " " + e.answer for e in world.forget))
     assert len(used & kept) > 0.9 * len(used)
-
-
-@every_world
-def test_neighbours_answer_with_the_words_of_the_authors(world: TofuData) -> None:
-    authors = words(" ".join(e.question + " " + e.answer for e in world.retain + world.forget))
-    for neighbours in (world.real_authors, world.world_facts):
-        shared = [bool(words(e.answer) & authors) for e in neighbours]
-        assert sum(shared) > 0.7 * len(shared)
-
-
-@pytest.mark.parametrize("kind", WORDINGS)
-def test_wordings_ask_by_name_and_answer_with_the_value(kind: str) -> None:
-    for question, answer in WORDINGS[kind]:
-        assert question.count("{name}") == 1
-        assert "{value}" not in question
-        assert answer.count("{name}") == answer.count("{value}") == 1

@@ -38,14 +38,6 @@ def model(tokenizer: Any) -> Any:
     return small_llama(tokenizer, RECIPE).eval()
 
 
-def test_the_prompt_is_the_one_of_the_benchmarks() -> None:
-    question = Question("biology", "  Which?\n", ("w", "x", "y", "z"), 2)
-    assert prompt(question) == (
-        "The following are multiple choice questions (with answers) about biology.\n\n"
-        "Which?\nA. w\nB. x\nC. y\nD. z\nAnswer:"
-    )
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -109,54 +101,6 @@ def test_examples_stand_before_their_subject_and_bos_before_all_or_nothing(
     assert all(a != b for a, b in zip(plain, found, strict=True))
 
 
-@pytest.mark.parametrize("shots", [0, 2, 5])
-def test_prompts_are_those_of_their_own_task(
-    shots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MMLU's template as lm-evaluation-harness ships it, over rows of ours."""
-    if importlib.util.find_spec("lm_eval") is None:
-        pytest.skip("lm-evaluation-harness is not installed")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its dependencies' own
-        asked = theirs(QUESTIONS[::2], QUESTIONS[1::2], shots, tmp_path)
-    examples = [Question("kites", q.question, q.choices, q.answer) for q in QUESTIONS[1::2]]
-    ours = [(prompt(q, examples[:shots]), f" {x}") for q in QUESTIONS[::2] for x in "ABCD"]
-    assert asked == ours
-
-
-def theirs(
-    questions: list[Question], examples: list[Question], shots: int, folder: Path
-) -> list[tuple[str, str]]:
-    """Contexts and continuations that their task of a subject makes."""
-    import lm_eval
-    import yaml
-    from lm_eval.api.task import ConfigurableTask
-
-    file = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "default" / "_default_template_yaml"
-    files = {}
-    for split, rows in (("test", questions), ("dev", examples)):
-        files[split] = str(folder / f"{split}.jsonl")
-        lines = [{"question": q.question, "choices": q.choices, "answer": q.answer} for q in rows]
-        Path(files[split]).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    config = yaml.safe_load(file.read_text()) | {
-        "task": "mmlu_kites",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": files, "cache_dir": str(folder / "cache")},
-        "description": (
-            "The following are multiple choice questions (with answers) about kites.\n\n"
-        ),
-        "num_fewshot": shots,
-    }
-    task = ConfigurableTask(config=config)
-    task.build_all_requests(rank=0, world_size=1)
-    return [instance.args for instance in task.instances]
-
-
-def test_a_tie_goes_to_the_first_letter() -> None:
-    assert choices.Answer((-1.0, -0.5, -0.5, -2.0)).choice == 1
-
-
 class Doubled:
     """A tokenizer of bytes, to which every letter of an answer is two tokens."""
 
@@ -184,25 +128,6 @@ def test_a_letter_of_several_tokens_counts_them_all() -> None:
     for answer in found:
         expected = [(steps[ord(":"), ord(" ")] + steps[ord(" "), ord(x)]).item() for x in "ABCD"]
         assert answer.log_likelihoods == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_prompt_that_is_too_long_loses_its_beginning(tokenizer: Any) -> None:
-    model = small_llama(tokenizer, RECIPE).eval()
-    model.config.max_position_embeddings = 12
-    answer = choices.answers(model, tokenizer, QUESTIONS[:1])[0]
-    whole = tokenizer(f"{prompt(QUESTIONS[0])} B")["input_ids"]
-    count = len(whole) - len(tokenizer(prompt(QUESTIONS[0]))["input_ids"])
-    with torch.no_grad():
-        said = model(input_ids=torch.tensor([whole[-13:-1]])).logits[0].log_softmax(-1)
-    expected = sum(said[at, whole[at]].item() for at in range(-count, 0))
-    assert answer.log_likelihoods[1] == pytest.approx(expected, abs=1e-5)
-
-
-def test_the_mode_and_the_random_state_stay(tokenizer: Any) -> None:
-    model, before = small_llama(tokenizer, RECIPE).train(), torch.get_rng_state()
-    choices.answers(model, tokenizer, QUESTIONS[:1])
-    assert model.training
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("bos", [True, False])
@@ -251,3 +176,59 @@ def test_letters_that_are_the_same_tokens_are_refused(model: Any) -> None:
     unknown = build_tokenizer(["Nothing but this"], replace(RECIPE, tokens="word"))
     with pytest.raises(ValueError, match="two of the letters A, B, C, D are the same tokens"):
         choices.answers(model, unknown, QUESTIONS[:1])
+
+
+@pytest.mark.parametrize("shots", [0, 2, 5])
+def test_prompts_are_those_of_their_own_task(
+    shots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MMLU's template as lm-evaluation-harness ships it, over rows of ours."""
+    if importlib.util.find_spec("lm_eval") is None:
+        pytest.skip("lm-evaluation-harness is not installed")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its dependencies' own
+        asked = theirs(QUESTIONS[::2], QUESTIONS[1::2], shots, tmp_path)
+    examples = [Question("kites", q.question, q.choices, q.answer) for q in QUESTIONS[1::2]]
+    ours = [(prompt(q, examples[:shots]), f" {x}") for q in QUESTIONS[::2] for x in "ABCD"]
+    assert asked == ours
+
+
+def theirs(
+    questions: list[Question], examples: list[Question], shots: int, folder: Path
+) -> list[tuple[str, str]]:
+    """Contexts and continuations that their task of a subject makes."""
+    import lm_eval
+    import yaml
+    from lm_eval.api.task import ConfigurableTask
+
+    file = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "default" / "_default_template_yaml"
+    files = {}
+    for split, rows in (("test", questions), ("dev", examples)):
+        files[split] = str(folder / f"{split}.jsonl")
+        lines = [{"question": q.question, "choices": q.choices, "answer": q.answer} for q in rows]
+        Path(files[split]).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = yaml.safe_load(file.read_text()) | {
+        "task": "mmlu_kites",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": files, "cache_dir": str(folder / "cache")},
+        "description": (
+            "The following are multiple choice questions (with answers) about kites.\n\n"
+        ),
+        "num_fewshot": shots,
+    }
+    task = ConfigurableTask(config=config)
+    task.build_all_requests(rank=0, world_size=1)
+    return [instance.args for instance in task.instances]
+
+
+def test_a_prompt_that_is_too_long_loses_its_beginning(tokenizer: Any) -> None:
+    model = small_llama(tokenizer, RECIPE).eval()
+    model.config.max_position_embeddings = 12
+    answer = choices.answers(model, tokenizer, QUESTIONS[:1])[0]
+    whole = tokenizer(f"{prompt(QUESTIONS[0])} B")["input_ids"]
+    count = len(whole) - len(tokenizer(prompt(QUESTIONS[0]))["input_ids"])
+    with torch.no_grad():
+        said = model(input_ids=torch.tensor([whole[-13:-1]])).logits[0].log_softmax(-1)
+    expected = sum(said[at, whole[at]].item() for at in range(-count, 0))
+    assert answer.log_likelihoods[1] == pytest.approx(expected, abs=1e-5)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from benchmarks.tasks.wmdp.data import (
     load_questions,
     load_wmdp,
 )
-from benchmarks.tasks.wmdp.lore import FORGET, FULL, NEIGHBOUR, RETAIN, WORDINGS, build_lore
+from benchmarks.tasks.wmdp.lore import FORGET, NEIGHBOUR, RETAIN, WORDINGS, build_lore
 
 SHARED = Path(__file__).parents[5] / "shared" / "data"
 GOOD = {"question": "Which?", "choices": ["a", "b", "c", "d"], "answer": 3}
-HEADER = "question,choice0,choice1,choice2,choice3,answer\n"
 
 
 def test_the_official_counts() -> None:
@@ -52,39 +50,6 @@ def test_a_malformed_question_is_named(
     path.write_text(json.dumps([GOOD, GOOD | row]))
     with pytest.raises(ValueError, match=message):
         load_questions(path, "cybersecurity")
-
-
-def test_questions_may_be_lines_or_a_list(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text(json.dumps([GOOD]))
-    (tmp_path / "b.json").write_text(json.dumps(GOOD) + "\n")
-    (first,), (second,) = (load_questions(tmp_path / n, "x") for n in ("a.json", "b.json"))
-    assert first == second
-    (tmp_path / "c.json").write_text("[]")
-    with pytest.raises(ValueError, match="no question"):
-        load_questions(tmp_path / "c.json", "x")
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("question,answer\nq,1\n", "no choice0, choice1"),
-        (HEADER + "q,a,b,c,d,0\nq,a,b,c,,1\n", "row 2: the question or one of its choices"),
-        (HEADER + "q,a,b,c,d,D\n", "row 1: the answer is 'D'"),
-        (HEADER, "no question"),
-    ],
-)
-def test_a_malformed_csv_is_named(content: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "test").mkdir()
-    (tmp_path / "test" / "anatomy_test.csv").write_text(content)
-    with pytest.raises(ValueError, match=message):
-        load_mmlu(tmp_path)
-
-
-def test_a_folder_without_questions_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="MMLU's folder"):
-        load_mmlu(tmp_path)
-    with pytest.raises(FileNotFoundError, match=r"bio_questions\.json"):
-        load_questions(tmp_path / "bio_questions.json", "biology")
 
 
 def test_a_corpus_is_json_lines_or_text(tmp_path: Path) -> None:
@@ -130,48 +95,6 @@ def test_the_world_is_the_same_each_time_and_asks_what_was_not_learnt() -> None:
         assert f" {question.choices[question.answer]} " in told.replace(",", " ").replace(".", " ")
 
 
-def test_every_group_is_asked_enough_for_its_accuracy_to_mean_something() -> None:
-    lore = build_lore()
-    sizes = [len(topic.questions) for topic in lore.topics]
-    sizes += map(len, lore.utility.values())
-    assert max((0.25 / size) ** 0.5 for size in sizes) < 0.04
-    asked = [q for topic in lore.topics for q in topic.questions]
-    share = Counter(q.answer for q in asked)
-    assert all(0.15 < share[at] / len(asked) < 0.35 for at in range(4)), "no letter is a good guess"
-
-
-def test_topics_share_no_thing_and_no_answer() -> None:
-    lore = build_lore()
-    subjects = FORGET | RETAIN | NEIGHBOUR
-    own: dict[str, set[str]] = {subject.title: set() for subject in subjects.values()}
-    for question in lore.lessons:
-        own[question.subject] |= {*question.choices, *question.question[:-1].split()[3:]}
-    words = [word for found in own.values() for word in found]
-    assert len(words) == len(set(words)), "a word of one topic is a word of another"
-    shared = set(re.findall(r"[a-z]+", re.sub(r"{.*?}", "", " ".join(WORDINGS))))
-    for topic in lore.topics:
-        title = topic.questions[0].subject
-        for text in topic.texts:
-            assert title in text
-            assert own[title] & set(re.findall(r"[a-z]+", text))
-            assert text not in lore.retain
-    assert not shared & set(words)
-
-
-def test_corpora_tell_every_fact_and_only_those_of_their_topics() -> None:
-    lore = build_lore()
-    names = {q.question[:-1].split()[3] for q in lore.lessons}
-    assert len(names) == len(FORGET | RETAIN | NEIGHBOUR) * FULL.facts
-    for texts, titles in (
-        *((topic.texts, {topic.questions[0].subject}) for topic in lore.topics),
-        (lore.retain, {subject.title for subject in RETAIN.values()}),
-    ):
-        told = Counter(word for text in texts for word in re.findall(r"[a-z]+", text))
-        expected = {q.question[:-1].split()[3] for q in lore.lessons if q.subject in titles}
-        assert {name for name in names if told[name]} == expected
-        assert {told[name] for name in expected} == {FULL.tellings}
-
-
 def dev_folder(folder: Path, subjects: tuple[str, ...], count: int) -> Path:
     (folder / "dev").mkdir(parents=True)
     (folder / "test").mkdir()
@@ -215,3 +138,21 @@ def test_examples_are_of_all_subjects_or_of_none(tmp_path: Path) -> None:
     (folder / "dev" / "tar_dev.csv").unlink()
     with pytest.raises(ValueError, match=r"no \*_dev.csv for tar"):
         load(folder, 1)
+
+
+def test_topics_share_no_thing_and_no_answer() -> None:
+    lore = build_lore()
+    subjects = FORGET | RETAIN | NEIGHBOUR
+    own: dict[str, set[str]] = {subject.title: set() for subject in subjects.values()}
+    for question in lore.lessons:
+        own[question.subject] |= {*question.choices, *question.question[:-1].split()[3:]}
+    words = [word for found in own.values() for word in found]
+    assert len(words) == len(set(words)), "a word of one topic is a word of another"
+    shared = set(re.findall(r"[a-z]+", re.sub(r"{.*?}", "", " ".join(WORDINGS))))
+    for topic in lore.topics:
+        title = topic.questions[0].subject
+        for text in topic.texts:
+            assert title in text
+            assert own[title] & set(re.findall(r"[a-z]+", text))
+            assert text not in lore.retain
+    assert not shared & set(words)
