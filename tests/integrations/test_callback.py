@@ -17,6 +17,7 @@ from tests.integrations import toy
 from torch_alm import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers import ConstraintCallback
+from torch_alm.integrations.transformers._callback import LoggingCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
 
@@ -303,6 +304,7 @@ def test_a_mu_that_is_found_is_that_of_an_attached_constraint(
 ) -> None:
     plain = trainer(tmp_path)
     plain.constraint = constraint(mu="auto")
+    plain.add_callback(LoggingCallback(plain.constraint))  # tells pairs their epoch: 4.45 does not
     plain.create_optimizer()
     plain.constraint.attach(plain.optimizer)
     plain.train()
