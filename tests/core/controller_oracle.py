@@ -51,6 +51,13 @@ class Controller:
             self.update()
         return [entry.weight for entry in self.entries]
 
+    def assign(self, *, by: float, mu: float, every: int, multiplier: float) -> None:
+        """Set alpha `by` higher and the rest anew: history is as if measured against this alpha."""
+        self.alpha, self.mu, self.every = self.alpha + by, mu, every
+        by = -by if self.sense == "<=" else by
+        for entry in self.entries:
+            entry.multiplier, entry.history = multiplier, [c + by for c in entry.history]
+
     def measure(self, entry: Entry, value: float, mu: float) -> None:
         c = value - self.alpha if self.sense == "<=" else self.alpha - value
         entry.history.append(c)

@@ -1,7 +1,9 @@
 """Every filter with every order of rules is the controller of `controller_oracle.py`."""
 
+import copy
 import itertools
 import math
+import pickle
 import random
 import warnings
 from typing import Any
@@ -106,3 +108,41 @@ def test_rules_run_in_the_order_given() -> None:
             assert c.step() == 9.0
         found.append(c.multiplier)
     assert found == [4.0, 2.0]
+
+
+def resumed(ours: ALMConstraint, alpha: Any) -> ALMConstraint:
+    """Another one with this state, and settings of its own but for those that may be assigned."""
+    given: dict[str, Any] = {"sense": ours.sense, "every": ours.every, "filter": ours.filter}
+    given |= {"rules": ours.rules, "tolerance": ours.tolerance}
+    other = ALMConstraint(None, alpha, 9.0, **given)
+    other.load_state_dict(ours.state_dict())
+    return pickle.loads(pickle.dumps(copy.deepcopy(other)))
+
+
+@pytest.mark.parametrize("filtered", FILTERS, ids=str)
+@pytest.mark.parametrize("sense", SENSES)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.filterwarnings("ignore:ALMConstraint.step. the stored")
+def test_what_is_assigned_in_mid_run_holds_from_there_on(
+    sense: Any, filtered: Any, seed: int
+) -> None:
+    """alpha, mu, lambda and `every` change, and the run goes on in a copy that has resumed it."""
+    draw = random.Random(seed)
+    ours, oracle = both(3, sense, 2, filtered, draw.sample(RULES, k=draw.randint(0, 5)))
+    for step in range(60):
+        if step % 4 == 3:
+            by, mu, every = draw.uniform(-0.5, 0.5), draw.choice([0.1, 0.5]), draw.randint(1, 4)
+            oracle.assign(by=by, mu=mu, every=every, multiplier=0.2 * every)
+            ours = resumed(ours, torch.full((3,), oracle.alpha, dtype=torch.float64))
+            ours.mu, ours.every, ours.multiplier = mu, every, [0.2 * every] * 3
+        index = [draw.randrange(3) for _ in range(3)]
+        values = [draw.gauss(1.0, 0.7) for _ in index]
+        ours.observe(values, index=index, weight=draw.choice([0.5, 2.0]))
+        of = [[v for i, v in zip(index, values, strict=True) if i == k] for k in range(3)]
+        expected = oracle.step([sum(each) / len(each) if each else None for each in of])
+        looked = ours.preview()
+        assert torch.equal(torch.as_tensor(looked), torch.as_tensor(ours.step()))
+        assert torch.as_tensor(looked).tolist() == pytest.approx(expected, rel=0, abs=1e-12)
+        stored = torch.as_tensor(ours.multiplier).tolist()
+        assert stored == pytest.approx([e.multiplier for e in oracle.entries], rel=0, abs=1e-12)
+        assert ours.mu == pytest.approx(oracle.mu, rel=0, abs=1e-12)
