@@ -24,14 +24,12 @@ class Schedule:
         batch_size: Rows per step.
         lr: Largest learning rate; it warms up over one epoch and falls to a tenth along a cosine.
         target: Share of exact matches at which the training stops.
-        bfloat16: Compute under bf16 autocast; the weights stay fp32.
     """
 
     epochs: int
     batch_size: int
     lr: float
     target: float = 1.0
-    bfloat16: bool = False
 
 
 def train_to_memorisation(
@@ -63,7 +61,7 @@ def train_to_memorisation(
         while epoch < schedule.epochs and reached < schedule.target:
             right = 0
             for batch in _batches(rows, schedule.batch_size, pad_id, random):
-                right += _step(model, _moved(batch, model), optimizer, schedule.bfloat16)
+                right += _step(model, _moved(batch, model), optimizer)
                 rate.step()
                 bar.update()
             epoch += 1
@@ -74,11 +72,10 @@ def train_to_memorisation(
     return {"exact_match": reached, "epochs": epoch}
 
 
-def _step(model: nn.Module, batch: Batch, optimizer: torch.optim.Optimizer, bfloat16: bool) -> int:
+def _step(model: nn.Module, batch: Batch, optimizer: torch.optim.Optimizer) -> int:
     """One step; returns how many rows were right before it."""
-    with torch.autocast(batch["labels"].device.type, torch.bfloat16, enabled=bfloat16):
-        logits, labels = _answer_logits(model, batch)
-    nn.functional.cross_entropy(logits.float(), labels).backward()
+    logits, labels = _answer_logits(model, batch)
+    nn.functional.cross_entropy(logits, labels).backward()
     optimizer.step()
     optimizer.zero_grad()
     return int(_rows_right(logits.argmax(-1), labels, batch).sum())

@@ -37,8 +37,7 @@ class RelearningResilient(NPOMethod):
         loss, value = self.objective(forget)
         if self.weigh(value, forget) > 0:
             loss.backward()
-            settings = self.settings
-            with perturbed(self.params, settings.rho_forget, rounding=settings.rounding):
+            with perturbed(self.params, self.settings.rho_forget):
                 worst, _ = self.objective(forget)
                 (self.weight * worst).backward()
         return value

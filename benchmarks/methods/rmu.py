@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,12 +47,10 @@ class RMUSettings(Settings):
     Attributes:
         layer: The layer whose states are steered, by name; `auto` is number 7.
         coefficient: c, the length of the vector steered to.
-        mask: Labelled tokens only, or every position with padding.
     """
 
     layer: str = "auto"
     coefficient: float = 6.5
-    mask: Literal["tokens", "all"] = "tokens"
 
 
 class OnRMU(Method):
@@ -93,15 +91,13 @@ class OnRMU(Method):
 
     def steering(self, forget: Batch) -> Tensor:
         """U of a forget batch."""
-        where, settings = next(self.model.parameters()).device, self.settings
+        where = next(self.model.parameters()).device
         if self.topic not in self.directions:
             size = hidden_size(self.model)
             vector = steering_vector(size, self.seed + self.topic, device=where)
             self.directions[self.topic] = vector
         direction = self.directions[self.topic]
-        return rmu(
-            self.model, forget, self.layer, direction, settings.coefficient, mask=settings.mask
-        )
+        return rmu(self.model, forget, self.layer, direction, self.settings.coefficient)
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         """U is both what is lowered and what is measured."""
@@ -116,7 +112,7 @@ class OnRMU(Method):
 
     def retain_loss(self, retain: Batch) -> Tensor:
         """R: the distance from the model of before."""
-        return rmu_retain(self.model, retain, self.layer, self.reference, mask=self.settings.mask)
+        return rmu_retain(self.model, retain, self.layer, self.reference)
 
     def metrics(self) -> dict[str, Any]:
         """Report the metrics of every method, and the topic."""

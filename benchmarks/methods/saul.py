@@ -32,9 +32,7 @@ class _RetainSAM(DualAdamW):
 
     def retain_side(self) -> Optimizer:
         """The retain gradient is taken where the retain loss is worst nearby."""
-        return SAM(
-            super().retain_side(), rho=self.settings.rho_retain, rounding=self.settings.rounding
-        )
+        return SAM(super().retain_side(), rho=self.settings.rho_retain)
 
 
 class _BothSAM(_RetainSAM):
@@ -43,9 +41,7 @@ class _BothSAM(_RetainSAM):
     def forget_side(self) -> Optimizer:
         """The forget gradient is taken where the forgotten answer is closest to coming back."""
         kind = SAM if self.lowers_measure else ReverseSAM
-        return kind(
-            super().forget_side(), rho=self.settings.rho_forget, rounding=self.settings.rounding
-        )
+        return kind(super().forget_side(), rho=self.settings.rho_forget)
 
 
 @register("saul", "SAUL", position=50)

@@ -22,7 +22,6 @@ class Settings:
         losses: What a method lowers and raises: cross-entropies of tokens, or RMU's distances of
             hidden states (see `rmu.py`).
         optimizer: What moves the weights; two of them where a method keeps two states.
-        rounding: Of a perturbation of bfloat16 weights, which nearest rounding mostly drops.
         lr: Learning rate.
         weight_decay: Decoupled decay, applied once per step (a forget side never decays).
         epochs: Passes over the forget set.
@@ -41,7 +40,6 @@ class Settings:
 
     losses: Literal["tokens", "rmu"] = "tokens"
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    rounding: Literal["nearest", "stochastic"] = "nearest"
     lr: float = 1e-5
     weight_decay: float = 0.0
     epochs: int = 10

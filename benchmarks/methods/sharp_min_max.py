@@ -97,7 +97,7 @@ class SharpMinMax(Method):
         """.grad = g + kappa (g_hat - g), with g the gradient of `loss`, the objective at theta."""
         loss.backward()
         clean = [p.grad for p in self.params]
-        with perturbed(self.params, rho, rounding=self.settings.rounding):
+        with perturbed(self.params, rho):
             objective().backward()
         gradients.scale(self.params, kappa)
         gradients.add(self.params, clean, 1.0 - kappa)

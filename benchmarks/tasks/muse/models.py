@@ -35,10 +35,7 @@ COURSES = {
     "passages-quick": Course(
         Recipe("word", 0, 2, 64, 4, Schedule(8, batch_size=4, lr=5e-3)), 8, 12
     ),
-    # bf16 autocast saves time where the processor has it
-    "muse": Course(
-        Recipe("bpe", 3000, 2, 128, 4, Schedule(15, batch_size=1, lr=2e-3, bfloat16=True)), 1, 2
-    ),
+    "muse": Course(Recipe("bpe", 3000, 2, 128, 4, Schedule(15, batch_size=1, lr=2e-3)), 1, 2),
     "muse-quick": Course(Recipe("bpe", 1000, 2, 64, 4, Schedule(1, batch_size=4, lr=5e-3)), 1, 1),
 }
 

@@ -37,7 +37,6 @@ QUICK_COUNT, QUICK_CHARACTERS = 6, 600
 class MuseOptions(Options):
     """MUSE: train, unlearn with several methods, and compare."""
 
-    hub: bool = option("MUSE from the hub; the default with --model", False)
     corpus: Literal["news", "books"] | None = option("default: as --data is called, or news")
     retain: Path | None = option("texts to retain, in place of raw/retain1.json")
     block: int | None = option(f"tokens per block of text; default: {BLOCK}")
@@ -151,7 +150,7 @@ def load_data(options: MuseOptions) -> MuseData:
     if options.data is not None:
         named = options.data.name if options.data.name in CORPORA else "news"
         data = load_muse(options.data, options.corpus or named, options.retain)
-    elif options.hub or options.model is not None:
+    elif options.model is not None:
         data = load_muse_hub(options.corpus or "news")
     else:
         return build_passages(quick=options.quick)

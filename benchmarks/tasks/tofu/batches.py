@@ -42,14 +42,10 @@ def encode(
 
 def _ours(tokenizer: Any, question: str, answer: str, max_length: int) -> Row:
     """`torch_alm.language.encode` in OpenUnlearning's format, base and chat models."""
-    form = CHAT if tokenizer.chat_template else None
-    try:
-        return language.encode(tokenizer, question, answer, max_length, form)
-    except ValueError as error:
-        # jinja2's, by name: it comes with chat models only
-        if "TemplateError" not in {kind.__name__ for kind in type(error.__cause__).__mro__}:
-            raise
-        return language.encode(tokenizer, question, answer, max_length, WITHOUT_SYSTEM)
+    form = None
+    if tokenizer.chat_template:
+        form = CHAT if conventions.takes_system(tokenizer) else WITHOUT_SYSTEM
+    return language.encode(tokenizer, question, answer, max_length, form)
 
 
 CONVENTIONS: dict[str, Callable[[Any, str, str, int], Row]] = {

@@ -106,7 +106,7 @@ def _chat(tokenizer: Any, question: str, answer: str) -> tuple[list[int], list[i
     user = {"role": "user", "content": question}
     said = {"role": "assistant", "content": answer}
     before = [user]
-    if _takes_system(tokenizer):
+    if takes_system(tokenizer):
         before = [{"role": "system", "content": SYSTEM}, user]
     whole, prompt = (
         tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=asks, **DATE)
@@ -118,7 +118,7 @@ def _chat(tokenizer: Any, question: str, answer: str) -> tuple[list[int], list[i
     return whole, prompt
 
 
-def _takes_system(tokenizer: Any) -> bool:
+def takes_system(tokenizer: Any) -> bool:
     """Tell whether the chat template has a place for a system message; Gemma's refuses one."""
     messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "?"}]
     try:

@@ -84,8 +84,8 @@ def load_tofu(path: str | Path, split: str, *, retain_authors: int | None = None
 
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
-        ValueError: an unknown split, a malformed row (the message names file and line), an empty
-            forget set, or files that contradict each other.
+        ValueError: an unknown split, a malformed row (the message names file and line), or an
+            empty forget set.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -143,7 +143,6 @@ def _load(tables: Tables, source: str, split: str, retain_authors: int | None) -
         world_facts=tuple(_neighbour(row) for row in rows("world_facts_perturbed")),
         holdout=tuple(_example(row) for row in tables(split.replace("forget", "holdout")) or ()),
     )
-    _check_facts(data, source)
     return _training_set(data, retain_authors)
 
 
@@ -166,33 +165,10 @@ def _reworded(row: Record) -> Example:
     )
 
 
-def _check_facts(data: TofuData, source: str) -> None:
-    """Refuse files that are not of one experiment: the results would mean nothing."""
-    full, forget, retain = _pairs(data.full), _pairs(data.forget), _pairs(data.retain)
-    split, rest, evaluated = data.split, SPLITS[data.split], _pairs(data.retain_eval)
-    rules = {
-        f"{rest} followed by {split} must be full": retain + forget == full,
-        f"{split}_perturbed must have the rows of {split}": _pairs(data.forget_eval) == forget,
-        f"retain_perturbed must be the first rows of {rest}": (
-            evaluated == retain[: len(evaluated)]
-        ),
-        "the holdout set must not occur in full": set(full).isdisjoint(_pairs(data.holdout)),
-    }
-    if broken := [rule for rule, holds in rules.items() if not holds]:
-        raise ValueError(
-            f"TOFU: the files of {source} contradict each other: {'; '.join(broken)}. "
-            "Training would mix what is to be forgotten with what is to be kept. "
-            "Are they from one download?"
-        )
-
-
-def _pairs(examples: tuple[Example, ...]) -> list[tuple[str, str]]:
-    return [example.pair for example in examples]
-
-
 def _training_set(data: TofuData, retain_authors: int | None) -> TofuData:
     """Cut the retain set where asked, and add the neighbours to what the model learns."""
-    retain = data.retain[: _retain_rows(data, retain_authors)]
+    rows = None if retain_authors is None else retain_authors * ROWS_PER_AUTHOR
+    retain = data.retain[:rows]
     neighbours = tuple(Example(*e.pair) for e in data.real_authors + data.world_facts)
     return replace(
         data,
@@ -200,13 +176,3 @@ def _training_set(data: TofuData, retain_authors: int | None) -> TofuData:
         retain=retain,
         retain_eval=data.retain_eval[: len(retain)],
     )
-
-
-def _retain_rows(data: TofuData, authors: int | None) -> int:
-    available = len(data.retain) // ROWS_PER_AUTHOR
-    if authors is not None and not 0 < authors <= available:
-        raise ValueError(
-            f"load_tofu: retain_authors={authors}, but {SPLITS[data.split]} has {available} "
-            f"authors. Did you mean a number from 1 to {available}?"
-        )
-    return len(data.retain) if authors is None else authors * ROWS_PER_AUTHOR

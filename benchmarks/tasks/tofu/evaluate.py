@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from benchmarks.tasks.tofu import metrics
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
-from benchmarks.tasks.tofu.summary import Numbers, Reference, summarise
+from benchmarks.tasks.tofu.summary import LogRatios, Numbers, summarise
 from torch_alm.language import (
     AnswerScores,
     answer_ids,
@@ -26,7 +26,6 @@ from torch_alm.language import (
 
 K = 0.4  # share of tokens in Min-K%
 MAX_LENGTH = 512  # tokens of prompt and answer; a longer answer loses its tail and its end
-QUICK_TOKENS = 16
 SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
 
 
@@ -49,11 +48,9 @@ def evaluate(
     tokenizer: Any,
     data: TofuData,
     *,
-    retrained: Reference | None = None,
+    retrained: LogRatios | None = None,
     max_new_tokens: int | None = 200,
-    quick: bool = False,
     generations: bool = True,
-    limit: int | None = None,
     paraphrased_questions: bool = False,
     convention: str = "ours",
     tau: float = 0.1,
@@ -74,9 +71,7 @@ def evaluate(
         data: the sets `*_eval`, `real_authors`, `world_facts` and `holdout` are read.
         retrained: `reference(rows)` of the retrained model, for forget quality and privacy.
         max_new_tokens: longest generation; `None` derives it from the longest answer.
-        quick: generate at most 16 tokens: ROUGE becomes a lower bound.
         generations: `False` skips generation; ROUGE and model utility are `None`.
-        limit: only the first so many questions of each set.
         paraphrased_questions: ask the paraphrased question wherever an example has one.
         convention: how questions are asked and which tokens count, see `batches.encode`.
         tau: sharpness of the margin certificate, in probability.
@@ -84,7 +79,7 @@ def evaluate(
     Raises:
         ValueError: paraphrased questions asked for, and no forget example has one.
     """
-    items = list(_items(data, limit, paraphrased_questions))
+    items = list(_items(data, paraphrased_questions))
     encoded = [
         encode(tokenizer, item.question, item.example.answer, MAX_LENGTH, convention)
         for item in items
@@ -93,10 +88,9 @@ def evaluate(
     alternatives = _alternative_losses(model, tokenizer, items, convention)
     texts: list[str | None] = [None] * len(items)
     if generations:
-        longest = max_new_tokens
-        if longest is None:
-            longest = max(len(answer_ids(row)) for row in encoded) + SPARE_TOKENS
-        tokens = min(longest, QUICK_TOKENS) if quick else longest
+        tokens = max_new_tokens
+        if tokens is None:
+            tokens = max(len(answer_ids(row)) for row in encoded) + SPARE_TOKENS
         asked = [i for i, item in enumerate(items) if item.subset != "holdout"]
         rows, known = [encoded[i] for i in asked], [scores[i] for i in asked]
         for i, text in zip(
@@ -109,7 +103,7 @@ def evaluate(
     return Evaluation(summarise(found, retrained), found)
 
 
-def _items(data: TofuData, limit: int | None, paraphrased: bool) -> Iterator[_Item]:
+def _items(data: TofuData, paraphrased: bool) -> Iterator[_Item]:
     subsets = {
         "forget": data.forget_eval,
         "retain": data.retain_eval,
@@ -124,7 +118,7 @@ def _items(data: TofuData, limit: int | None, paraphrased: bool) -> Iterator[_It
             "be asked again. Did you read the paraphrases from their file?"
         )
     for subset, examples in subsets.items():
-        for index, example in enumerate(examples[:limit]):
+        for index, example in enumerate(examples):
             reworded = example.paraphrased_question if paraphrased else None
             yield _Item(subset, index, example, reworded or example.question)
 

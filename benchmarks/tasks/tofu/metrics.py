@@ -12,7 +12,6 @@ import warnings
 from typing import Any
 
 import numpy as np
-import sacrebleu
 from numpy.typing import ArrayLike, NDArray
 from rouge_score.rouge_scorer import RougeScorer
 from scipy import stats
@@ -58,30 +57,6 @@ def rouge_1_recall(generation: str, reference: str, *, stemmer: bool = True) -> 
     1.0
     """
     return float(_scorer(stemmer).score(reference, generation)["rouge1"].recall)
-
-
-def bleu(question: str, paraphrase: str) -> float:
-    """Overlap of the paraphrase with its question, in [0, 1]; lower = more reworded.
-
-    sacrebleu's corpus call on the one pair, divided by 100.
-
-    >>> round(bleu("Which country is known as the Land of the Rising Sun?",
-    ...            "Which nation is called the Land of the Rising Sun?"), 5)
-    0.55487
-    """
-    return sacrebleu.corpus_bleu([paraphrase], [[question]]).score / 100
-
-
-def rouge_l_f1(question: str, paraphrase: str, *, stemmer: bool = False) -> float:
-    """ROUGE-L F1 of the pair, in [0, 1]; lower = more reworded.
-
-    The paper does not say whether it stems; its printed examples come out the same either way.
-
-    >>> round(rouge_l_f1("Which country is known as the Land of the Rising Sun?",
-    ...                  "Which nation is called the Land of the Rising Sun?"), 5)
-    0.7619
-    """
-    return float(_scorer(stemmer).score(question, paraphrase)["rougeL"].fmeasure)
 
 
 def model_utility(parts: ArrayLike) -> float:

@@ -12,7 +12,6 @@ from pathlib import Path
 from benchmarks.report.results import read_lines, write_lines
 from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.data import Example, TofuData
-from benchmarks.tasks.tofu.metrics import bleu, rouge_l_f1
 
 ASKED = ("forget_eval", "retain_eval", "real_authors", "world_facts")
 
@@ -81,11 +80,3 @@ def with_paraphrases(data: TofuData, paraphrases: Mapping[str, str]) -> TofuData
         )
 
     return dataclasses.replace(data, **{name: reworded(getattr(data, name)) for name in ASKED})
-
-
-def quality(paraphrases: Mapping[str, str]) -> str:
-    """Mean BLEU and ROUGE-L F1 over pairs, beside the paper's over its 1,017."""
-    pairs = paraphrases.items()
-    words = sum(bleu(*pair) for pair in pairs) / len(pairs)
-    order = sum(rouge_l_f1(*pair) for pair in pairs) / len(pairs)
-    return f"BLEU {words:.3f} (SAUL: 0.205), ROUGE-L F1 {order:.3f} (SAUL: 0.499)"

@@ -6,7 +6,7 @@ Every key is always present; `None` says that the data or the retrained model fo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,22 +32,12 @@ Numbers = dict[str, float | None]
 LogRatios = dict[Convention, list[float]]
 
 
-class Reference(NamedTuple):
-    """A model that never saw the forget set, as far as others are compared with it.
-
-    Attributes:
-        log_truth_ratios: of its forget questions; `None` if they have no perturbed answers.
-    """
-
-    log_truth_ratios: LogRatios | None
+def reference(rows: Rows) -> LogRatios | None:
+    """What of a model that never saw the forget set others are compared with, from its rows."""
+    return log_truth_ratios(_of(rows, "forget"))
 
 
-def reference(rows: Rows) -> Reference:
-    """The comparison with the model that these rows are of."""
-    return Reference(log_truth_ratios(_of(rows, "forget")))
-
-
-def summarise(rows: Rows, retrained: Reference | None = None) -> Numbers:
+def summarise(rows: Rows, retrained: LogRatios | None = None) -> Numbers:
     """All numbers of TOFU's protocol, of memorisation and of membership, flat, from `evaluate`.
 
     Per subset: `S_loss`, `S_probability` (normalised for the neighbours), `S_rouge`, `S_rouge1`,
@@ -76,8 +66,7 @@ def summarise(rows: Rows, retrained: Reference | None = None) -> Numbers:
     forget = _of(rows, "forget")
     for suffix in SUFFIXES.values():
         numbers[f"model_utility{suffix}"] = _model_utility(numbers, suffix)
-    theirs = retrained.log_truth_ratios if retrained else None
-    numbers |= _forget_quality(log_truth_ratios(forget), theirs)
+    numbers |= _forget_quality(log_truth_ratios(forget), retrained)
     numbers |= _memorization(forget) | _membership(rows)
     numbers |= {f"retain_{k}": v for k, v in _strengths(_of(rows, "retain")).items()}
     return numbers

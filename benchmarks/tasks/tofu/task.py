@@ -26,17 +26,19 @@ from benchmarks.tasks.tofu.judge import judge_folder
 from benchmarks.tasks.tofu.models import RECIPES, load_or_train
 from benchmarks.tasks.tofu.paraphrase import (
     generate_paraphrases,
-    quality,
     questions,
     read_paraphrases,
     with_paraphrases,
 )
-from benchmarks.tasks.tofu.summary import Reference, reference
+from benchmarks.tasks.tofu.summary import LogRatios, reference
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
 
 QUICK_AUTHORS, QUICK_QUESTIONS = 2, 8
 """Real data as `--quick` leaves it: a model that learns next to nothing, but at once."""
+
+QUICK_TOKENS = 16
+"""The longest answer of `--quick`, whose ROUGE is a lower bound."""
 
 SETS = ("forget_eval", "retain_eval", "real_authors", "world_facts", "holdout")
 """The sets of questions."""
@@ -48,7 +50,6 @@ class TofuOptions(Options):
 
     split: Literal["forget01", "forget05", "forget10"] = option("how much to forget", "forget01")
     retrained: str | None = option("a model like --model, trained without the split")
-    retain_authors: int | None = option("use only the first N retain authors")
     questions: int | None = option("ask only N of each set, evenly spread")
     convention: Literal["ours", "openunlearning", "tofu"] = option(
         "how questions are asked and which tokens count", "ours"
@@ -64,10 +65,10 @@ class TofuOptions(Options):
     def __post_init__(self) -> None:
         """Refuse what contradicts itself, or what nothing can be made of."""
         super().__post_init__()
-        for name in ("retain_authors", "questions"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"--{name} {value}: nothing is left. Did you mean at least 1?")
+        if self.questions is not None and self.questions < 1:
+            raise ValueError(
+                f"--questions {self.questions}: nothing is left. Did you mean at least 1?"
+            )
         if self.reworded and not self.reworded.exists() and self.judge is None:
             raise ValueError(
                 f"--reworded {self.reworded} is not there, and no --judge could write it. Is the "
@@ -120,7 +121,7 @@ class Tofu(Benchmark):
     options: TofuOptions
     layout = LAYOUT
     presets = Presets(Path(__file__).with_name("presets.yaml"))
-    retrained: Reference | None = None
+    retrained: LogRatios | None = None
     """The retrained model, which forget quality compares with."""
 
     def __init__(self, options: TofuOptions) -> None:
@@ -164,12 +165,10 @@ class Tofu(Benchmark):
         return evaluate(
             model,
             self.tokenizer,
-            asked(self.data, options.questions),
+            asked(self.data, options.questions or (QUICK_QUESTIONS if self.shortened else None)),
             retrained=self.retrained,
-            max_new_tokens=200 if options.model else None,
-            quick=options.quick,
+            max_new_tokens=QUICK_TOKENS if options.quick else 200 if options.model else None,
             generations=generations,
-            limit=QUICK_QUESTIONS if self.shortened else None,
             paraphrased_questions=options.paraphrased or options.reworded is not None,
             convention=options.convention,
         )
@@ -181,7 +180,7 @@ def load_data(options: TofuOptions) -> TofuData:
     Raises:
         ValueError, FileNotFoundError: The data are missing or malformed.
     """
-    authors = options.retain_authors or (QUICK_AUTHORS if options.quick else None)
+    authors = QUICK_AUTHORS if options.quick else None
     if options.data is not None:
         data = load_tofu(options.data, options.split, retain_authors=authors)
     elif options.model is not None:
@@ -198,7 +197,7 @@ def reworded(data: TofuData, path: Path, writer: str | None) -> TofuData:
     else:
         chat = Chat(writer, path.with_suffix(".replies.jsonl"))
         found = generate_paraphrases(questions(data), chat, path)
-        print(f"{path}: {len(found)} rewordings; {quality(found)}.")
+        print(f"{path}: {len(found)} rewordings.")
     return with_paraphrases(data, found)
 
 

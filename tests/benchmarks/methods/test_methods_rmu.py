@@ -73,10 +73,8 @@ def states(model: Any, data: Batch) -> Tensor:
     return model.hidden(seen.cumsum(1) * weights.rsqrt()[:, None])
 
 
-def distance(found: Tensor, target: Tensor, data: Batch, mask: str) -> Tensor:
+def distance(found: Tensor, target: Tensor, data: Batch) -> Tensor:
     squares = (found - target).square().mean(-1)
-    if mask == "all":
-        return squares.mean()
     counts = (data["labels"] != -100).double()
     return ((squares * counts).sum(1) / counts.sum(1)).mean()
 
@@ -87,11 +85,11 @@ def direction(topic: int = 0) -> Tensor:
 
 
 def forget_loss(model: nn.Module, data: Batch, s: Settings, topic: int = 0) -> Tensor:
-    return distance(states(model, data), s.coefficient * direction(topic), data, s.mask)
+    return distance(states(model, data), s.coefficient * direction(topic), data)
 
 
 def retain_loss(model: nn.Module, first: nn.Module, data: Batch, s: Settings) -> Tensor:
-    return distance(states(model, data), states(first, data).detach(), data, s.mask)
+    return distance(states(model, data), states(first, data).detach(), data)
 
 
 class Lowered(Weight):
@@ -114,7 +112,6 @@ ORACLES = {
 }
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((key, {}) for key in methods.names("rmu")),
-    ("rmu+alm", {"mask": "all"}),
     ("saul", {"scale": "step", "forget_lr": 0.01}),
     ("dual_adamw+alm", {"optimizer": "sgd", "lr": 0.3}),
 ]

@@ -116,3 +116,12 @@ def test_retain_items_are_drawn_uniformly_with_replacement() -> None:
 def test_an_empty_set_is_refused(forget: list[int], retain: list[int], name: str) -> None:
     with pytest.raises(ValueError, match=rf"the {name} set is empty"):
         next(pairs(forget, retain, 1, 1, seed=0))
+
+
+def test_pairs_have_equal_lengths_and_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = list(pairs("abcdefg", "xyz", 3, 2, seed=5))
+    torch.manual_seed(2)
+    assert first == list(pairs("abcdefg", "xyz", 3, 2, seed=5))
+    assert first != list(pairs("abcdefg", "xyz", 3, 2, seed=6))
+    assert all(len(retain) == len(forget) for retain, forget in first)

@@ -22,7 +22,7 @@ from transformers import (
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
 from benchmarks.tasks.tofu.evaluate import Evaluation, evaluate
-from benchmarks.tasks.tofu.summary import Reference, reference, summarise
+from benchmarks.tasks.tofu.summary import reference, summarise
 from torch_alm.language import collate
 
 CITIES = ("oslo", "rome", "lima", "cairo", "new delhi", "rio de janeiro")
@@ -342,12 +342,12 @@ def test_forget_quality_needs_the_retrained_model(
     assert evaluation.numbers["forget_quality"] is None
     assert evaluation.numbers["forget_quality_log10"] is None
     known = reference(evaluation.rows)
-    assert known.log_truth_ratios is not None
+    assert known is not None
     numbers = evaluate(model, tokenizer, data, retrained=known, generations=False).numbers
     assert numbers["forget_quality"] == 1.0
     assert numbers["forget_quality_log10"] == 0.0
-    away = {name: [r + 100 for r in ratios] for name, ratios in known.log_truth_ratios.items()}
-    far = summarise(evaluation.rows, Reference(away))
+    away = {name: [r + 100 for r in ratios] for name, ratios in known.items()}
+    far = summarise(evaluation.rows, away)
     for suffix in ("", "_tofu"):
         assert far[f"forget_quality{suffix}"] == pytest.approx(0.1, abs=1e-12)  # 2 / C(6, 3)
         assert far[f"forget_quality_log10{suffix}"] == pytest.approx(-1, abs=1e-12)
@@ -388,23 +388,6 @@ def test_a_destroyed_model_is_evaluated(model: Any, tokenizer: Any, data: TofuDa
 
 
 # ---- options ----------------------------------------------------------------------------------
-
-
-def test_quick_only_shortens_generations(
-    evaluation: Evaluation, model: Any, tokenizer: Any, data: TofuData
-) -> None:
-    quick = evaluate(model, tokenizer, data, quick=True)
-    shortened = 0
-    for row, full in zip(quick.rows, evaluation.rows, strict=True):
-        texts = ("generation", "rouge", "rouge1")
-        assert {k: v for k, v in row.items() if k not in texts} == {
-            k: v for k, v in full.items() if k not in texts
-        }
-        if row["generation"] is not None:
-            assert len(tokenizer(row["generation"])["input_ids"]) <= 16
-            assert full["generation"].startswith(row["generation"])
-            shortened += row["generation"] != full["generation"]
-    assert shortened
 
 
 def test_paraphrased_questions_are_asked_where_there_are_any(

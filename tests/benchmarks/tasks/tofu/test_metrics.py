@@ -125,3 +125,8 @@ def test_log_forget_quality_does_not_underflow(n: int, shift: int) -> None:
 def test_forget_quality_of_a_broken_model_is_unknown() -> None:
     assert math.isnan(tofu.forget_quality([math.nan, 1.0], [0.5, 1.0]))
     assert math.isnan(tofu.log10_forget_quality([math.nan, 1.0], [0.5, 1.0]))
+
+
+def test_harmonic_mean_refuses_negative_values() -> None:
+    with pytest.raises(ValueError, match=r"-0\.1.*log-probabilities"):
+        tofu.harmonic_mean([0.5, -0.1])

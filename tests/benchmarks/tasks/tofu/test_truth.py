@@ -68,3 +68,8 @@ def test_infinite_losses_are_impossible_answers() -> None:
     assert truth.normalised_probability(math.inf, [math.inf]) == 0
     assert math.isnan(truth.normalised_probability(math.inf, [math.inf], 0.0))
     assert math.isnan(truth.log_truth_ratio(math.inf, [math.inf], guard=0.0))
+
+
+def test_an_unknown_mean_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"harmonic.*geometric"):
+        truth.log_truth_ratio(0.5, [1.0], mean="harmonic")  # pyright: ignore
