@@ -140,3 +140,19 @@ def test_a_gradient_added_by_hand_is_refused_by_name() -> None:
     constraint.attach(optimizer)
     (theta.grad,) = torch.autograd.grad(theta.square().sum() + constraint(), [theta])
     refused(optimizer.step, "by hand")
+
+
+def test_a_number_that_is_assigned_ends_the_search() -> None:
+    x = weight()
+    optimizer = SGD([x], RATE)
+    constraint = attached(optimizer)
+    part(x, constraint, ROWS[0]).backward()
+    optimizer.step()
+    assert constraint.mu != 0.125
+    constraint.mu, before = 0.125, float(constraint.multiplier)
+    part(x, constraint, ROWS[0]).backward()
+    expected = before + 0.125 * (ALPHA - float(ROWS[0] @ x.detach()))
+    assert constraint.preview() == pytest.approx(expected, rel=1e-12)
+    optimizer.step()
+    assert constraint.mu == 0.125 and constraint.multiplier == pytest.approx(expected, rel=1e-12)
+    assert not constraint.wants_gradient and "auto" not in constraint.state_dict()

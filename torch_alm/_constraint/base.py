@@ -47,12 +47,13 @@ class Stored:
         """The step size there is: as given, unless a rule has raised it. It may be assigned.
 
         With `"auto"` the one found so far, of a vector one per entry: 0 before the first gradient.
+        A number that is assigned ends the search.
         """
         return numbers.kept(self._state.mu)
 
     @mu.setter
     def mu(self, value: Numeric) -> None:
-        self._state.mu = numbers.single(value)
+        self._state.mu, self._state.auto = numbers.single(value), None
 
     @property
     def multiplier(self) -> Number:

@@ -121,7 +121,6 @@ class Loop:
 
     Attributes:
         optimizer: the one that is attached to.
-        measured: whether a gradient of this step was taken.
         found: what the step's gradients say, once they are known.
     """
 
@@ -141,13 +140,12 @@ class Loop:
         self._factors: list[Tensor] = []
         self._a: dict[Tensor, Tensor] = {}
         self._acting: dict[Tensor, Tensor] = {}
-        self.measured = self.is_spoiled = False
+        self.is_spoiled = False
 
     def watch(self, penalty: Tensor, c: Tensor, weight: float) -> Tensor:
         """Take grad c, which has this weight in the penalty; return one whose way can be seen."""
         if self.optimizer is None:
             return penalty
-        self.measured = True
         params = [p for p in parameters(self.optimizer) if p.requires_grad]
         if any(map(is_sharded, params)):
             _refuse("found sharded parameters (FSDP2), of which each rank sees a part")
