@@ -23,13 +23,9 @@ from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import PenaltyGrowth
 
-# Steps within which these settle. With the full 4,000 all do.
-SETTLED = {
-    **dict.fromkeys(("HS35", "QP"), 500),
-    **dict.fromkeys(("HS12", "HS22", "HS28"), 1000),
-    **dict.fromkeys(("HS11", "HS14", "HS43", "HS48", "HS51", "HS65", "HS76", "line"), 1500),
-}
-QUICK = [problem for problem in EASY if problem.name in SETTLED]
+# After 4,000 steps these are still on their way: HS21 to 4e-4, the others not near.
+UNSETTLED = "HS10", "HS21", "HS50"
+SOLVED = [problem for problem in EASY if problem.name not in UNSETTLED]
 
 
 optimum = cache(slsqp.optimum)
@@ -37,14 +33,15 @@ optimum = cache(slsqp.optimum)
 
 @cache
 def solved() -> dict[str, Solution]:
-    """Every quick problem with the one default. Do not change them."""
-    found: dict[str, Solution] = {}
-    for steps in sorted({*SETTLED.values()}):
-        alike = [problem for problem in QUICK if SETTLED[problem.name] == steps]
-        posed = [(problem, constrained(problem, mu=1.0, every=50)) for problem in alike]
-        names = [problem.name for problem in alike]
-        found |= zip(names, solve_side_by_side(posed, steps), strict=True)
-    return found
+    """Every problem with the one default. Do not change them."""
+    posed = [(problem, constrained(problem, mu=1.0, every=50)) for problem in EASY]
+    return dict(zip(map(repr, EASY), solve_side_by_side(posed), strict=True))
+
+
+def test_of_21_problems_19_are_solved_to_a_thousandth_and_18_to_a_hundred_thousandth() -> None:
+    errors = [max(each.violation, each.gap) for each in solved().values()]
+    assert len(errors) == 21
+    assert sum(e <= 1e-3 for e in errors) >= 19 and sum(e <= 1e-5 for e in errors) >= 18
 
 
 @pytest.mark.parametrize("problem", EASY, ids=repr)
@@ -56,7 +53,7 @@ def test_the_problems_are_those_of_the_literature(problem: Problem) -> None:
     assert residual <= 2e-3, "the point found is stationary"
 
 
-@pytest.mark.parametrize("problem", QUICK, ids=repr)
+@pytest.mark.parametrize("problem", SOLVED, ids=repr)
 def test_one_default_finds_optimum_and_multipliers(problem: Problem) -> None:
     solution = solved()[problem.name]
     assert max(solution.violation, solution.gap) <= 1e-3
@@ -68,9 +65,9 @@ def test_one_default_finds_optimum_and_multipliers(problem: Problem) -> None:
 
 
 def test_side_by_side_each_problem_goes_where_it_goes_alone() -> None:
-    posed = [(problem, constrained(problem, mu=1.0, every=50)) for problem in QUICK]
+    posed = [(problem, constrained(problem, mu=1.0, every=50)) for problem in SOLVED]
     together = solve_side_by_side(posed, steps=60)
-    for problem, found in zip(QUICK[:3], together, strict=False):
+    for problem, found in zip(SOLVED[:3], together, strict=False):
         alone = solve(problem, steps=60)
         assert torch.equal(found.x, alone.x), problem
         assert torch.equal(found.multipliers, alone.multipliers), problem
