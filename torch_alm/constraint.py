@@ -68,7 +68,7 @@ class ALMConstraint(Stored):
         ValueError: if a setting makes no sense; it is named, with what it may be.
 
     Attributes:
-        every, filter, rules, tolerance, sense: as given. They may be assigned, as alpha, mu and the
+        every, filter, rules, tolerance: as given. They may be assigned, as alpha, mu, sense and the
             multiplier, and are used as assigned.
 
     Warns:
@@ -116,7 +116,7 @@ class ALMConstraint(Stored):
         )
         self._observed, self._is_told = Observations(), False
         self.alpha = found["alpha"]
-        self.sense: Sense = sense
+        self._sense: Sense = sense
         self.every: int = found["every"]
         self.filter, self.rules = filter, found["rules"]
         self.tolerance: float = found["tolerance"]

@@ -26,7 +26,7 @@ class Stored:
     _observed: Observations
     _shape: torch.Size
     _alpha: Number
-    sense: Sense
+    _sense: Sense
     every: int
     filter: Filter | None
     rules: Sequence[Rule]
@@ -41,6 +41,17 @@ class Stored:
     @alpha.setter
     def alpha(self, value: Numeric) -> None:
         self._alpha = numbers.host(value)
+
+    @property
+    def sense(self) -> Sense:
+        """Which side of alpha is satisfied. It may be assigned: a filter then begins anew."""
+        return self._sense
+
+    @sense.setter
+    def sense(self, value: Sense) -> None:
+        if value != self._sense:
+            self._state.filter = []  # violations of the other side
+        self._sense = value
 
     @property
     def mu(self) -> Number:

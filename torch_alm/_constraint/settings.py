@@ -117,7 +117,11 @@ class Settings(Protocol):
         """The threshold."""
         ...
 
-    sense: Sense
+    @property
+    def sense(self) -> Sense:
+        """The side of it that is satisfied."""
+        ...
+
     every: int
     filter: Filter | None
     rules: Sequence[Rule]
