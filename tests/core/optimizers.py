@@ -1,7 +1,6 @@
-"""Every optimizer of torch and of pytorch_optimizer that a plain loop can step, by name.
+"""Every optimizer of torch that a plain loop can step, and some of pytorch_optimizer, by name.
 
-`REPRESENTATIVES` has one for each way in which they keep what they know. All the others are run by
-hand: `python -m tests.core.resuming`.
+`REPRESENTATIVES` has one for each way in which optimizers keep what they know.
 """
 
 import inspect
@@ -9,35 +8,13 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-Make = Callable[[nn.Module], Optimizer]
-
-CLOSURE = "steps with a closure only"
-SHARPNESS = "perturbs weights itself"
-HESSIAN = "differentiates gradients, which are put in place here without a graph"
-ENGINE = "is driven by calls of its own, not by `step`"
-
-# What no plain loop can step, or no wrapper can hold.
 SKIPPED = {
-    "torch.LBFGS": CLOSURE,
+    "torch.LBFGS": "steps with a closure only",
     "torch.SparseAdam": "takes sparse gradients only",
-    "pytorch_optimizer.AdaHessian": HESSIAN,
-    "pytorch_optimizer.SophiaH": HESSIAN,
-    "pytorch_optimizer.AliG": CLOSURE,
-    "pytorch_optimizer.BSAM": SHARPNESS,
-    "pytorch_optimizer.FriendlySAM": SHARPNESS,
-    "pytorch_optimizer.GSAM": SHARPNESS,
-    "pytorch_optimizer.LookSAM": SHARPNESS,
-    "pytorch_optimizer.SAM": SHARPNESS,
-    "pytorch_optimizer.WSAM": SHARPNESS,
-    "pytorch_optimizer.AdaLOMO": ENGINE,
-    "pytorch_optimizer.LOMO": ENGINE,
-    "pytorch_optimizer.PCGrad": ENGINE,
-    "pytorch_optimizer.DeMo": "needs ranks and einops",
-    "pytorch_optimizer.DistributedMuon": "needs ranks",
-    "pytorch_optimizer.SafeFP16Optimizer": "steps a float32 copy of float16 weights",
 }
 
 
@@ -66,38 +43,16 @@ def ranked(net: nn.Module) -> list[dict[str, Any]]:
 
 
 # How each is made that takes more than `params` and `lr`: its arguments.
-Arguments = Callable[[nn.Module], tuple[Any, dict[str, Any]]]
-MUON: Arguments = lambda net: (two_kinds(net), {"lr": 0.01})  # noqa: E731
-RANKED: Arguments = lambda net: (ranked(net), {"lr": 0.01})  # noqa: E731
-AROUND: Arguments = lambda net: (AdamW(net.parameters(), lr=0.01), {})  # noqa: E731
-SPECIAL: dict[str, Arguments] = {
+SPECIAL: dict[str, Callable[[nn.Module], tuple[Any, dict[str, Any]]]] = {
     "torch.Muon": lambda net: (matrices(net), {"lr": 0.01}),
-    **{
-        f"pytorch_optimizer.{name}": MUON
-        for name in ("Muon", "AdaMuon", "AdaGO", "NorMuon", "MuonClip")
-    },
-    "pytorch_optimizer.GaLore": RANKED,
-    "pytorch_optimizer.Fira": RANKED,
-    "pytorch_optimizer.Conda": lambda net: (
-        net.parameters(),
-        {"lr": 0.01, "update_proj_gap": 2},
-    ),
+    "pytorch_optimizer.Muon": lambda net: (two_kinds(net), {"lr": 0.01}),
+    "pytorch_optimizer.GaLore": lambda net: (ranked(net), {"lr": 0.01}),
     "pytorch_optimizer.Alice": lambda net: (
         net.parameters(),
         {"lr": 0.01, "rank": 2, "leading_basis": 1, "update_interval": 2},
     ),
-    "pytorch_optimizer.AdamMini": lambda net: (net, {"lr": 0.01}),
     "pytorch_optimizer.Lookahead": lambda net: (AdamW(net.parameters(), lr=0.01), {"k": 2}),
-    "pytorch_optimizer.OrthoGrad": AROUND,
-    "pytorch_optimizer.TRAC": AROUND,
-    "pytorch_optimizer.ScheduleFreeWrapper": AROUND,
-    "pytorch_optimizer.Ranger21": lambda net: (
-        net.parameters(),
-        {"lr": 0.01, "num_iterations": 8},
-    ),
-    # by default it moves weights below 0.002 only, of which so small a model has none
-    "pytorch_optimizer.SaRA": lambda net: (net.parameters(), {"lr": 0.01, "threshold": 0.3}),
-    "pytorch_optimizer.SpectralSphere": lambda net: (matrices(net), {"lr": 0.01}),
+    "pytorch_optimizer.TRAC": lambda net: (AdamW(net.parameters(), lr=0.01), {}),
 }
 
 REPRESENTATIVES = {
@@ -116,33 +71,17 @@ REPRESENTATIVES = {
 }
 
 
-def names() -> list[str]:
-    """All that are installed, torch's first."""
-    found = []
-    for library, module in (("torch", "torch.optim"), ("pytorch_optimizer", "pytorch_optimizer")):
-        try:
-            content = vars(import_module(module))
-        except ModuleNotFoundError:
-            continue
-        found += [
-            f"{library}.{name}"
-            for name, kind in sorted(content.items())
-            if inspect.isclass(kind)
-            and issubclass(kind, Optimizer)
-            and kind is not Optimizer
-            and kind.__module__.startswith(module)
-        ]
-    return found
+def of_torch() -> list[str]:
+    """Torch's own that a plain loop can step."""
+    kinds = [kind for kind in vars(torch.optim).values() if inspect.isclass(kind)]
+    found = {f"torch.{kind.__name__}" for kind in kinds if issubclass(kind, Optimizer)}
+    return sorted(found - {"torch.Optimizer", *SKIPPED})
 
 
 def make(name: str, net: nn.Module) -> Optimizer:
     """The optimizer of that name, over that model."""
     library, kind = name.split(".")
-    module = "torch.optim" if library == "torch" else library
-    build = getattr(import_module(module), kind)
+    build = getattr(import_module("torch.optim" if library == "torch" else library), kind)
     default = {"lr": 0.01} if "lr" in inspect.signature(build).parameters else {}
     params, settings = SPECIAL.get(name, lambda net: (net.parameters(), default))(net)
-    optimizer = build(params, **settings)
-    if kind == "ScheduleFreeWrapper":  # the one of its kind that does not begin in this mode
-        optimizer.train()
-    return optimizer
+    return build(params, **settings)

@@ -1,17 +1,10 @@
-"""Training that is saved and resumed, for any optimizer, plain or wrapped.
-
-`python -m tests.core.resuming` runs all of `tests.core.optimizers` in every way and prints how
-many resume exactly, and each that does worse with us around it than without.
-"""
+"""Training that is saved and resumed, for any optimizer, plain or wrapped."""
 
 import copy
 import io
 import random
-import sys
-import tempfile
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -26,7 +19,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.stateful import Stateful
 
-from tests.core import optimizers
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.checkpoint import DualState
 
@@ -174,35 +166,3 @@ def saving_changes_nothing(make: Make, wrapper: str, way: str, folder: str) -> b
         save()  # torch steps a single optimizer to make a state that it has not yet
     train(other, optimizer, range(3), save)
     return torch.equal(theta(other), theta(net))
-
-
-def outcome(check: Callable[..., bool], *args: Any) -> str:
-    try:
-        return "exact" if check(*args) else "differs"
-    except Exception as error:  # other libraries' own; they are counted
-        return type(error).__name__
-
-
-def table(names: Iterable[str], folder: str) -> Counter[tuple[str, ...]]:
-    """The number of each outcome; those that do worse with a wrapper around them are printed."""
-    counts: Counter[tuple[str, ...]] = Counter()
-    for name in names:
-        make = partial(optimizers.make, name)
-        for way in WAYS:
-            plain = outcome(resumes, make, "plain", way, folder)
-            counts["plain", way, "resumes", plain] += 1
-            for wrapper in list(WRAPPERS)[1:]:
-                for check in (resumes, saving_changes_nothing):
-                    ours = outcome(check, make, wrapper, way, folder)
-                    counts[wrapper, way, check.__name__, ours] += 1
-                    if ours != "exact" and (plain == "exact" or ours == "differs"):
-                        print(f"{name}, {way}, {wrapper}, {check.__name__}: {ours}, plain {plain}")
-    return counts
-
-
-if __name__ == "__main__":
-    warnings.simplefilter("ignore")
-    wanted = sys.argv[1:] or [n for n in optimizers.names() if n not in optimizers.SKIPPED]
-    with tempfile.TemporaryDirectory() as scratch:
-        for row, number in sorted(table(wanted, scratch).items()):
-            print(f"{number:4}", *row)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, AdamW, Optimizer
 
-from tests.core import third_party
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
 ADAFACTOR: Any = vars(torch.optim).get("Adafactor")  # since torch 2.5
@@ -49,9 +48,6 @@ ROWS: dict[str, Make] = {
     "Dual(SGD, Adafactor)": lambda params: DualOptimizer(sgd(params), ADAFACTOR(params, lr=0.01)),
     "SAUL": saul,
     "SAUL, scale=step": lambda params: saul(params, scale="step"),
-    "SAM(pytorch_optimizer.Lion)": lambda params: SAM(third_party.LION(params), rho=0.05),
-    "SAM(torchao.AdamW8bit)": lambda params: SAM(third_party.TORCHAO(params), rho=0.05),
-    "SAM(bitsandbytes.AdamW8bit)": lambda params: SAM(third_party.BNB(params), rho=0.05),
 }
 if ADAFACTOR is None:
     ROWS = {name: make for name, make in ROWS.items() if "Adafactor" not in name}

@@ -17,12 +17,10 @@ from torch.optim.optimizer import (
 )
 
 from tests import oracle
-from tests.core import third_party
 from tests.core.table import (
     DUAL,
     OURS,
     PERTURBED,
-    PLAIN,
     ROWS,
     Batch,
     Model,
@@ -33,16 +31,13 @@ from tests.core.table import (
     innermost,
     loss,
     parameters,
-    sgd,
     sides,
     train,
     values,
 )
-from torch_alm import SAM, ReverseSAM
 
 every = pytest.mark.parametrize("name", ROWS)
 ours = pytest.mark.parametrize("name", OURS)
-exact = [name for name in ROWS if name not in third_party.RATES_IN_FLOAT32]
 dual = pytest.mark.parametrize("name", DUAL)
 
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
@@ -59,7 +54,7 @@ def learning_rates(optimizer: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", exact)
+@every
 def test_a_scheduler_on_it_reaches_the_innermost_optimizer(name: str, schedule: str) -> None:
     model, optimizer = build(ROWS[name])
     reference = [torch.optim.SGD(model.parameters(), lr=rate) for rate in learning_rates(optimizer)]
@@ -245,18 +240,6 @@ def test_unequal_micro_batches_count_by_their_weight(name: str) -> None:
     assert value != pytest.approx((seen[0] + seen[1]) / 2, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *(name for name in DUAL if "SAUL" not in name)])
-def test_two_halves_equal_the_whole_without_a_perturbation(name: str) -> None:
-    (model, optimizer), (whole, reference) = build(ROWS[name]), build(ROWS[name])
-    for step in range(5):
-        for half in batch(step).halves():
-            backward(optimizer, model, half, weight=1 / 2)
-        optimizer.step()
-        optimizer.zero_grad()
-    train(reference, whole, range(5))
-    torch.testing.assert_close(values(model), values(whole), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @every
 def test_trains_in_every_dtype(name: str, dtype: torch.dtype) -> None:
@@ -334,7 +317,7 @@ def test_add_param_group_trains_the_new_parameters(name: str) -> None:
     assert len({*map(id, optimizer.param_groups)}) == 2 * len(sides(optimizer)), "each its own"
 
 
-@pytest.mark.parametrize("name", [name for name in OURS if name in exact])
+@ours
 def test_owns_no_groups_and_no_state(name: str) -> None:
     model, optimizer = build(ROWS[name])
     train(optimizer, model, range(2))
@@ -404,24 +387,6 @@ def test_gradients_are_taken_even_inside_no_grad(name: str) -> None:
         train(optimizer, model, range(3))
     train(reference, other, range(3))
     assert_same(values(model), values(other))
-
-
-@pytest.mark.parametrize("kind", [SAM, ReverseSAM])
-def test_a_zero_gradient_moves_nothing_even_without_eps(kind: Any) -> None:
-    model, optimizer = build(lambda params: kind(sgd(params), rho=0.1, eps=0.0))
-    before = values(model)
-    optimizer.backward(lambda: 0.0 * loss(model, batch(0).retain))
-    optimizer.step()
-    assert_same(values(model), before)
-
-
-@every
-def test_warns_of_nothing_in_a_plain_loop(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        train(optimizer, model, range(3))
-    assert caught == []
 
 
 @ours

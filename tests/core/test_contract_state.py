@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import AdamW
 from torch.optim.lr_scheduler import ExponentialLR
 
-from tests.core import third_party
 from tests.core.table import (
     DUAL,
     OURS,
@@ -28,19 +26,14 @@ from tests.core.table import (
     build,
     innermost,
     loss,
-    saul,
-    sgd,
     sides,
     train,
     values,
 )
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 
 every = pytest.mark.parametrize("name", ROWS)
-copied = pytest.mark.parametrize("name", [n for n in ROWS if n not in third_party.UNCOPIED])
-compared = pytest.mark.parametrize("name", [n for n in OURS if n not in third_party.NESTED_STATE])
 ours = pytest.mark.parametrize("name", OURS)
 dual = pytest.mark.parametrize("name", DUAL)
 single = pytest.mark.parametrize("name", [name for name in PERTURBED if name not in DUAL])
@@ -58,7 +51,7 @@ COPIES = {
 
 
 @pytest.mark.parametrize("how", COPIES)
-@copied
+@every
 def test_a_copy_continues_bit_for_bit_and_on_its_own(name: str, how: str) -> None:
     model, optimizer = build(ROWS[name])
     train(optimizer, model, range(3))
@@ -71,7 +64,7 @@ def test_a_copy_continues_bit_for_bit_and_on_its_own(name: str, how: str) -> Non
 
 
 @pytest.mark.parametrize("how", COPIES)
-@copied
+@every
 def test_a_copy_of_a_scheduled_optimizer_steps_itself(name: str, how: str) -> None:
     model, optimizer = build(ROWS[name])
     ExponentialLR(optimizer, 0.5)  # replaces `optimizer.step` by a method of this very optimizer
@@ -114,11 +107,8 @@ def test_both_sides_of_a_copy_share_one_set_of_parameters(name: str, how: str) -
     assert not {*retain} & {*model.parameters()}
 
 
-pending = pytest.mark.parametrize("name", [n for n in OURS if n not in third_party.UNCOPIED])
-
-
 @pytest.mark.parametrize("how", COPIES)
-@pending
+@ours
 def test_a_copy_between_backward_and_step_keeps_all_gradients(name: str, how: str) -> None:
     model, optimizer = build(ROWS[name])
     backward(optimizer, model, batch(0))
@@ -134,7 +124,7 @@ def test_a_copy_between_backward_and_step_keeps_all_gradients(name: str, how: st
 
 
 @pytest.mark.parametrize("how", COPIES)
-@pending
+@ours
 def test_a_copy_after_the_step_has_no_gradients_as_torchs_have_none(name: str, how: str) -> None:
     model, optimizer = build(ROWS[name])
     backward(optimizer, model, batch(0))
@@ -182,7 +172,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, An
         torch.save(saved, folder / f"{i}.pt")
         weights = train(optimizer, model, range(4, 8))
         here[name] = (values(model), optimizer.state_dict(), weights)
-    program = "import sys; from tests.test_contract_state import resume; resume(sys.argv[1])"
+    program = "import sys; from tests.core.test_contract_state import resume; resume(sys.argv[1])"
     subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=ROOT)
     there = [torch.load(folder / f"{i}.resumed.pt", weights_only=True) for i in range(len(ROWS))]
     return {name: (here[name], found) for name, found in zip(ROWS, there, strict=True)}
@@ -275,19 +265,6 @@ def test_a_dual_checkpoint_nests_its_parts(name: str) -> None:
     assert_same(found, {**parts, "constraint": constraint})
 
 
-def wider() -> nn.Module:
-    """A model with as many parameters, of other shapes."""
-    model = Model().double()
-    model.hidden = nn.Linear(3, 6).double()
-    model.frozen = nn.Parameter(torch.randn(6).double(), requires_grad=False)
-    model.out = nn.Linear(6, 4).double()
-    return model
-
-
-def renamed(params: Any) -> list[tuple[str, Any]]:
-    return [(f"other.{name}", p) for name, p in params]
-
-
 def refuses(optimizer: Any, state: dict[str, Any], words: str) -> None:
     """The error names what it found, and nothing was loaded."""
     before = everything(optimizer)
@@ -337,31 +314,6 @@ def test_one_bad_side_leaves_the_other_and_the_multiplier_alone(side: str) -> No
     train(optimizer, model, range(2, 4))
     state[side] = adamw(list(nn.Linear(3, 4).parameters())).state_dict()
     refuses(optimizer, state, side)
-
-
-def test_refuses_sides_over_different_parameters() -> None:
-    model, other = Model(), Model()
-    for theirs in (other.parameters(), [*model.parameters()][:-1], iter([])):
-        with pytest.raises(ValueError, match=r"retain has 6 parameters and forget \d"):
-            DualOptimizer(sgd(list(model.parameters())), _over(theirs))
-
-
-def _over(params: Any) -> Any:
-    return AdamW([{"params": list(params)}], lr=0.1)
-
-
-@pytest.mark.parametrize(
-    ("sense", "nearby"), [("<=", ReverseSAM), (">=", SAM), ("==", SAM), ("==", ReverseSAM)]
-)
-def test_refuses_a_sense_that_does_not_fit_the_forget_side(sense: Any, nearby: Any) -> None:
-    params = list(Model().parameters())
-    with pytest.raises(ValueError, match=f'sense is "{sense}" and the forget side is'):
-        DualOptimizer(sgd(params), nearby(sgd(params)), ALMConstraint(None, 1.0, 1.0, sense=sense))
-
-
-def test_refuses_an_unknown_scale() -> None:
-    with pytest.raises(ValueError, match="scale is 'loss'"):
-        saul(list(Model().parameters()), scale="loss")
 
 
 def test_a_closure_is_refused_before_anything_moves() -> None:

@@ -1,4 +1,4 @@
-"""A DualOptimizer whose side fails, shares a base, or is set otherwise later: nothing is torn."""
+"""A DualOptimizer whose sides share a base or memory, or that is set otherwise later."""
 
 from typing import Any
 
@@ -9,29 +9,6 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
-
-
-class FailsOnce(SGD):
-    """Out of memory in its first step, say."""
-
-    has_failed = False
-
-    def step(self, closure: Any = None) -> Any:
-        if not self.has_failed:
-            self.has_failed = True
-            raise MemoryError
-        return super().step(closure)
-
-
-def fails_in_a_hook(theta: nn.Parameter) -> SGD:
-    side, left = SGD([theta], lr=0.1), [MemoryError()]
-
-    def hook(*_: Any) -> None:
-        if left:
-            raise left.pop()
-
-    side.register_step_pre_hook(hook)
-    return side
 
 
 def backward(optimizer: DualOptimizer, theta: nn.Parameter) -> None:

@@ -98,20 +98,6 @@ def test_a_checkpoint_is_that_of_the_base_and_finds_delta_anew() -> None:
     assert other.steps(1).passes == 2
 
 
-def test_parameters_that_came_later_stay_until_delta_is_found() -> None:
-    run, late = Run(SAM, 2).steps(1), nn.Parameter(torch.ones(2, dtype=torch.float64))
-    run.optimizer.add_param_group({"params": [late]})
-    seen: list[Tensor] = []
-
-    def objective() -> Tensor:
-        seen.append(late.detach().clone())
-        return run.loss(0) + late.square().sum()
-
-    for _ in range(2):
-        run.optimizer.backward(objective)
-    assert [torch.equal(x, torch.ones(2, dtype=torch.float64)) for x in seen] == [True, True, False]
-
-
 def test_a_pass_that_fails_is_found_again() -> None:
     run = Run(SAM, 3)
     with pytest.raises(ZeroDivisionError):
@@ -182,24 +168,6 @@ def test_loading_a_checkpoint_into_a_run_finds_delta_anew() -> None:
     assert run.steps(1, 2).passes == 4
 
 
-def test_a_delta_belongs_to_its_parameter_wherever_that_stands() -> None:
-    first, second, late = (nn.Parameter(torch.ones(1, dtype=torch.float64)) for _ in range(3))
-    optimizer = SAM(SGD([{"params": [first]}, {"params": [second]}], lr=LR), rho=RHO, every=4)
-    optimizer.backward(lambda: 3 * first.sum() + 4 * second.sum())
-    optimizer.param_groups[0]["params"].append(late)
-    seen: list[tuple[float, ...]] = []
-
-    def objective() -> Tensor:
-        seen.append((first.item(), second.item(), late.item()))
-        return first.sum() + second.sum() + late.sum()
-
-    optimizer.backward(objective)
-    optimizer.param_groups.pop()
-    optimizer.backward(objective)
-    assert seen[0] == pytest.approx((1 + 0.6 * RHO, 1 + 0.8 * RHO, 1.0), abs=1e-12)
-    assert seen[1] == pytest.approx((1 + RHO, 1.0, 1.0), abs=1e-12), "the norm of what is left"
-
-
 def test_an_overflow_of_the_loss_scale_is_not_reused_as_a_delta() -> None:
     theta, passes = nn.Parameter(torch.ones(2)), []
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=100)
@@ -236,21 +204,6 @@ def test_loading_both_sides_finds_their_deltas_anew() -> None:
     assert run.passes == 8
     step()
     assert run.passes == 10
-
-
-def test_a_parameter_that_is_frozen_by_now_stays() -> None:
-    theta, frozen = start(), start()
-    optimizer = SAM(SGD([theta, frozen], lr=LR), rho=RHO, every=2)
-    optimizer.backward(lambda: theta.square().sum() + frozen.square().sum())
-    frozen.requires_grad_(requires_grad=False)
-    seen: list[Tensor] = []
-
-    def objective() -> Tensor:
-        seen.append(frozen.detach().clone())
-        return theta.square().sum()
-
-    optimizer.backward(objective)
-    assert len(seen) == 1 and torch.equal(seen[0], start())
 
 
 def test_one_wrapper_on_both_sides_finds_a_delta_for_each() -> None:

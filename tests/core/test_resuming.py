@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.core import optimizers
-from tests.core.optimizers import REPRESENTATIVES, SKIPPED
+from tests.core.optimizers import REPRESENTATIVES
 from tests.core.resuming import resumes, saving_changes_nothing
 
-TORCH = [name for name in optimizers.names() if name.startswith("torch.") and name not in SKIPPED]
 # Their own checkpoints hold objects, or their own format is not torch's.
 WITH_CODE = {"pytorch_optimizer.AdaShift", "pytorch_optimizer.GaLore"}
 UNNAMED = {"pytorch_optimizer.Lookahead", "pytorch_optimizer.TRAC", "pytorch_optimizer.LoRARite"}
 
-everyone = pytest.mark.parametrize("name", [*TORCH, *REPRESENTATIVES])
+everyone = pytest.mark.parametrize("name", [*optimizers.of_torch(), *REPRESENTATIVES])
 
 
 @everyone

@@ -13,7 +13,7 @@ from torch.optim import LBFGS, SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
 from tests import oracle
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm import SAM, DualOptimizer, ReverseSAM
 
 BOTH = pytest.mark.parametrize(("wrapper", "sign"), [(SAM, +1.0), (ReverseSAM, -1.0)])
 
@@ -48,24 +48,6 @@ def test_backward_is_the_gradient_at_the_perturbed_point(wrapper: type, sign: fl
     assert_same([p.grad for p in theta], expected, atol=1e-13)
 
 
-@BOTH
-def test_the_loss_rises_under_sam_and_falls_under_reverse_sam(wrapper: type, sign: float) -> None:
-    model, x = network()
-    clean = objective(model, x)().item()
-    perturbed = wrapper(SGD(model.parameters(), lr=0.1), rho=1e-2).backward(objective(model, x))
-    assert sign * (perturbed.item() - clean) > 0
-
-
-def test_backward_accumulates_like_loss_backward() -> None:
-    model, x = network()
-    theta = list(model.parameters())
-    optimizer = SAM(SGD(theta, lr=0.1), rho=0.3)
-    for part in x.split(2):
-        optimizer.backward(objective(model, part), weight=1 / 3)
-    parts = [oracle.grad_sam(objective(model, part), theta, 0.3, 1.0) for part in x.split(2)]
-    assert_same([p.grad for p in theta], oracle.mean(parts)[0], atol=1e-13)
-
-
 def test_weight_scales_the_gradient_and_not_the_loss() -> None:
     model, x = network()
     optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.3)
@@ -98,25 +80,6 @@ def test_backward_fn_receives_the_raw_loss_and_owns_all_scaling(settable_later: 
     # eps weighs a little more beside a gradient four times shorter
     assert seen == [clean, pytest.approx(perturbed, abs=1e-10)] and loss.item() == seen[1]
     assert_same([p.grad for p in theta], [g / 8 for g in whole], atol=1e-10)
-
-
-@BOTH
-def test_rho_zero_equals_the_base_optimizer_bitwise(wrapper: type, sign: float) -> None:
-    def train(wrapped: bool) -> list[Tensor]:
-        model, x = network()
-        dropout = nn.Dropout(0.5)
-        torch.manual_seed(7)
-        optimizer = AdamW(model.parameters(), lr=1e-2)
-        if wrapped:
-            optimizer = wrapper(optimizer, rho=0.0)
-        for _ in range(5):
-            optimizer.zero_grad()
-            loss = lambda: dropout(model(x)).square().mean()  # noqa: E731
-            optimizer.backward(loss) if wrapped else loss().backward()
-            optimizer.step()
-        return snapshot(model)
-
-    assert_same(train(wrapped=True), train(wrapped=False))
 
 
 def test_step_with_a_closure_is_self_contained_and_returns_the_clean_loss() -> None:
@@ -158,24 +121,6 @@ def test_a_closure_does_not_use_the_previous_batchs_gradient() -> None:
     optimizer.step(closure)
     _, expected = oracle.grad_sam(objective(model, x), list(model.parameters()), 0.3, 1.0)
     assert values[1] == pytest.approx(expected, abs=1e-13)
-
-
-def test_a_step_without_a_perturbed_gradient_is_plain_and_warns_once() -> None:
-    model, x = network()
-    twin, _ = network()
-    optimizer, base = SAM(SGD(model.parameters(), lr=0.1)), SGD(twin.parameters(), lr=0.1)
-    for step in range(3):
-        objective(model, x)().backward()
-        objective(twin, x)().backward()
-        if step == 0:
-            with pytest.warns(UserWarning, match=r"SAM\.step\(\) .* plain SGD step\. Did you call"):
-                optimizer.step()
-        else:
-            optimizer.step()
-        base.step()
-        optimizer.zero_grad()
-        base.zero_grad()
-    assert_same(snapshot(model), snapshot(twin))
 
 
 def test_every_way_to_a_perturbed_gradient_steps_without_a_warning() -> None:
@@ -264,58 +209,6 @@ def test_what_takes_gradients_is_not_wrapped_to_be_stepped_alone(outer: type, in
         outer(**outside)
 
 
-@pytest.mark.parametrize("replay", [True, False])
-def test_the_second_pass_replays_the_firsts_random_state(replay: bool) -> None:
-    model, x = network()
-    masks: list[Tensor] = []
-
-    def with_dropout() -> Tensor:
-        mask = torch.rand(6, 1, dtype=torch.float64)
-        masks.append(mask)
-        return (mask * model(x)).square().mean()
-
-    torch.manual_seed(3)
-    SAM(SGD(model.parameters(), lr=0.1), replay_rng=replay).backward(with_dropout)
-    assert torch.equal(masks[0], masks[1]) == replay
-    torch.manual_seed(3)
-    first = torch.rand(6, 1, dtype=torch.float64)
-    assert torch.equal(masks[0], first)
-    if replay:  # outside, random numbers go on as after one pass
-        following = torch.rand(3)
-        torch.manual_seed(3)
-        torch.rand(6, 1, dtype=torch.float64)
-        torch.manual_seed(3)
-        SAM(SGD(model.parameters(), lr=0.1)).backward(with_dropout)
-        assert torch.equal(torch.rand(3), following)
-
-
-def test_a_constraint_inside_an_objective_observes_the_perturbed_pass_only() -> None:
-    model, x = network()
-    values: list[float] = []
-
-    def measure() -> Tensor:
-        value = model(x).mean()
-        values.append(value.item())
-        return value
-
-    constraint = ALMConstraint(measure, alpha=1.0, mu=0.5)
-    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.3)
-    optimizer.backward(lambda: objective(model, x)() + constraint())
-    constraint.step()
-    assert len(values) == 2 and values[0] != values[1]
-    assert constraint.metrics()["value"] == values[1]
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        loss = objective(model, x)() + constraint()
-        loss.backward()
-        return loss
-
-    optimizer.step(closure)
-    constraint.step()
-    assert constraint.metrics()["value"] == values[3]
-
-
 def test_kept_memory_is_not_part_of_copies_and_checkpoints() -> None:
     model, x = network()
     optimizer = SAM(AdamW(model.parameters(), lr=0.1))
@@ -385,15 +278,6 @@ def test_hooks_of_checkpoints_are_handed_the_optimizer() -> None:
     assert len(seen) == 4 and all(each is optimizer for each in seen)
 
 
-@BOTH
-def test_a_closure_under_a_scaler_is_refused_by_name(wrapper: type, sign: float) -> None:
-    optimizer = wrapper(SGD(network()[0].parameters(), lr=0.1))
-    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(0.0)
-    sentence = rf"^{wrapper.__name__}\.step\(closure\) was called by a GradScaler"
-    with pytest.raises(RuntimeError, match=sentence):
-        optimizer.step(lambda: 0.0)
-
-
 @pytest.mark.parametrize("clears", [{"set_to_none": True}, {"set_to_none": False}, None])
 @BOTH
 def test_a_step_that_is_fused_into_the_backward_pass_is_refused(
@@ -442,20 +326,6 @@ def test_the_second_pass_draws_what_the_first_drew_with_numpy_and_python() -> No
 
     SAM(SGD(model.parameters(), lr=0.1)).backward(objective)
     assert drawn[0] == drawn[1] != (random.random(), float(np.random.rand()))
-
-
-def test_gradients_of_zero_before_a_closure_are_none() -> None:
-    model, x = network()
-    optimizer = SAM(SGD(model.parameters(), lr=0.1), rho=0.1)
-
-    def closure() -> Tensor:
-        loss = model(x).square().mean()
-        loss.backward()
-        return loss
-
-    closure()
-    optimizer.zero_grad(set_to_none=False)
-    optimizer.step(closure)
 
 
 def steps_inside(theta: list[nn.Parameter], *, by: str) -> None:

@@ -187,26 +187,6 @@ def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(
     assert not fresh.retain.state and not fresh.forget.state
 
 
-def test_a_checkpoint_may_hold_other_names_than_the_state_does(tmp_path: Path) -> None:
-    class Renaming(SGD):
-        def state_dict(self) -> dict[str, Any]:
-            found = super().state_dict()
-            state = {i: {"packed": dict(each)} for i, each in found["state"].items()}
-            return {**found, "state": state}
-
-        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            state = {i: each["packed"] for i, each in state_dict["state"].items()}
-            super().load_state_dict({**state_dict, "state": state})
-
-    net, other = model(), model()
-    optimizer, resumed = (
-        saul(lambda net: Renaming(net.parameters(), 0.1, 0.9), n) for n in (net, other)
-    )
-    train(net, optimizer, range(2))
-    Distributed(net, optimizer, str(tmp_path)).load(other, resumed)
-    assert_same(resumed.state_dict(), optimizer.state_dict())
-
-
 def named(net: nn.Module, prefix: str) -> list[tuple[str, nn.Parameter]]:
     return [(prefix + name, p) for name, p in net.named_parameters()]
 
@@ -218,41 +198,6 @@ def test_a_model_that_is_wrapped_since_has_the_same_names(prefix: str) -> None:
     train(net, first, range(2))
     second.load_state_dict(first.state_dict())
     assert_same(list(second.state.values()), list(first.state.values()))
-
-
-class Projected(Optimizer):
-    """Moments of a rank that is a setting, beside one of the parameter's shape."""
-
-    def __init__(self, params: Any, rank: int = 2) -> None:
-        super().__init__(params, {"lr": 0.1, "rank": rank})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                low = p.grad[: group["rank"]]
-                state.setdefault("low", torch.zeros_like(low)).add_(low)
-                state.setdefault("full", torch.zeros_like(p)).add_(p.grad)
-                p.sub_(state["full"], alpha=0.1)
-                p[: group["rank"]].sub_(state["low"], alpha=0.1)
-
-
-@pytest.mark.parametrize("stepped", [False, True])
-def test_a_checkpoint_brings_settings_that_shape_its_moments(stepped: bool) -> None:
-    net, other = model(), model()
-    first, second = (SAM(Projected(n.parameters(), r)) for n, r in ((net, 1), (other, 3)))
-    train(net, first, range(2))
-    saved, weights = copy.deepcopy(first.state_dict()), copy.deepcopy(net.state_dict())
-    train(net, first, range(2, 4))
-    if stepped:
-        train(other, second, range(1))
-    other.load_state_dict(weights)
-    second.load_state_dict(saved)
-    train(other, second, range(2, 4))
-    assert torch.equal(theta(other), theta(net))
 
 
 def test_a_format_of_ones_own_is_not_judged_and_another_optimizers_is_refused() -> None:

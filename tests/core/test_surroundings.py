@@ -391,15 +391,6 @@ def works_without_a_scaler(optimizer: Any, model: nn.Module) -> None:
     assert 1e-5 < change < 0.1, "a step of the usual size"
 
 
-def test_a_disabled_grad_scaler_is_not_there() -> None:
-    (model, optimizer), (other, reference) = build(ROWS["SAM(SGD)"]), build(ROWS["SAM(SGD)"])
-    scaler = torch.amp.GradScaler("cpu", enabled=False)
-    for one, stepper in ((model, lambda: scaler.step(optimizer)), (other, reference.step)):
-        backward(optimizer if one is model else reference, one, batch(0))
-        stepper()
-    assert_same(values(model), values(other))
-
-
 # Adapters
 
 

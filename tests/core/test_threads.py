@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -82,40 +81,3 @@ def test_two_threads_train_as_one_after_the_other(stepped: list[Optimizer]) -> N
     plain = SGD([nn.Parameter(torch.ones(1))], lr=0.1)
     plain.step()
     assert stepped[-1] is plain, "torch's hooks are still there"
-
-
-@pytest.mark.parametrize("where", ["scheduler", "patch"])
-def test_a_base_whose_step_was_patched_steps_once_with_its_hooks(where: str) -> None:
-    theta = nn.Parameter(torch.tensor([1.0]))
-    base = SGD([theta], lr=1.0)
-    calls: list[str] = []
-    base.register_step_pre_hook(lambda *_: calls.append("pre"))
-    base.register_step_post_hook(lambda *_: calls.append("post"))
-    if where == "scheduler":
-        scheduler = LambdaLR(base, lambda epoch: 0.5**epoch)
-    else:
-        patched = base.step
-        base.step = lambda *a, **k: (calls.append("patch"), patched(*a, **k))[1]  # type: ignore[method-assign]
-    optimizer = SAM(base, rho=0.0)
-    optimizer.backward(lambda: theta.sum())
-    optimizer.step()
-    if where == "scheduler":
-        scheduler.step()  # warns if it believes that no step was taken
-    assert calls == ["patch", "pre", "post"][where == "scheduler" :]
-    assert theta.item() == 0.0
-
-
-def test_a_pre_hook_may_replace_the_arguments_of_a_wrapped_step() -> None:
-    theta = nn.Parameter(torch.tensor([1.0]))
-    given: list[object] = []
-
-    class Told(SGD):
-        def step(self, closure: None = None, told: str = "nothing") -> None:
-            given.append(told)
-
-    base = Told([theta], lr=1.0)
-    base.register_step_pre_hook(lambda _, args, kwargs: (args, {**kwargs, "told": "something"}))
-    optimizer = SAM(base, rho=0.0)
-    optimizer.backward(lambda: theta.sum())
-    optimizer.step()
-    assert given == ["something"]

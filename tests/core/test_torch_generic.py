@@ -11,7 +11,6 @@ The inputs are those torch tests itself with (`OptimizerInfo`); the checks are t
 """
 
 import copy
-import io
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -254,25 +253,6 @@ def test_sparse_gradients(wrapper: Any) -> None:
     torch.testing.assert_close(*finals, rtol=0, atol=1e-14)
 
 
-@every
-def test_repr_is_the_same_after_a_step(case: Case) -> None:
-    params, objective = problem()
-    optimizer = case.make(params)
-    before = repr(optimizer)
-    step(optimizer, objective)
-    assert repr(optimizer) == before
-
-
-@every
-def test_state_dict_is_deterministic(case: Case) -> None:
-    model, objective = model_and_objective()
-    optimizer = case.make(model.parameters())
-    for _ in range(3):
-        step(optimizer, objective)
-    assert_same(optimizer.state_dict(), optimizer.state_dict())
-    assert_same(copy.deepcopy(optimizer.state_dict()), optimizer.state_dict())
-
-
 @pytest.mark.parametrize("named", [(False, False), (False, True), (True, False), (True, True)])
 @every
 def test_a_loaded_state_trains_like_the_original(case: Case, named: tuple[bool, bool]) -> None:
@@ -289,18 +269,6 @@ def test_a_loaded_state_trains_like_the_original(case: Case, named: tuple[bool, 
         step(first, objective)
         step(second, same)
     assert_same([p.detach() for p in other.parameters()], [p.detach() for p in model.parameters()])
-
-
-@every
-def test_weights_only_load_gives_the_same_state(case: Case) -> None:
-    model, objective = model_and_objective()
-    optimizer = case.make(model.parameters())
-    for _ in range(3):
-        step(optimizer, objective)
-    file = io.BytesIO()
-    torch.save(optimizer.state_dict(), file)
-    file.seek(0)
-    assert_same(torch.load(file, weights_only=True), optimizer.state_dict())
 
 
 @every
@@ -396,18 +364,3 @@ def test_state_is_that_of_a_base_that_stepped(case: Case) -> None:
         mine, its = optimizer.state.get(p), reference.state.get(p)
         assert (mine is None) == (its is None)
         assert mine is None or list(mine) == list(its)
-
-
-@every
-def test_deepcopy_keeps_public_attributes(case: Case) -> None:
-    params, objective = problem()
-    optimizer = case.make(params)
-    step(optimizer, objective)
-    twin = copy.deepcopy(optimizer)
-    public = [name for name in dir(optimizer) if not name.startswith("_")]
-    for name in public:
-        mine, its = getattr(optimizer, name), getattr(twin, name)
-        assert type(mine) is type(its), name
-        if isinstance(mine, float | bool | str | int):
-            assert mine == its, name
-    assert_same(twin.state_dict(), optimizer.state_dict())
