@@ -169,6 +169,15 @@ def test_nothing_comes_after_the_last_micro_batch(case: str) -> None:
     optimizer.step()
 
 
+@pytest.mark.parametrize(("mu", "passes"), [(0.5, 1), ("auto", 2)])
+def test_a_mu_that_is_found_takes_the_gradient_behind_a_closed_gate(mu: Any, passes: int) -> None:
+    run = Run(sides="plain", last=True)
+    run.constraint = ALMConstraint(None, alpha=0.0, mu=mu)
+    run.optimizer.constraint = run.constraint
+    run.step(10)
+    assert run.constraint.weight == 0 and run.backwards == passes
+
+
 def test_a_failure_after_the_decision_takes_it_back() -> None:
     theta = nn.Parameter(torch.ones(1, dtype=torch.float64))
 
