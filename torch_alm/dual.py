@@ -259,10 +259,10 @@ class DualOptimizer(Sides):
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
         weight, g_f = self._update()  # lambda+
-        is_whole = weight == 0 or self._forget_step(weight, g_f)
+        is_finite = weight == 0 or self._forget_step(weight, g_f)
         del g_f  # memory for the next
         self.retain.step()
-        if not is_whole:
+        if not is_finite:
             self._warn_skipped()
 
     def _update(self) -> tuple[float, Register]:

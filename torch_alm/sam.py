@@ -99,7 +99,7 @@ class SharpnessAware(Wrapper):
         accumulated = gradients.take(params)
         try:
             # g <- grad L(theta)
-            self._aim(params, partial(gradient, weight=1.0, counts=False, pair_sign=self.sign))
+            self._take_g(params, partial(gradient, weight=1.0, counts=False, pair_sign=self.sign))
             # theta + delta, delta = sign rho g / (||g|| + eps)
             with self.perturbed():
                 # Before the second backward: engines may reduce while they differentiate.
@@ -111,7 +111,7 @@ class SharpnessAware(Wrapper):
             gradients.put(params, accumulated)
             raise
 
-    def _aim(self, params: list[Tensor], first_pass: Callable[[], object]) -> None:
+    def _take_g(self, params: list[Tensor], first_pass: Callable[[], object]) -> None:
         """Leave g, the direction of delta, in `.grad`: of a pass at theta, or the one before."""
         if self._direction and 0 < self.uses < self.every:  # with 0, what it was for has failed
             moving = [p for p in params if p.requires_grad]
@@ -171,7 +171,7 @@ class SharpnessAware(Wrapper):
         params, losses = parameters(self), list[Tensor | float]()
         replay = replaying(params) if self.replay_rng else lambda: None
         with running(counts=False):
-            self._aim(params, lambda: losses.append(closure()))
+            self._take_g(params, lambda: losses.append(closure()))
         with self.perturbed():
             replay()
             losses.append(closure())
