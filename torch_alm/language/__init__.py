@@ -25,6 +25,7 @@ from torch_alm.language._encoding import (
     encode_messages,
     encode_text,
     pad_id,
+    pairs,
     prompt_ids,
 )
 from torch_alm.language._formats import Format, Message
@@ -39,7 +40,6 @@ from torch_alm.language._memorization import (
     openunlearning_extraction_strength,
 )
 from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.language._pairs import pairs
 from torch_alm.language._reading import Reading, read_answers
 from torch_alm.language._records import Record, read_records, read_text, record_of
 from torch_alm.language._scoring import AnswerScores, answer_scores, losses

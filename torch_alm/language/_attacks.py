@@ -1,7 +1,6 @@
 """Attacks that may bring an answer back: relearning, rounding, and the answer's beginning.
 
-Each is a context or a pure function: the weights return bit for bit. Asking in other words needs
-no function of its own: encode the other question with the same answer.
+Each is a context or a pure function: the weights return bit for bit.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +20,7 @@ from torch_alm.measures import token_nll
 def restored(model: nn.Module) -> Iterator[None]:
     """Return the parameters bit for bit, and gradients and modes, whatever happens inside.
 
-    Inside there are no gradients, which an attacker would take a step on.
-
-    Cost: one copy of the parameters, on the CPU.
+    Inside there are no gradients at first. Cost: one copy of the parameters, on the CPU.
     """
     saved = [(p, p.detach().to("cpu", copy=True), p.grad) for p in model.parameters()]
     with modes_kept(model):
@@ -65,9 +62,7 @@ def round_weights(weight: Tensor, bits: int) -> Tensor:
 def quantized(model: LanguageModel, bits: int = 8) -> Iterator[int]:
     """Inside, the weights of `linear_weights` are rounded as a quantised deployment would.
 
-    Simulated: nearest rounding per output channel (`round_weights`), computed in the model's dtype.
-    A tool that calibrates (GPTQ, AWQ) keeps more of the model than this.
-
+    Simulated by `round_weights`; a tool that calibrates (GPTQ, AWQ) keeps more of the model.
     Yields the number of weights. Cost: a copy of the parameters on the CPU. Source: Zhang et
     al. 2025, on what quantisation brings back after unlearning.
     """
@@ -111,8 +106,8 @@ def relearned(
 ) -> Iterator[float]:
     """Inside, the model has been fine-tuned on a few examples: does more come back than they say?
 
-    AdamW on the mean loss of the labelled tokens, all trainable weights, no decay, in the order of
-    a seeded shuffle that begins again when it is through. Ask about *other* examples inside.
+    AdamW on `token_nll`, all trainable weights, no decay, in the order of a seeded shuffle that
+    begins again when it is through. Ask about *other* examples inside.
 
     Args:
         model: a causal language model of transformers; its weights and mode return bit for bit.
@@ -124,12 +119,8 @@ def relearned(
         seed: of the order.
         autocast: makes a context for each forward pass.
 
-    Yields:
-        The loss of the last step, in nats per token (`nan` for no step).
-
-    Cost: a copy of the parameters on the CPU, AdamW's state, `steps` steps.
-
-    Source: Hu et al. 2025, on relearning after unlearning.
+    Yields the loss of the last step, in nats per token (`nan` for no step). Cost: a copy of the
+    parameters on the CPU, AdamW's state, `steps` steps. Source: Hu et al. 2025, on relearning.
     """
     if not rows:
         raise ValueError("relearned: there are no examples to learn from. Was a file read?")

@@ -1,7 +1,7 @@
 """From words to token rows and batches. A row has labels of -100 where nothing is learned."""
 
-from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 from unicodedata import category
 
 import torch
@@ -18,6 +18,8 @@ from torch_alm.language._formats import (
     of_question,
 )
 from torch_alm.language._models import Tokenizer
+
+T = TypeVar("T")
 
 IGNORE = -100
 ASKED = "asked"
@@ -37,19 +39,16 @@ def encode(
     r"""Tokens of a prompt and its answer; the answer and the token that ends it are labelled.
 
     Models without a chat template get `Question: {q}\nAnswer: {a}` and EOS; chat models what their
-    own template renders, which is what their users ask. Labelled is the assistant's turn after the
-    generation prompt, blanks and the token that ends the turn included; not a header that the
-    template puts before the answer (`<think></think>`, a role), which a model might unlearn in the
-    answer's place: `prompt_ids` ends before it.
-
-    The boundary is exact: the prompt has the tokens it has on its own, so that training and
-    generation see the same ids. The blank after `Answer:` belongs to the answer.
+    own template renders. Labelled is the turn after the generation prompt, blanks and the token
+    that ends it included; not a header that the template puts before the answer
+    (`<think></think>`), which a model might unlearn in its place: `prompt_ids` ends before it.
+    The prompt has the tokens it has on its own; the blank after `Answer:` belongs to the answer.
 
     Args:
         tokenizer: a tokenizer of transformers, with an EOS token.
         question: the question.
         answer: the answer; without a template its outer white space is dropped.
-        max_length: most tokens of a row; a longer answer loses its tail (and has no EOS then).
+        max_length: most tokens of a row; a longer answer loses its tail, and EOS.
         form: how the model is asked, where the tokenizer does not say it.
 
     Raises:
@@ -65,10 +64,8 @@ def encode_completion(
 ) -> Row:
     """Tokens of a prompt and its completion, both exactly as they are; no template, no blank.
 
-    BOS comes before the prompt if the tokenizer puts it there, and EOS after the completion unless
-    it ends with a token that ends turns. Arguments and errors are those of `encode`.
-
-    Source: the convention of TRL for rows of these two names.
+    BOS comes first if the tokenizer puts it there, and EOS last unless the completion ends with a
+    token that ends turns. Arguments and errors are those of `encode`. Source: TRL's convention.
     """
     check_eos(tokenizer)
     return _row(tokenizer, of_completion(tokenizer, prompt, completion), max_length, prompt)
@@ -82,15 +79,9 @@ def encode_messages(
 ) -> Row:
     """Tokens of a conversation whose last turn is the assistant's; that turn alone is labelled.
 
-    The messages are given to the chat template as they are, after the system message of `form` if
-    they begin with none. Without a chat template, or with a template in `form`, a single question
-    and its answer are written as `encode` writes them.
-
-    Args:
-        tokenizer: as in `encode`.
-        messages: mappings with `role` and `content`, the last one of the role `assistant`.
-        max_length: most tokens of a row, as in `encode`.
-        form: how the model is asked.
+    The chat template gets the messages (`role`, `content`) as they are, after the system message of
+    `form` if they begin with none. Without a chat template, or with a template in `form`, a single
+    question and its answer are written as `encode` writes them. Arguments are those of `encode`.
 
     Raises:
         ValueError: as in `encode`; the last turn is not the assistant's; or several turns, or a
@@ -118,7 +109,7 @@ def encode_messages(
 def encode_text(tokenizer: Tokenizer, text: str, max_length: int = 512) -> list[Row]:
     """Tokens of a plain text, EOS last, in rows of at most `max_length`; all but each first count.
 
-    A text that is longer goes on in the next row. The first token of a row is predicted by nothing.
+    The first token of a row is predicted by nothing.
 
     Raises:
         ValueError: no EOS token, or fewer than two tokens; names the text.
@@ -147,6 +138,28 @@ def collate(rows: Sequence[Row], pad_id: int) -> Batch:
         "attention_mask": stack(([1] * len(row["input_ids"]) for row in rows), 0),
         "labels": stack((row["labels"] for row in rows), IGNORE),
     }
+
+
+def pairs(
+    forget: Sequence[T], retain: Sequence[T], batch_size: int, epochs: int, seed: int
+) -> Iterator[tuple[list[T], list[T]]]:
+    """Pairs of lists to collate, (retain, forget), of at most `batch_size` each.
+
+    Every epoch visits each forget item once, in a new order; with each one comes a retain item
+    drawn uniformly with replacement. The same seed gives the same pairs.
+
+    Raises:
+        ValueError: nothing to forget, or nothing to retain.
+    """
+    if not forget or not retain:
+        empty = "retain" if forget else "forget"
+        raise ValueError(f"pairs: the {empty} set is empty; no step could be taken. Was it loaded?")
+    random = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        order = torch.randperm(len(forget), generator=random)
+        for chosen in order.split(batch_size):
+            drawn = torch.randint(len(retain), chosen.shape, generator=random)
+            yield [retain[i] for i in drawn.tolist()], [forget[i] for i in chosen.tolist()]
 
 
 def answer_ids(row: Row) -> list[int]:

@@ -15,17 +15,13 @@ PROBE = "0123456789"  # an answer that no template has a rule for
 
 @dataclass(frozen=True)
 class Format:
-    r"""The format in which a model is asked, as far as its tokenizer does not say it.
-
-    Without a template the tokenizer's chat template is used, and `Question: ...\nAnswer: ...` where
-    it has none.
+    """The format in which a model is asked, as far as its tokenizer does not say it.
 
     Attributes:
-        template: text with `{question}` in it and then `{answer}`; every other character stands for
-            itself. What follows `{answer}` ends the turn; EOS does if nothing follows. Spaces right
-            before `{answer}` belong to the answer, as tokenizers have it.
-        system: the system message, for a chat template; `None` leaves it to the template, which
-            may have one of its own.
+        template: text with `{question}` in it and then `{answer}`, in place of the chat template.
+            What follows `{answer}` ends the turn; EOS does if nothing follows. Spaces right before
+            `{answer}` belong to the answer, as tokenizers have it.
+        system: the system message, for a chat template; `None` leaves it to the template.
         variables: whatever else the chat template is given, such as `{"enable_thinking": False}`.
 
     Raises:
@@ -91,9 +87,8 @@ def of_completion(tokenizer: Tokenizer, prompt: str, completion: str) -> Exchang
 def of_messages(tokenizer: Tokenizer, messages: Sequence[Message], form: Format) -> Exchange:
     """A conversation and its last turn, as the tokenizer's chat template renders them.
 
-    The prompt is the rendering with a generation prompt. The turn is what the rendering of the
-    whole conversation has more, so that blanks, newlines and headers are the template's own; a
-    rendering with another answer tells what of it is the answer.
+    The prompt is the rendering with a generation prompt. The turn is what the whole conversation
+    has more, blanks and headers included; a rendering with another answer tells what is the answer.
     """
     *before, last = messages
     if form.system is not None and before[0]["role"] != "system":
@@ -126,8 +121,8 @@ def _after(tokenizer: Tokenizer, prompt: str, whole: str) -> str:
     """The part of a rendering beyond the prompt."""
     if whole.startswith(prompt):
         return whole[len(prompt) :]
-    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(prompt, whole, strict=False))
-    same = len([*pairs])
+    pairs = zip(prompt, whole, strict=False)
+    same = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
     raise ValueError(
         f"the chat template of {tokenizer.name_or_path!r} asks for an answer after "
         f"{prompt[same:][:80]!r} and writes one after {whole[same:][:80]!r}, so that a model that "

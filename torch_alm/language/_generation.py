@@ -12,17 +12,11 @@ from torch import Tensor
 
 from torch_alm.language._encoding import ASKED, Row, answer_ids, check_eos, pad_id, prompt_ids
 from torch_alm.language._formats import end_tokens
-from torch_alm.language._models import (
-    LanguageModel,
-    Tokenizer,
-    modes_kept,
-    positions,
-)
+from torch_alm.language._models import LanguageModel, Tokenizer, modes_kept, positions
 from torch_alm.language._scoring import AnswerScores
 from torch_alm.measures._answers import require_causal
 
 GenerationConfig: TypeAlias = Any
-Config: TypeAlias = dict[str, Any]
 
 
 def generate(
@@ -53,14 +47,8 @@ def generate(
 
     Source: OpenUnlearning's TOFU evaluation (greedy, 200 new tokens, left padding).
     """
-    written = continuations(
-        model,
-        tokenizer,
-        prompts,
-        ends=ends,
-        max_new_tokens=max_new_tokens,
-        batch_size=batch_size,
-    )
+    how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "batch_size": batch_size}
+    written = continuations(model, tokenizer, prompts, ends=ends, **how)
     return [decode(tokenizer, ids) for ids in written]
 
 
@@ -76,7 +64,7 @@ def continuations(
     """The new token ids that `generate` decodes for each prompt, without the one that ends them.
 
     Arguments, errors and cost are those of `generate`. Models that read a prompt in a padded batch
-    otherwise than alone (RWKV, BART's decoder, RecurrentGemma) are asked one by one.
+    otherwise than alone (those with a state, BART's decoder) are asked one by one.
     """
     require_causal(model)
     check_eos(tokenizer)
@@ -99,34 +87,24 @@ def greedy_answers(
     scores: Sequence[AnswerScores],
     max_new_tokens: int = 200,
 ) -> list[str]:
-    """The greedy answer to the prompt of each row, without generating what is already known.
+    """The greedy answer to the prompt of each row, given its `answer_scores`.
 
     Where every token of the reference has more than half of the probability, greedy decoding
-    returns the reference: the teacher-forced pass has shown it.
-
-    Args:
-        model: a causal language model of transformers.
-        tokenizer: its tokenizer, with an EOS token.
-        rows: encoded prompts and answers.
-        scores: `answer_scores` of the same rows.
-        max_new_tokens: longest answer.
-
-    Cost: as `generate`, for the rows that are not reproduced with certainty.
+    returns the reference, and nothing is generated. Cost: as `generate`, for the other rows.
     """
     # a row that was cut has no end of its own
     ends = end_tokens(tokenizer).keys() & {row["input_ids"][-1] for row in rows}
-    texts, unknown = [""] * len(rows), list[int]()
-    for i, (row, score) in enumerate(zip(rows, scores, strict=True)):
-        has_header = ASKED in row  # which no score tells of
-        if not has_header and row["input_ids"][-1] in ends and _is_certain(score):
-            texts[i] = decode(tokenizer, answer_ids(row)[:-1][:max_new_tokens])
-        else:
-            unknown.append(i)
+    known = {
+        i: decode(tokenizer, answer_ids(row)[:-1][:max_new_tokens])
+        for i, (row, score) in enumerate(zip(rows, scores, strict=True))
+        # no score tells of a header of the model's own
+        if ASKED not in row and row["input_ids"][-1] in ends and _is_certain(score)
+    }
+    unknown = [i for i in range(len(rows)) if i not in known]
     prompts = [prompt_ids(rows[i]) for i in unknown]
     written = generate(model, tokenizer, prompts, ends=ends, max_new_tokens=max_new_tokens)
-    for i, text in zip(unknown, written, strict=True):
-        texts[i] = text
-    return texts
+    known.update(zip(unknown, written, strict=True))
+    return [known[i] for i in range(len(rows))]
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
@@ -139,7 +117,7 @@ def _is_certain(score: AnswerScores) -> bool:
     return min(score.log_probabilities) > math.log(0.51)
 
 
-def _greedy(model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int]) -> Config:
+def _greedy(model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int]) -> dict[str, Any]:
     """Plain greedy search: what transformers does where nothing else is said."""
     own = model.generation_config.eos_token_id
     own = [] if own is None else [own] if isinstance(own, int) else own
@@ -147,48 +125,42 @@ def _greedy(model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int]) -
     return {"eos_token_id": eos, "pad_token_id": pad_id(tokenizer)}
 
 
+@torch.no_grad()
 def _continue(
-    model: LanguageModel, prompts: Sequence[Sequence[int]], config: Config, max_new_tokens: int
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    settings: dict[str, Any],
+    max_new_tokens: int,
 ) -> list[list[int]]:
     """New token ids of each row, cut before the first end-of-sequence token."""
-    width, ends = max(map(len, prompts)), config["eos_token_id"]
+    width = max(map(len, prompts))
     room = positions(model) - width
     if room < 1:
         raise ValueError(
             f"generate: a prompt has {width} tokens, and {type(model).__name__} has "
             f"{width + room} positions, so that nothing could be said after it. Is it to be cut?"
         )
-    output = _generated(model, prompts, max_new_tokens=min(max_new_tokens, room), **config)
-    return [[*takewhile(lambda i: i not in ends, row)] for row in output[:, width:].tolist()]
-
-
-@torch.no_grad()
-def _generated(
-    model: LanguageModel, prompts: Sequence[Sequence[int]], *, pad_token_id: int, **how: Any
-) -> Tensor:
-    """What `model.generate` returns for left padded prompts."""
-    width = max(map(len, prompts))
-    padding = [width - len(prompt) for prompt in prompts]
-    ids = [[pad_token_id] * n + list(p) for n, p in zip(padding, prompts, strict=True)]
-    mask = [[0] * n + [1] * (width - n) for n in padding]
-    config = type(model.generation_config)(pad_token_id=pad_token_id, **how)
+    padded = [[settings["pad_token_id"]] * (width - len(ids)) + [*ids] for ids in prompts]
+    mask = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
+    config = type(model.generation_config)(max_new_tokens=min(max_new_tokens, room), **settings)
     with modes_kept(model, evaluate=True), _only(model, config):
-        return model.generate(
-            input_ids=torch.tensor(ids, device=model.device),
+        output: Tensor = model.generate(
+            input_ids=torch.tensor(padded, device=model.device),
             attention_mask=torch.tensor(mask, device=model.device),
             generation_config=config,
         )
+    ends = settings["eos_token_id"]
+    return [[*takewhile(lambda i: i not in ends, row)] for row in output[:, width:].tolist()]
 
 
 def _reads_batches(model: LanguageModel) -> bool:
     """Tell whether a padded prompt is read as it is alone: the mask counts its positions.
 
-    It does not in BART's decoder, and a state (RWKV, Mamba) may run through the padding.
+    It does not in BART's decoder, and a state (RWKV) may run through the padding.
     """
     whole = getattr(model, "get_base_model", lambda: model)()  # behind adapters
-    named = type(whole).__name__.startswith("Recurrent")  # transformers 4.45 says it of no such
-    has_state = getattr(whole, "_is_stateful", False) or named
-    return "position_ids" in signature(whole.forward).parameters and not has_state
+    counts = "position_ids" in signature(whole.forward).parameters
+    return counts and not getattr(whole, "_is_stateful", False)
 
 
 @contextmanager

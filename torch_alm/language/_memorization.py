@@ -15,10 +15,9 @@ SMALLEST_VARIANCE = 1e-6  # OpenUnlearning's, below which a distribution counts 
 def extraction_strength(matches: Sequence[bool]) -> float:
     """Share of the answer that follows word for word once its first part is given, in [0, 1].
 
-    `1 - k / n` with `k` the length of the shortest prefix after which every teacher-forced
-    greedy token is right: 1 = the question alone suffices, 0 = not even the last token follows.
-    `matches` tells per answer token, without the end of sequence, whether the most likely token is
-    the right one; empty gives 0. Source: Carlini et al. 2021, per sequence as in OpenUnlearning.
+    `1 - k / n`, k the length of the shortest prefix after which every teacher-forced greedy token
+    is right. `matches`: per answer token, without the end of sequence, whether the most likely
+    token is the right one; empty gives 0. Source: Carlini et al. 2021, as in OpenUnlearning.
 
     >>> extraction_strength([False, True, False, True]), extraction_strength([True, False])
     (0.25, 0.0)
@@ -28,13 +27,7 @@ def extraction_strength(matches: Sequence[bool]) -> float:
 
 
 def openunlearning_extraction_strength(matches: Sequence[bool]) -> float:
-    """Compute `extraction_strength` as OpenUnlearning's loop does, which ends one token short.
-
-    Where not even the last token is right it returns `1 / n` in place of 0.
-
-    >>> openunlearning_extraction_strength([True, True, False, False])
-    0.25
-    """
+    """`extraction_strength` with `1 / n` in place of 0, as OpenUnlearning's loop ends early."""
     return max(extraction_strength(matches), 1 / len(matches)) if matches else 0.0
 
 
@@ -56,8 +49,8 @@ def min_k_score(
     """Minus the mean of the `floor(k n)` smallest token log-probabilities, in nats.
 
     Small = even the least likely tokens are expected = looks like training data. OpenUnlearning
-    scores the labelled tokens without the last (the end of sequence), MUSE all tokens but the
-    first; where `floor(k n)` is 0, the one takes one token (0.0 for an empty text), the other NaN.
+    scores the labelled tokens without the end of sequence, MUSE all tokens but the first; where
+    `floor(k n)` is 0, the one takes one token (0.0 for an empty text), the other gives NaN.
     Source: Min-K% (Shi et al. 2024) as computed by OpenUnlearning and MUSE.
 
     >>> min_k_score([-0.5, -3.0, -1.0, -2.0, -0.1])
@@ -75,11 +68,10 @@ def min_k_plus_plus_score(
 ) -> float:
     """Minus the mean of the `floor(k n)` smallest standardised token log-probabilities.
 
-    Standardised: `(log p(token) - mean) / sqrt(variance)`, with the mean and variance of `log p(x)`
-    for x drawn from the model's own distribution at that place (`AnswerScores.moments`).
-    `"openunlearning"` raises variances below 1e-6 to that and takes at least one token (0.0 for an
-    empty text); `"original"` does neither, and its authors' sign is the opposite.
-    Source: Min-K%++ (Zhang et al. 2024) as computed by OpenUnlearning and by its authors.
+    `(log p(token) - mean) / sqrt(variance)`, mean and variance of `log p(x)` for x drawn from the
+    model's own distribution there (`AnswerScores.moments`). `"openunlearning"` raises variances to
+    1e-6 and takes at least one token (0.0 for an empty text); `"original"` does neither, and its
+    authors' sign is the opposite. Source: Min-K%++ (Zhang et al. 2024), OpenUnlearning.
 
     >>> moments = [(-2.0, 0.25), (-1.0, 4.0), (-2.0, 1.0)]
     >>> min_k_plus_plus_score([-1.0, -3.0, -2.0], moments)
@@ -106,10 +98,9 @@ def membership_auc(
 ) -> float:
     """AUC of telling forget texts from unseen ones by a score such as `min_k_score`, in [0, 1].
 
-    `"muse"`: the probability that a holdout text scores *below* a forget text (ties one half);
-    near 0 for a model that memorised the forget set. `"openunlearning"`: 1 minus that; near 1
-    for a model that memorised. 0.5 = cannot tell, in both.
-    Source: MUSE, PrivLeak; OpenUnlearning's membership attacks.
+    `"muse"`: the probability that a holdout text scores *below* a forget text (ties one half), near
+    0 for a model that memorised. `"openunlearning"`: 1 minus that. 0.5 = cannot tell, in both.
+    NaN among the scores gives NaN. Source: MUSE, PrivLeak; OpenUnlearning's membership attacks.
 
     >>> membership_auc([1.0, 2.0], [2.0, 3.0], convention="muse")
     0.125

@@ -7,7 +7,7 @@ from torch_alm.language._encoding import Row, pad_id, prompt_ids
 from torch_alm.language._generation import greedy_answers
 from torch_alm.language._memorization import extraction_strength, min_k_score
 from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.language._scoring import AnswerScores, answer_scores
+from torch_alm.language._scoring import answer_scores
 
 SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
 
@@ -52,15 +52,14 @@ def read_answers(
     if texts and rows:
         longest = max(len(r["input_ids"]) - len(prompt_ids(r)) for r in rows) + SPARE_TOKENS
         written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens or longest)
-    return [_reading(score, text, k) for score, text in zip(scores, written, strict=True)]
-
-
-def _reading(score: AnswerScores, text: str | None, k: float) -> Reading:
-    return Reading(
-        loss=score.loss,
-        exact_match=score.exact_match,
-        certificate=max(score.certificate, 0.0),
-        extraction_strength=extraction_strength(score.matches[:-1]),
-        min_k=min_k_score(score.log_probabilities[:-1], k),
-        text=text,
-    )
+    return [
+        Reading(
+            loss=score.loss,
+            exact_match=score.exact_match,
+            certificate=max(score.certificate, 0.0),
+            extraction_strength=extraction_strength(score.matches[:-1]),
+            min_k=min_k_score(score.log_probabilities[:-1], k),
+            text=text,
+        )
+        for score, text in zip(scores, written, strict=True)
+    ]

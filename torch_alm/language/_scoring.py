@@ -14,9 +14,7 @@ from torch_alm.measures._answers import require_causal
 
 T = TypeVar("T")
 
-# Elements of logits per batch (a quarter of a gigabyte in fp32), so that a vocabulary of 128,000
-# gets small batches and one of 800 large ones.
-LOGITS_PER_BATCH = 2**26
+LOGITS_PER_BATCH = 2**26  # elements, a quarter of a gigabyte in fp32
 ROWS_PER_BATCH = 32  # more rows leave the caches of a CPU and gain little on a GPU
 
 
@@ -42,12 +40,7 @@ class AnswerScores(NamedTuple):
 
 
 def answer_scores(
-    model: LanguageModel,
-    rows: Sequence[Row],
-    pad_id: int,
-    tau: float,
-    *,
-    moments: bool = False,
+    model: LanguageModel, rows: Sequence[Row], pad_id: int, tau: float, *, moments: bool = False
 ) -> list[AnswerScores]:
     """Token log-probabilities, matches, margins and margin certificate of every row.
 
@@ -56,8 +49,7 @@ def answer_scores(
         rows: encoded question and answer pairs; the labelled tokens are scored.
         pad_id: fills rows of a batch up to the same length; never attended to.
         tau: sharpness of the certificate, in probability.
-        moments: whether to give mean and variance of the log-probabilities as well, which
-            `min_k_plus_plus_score` needs.
+        moments: whether to give mean and variance as well, for `min_k_plus_plus_score`.
 
     Raises:
         ValueError: a row has no labelled token, or more tokens than the model has positions, or the
@@ -90,8 +82,7 @@ def answer_scores(
 def _moments(logits: Tensor) -> list[tuple[float, float]]:
     """Mean and variance of log p(x) for x drawn from p, per row of the logits (n, V), in nats.
 
-    The variance is taken about the mean: mean square less squared mean cancels in fp32 where a
-    model is nearly certain, which is where its root is a divisor.
+    About the mean: mean square less squared mean cancels in fp32 where a model is nearly certain.
     """
     said = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     p = said.exp()
@@ -102,10 +93,7 @@ def _moments(logits: Tensor) -> list[tuple[float, float]]:
 
 
 def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float]:
-    """Mean negative log-likelihood of the labelled tokens of every row, in nats.
-
-    Errors and cost are those of `answer_scores`.
-    """
+    """Mean NLL of the labelled tokens of every row, in nats; errors and cost: `answer_scores`."""
 
     def means(logits: Tensor, labels: Tensor) -> Iterable[float]:
         tokens = (labels[:, 1:] != IGNORE).sum(1)
@@ -163,9 +151,7 @@ def _forward(model: LanguageModel, batch: dict[str, Tensor]) -> tuple[Tensor, Te
     labels = batch["labels"].to(model.device)
     first = int((labels != IGNORE).any(0).nonzero()[0])
     start = max(first - 1, 0)
-    inputs: dict[str, Any] = {
-        name: batch[name].to(model.device) for name in ("input_ids", "attention_mask")
-    }
+    inputs: dict[str, Any] = {n: batch[n].to(model.device) for n in ("input_ids", "attention_mask")}
     if "logits_to_keep" in inspect.signature(model.forward).parameters:
         inputs["logits_to_keep"] = labels.shape[1] - start
         return model(**inputs, use_cache=False).logits, labels[:, start:]

@@ -1,17 +1,15 @@
 """All attacks on one model, each with what it knew of the same answers before."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch_alm.language._attacks import quantized, relearned, with_prefix
 from torch_alm.language._encoding import Row, pad_id
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.language._reading import Reading, read_answers
-
-Read: TypeAlias = Callable[[Sequence[Row]], list[Reading]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def attack(
     reworded: Sequence[Row] | None = None,
     max_new_tokens: int | None = None,
     autocast: Callable[[], Any] = nullcontext,
-    read: Read | None = None,
+    read: Callable[[Sequence[Row]], list[Reading]] | None = None,
 ) -> Iterator[Attacked]:
     """Relearn, round, rephrase and prompt with a prefix, one after the other.
 
@@ -73,43 +71,33 @@ def attack(
     """
     has, pad = settings or Attacks(), pad_id(tokenizer)
     read = read or partial(read_answers, model, tokenizer, max_new_tokens=max_new_tokens)
-    told = partial(_told, {id(r): one for r, one in zip(forget, read(forget), strict=True)})
+    known = {id(row): one for row, one in zip(forget, read(forget), strict=True)}
+
+    def told(
+        name: str, asked: Sequence[Row], after: list[Reading], rows: Sequence[Row], **had: float
+    ) -> Attacked:
+        return Attacked(name, [*asked], [*rows], [known[id(row)] for row in asked], after, had)
+
     shown = forget[: min(has.relearn_rows, len(forget) - 1)]
     copies = {tuple(row["input_ids"]) for row in shown}
     others = [row for row in forget if tuple(row["input_ids"]) not in copies]
+    how: dict[str, Any] = {"steps": has.relearn_steps, "lr": has.relearn_lr, "seed": has.seed}
+    how |= {"batch_size": has.batch_size}
     sides = {"forget": (shown, others), "retain": (retain[: has.relearn_rows], forget)}
     for side, (rows, asked) in sides.items():
         if rows and asked:
-            with _relearned(model, rows, pad, has, autocast) as loss:
+            with relearned(model, rows, pad, autocast=autocast, **how) as loss:
                 after = read(asked)
             had = {"examples": float(len(rows)), "final loss": loss}
-            yield told(f"relearn {side}", asked, after, asked, had)
+            yield told(f"relearn {side}", asked, after, asked, **had)
     for bits in has.bits:
         with quantized(model, bits) as count:
             after = read(forget)
-        yield told(f"int{bits}", forget, after, forget, {"weights": float(count)})
+        yield told(f"int{bits}", forget, after, forget, weights=float(count))
     if paraphrased:
         asked = forget if reworded is None else reworded
-        yield told("paraphrase", asked, read(paraphrased), paraphrased, {})
+        yield told("paraphrase", asked, read(paraphrased), paraphrased)
     begun = [(row, rest) for row in forget if (rest := with_prefix(row, has.prefix))]
     if begun:
         asked, rows = zip(*begun, strict=True)
-        yield told("answer prefix", asked, read(rows), rows, {"share": has.prefix})
-
-
-def _told(
-    known: dict[int, Reading],
-    name: str,
-    asked: Sequence[Row],
-    after: list[Reading],
-    rows: Sequence[Row],
-    had: dict[str, float],
-) -> Attacked:
-    return Attacked(name, [*asked], [*rows], [known[id(row)] for row in asked], after, had)
-
-
-def _relearned(
-    model: LanguageModel, rows: Sequence[Row], pad: int, has: Attacks, autocast: Callable[[], Any]
-) -> AbstractContextManager[float]:
-    how = {"steps": has.relearn_steps, "batch_size": has.batch_size, "seed": has.seed}
-    return relearned(model, rows, pad, lr=has.relearn_lr, autocast=autocast, **how)
+        yield told("answer prefix", asked, read(rows), rows, share=has.prefix)
