@@ -2,9 +2,8 @@
 
 python benchmarks/muse.py                                  the embedded world, four methods
 python benchmarks/muse.py --methods all --seeds 5          every method, mean and deviation
-python benchmarks/muse.py --data DIR --corpus news         MUSE's JSON files
-python benchmarks/muse.py --hub --corpus books             MUSE from the hub
 python benchmarks/muse.py --model NAME_OR_PATH             a causal LM; MUSE from the hub
+python benchmarks/muse.py --model NAME_OR_PATH --data DIR  the same, from MUSE's JSON files
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 python benchmarks/tofu.py                                  the embedded world, four methods
 python benchmarks/tofu.py --methods all --seeds 5          every method, mean and deviation
-python benchmarks/tofu.py --data DIR --split forget05      TOFU's JSON-lines files
 python benchmarks/tofu.py --model NAME_OR_PATH             a causal LM; TOFU from the hub
+python benchmarks/tofu.py --model NAME_OR_PATH --data DIR  the same, from TOFU's JSON-lines files
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Options:
     rho: str | None = option("radius of both perturbations")
     epochs: str | None = option("passes over the forget set")
     batch_size: str | None = option("forget rows per step, and as many retain rows")
-    data: Path | None = option("folder of the benchmark's files; without it an embedded world")
+    data: Path | None = option("folder of the benchmark's files, for --model")
     model: str | None = option("a causal LM to unlearn from, local or from the hub")
     parameters: str | None = option(
         "what is trained: a regular expression of whole names, or all, rmu, below"
@@ -76,6 +76,16 @@ class Options:
             raise ValueError(
                 f"--lora {self.lora} with --parameters {self.parameters!r}: either adapters are "
                 "trained or parameters are. Did you mean one of the two?"
+            )
+        if self.data is not None and self.model is None:
+            raise ValueError(
+                "--data without --model: a model trained here knows nothing of these files. Did "
+                "you mean --model NAME_OR_PATH?"
+            )
+        if self.quick and self.model is not None:
+            raise ValueError(
+                "--quick with --model: it makes the invented data and their model small, and "
+                "would change nothing here. Did you mean --epochs 1?"
             )
 
     def keys(self, losses: str = "tokens") -> tuple[str, ...]:

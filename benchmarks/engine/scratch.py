@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -18,19 +18,15 @@ PAD, UNKNOWN, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Tokenizer, sizes and training of a model made from scratch.
+    """Sizes and training of a model made from scratch.
 
     Attributes:
-        tokens: `"word"`, every word of the data is a token; or `"bpe"`, byte pairs.
-        vocabulary: Most tokens a BPE may have.
         layers: Transformer blocks.
         width: Size of the hidden state; the feed-forward layers have about 8/3 of it.
         heads: Attention heads.
         schedule: How to train it.
     """
 
-    tokens: Literal["word", "bpe"]
-    vocabulary: int
     layers: int
     width: int
     heads: int
@@ -58,7 +54,7 @@ class Lesson:
 
 def teach(lesson: Lesson, recipe: Recipe) -> tuple[Any, Any]:
     """Teach a model a lesson until it knows it by heart; `model.config.training` tells how well."""
-    tokenizer = build_tokenizer(lesson.texts, recipe, lesson.whole)
+    tokenizer = build_tokenizer(lesson.texts, lesson.whole)
     rows = lesson.rows(tokenizer)
     model: Any = small_llama(tokenizer, recipe, max(len(row["input_ids"]) for row in rows))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -69,23 +65,12 @@ def teach(lesson: Lesson, recipe: Recipe) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def build_tokenizer(
-    texts: Iterable[str], recipe: Recipe, whole: Sequence[str] = ()
-) -> PreTrainedTokenizerFast:
-    """A tokenizer made from texts, lossless on them, that puts BOS first."""
-    kinds: dict[str, tuple[Any, Any]] = {
-        "word": (models.WordLevel, trainers.WordLevelTrainer()),
-        "bpe": (
-            models.BPE,
-            trainers.BpeTrainer(
-                vocab_size=recipe.vocabulary,
-                initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-            ),
-        ),
-    }
-    model, trainer = kinds[recipe.tokens]
-    trainer.special_tokens, trainer.show_progress = list(SPECIAL_TOKENS), False
-    tokenizer = Tokenizer(model(unk_token=UNKNOWN))
+def build_tokenizer(texts: Iterable[str], whole: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """A tokenizer of all words of some texts, lossless on them, that puts BOS first."""
+    trainer: Any = trainers.WordLevelTrainer(
+        special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(texts, trainer)

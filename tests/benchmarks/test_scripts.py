@@ -19,6 +19,7 @@ SCRIPTS: dict[str, Callable[[list[str]], int]] = {
     "wmdp": wmdp.main,
 }
 FORGOTTEN = {"tofu": "forget_rouge", "muse": "knowmem_f", "wmdp": "forget_accuracy"}
+MODELS = {"tofu": "world-quick", "muse": "passages-quick-forget", "wmdp": "lore-quick"}
 KEPT = {"tofu": "model_utility", "muse": "knowmem_r", "wmdp": "utility_accuracy"}
 
 
@@ -66,18 +67,17 @@ def test_a_finished_run_is_shown_again_without_a_step(
 
 
 def files_of(name: str, folder: Path) -> list[str]:
-    """A folder in the format of the published files, and the options that read it."""
-    if name == "tofu":
-        folder.mkdir()
-        write(folder)
-        return ["--data", str(folder), "--questions", "4", "--split", "forget01"]
+    """Files in the formats of the published ones, and the options that name them."""
     folder.mkdir()
-    write_muse(folder)
-    return ["--data", str(folder), "--corpus", "news", "--block", "64"]
+    if name == "tofu":
+        return ["--data", str(write(folder)), "--questions", "4", "--split", "forget01"]
+    if name == "muse":
+        return ["--data", str(write_muse(folder)), "--corpus", "news", "--block", "64"]
+    return [*write_wmdp(folder), "--batches", "2", "--parameters", "below"]
 
 
 def write_wmdp(folder: Path) -> list[str]:
-    """Files in WMDP's, MMLU's and the corpora's formats, and the options that name them."""
+    """WMDP's questions, MMLU's and corpora."""
     lore = build_lore(quick=True)
     (folder / "mmlu" / "test").mkdir(parents=True)
     for key, topic in zip(("bio", "cyber"), lore.topics, strict=True):
@@ -97,36 +97,29 @@ def write_wmdp(folder: Path) -> list[str]:
     return [*files, *corpora, "--retain", str(folder / "retain.txt")]
 
 
-@pytest.mark.parametrize("name", ["tofu", "muse"])
-def test_published_files_are_read(name: str, tmp_path: Path, shared_models: Path) -> None:
-    words = [*files_of(name, tmp_path / "files"), "--quick", "--epochs", "1"]
-    words += ["--methods", "saul", "--no-control", "--output", str(tmp_path / "out")]
-    assert SCRIPTS[name]([*words, "--cache", str(shared_models)]) == 0
-    rows = ResultsFolder(tmp_path / "out").rows()
-    assert [row["method"] for row in rows] == ["original", "retrained", "saul"]
-
-
-def test_wmdps_files_are_asked_of_a_model_from_elsewhere(
+def test_published_files_are_asked_of_a_model_from_elsewhere(
     tmp_path: Path, finished: tuple[str, ResultsFolder], shared_models: Path
 ) -> None:
-    model = next(shared_models.glob("lore-quick-original*"), None)
-    if finished[0] != "wmdp" or model is None:
-        pytest.skip("one model is enough")
-    words = [*write_wmdp(tmp_path / "files"), "--model", str(model), "--scorer", "own", "--quick"]
-    words += ["--batches", "2", "--methods", "rmu", "--parameters", "below"]
-    assert wmdp.main([*words, "--output", str(tmp_path / "out")]) == 0
-    (before, _, after) = ResultsFolder(tmp_path / "out").rows()
-    assert before.keys() >= {"bio_accuracy", "mmlu_accuracy", "utility_accuracy"} <= after.keys()
+    name, _ = finished
+    (model,) = shared_models.glob(f"{MODELS[name]}-original-*")
+    words = [*files_of(name, tmp_path / "files"), "--model", str(model), "--epochs", "1"]
+    words += ["--methods", "saul", "--no-control", "--output", str(tmp_path / "out")]
+    assert SCRIPTS[name](words) == 0
+    before, after = ResultsFolder(tmp_path / "out").rows()
+    assert (before["method"], after["method"]) == ("original", "saul")
+    assert KEPT[name] in before.keys() & after.keys()
 
 
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("tofu", ["--data", "nowhere"], "no folder nowhere"),
+        ("tofu", ["--data", "nowhere", "--model", "x"], "no folder nowhere"),
+        ("tofu", ["--data", "nowhere"], "--data without --model"),
+        ("muse", ["--quick", "--model", "x"], "--quick with --model"),
         ("tofu", ["--reworded", "nowhere"], "no --judge could write it"),
         ("tofu", ["--questions", "0"], "nothing is left"),
         ("muse", ["--block", "1"], "too few tokens"),
-        ("wmdp", ["--model", "x"], "--data and --model belong together"),
+        ("wmdp", ["--model", "x"], "--model without --data"),
         ("wmdp", ["--set", "losses"], "sets nothing"),
     ],
 )

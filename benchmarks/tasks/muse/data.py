@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,24 +71,6 @@ class MuseData:
     retain_quiz: Quiz
     members: tuple[str, ...]
     strangers: tuple[str, ...]
-
-    def glimpse(self, count: int, characters: int) -> MuseData:
-        """So little of everything that a run takes seconds and means nothing."""
-
-        def some(texts: Sequence[str]) -> tuple[str, ...]:
-            return tuple(text[:characters] for text in texts[:count])
-
-        extracts = self.verbatim[:count]
-        return replace(
-            self,
-            forget=some(self.forget),
-            retain=some(self.retain),
-            verbatim=tuple(e._replace(prompt=e.prompt[-characters:]) for e in extracts),
-            forget_quiz=replace(self.forget_quiz, pairs=self.forget_quiz.pairs[:count]),
-            retain_quiz=replace(self.retain_quiz, pairs=self.retain_quiz.pairs[:count]),
-            members=some(self.members),
-            strangers=some(self.strangers),
-        )
 
 
 def load_muse(folder: Path, corpus: str, retain: Path | None = None) -> MuseData:

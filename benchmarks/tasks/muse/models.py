@@ -1,4 +1,4 @@
-"""Small models that have read MUSE's texts, or those of the embedded world.
+"""Small models that have read the texts of the embedded world.
 
 A model of a million parameters cannot answer questions about a text it has read. So it is taught
 the questions too, in the form in which they are asked; unlearning sees the texts alone.
@@ -31,12 +31,8 @@ class Course(NamedTuple):
 
 
 COURSES = {
-    "passages": Course(Recipe("word", 0, 2, 128, 4, Schedule(5, batch_size=8, lr=3e-3)), 15, 24),
-    "passages-quick": Course(
-        Recipe("word", 0, 2, 64, 4, Schedule(8, batch_size=4, lr=5e-3)), 8, 12
-    ),
-    "muse": Course(Recipe("bpe", 3000, 2, 128, 4, Schedule(15, batch_size=1, lr=2e-3)), 1, 2),
-    "muse-quick": Course(Recipe("bpe", 1000, 2, 64, 4, Schedule(1, batch_size=4, lr=5e-3)), 1, 1),
+    "passages": Course(Recipe(2, 128, 4, Schedule(5, batch_size=8, lr=3e-3)), 15, 24),
+    "passages-quick": Course(Recipe(2, 64, 4, Schedule(8, batch_size=4, lr=5e-3)), 8, 12),
 }
 
 

@@ -29,9 +29,6 @@ BLOCKS = {"passages": 256, "passages-quick": 128}
 LOOKED_AT = 32
 """Blocks of each corpus whose loss is measured."""
 
-QUICK_COUNT, QUICK_CHARACTERS = 6, 600
-"""Real data as `--quick` leaves it: a model that learns next to nothing, but at once."""
-
 
 @dataclass
 class MuseOptions(Options):
@@ -81,10 +78,7 @@ class Muse(Benchmark):
         named = self.options.model if key == "original" else self.options.retrained
         if named is not None:
             return load_model(named)
-        kind = self.data.name
-        if kind == "muse" and self.options.quick:
-            kind = "muse-quick"
-        course, missing = COURSES[kind], key == "retrained"
+        course, missing = COURSES[self.data.name], key == "retrained"
         lesson = muse_lesson(self.data, course, self.block, without_forget=missing)
         return trained(lesson, course.recipe, self.options.cache)
 
@@ -149,12 +143,10 @@ def load_data(options: MuseOptions) -> MuseData:
         raise ValueError(f"--block {options.block}: too few tokens. Did you mean at least 2?")
     if options.data is not None:
         named = options.data.name if options.data.name in CORPORA else "news"
-        data = load_muse(options.data, options.corpus or named, options.retain)
-    elif options.model is not None:
-        data = load_muse_hub(options.corpus or "news")
-    else:
-        return build_passages(quick=options.quick)
-    return data.glimpse(QUICK_COUNT, QUICK_CHARACTERS) if options.quick else data
+        return load_muse(options.data, options.corpus or named, options.retain)
+    if options.model is not None:
+        return load_muse_hub(options.corpus or "news")
+    return build_passages(quick=options.quick)
 
 
 def _auc(members: list[TextScores], strangers: list[TextScores], score: str = "min_k") -> float:

@@ -8,13 +8,12 @@ everything before it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch_alm.language import Record, read_records
 
 SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
-ROWS_PER_AUTHOR = 20
 HUB_NAME = "locuslab/TOFU"
 
 Tables = Callable[
@@ -71,16 +70,14 @@ class TofuData:
         return tuple(example for example in self.full if example.pair not in forgotten)
 
 
-def load_tofu(path: str | Path, split: str, *, retain_authors: int | None = None) -> TofuData:
+def load_tofu(path: str | Path, split: str) -> TofuData:
     """Read a forget split of TOFU from a folder of JSON-lines files.
 
     Args:
-        path: folder with `full.json`, `forgetNN.json`, `retainNN.json`, `forgetNN_perturbed.json`,
+        path: folder with `forgetNN.json`, `retainNN.json`, `forgetNN_perturbed.json`,
             `retain_perturbed.json`, `real_authors_perturbed.json`, `world_facts_perturbed.json`
             and, where available, `holdoutNN.json`. One object per line, or one list of objects.
         split: `"forget01"`, `"forget05"` or `"forget10"`.
-        retain_authors: keep only the first so many authors of the retain set (20 rows each), which
-            makes training from scratch affordable; `None`, the default, keeps all.
 
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
@@ -97,10 +94,10 @@ def load_tofu(path: str | Path, split: str, *, retain_authors: int | None = None
         paths = [folder / f"{name}{suffix}" for suffix in (".json", ".jsonl")]
         return next((read_records(path) for path in paths if path.is_file()), None)
 
-    return _load(tables, str(folder), split, retain_authors)
+    return _load(tables, str(folder), split)
 
 
-def load_tofu_hub(split: str, *, retain_authors: int | None = None) -> TofuData:
+def load_tofu_hub(split: str) -> TofuData:
     """Read a forget split of TOFU from the hub, through `datasets`; see `load_tofu`."""
     import datasets
 
@@ -113,10 +110,10 @@ def load_tofu_hub(split: str, *, retain_authors: int | None = None) -> TofuData:
             raise
         return [Record(f"{HUB_NAME}, {name}, row {n}", dict(row)) for n, row in enumerate(rows, 1)]
 
-    return _load(tables, HUB_NAME, split, retain_authors)
+    return _load(tables, HUB_NAME, split)
 
 
-def _load(tables: Tables, source: str, split: str, retain_authors: int | None) -> TofuData:
+def _load(tables: Tables, source: str, split: str) -> TofuData:
     if split not in SPLITS:
         raise ValueError(f"TOFU has no split {split!r}. Did you mean one of {', '.join(SPLITS)}?")
 
@@ -131,19 +128,24 @@ def _load(tables: Tables, source: str, split: str, retain_authors: int | None) -
             raise ValueError(f"TOFU: {name}.json in {source} is empty. Is the download complete?")
         return found
 
-    data = TofuData(
+    forget, retain = (tuple(_example(row) for row in rows(name)) for name in (split, SPLITS[split]))
+    authors, facts = (
+        tuple(_neighbour(row) for row in rows(f"{name}_perturbed"))
+        for name in ("real_authors", "world_facts")
+    )
+    neighbours = tuple(Example(*example.pair) for example in authors + facts)
+    return TofuData(
         name="tofu",
         split=split,
-        full=tuple(_example(row) for row in rows("full")),
-        forget=tuple(_example(row) for row in rows(split)),
-        retain=tuple(_example(row) for row in rows(SPLITS[split])),
+        full=retain + forget + neighbours,
+        forget=forget,
+        retain=retain,
         forget_eval=tuple(_reworded(row) for row in rows(f"{split}_perturbed")),
         retain_eval=tuple(_reworded(row) for row in rows("retain_perturbed")),
-        real_authors=tuple(_neighbour(row) for row in rows("real_authors_perturbed")),
-        world_facts=tuple(_neighbour(row) for row in rows("world_facts_perturbed")),
+        real_authors=authors,
+        world_facts=facts,
         holdout=tuple(_example(row) for row in tables(split.replace("forget", "holdout")) or ()),
     )
-    return _training_set(data, retain_authors)
 
 
 def _example(row: Record) -> Example:
@@ -162,17 +164,4 @@ def _reworded(row: Record) -> Example:
         paraphrased_question=row.optional_text("paraphrased_question"),
         paraphrased_answer=row.text("paraphrased_answer"),
         perturbed_answers=row.texts("perturbed_answer"),
-    )
-
-
-def _training_set(data: TofuData, retain_authors: int | None) -> TofuData:
-    """Cut the retain set where asked, and add the neighbours to what the model learns."""
-    rows = None if retain_authors is None else retain_authors * ROWS_PER_AUTHOR
-    retain = data.retain[:rows]
-    neighbours = tuple(Example(*e.pair) for e in data.real_authors + data.world_facts)
-    return replace(
-        data,
-        full=retain + data.forget + neighbours,
-        retain=retain,
-        retain_eval=data.retain_eval[: len(retain)],
     )

@@ -52,7 +52,6 @@ def evaluate(
     max_new_tokens: int | None = 200,
     generations: bool = True,
     paraphrased_questions: bool = False,
-    convention: str = "ours",
     tau: float = 0.1,
 ) -> Evaluation:
     """Score a causal language model on the forget, retain and neighbour questions.
@@ -73,19 +72,15 @@ def evaluate(
         max_new_tokens: longest generation; `None` derives it from the longest answer.
         generations: `False` skips generation; ROUGE and model utility are `None`.
         paraphrased_questions: ask the paraphrased question wherever an example has one.
-        convention: how questions are asked and which tokens count, see `batches.encode`.
         tau: sharpness of the margin certificate, in probability.
 
     Raises:
         ValueError: paraphrased questions asked for, and no forget example has one.
     """
     items = list(_items(data, paraphrased_questions))
-    encoded = [
-        encode(tokenizer, item.question, item.example.answer, MAX_LENGTH, convention)
-        for item in items
-    ]
+    encoded = [encode(tokenizer, item.question, item.example.answer, MAX_LENGTH) for item in items]
     scores = answer_scores(model, encoded, pad_id(tokenizer), tau, moments=True)
-    alternatives = _alternative_losses(model, tokenizer, items, convention)
+    alternatives = _alternative_losses(model, tokenizer, items)
     texts: list[str | None] = [None] * len(items)
     if generations:
         tokens = max_new_tokens
@@ -124,14 +119,14 @@ def _items(data: TofuData, paraphrased: bool) -> Iterator[_Item]:
 
 
 def _alternative_losses(
-    model: Any, tokenizer: Any, items: Sequence[_Item], convention: str
+    model: Any, tokenizer: Any, items: Sequence[_Item]
 ) -> list[tuple[float | None, list[float]]]:
     """Per item the loss of its paraphrased answer (`None` without one) and of its wrong answers."""
     answers = [
         [item.example.paraphrased_answer or "", *item.example.perturbed_answers] for item in items
     ]
     rows = [
-        encode(tokenizer, item.question, answer, MAX_LENGTH, convention)
+        encode(tokenizer, item.question, answer, MAX_LENGTH)
         for item, group in zip(items, answers, strict=True)
         for answer in group
         if answer

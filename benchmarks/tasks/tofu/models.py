@@ -1,4 +1,4 @@
-"""Small models that have learnt TOFU's questions and answers, or those of the embedded world."""
+"""Small models that have learnt the questions and answers of the embedded world."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.data import TofuData
 
 RECIPES = {
-    "world": Recipe("word", 0, 2, 192, 4, Schedule(epochs=25, batch_size=16, lr=1.5e-3)),
-    "world-quick": Recipe("word", 0, 2, 64, 4, Schedule(epochs=40, batch_size=24, lr=5e-3)),
-    "tofu": Recipe("bpe", 6000, 2, 384, 6, Schedule(20, batch_size=8, lr=1e-3, target=0.99)),
-    "tofu-quick": Recipe("bpe", 1000, 2, 64, 4, Schedule(epochs=2, batch_size=24, lr=5e-3)),
+    "world": Recipe(2, 192, 4, Schedule(epochs=25, batch_size=16, lr=1.5e-3)),
+    "world-quick": Recipe(2, 64, 4, Schedule(epochs=40, batch_size=24, lr=5e-3)),
 }
 
 
@@ -26,7 +24,6 @@ def load_or_train(
     *,
     without_forget: bool = False,
     recipe: Recipe | None = None,
-    convention: str = "ours",
 ) -> tuple[Any, Any]:
     """The small model to unlearn from, or the one that never saw the forget set, and the tokenizer.
 
@@ -38,27 +35,22 @@ def load_or_train(
         cache: Where trained models are kept.
         without_forget: Train on everything but the forget set.
         recipe: Replaces the recipe of the data.
-        convention: How the model is asked, see `batches.encode`.
     """
     recipe = recipe or RECIPES[data.name]
     examples = data.without_forget if without_forget else data.full
     lesson = Lesson(
         name=f"{data.name}-{'retrained' if without_forget else 'original'}",
-        texts=tuple(texts(data, recipe)),
-        content=[convention, *(example.pair for example in examples)],
-        rows=lambda tokenizer: encode_all(tokenizer, examples, convention),
+        texts=tuple(texts(data)),
+        content=[example.pair for example in examples],
+        rows=lambda tokenizer: encode_all(tokenizer, examples),
     )
     return trained(lesson, recipe, cache)
 
 
-def texts(data: TofuData, recipe: Recipe) -> Iterator[str]:
-    """Yield the texts of the tokenizer, which the original and the retrained model share.
-
-    Byte pairs can spell anything: the training pairs will do, and the original model is the same
-    for every split. Words must be listed, those of the evaluation too.
-    """
+def texts(data: TofuData) -> Iterator[str]:
+    """Yield all texts, whose words the original and the retrained model's tokenizer must know."""
     evaluation = (data.forget_eval, data.retain_eval, data.real_authors, data.world_facts)
-    sets = (data.full, *evaluation, data.holdout) if recipe.tokens == "word" else (data.full,)
+    sets = (data.full, *evaluation, data.holdout)
     for example in (example for examples in sets for example in examples):
         for question in filter(None, (example.question, example.paraphrased_question)):
             yield f"Question: {question}\nAnswer:"

@@ -23,7 +23,7 @@ from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.data import Example, TofuData, load_tofu, load_tofu_hub
 from benchmarks.tasks.tofu.evaluate import evaluate
 from benchmarks.tasks.tofu.judge import judge_folder
-from benchmarks.tasks.tofu.models import RECIPES, load_or_train
+from benchmarks.tasks.tofu.models import load_or_train
 from benchmarks.tasks.tofu.paraphrase import (
     generate_paraphrases,
     questions,
@@ -33,9 +33,6 @@ from benchmarks.tasks.tofu.paraphrase import (
 from benchmarks.tasks.tofu.summary import LogRatios, reference
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
-
-QUICK_AUTHORS, QUICK_QUESTIONS = 2, 8
-"""Real data as `--quick` leaves it: a model that learns next to nothing, but at once."""
 
 QUICK_TOKENS = 16
 """The longest answer of `--quick`, whose ROUGE is a lower bound."""
@@ -51,9 +48,6 @@ class TofuOptions(Options):
     split: Literal["forget01", "forget05", "forget10"] = option("how much to forget", "forget01")
     retrained: str | None = option("a model like --model, trained without the split")
     questions: int | None = option("ask only N of each set, evenly spread")
-    convention: Literal["ours", "openunlearning", "tofu"] = option(
-        "how questions are asked and which tokens count", "ours"
-    )
     paraphrased: bool = option("ask the paraphrased questions", False)
     reworded: Path | None = option(
         "ask the questions as this file rewords them; the --judge writes it where it is not there"
@@ -131,24 +125,12 @@ class Tofu(Benchmark):
         named = self.options.model if key == "original" else self.options.retrained
         if named is not None:
             return load_model(named)
-        kind = f"{self.data.name}-quick" if self.shortened else self.data.name
-        return load_or_train(
-            self.data,
-            self.options.cache,
-            without_forget=key == "retrained",
-            recipe=RECIPES[kind],
-            convention=self.options.convention,
-        )
-
-    @property
-    def shortened(self) -> bool:
-        """Tell whether this is a glimpse of the real data."""
-        return self.options.quick and self.data.name == "tofu"
+        return load_or_train(self.data, self.options.cache, without_forget=key == "retrained")
 
     def encode(self) -> tuple[list[Row], list[Row]]:
-        convention = self.options.convention
-        sets = (self.data.forget, self.data.retain)
-        forget, retain = (encode_all(self.tokenizer, rows, convention) for rows in sets)
+        forget, retain = (
+            encode_all(self.tokenizer, rows) for rows in (self.data.forget, self.data.retain)
+        )
         return forget, retain
 
     def prepare(self) -> None:
@@ -165,12 +147,11 @@ class Tofu(Benchmark):
         return evaluate(
             model,
             self.tokenizer,
-            asked(self.data, options.questions or (QUICK_QUESTIONS if self.shortened else None)),
+            asked(self.data, options.questions),
             retrained=self.retrained,
             max_new_tokens=QUICK_TOKENS if options.quick else 200 if options.model else None,
             generations=generations,
             paraphrased_questions=options.paraphrased or options.reworded is not None,
-            convention=options.convention,
         )
 
 
@@ -180,11 +161,10 @@ def load_data(options: TofuOptions) -> TofuData:
     Raises:
         ValueError, FileNotFoundError: The data are missing or malformed.
     """
-    authors = QUICK_AUTHORS if options.quick else None
     if options.data is not None:
-        data = load_tofu(options.data, options.split, retain_authors=authors)
+        data = load_tofu(options.data, options.split)
     elif options.model is not None:
-        data = load_tofu_hub(options.split, retain_authors=authors)
+        data = load_tofu_hub(options.split)
     else:
         data = build_world(quick=options.quick)
     return data if options.reworded is None else reworded(data, options.reworded, options.judge)

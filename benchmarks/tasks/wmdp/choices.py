@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,8 +11,6 @@ from torch import Tensor
 from benchmarks.engine.tokens import token_ids
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, prompt
 
-Examples = Mapping[str, Sequence[Question]]
-NO_EXAMPLES: Examples = MappingProxyType({})
 DEFAULT_LENGTH = 2048  # lm-eval's, for a model that does not say how much it can read
 
 
@@ -42,13 +39,13 @@ def answers(
     batch_size: int = 16,
     *,
     bos: bool = True,
-    examples: Examples = NO_EXAMPLES,
 ) -> list[Answer]:
     """The log-likelihood of each letter after each question.
 
     Prompt and letter are encoded together and the letter's tokens are those behind the prompt's,
     so that a tokenizer may merge what it likes. What it adds at the end is left out. Prompts that
-    are too long lose their beginning.
+    are too long lose their beginning. Without `bos` they begin with nothing, as in lm-eval up to
+    0.4.9.1.
 
     Raises:
         ValueError: Two letters are the same tokens, so that nothing could be told from them.
@@ -62,7 +59,7 @@ def answers(
     asked = [
         _encoded(tokenizer, (text, f"{text} {letter}"), longest, bos)
         for question in questions
-        for text in [prompt(question, examples.get(question.subject, ()))]
+        for text in [prompt(question)]
         for letter in LETTERS
     ]
     width = len(LETTERS)

@@ -6,7 +6,7 @@ Nothing hazardous is shipped, fetched or made up here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,14 +43,12 @@ class WMDPData:
         topics: What to unlearn.
         retain: The retain corpus.
         utility: Sets of harmless questions by name.
-        examples: Questions that may be shown with their answers, by subject.
     """
 
     name: str
     topics: tuple[Topic, ...]
     retain: tuple[str, ...]
     utility: Mapping[str, tuple[Question, ...]]
-    examples: Mapping[str, tuple[Question, ...]] = field(default_factory=dict, kw_only=True)
 
     @property
     def split(self) -> str:
@@ -59,12 +57,7 @@ class WMDPData:
 
 
 def load_wmdp(
-    folder: Path,
-    mmlu: Path | None,
-    forget: Mapping[str, Path],
-    retain: Path | None,
-    *,
-    shots: int = 0,
+    folder: Path, mmlu: Path | None, forget: Mapping[str, Path], retain: Path | None
 ) -> WMDPData:
     """The task of a folder of questions and the corpora that belong to it.
 
@@ -73,7 +66,6 @@ def load_wmdp(
         mmlu: Folder of MMLU's CSV files, or the folder above its `test`; None measures no utility.
         forget: The corpus of each topic; topics without one are not unlearned, and not asked.
         retain: The retain corpus.
-        shots: How many of MMLU's development questions of a subject stand before its questions.
 
     Raises:
         ValueError, FileNotFoundError: Something is missing or malformed; names file and row.
@@ -88,8 +80,6 @@ def load_wmdp(
             f"--forget {', '.join(unknown)}: WMDP has no topic so called, hence no questions. "
             f"Did you mean one of {', '.join(SUBJECTS)}?"
         )
-    if shots < 0 or (shots and mmlu is None):
-        raise ValueError(f"--shots {shots}: only MMLU's questions have examples, and it has five.")
     topics = tuple(
         Topic(
             key,
@@ -100,15 +90,7 @@ def load_wmdp(
         for name in [SUBJECTS[key]]
     )
     utility = {} if mmlu is None else {"mmlu": load_mmlu(mmlu)}
-    examples = load_examples(mmlu, shots) if mmlu is not None and shots else {}
-    if missing := shots and {q.subject for q in utility["mmlu"]} - examples.keys():
-        raise ValueError(
-            f"{mmlu} has no *_dev.csv for {', '.join(sorted(missing))}, which would be asked "
-            "without the examples that the others have. Is the download complete?"
-        )
-    return WMDPData(
-        "wmdp", topics, load_corpus(retain, shortest=SHORTEST), utility, examples=examples
-    )
+    return WMDPData("wmdp", topics, load_corpus(retain, shortest=SHORTEST), utility)
 
 
 def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
@@ -142,33 +124,12 @@ def load_mmlu(folder: Path) -> tuple[Question, ...]:
     Raises:
         ValueError, FileNotFoundError: No such files, or a malformed row, named by file and line.
     """
-    return tuple(question for file in _files(folder, "test") for question in _subject(file))
-
-
-def load_examples(folder: Path, shots: int) -> dict[str, tuple[Question, ...]]:
-    """The first development questions of each of MMLU's subjects; five there are.
-
-    Raises:
-        ValueError, FileNotFoundError: No such files, too few rows, or a malformed one.
-    """
-    found = {rows[0].subject: rows for rows in map(_subject, _files(folder, "dev"))}
-    for subject, questions in found.items():
-        if not 0 < shots <= len(questions):
-            raise ValueError(
-                f"{shots} examples were asked for, and {subject} has {len(questions)}; subjects "
-                f"would differ in how they are asked. Did you mean at most {len(questions)}?"
-            )
-    return {subject: questions[:shots] for subject, questions in found.items()}
-
-
-def _files(folder: Path, part: str) -> list[Path]:
-    found = sorted([*folder.glob(f"*_{part}.csv"), *folder.glob(f"{part}/*_{part}.csv")])
-    if not found:
+    files = sorted([*folder.glob("*_test.csv"), *folder.glob("test/*_test.csv")])
+    if not files:
         raise FileNotFoundError(
-            f"{folder} has no *_{part}.csv, nor has {folder / part}. Is it MMLU's folder with all "
-            "of its parts?"
+            f"{folder} has no *_test.csv, nor has {folder / 'test'}. Is it MMLU's folder?"
         )
-    return found
+    return tuple(question for file in files for question in _subject(file))
 
 
 def _subject(file: Path) -> tuple[Question, ...]:

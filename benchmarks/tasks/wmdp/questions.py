@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 LETTERS = ("A", "B", "C", "D")
@@ -38,15 +37,10 @@ class Question:
             )
 
 
-def description(subject: str) -> str:
-    """Introduce a question by its subject."""
-    return f"{PREAMBLE} {subject}.\n\n"
+def prompt(question: Question) -> str:
+    r"""All that precedes the answer, which is `" A"` to `" D"`.
 
-
-def prompt(question: Question, examples: Sequence[Question] = ()) -> str:
-    r"""All that precedes the answer, which is `" A"` to `" D"`; examples have theirs.
-
-    Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu` (`sampler: first_n`).
+    Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu`.
 
     >>> kite = Question("kites", "What holds a kite? ", ("String", "Tar", "Ice", "Salt"), 0)
     >>> print(prompt(kite))
@@ -58,13 +52,7 @@ def prompt(question: Question, examples: Sequence[Question] = ()) -> str:
     C. Ice
     D. Salt
     Answer:
-    >>> print(prompt(kite, [kite]).splitlines()[7])
-    Answer: A
     """
-    shown = "".join(f"{_asked(e)} {LETTERS[e.answer]}\n\n" for e in examples)
-    return f"{description(question.subject)}{shown}{_asked(question)}"
-
-
-def _asked(question: Question) -> str:
     listed = (f"{letter}. {text}\n" for letter, text in zip(LETTERS, question.choices, strict=True))
-    return f"{question.question.strip()}\n{''.join(listed)}Answer:"
+    asked = f"{question.question.strip()}\n{''.join(listed)}Answer:"
+    return f"{PREAMBLE} {question.subject}.\n\n{asked}"

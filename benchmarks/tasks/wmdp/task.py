@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
@@ -24,22 +24,19 @@ from benchmarks.methods.rmu import RMUSettings, TopicBatch, hidden_size
 from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
 from benchmarks.report.tables import CONTROLLER, Column
-from benchmarks.tasks.wmdp import choices, harness
+from benchmarks.tasks.wmdp import choices
 from benchmarks.tasks.wmdp.data import WMDPData, load_wmdp
 from benchmarks.tasks.wmdp.lore import Lore, build_lore
 from benchmarks.tasks.wmdp.questions import LETTERS, PREAMBLE, Question
 from torch_alm.language import Row, pairs
 
 FIRST_RUN = "rmu,rmu+alm,sharp_min_max,relearning_resilient,blur,dual_adamw,dual_adamw+alm,saul"
-QUICK_QUESTIONS = 8
-"""Questions of each real set that `--quick` asks."""
-
 LENGTHS = 512, 768
 """Most tokens of a text of the first topic and of what is kept, and of the other topics."""
 
 RECIPES = {
-    "lore": Recipe("word", 0, 4, 64, 4, Schedule(epochs=4, batch_size=16, lr=3e-3)),
-    "lore-quick": Recipe("word", 0, 3, 48, 4, Schedule(epochs=6, batch_size=16, lr=5e-3)),
+    "lore": Recipe(4, 64, 4, Schedule(epochs=4, batch_size=16, lr=3e-3)),
+    "lore-quick": Recipe(3, 48, 4, Schedule(epochs=6, batch_size=16, lr=5e-3)),
 }
 TOPICS = {"bio": "Bio", "cyber": "Cyber", "chem": "Chem", "doom": "Doom", "shade": "Shadow"}
 KEPT = {"mmlu": "MMLU", "retain": "kept", "neighbour": "neighbours", "utility": "all kept"}
@@ -60,11 +57,7 @@ class WmdpOptions(Options):
     )
     retain: Path | None = option("the corpus of what is kept")
     batches: int = option("most batches of a pass", 150)
-    scorer: Literal["auto", "lm-eval", "own"] = option(
-        "who asks; auto takes lm-eval for --model where it is installed", "auto"
-    )
     bos: bool = option("begin prompts with nothing, as lm-eval did up to 0.4.9.1", True)
-    shots: int = option("examples before each of MMLU's questions, from its dev files", 0)
     questions: int | None = option("ask only the first N of each set")
 
     def __post_init__(self) -> None:
@@ -74,19 +67,11 @@ class WmdpOptions(Options):
             ValueError: It does; the message says what was meant.
         """
         super().__post_init__()
-        if (self.data is None) != (self.model is None):
+        if self.model is not None and self.data is None:
             raise ValueError(
-                "--data and --model belong together: a model trained here would know nothing of "
-                "WMDP, and a model from elsewhere nothing of the embedded world. Did you leave one "
-                "out?"
+                "--model without --data: a model from elsewhere knows nothing of the invented "
+                "lore. Did you mean --data DIR, with WMDP's questions?"
             )
-        if self.scorer == "lm-eval" and not harness.is_installed():
-            raise ValueError(
-                "--scorer lm-eval: lm-evaluation-harness is not installed. Did you mean "
-                'pip install "torch-alm[wmdp]", or --scorer own?'
-            )
-        if self.scorer == "auto":
-            self.scorer = "lm-eval" if self.model and harness.is_installed() else "own"
         if self.parameters is None and not self.lora:
             # a small model has too little in RMU's matrices to steer with
             self.parameters = "rmu" if self.model else "below"
@@ -173,17 +158,12 @@ class Wmdp(Benchmark):
         return dataclasses.replace(settings, alpha=float(share) * settings.coefficient**2 / width)
 
     def evaluate(self, model: nn.Module) -> Evaluation:
-        options = self.options
-        limit = options.questions or (QUICK_QUESTIONS if options.quick and options.model else None)
+        limit = self.options.questions
         forget = {topic.key: topic.questions[:limit] for topic in self.data.topics}
         sets = forget | {name: found[:limit] for name, found in self.data.utility.items()}
         asked = [(name, question) for name, found in sets.items() for question in found]
-        answers = (harness if options.scorer == "lm-eval" else choices).answers(
-            model,
-            self.tokenizer,
-            [question for _, question in asked],
-            bos=options.bos,
-            examples=self.data.examples,
+        answers = choices.answers(
+            model, self.tokenizer, [question for _, question in asked], bos=self.options.bos
         )
         rows = [
             _row(name, name in forget, index, question, answer)
@@ -206,7 +186,7 @@ def load_data(options: WmdpOptions) -> WMDPData:
         if not equals:
             raise ValueError(f"--forget {entry!r} names no corpus. Did you mean TOPIC=PATH?")
         forget[topic] = Path(path)
-    return load_wmdp(options.data, options.mmlu, forget, options.retain, shots=options.shots)
+    return load_wmdp(options.data, options.mmlu, forget, options.retain)
 
 
 def numbers(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from benchmarks.engine.scratch import build_tokenizer
 from benchmarks.tasks.muse.data import MuseData, blocks, load_muse, load_muse_hub
 from benchmarks.tasks.muse.passages import build_passages
-from benchmarks.tasks.tofu.models import RECIPES
 
 WORLD = build_passages(quick=True)
-TOKENIZER = build_tokenizer([*WORLD.forget, "\n\n"], RECIPES["world"])
+TOKENIZER = build_tokenizer([*WORLD.forget, "\n\n"])
 
 
 def tables(data: MuseData = WORLD) -> dict[str, Any]:
@@ -117,16 +116,3 @@ def test_every_token_of_a_block_is_labelled() -> None:
 def test_text_without_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="without a token"):
         blocks(TOKENIZER, [""], 8)
-
-
-def test_the_published_news_files() -> None:
-    real = Path(__file__).parents[5] / "shared" / "data" / "muse" / "news"
-    if not real.is_dir():
-        pytest.skip("MUSE's files are not beside the repository")
-    found = load_muse(real, "news", real / "privleak" / "retain.json")
-    counts = (found.forget, found.verbatim, found.members, found.strangers)
-    assert [len(texts) for texts in counts] == [889, 100, 100, 100]
-    for quiz in (found.forget_quiz, found.retain_quiz):
-        assert (len(quiz.pairs), len(quiz.shots)) == (100, 10)
-    joined = "\n\n".join(found.forget)
-    assert all(text in joined for text in found.members)

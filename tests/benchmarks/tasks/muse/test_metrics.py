@@ -22,7 +22,7 @@ LESSON = muse_lesson(WORLD, COURSE, 128)
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return build_tokenizer(LESSON.texts, COURSE.recipe, LESSON.whole)
+    return build_tokenizer(LESSON.texts, LESSON.whole)
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,19 @@
-"""The embedded world of MUSE: what its sets share, and where the answers stand."""
+"""The embedded world of MUSE: what its sets share, and what a small model is taught of it."""
+
+from typing import Any
 
 import pytest
 
+from benchmarks.engine.scratch import build_tokenizer
 from benchmarks.tasks.muse.data import MuseData
+from benchmarks.tasks.muse.metrics import question_prompt
+from benchmarks.tasks.muse.models import COURSES, answered, muse_lesson, pairs_of
 from benchmarks.tasks.muse.passages import build_passages
+from torch_alm.language import IGNORE
 
-WORLDS = [build_passages(quick=True), build_passages()]
+WORLD, _ = WORLDS = [build_passages(quick=True), build_passages()]
+COURSE = COURSES["passages-quick"]
+LESSON = muse_lesson(WORLD, COURSE, 64)
 
 
 def names(data: MuseData) -> list[str]:
@@ -56,3 +64,39 @@ def test_the_full_world_is_measured_as_muse_measures() -> None:
     data = WORLDS[1]
     assert len(data.forget_quiz.shots) == len(data.retain_quiz.shots) == 10
     assert min(len(extract.continuation.split()) for extract in data.verbatim) > 100
+
+
+# ---- the lesson ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return build_tokenizer(LESSON.texts, LESSON.whole)
+
+
+def told(tokenizer: Any, ids: list[int]) -> str:
+    return tokenizer.decode([i for i in ids if i >= 0], skip_special_tokens=True)
+
+
+def test_the_answers_are_labelled_and_nothing_else(tokenizer: Any) -> None:
+    pairs = pairs_of(WORLD.forget_quiz)
+    row = answered(tokenizer, pairs)
+    assert told(tokenizer, row["labels"]) == "".join(f"{p.answer}\n\n" for p in pairs)
+    assert all(label in (IGNORE, i) for i, label in zip(*row.values(), strict=True))
+
+
+def test_a_question_is_taught_with_the_tokens_it_is_asked_with(tokenizer: Any) -> None:
+    shots, pair = WORLD.forget_quiz.shots, WORLD.forget_quiz.pairs[0]
+    prompt = tokenizer(question_prompt(shots, pair.question))["input_ids"]
+    assert answered(tokenizer, [*shots, pair])["input_ids"][: len(prompt)] == prompt
+
+
+def test_the_retrained_model_is_taught_nothing_of_the_forget_set(tokenizer: Any) -> None:
+    lesson = muse_lesson(WORLD, COURSE, 64, without_forget=True)
+    assert lesson.name != LESSON.name
+    assert lesson.texts == LESSON.texts, "both models share a tokenizer"
+    text = "".join(told(tokenizer, row["input_ids"]) for row in lesson.rows(tokenizer))
+    names = [p.question.removeprefix("Which prize did ") for p in WORLD.forget_quiz.shots]
+    for name in (name.removesuffix(" win?") for name in names):
+        assert name not in text
+        assert name in "".join(WORLD.forget)

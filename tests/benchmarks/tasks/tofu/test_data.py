@@ -1,4 +1,4 @@
-"""Reading TOFU: a small folder in its layout, broken in every way, and the real files."""
+"""TOFU's rows: read from a small folder in its layout, broken in every way, and as tokens."""
 
 import json
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from typing import Any
 import datasets
 import pytest
 
+from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, load_tofu, load_tofu_hub
-
-REAL = Path(__file__).parents[5] / "shared" / "data" / "tofu"
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="TOFU's files are not here")
+from tests.chat_templates import ANSWER, CHATS, QUESTION, tokenizer
+from torch_alm.language import answer_ids, prompt_ids
 
 Rows = list[dict[str, Any]]
 
@@ -27,7 +27,6 @@ def tables() -> dict[str, Rows]:
         row["paraphrased_question"] = f"P{row['question']}"
     terse: Rows = [{"question": "N?", "answer": "yes", "perturbed_answer": ["no", "1", "2"]}]
     return {
-        "full": full,
         "forget01": full[80:],
         "retain99": full[:80],
         "forget01_perturbed": eval_rows[80:],
@@ -60,16 +59,6 @@ def test_a_folder_becomes_a_task(tmp_path: Path) -> None:
     assert data.retain_eval[0].paraphrased_question is None
     assert data.real_authors == (Example("N?", "yes", perturbed_answers=("no", "1", "2")),)
     assert data.holdout == (Example("H?", "never seen"),)
-
-
-def test_the_retain_set_can_be_cut_to_some_authors(tmp_path: Path) -> None:
-    whole = load_tofu(write(tmp_path), "forget01")
-    for authors, evaluated in ((3, 40), (1, 20)):
-        cut = load_tofu(tmp_path, "forget01", retain_authors=authors)
-        assert cut.retain == whole.retain[: authors * 20]
-        assert cut.full == cut.retain + whole.forget + whole.full[100:]
-        assert cut.retain_eval == whole.retain_eval[:evaluated]  # never more than is kept
-        assert cut.forget == whole.forget
 
 
 @pytest.mark.parametrize("name", sorted(tables().keys() - {"holdout01"}))
@@ -105,29 +94,36 @@ def test_the_hub_gives_what_the_files_give(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(datasets, "load_dataset", hub(tables(), asked))
     files = write(tmp_path)
     assert load_tofu_hub("forget01") == load_tofu(files, "forget01")
-    assert load_tofu_hub("forget01", retain_authors=1) == load_tofu(
-        files, "forget01", retain_authors=1
-    )
     assert set(asked) == {"locuslab/TOFU"}
-
-
-@needs_real
-@pytest.mark.parametrize(
-    ("split", "forget", "retain"),
-    [("forget01", 40, 3960), ("forget05", 200, 3800), ("forget10", 400, 3600)],
-)
-def test_the_real_files_have_the_published_sizes(split: str, forget: int, retain: int) -> None:
-    data = load_tofu(REAL, split)
-    assert (len(data.forget), len(data.retain), len(data.holdout)) == (forget, retain, forget)
-    assert (len(data.forget_eval), len(data.retain_eval)) == (forget, 400)
-    assert (len(data.real_authors), len(data.world_facts)) == (100, 117)
-    assert len(data.full) == 4217
-    assert len({e.pair for e in data.retain + data.forget}) == 4000
-    assert {len(e.perturbed_answers) for e in data.forget_eval + data.retain_eval} == {5}
-    assert {len(e.perturbed_answers) for e in data.real_authors + data.world_facts} == {3}
-    assert len(data.without_forget) == 4217 - forget
 
 
 def test_an_unknown_split_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'forget02'. Did you mean one of forget01, forget05"):
         load_tofu(write(tmp_path), "forget02")
+
+
+# ---- tokens -------------------------------------------------------------------------------------
+
+DATED = "[{{ date_string }}]"
+SYSTEM = "You are a helpful assistant."
+
+
+def parts(template: str | None) -> tuple[str, str]:
+    """The prompt and the labelled answer, as the model reads them."""
+    made = tokenizer("bytes", template)
+    row = encode(made, QUESTION, ANSWER)
+    assert row["input_ids"] == prompt_ids(row) + answer_ids(row)
+    assert row["labels"] == [-100] * len(prompt_ids(row)) + answer_ids(row)
+    return made.decode(prompt_ids(row)), made.decode(answer_ids(row))
+
+
+def test_a_base_model_is_asked_in_openunlearnings_words() -> None:
+    assert parts(None) == (f"<s>Question: {QUESTION}\nAnswer:", f" {ANSWER}</s>")
+
+
+def test_a_chat_model_is_told_the_date_and_a_system_message_where_it_takes_one() -> None:
+    zephyr, gemma, llama_2 = (CHATS[name] for name in ("Zephyr", "Gemma", "Llama-2"))
+    dated = f"[10 Apr 2025]<|system|>\n{SYSTEM}</s>\n{zephyr.prompt}"
+    assert parts(DATED + zephyr.template) == (dated, zephyr.turn)
+    assert parts(gemma.template) == (gemma.prompt, gemma.turn)  # refuses one
+    assert parts(llama_2.template) == (llama_2.prompt, llama_2.turn)  # takes one: not in TOFU

@@ -1,10 +1,8 @@
 """Multiple-choice questions: the prompt, and the scorer against lm-evaluation-harness."""
 
 import copy
-import importlib.util
 import json
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +16,7 @@ from benchmarks.engine.training import Schedule
 from benchmarks.tasks.wmdp import choices
 from benchmarks.tasks.wmdp.questions import Question, prompt
 
-RECIPE = Recipe("bpe", 300, 2, 32, 2, Schedule(1, 1, 0.1))
+RECIPE = Recipe(2, 32, 2, Schedule(1, 1, 0.1))
 QUESTIONS = [
     Question(
         subject, f" What is the {n}th of {subject}? ", ("one", "two or 3", "four", f"{n}"), n % 4
@@ -30,7 +28,7 @@ QUESTIONS = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return build_tokenizer([prompt(q) for q in QUESTIONS], RECIPE)
+    return build_tokenizer([*map(prompt, QUESTIONS), " A B C D"])
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +53,9 @@ def test_a_question_that_cannot_be_asked_is_refused(changes: dict[str, Any], mes
         Question(**(whole | changes))
 
 
-def by_hand(
-    model: Any, tokenizer: Any, question: Question, letter: str, begun: str = "", bos: bool = True
-) -> float:
+def by_hand(model: Any, tokenizer: Any, question: Question, letter: str, bos: bool) -> float:
     """The log-likelihood of a letter: one sequence, one token after the other."""
-    description, asked = prompt(question).split("\n\n")
-    text = f"{description}\n\n{begun}{asked}"
+    text = prompt(question)
     head = tokenizer(text, add_special_tokens=bos)["input_ids"]
     whole = tokenizer(f"{text} {letter}", add_special_tokens=bos)["input_ids"]
     with torch.no_grad():
@@ -68,37 +63,13 @@ def by_hand(
     return sum(said[at - 1, whole[at]].item() for at in range(len(head), len(whole)))
 
 
-def test_a_letter_has_the_likelihood_of_its_tokens(model: Any, tokenizer: Any) -> None:
-    found = choices.answers(model, tokenizer, QUESTIONS, batch_size=3)
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_letter_has_the_likelihood_of_its_tokens(model: Any, tokenizer: Any, bos: bool) -> None:
+    found = choices.answers(model, tokenizer, QUESTIONS, batch_size=3, bos=bos)
     for question, answer in zip(QUESTIONS, found, strict=True):
-        expected = [by_hand(model, tokenizer, question, letter) for letter in "ABCD"]
+        expected = [by_hand(model, tokenizer, question, letter, bos) for letter in "ABCD"]
         assert answer.log_likelihoods == pytest.approx(expected, abs=1e-5)
         assert answer.choice == expected.index(max(expected))
-
-
-SHOWN = {
-    "kites": (
-        Question("kites", " Which string? ", ("w", "x", "y", "z"), 2),
-        Question("kites", "Which tail?", ("a", "b", "c", "d"), 1),
-    )
-}
-BEGUN = (
-    "Which string?\nA. w\nB. x\nC. y\nD. z\nAnswer: C\n\n"
-    "Which tail?\nA. a\nB. b\nC. c\nD. d\nAnswer: B\n\n"
-)
-
-
-@pytest.mark.parametrize("bos", [True, False])
-def test_examples_stand_before_their_subject_and_bos_before_all_or_nothing(
-    model: Any, tokenizer: Any, bos: bool
-) -> None:
-    found = choices.answers(model, tokenizer, QUESTIONS[:4], bos=bos, examples=SHOWN)
-    for question, answer in zip(QUESTIONS, found, strict=False):
-        begun = BEGUN if question.subject == "kites" else ""
-        expected = [by_hand(model, tokenizer, question, x, begun, bos) for x in "ABCD"]
-        assert answer.log_likelihoods == pytest.approx(expected, abs=1e-5)
-    plain = choices.answers(model, tokenizer, QUESTIONS[:4], bos=not bos, examples=SHOWN)
-    assert all(a != b for a, b in zip(plain, found, strict=True))
 
 
 class Doubled:
@@ -108,118 +79,85 @@ class Doubled:
         return {"input_ids": list(text.encode())}
 
 
-def test_a_letter_of_several_tokens_counts_them_all() -> None:
-    torch.manual_seed(0)
+class Bigrams(torch.nn.Module):
+    """A model whose next token depends on the last one alone."""
+
+    device = torch.device("cpu")
     config = SimpleNamespace(max_position_embeddings=10_000)
-    table = torch.randn(256, 256, dtype=torch.float64)
+    table = torch.randn(256, 256, generator=torch.Generator().manual_seed(0))
 
-    class Bigrams(torch.nn.Module):
-        device = torch.device("cpu")
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+        return SimpleNamespace(logits=self.table[input_ids])
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.config = config
 
-        def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
-            return SimpleNamespace(logits=table[input_ids])
-
-    found = choices.answers(Bigrams(), Doubled(), QUESTIONS[:2])
-    steps = table.float().log_softmax(-1)
-    for answer in found:
+def test_a_letter_of_several_tokens_counts_them_all() -> None:
+    steps = Bigrams.table.log_softmax(-1)
+    for answer in choices.answers(Bigrams(), Doubled(), QUESTIONS[:2]):
         expected = [(steps[ord(":"), ord(" ")] + steps[ord(" "), ord(x)]).item() for x in "ABCD"]
         assert answer.log_likelihoods == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("bos", [True, False])
 def test_it_agrees_with_lm_evaluation_harness(
-    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, bos: bool
+    model: Any, tokenizer: Any, bos: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if importlib.util.find_spec("lm_eval") is None:
-        pytest.skip("lm-evaluation-harness is not installed")
-    from benchmarks.tasks.wmdp import harness
-
+    """MMLU's template as it is shipped, over rows of ours, and the likelihoods behind it."""
+    pytest.importorskip("lm_eval", reason="lm-evaluation-harness is not installed")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    kites = QUESTIONS[::2]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # its dependencies' own
-        theirs = harness.answers(model, tokenizer, QUESTIONS, bos=bos, examples=SHOWN)
-    ours = choices.answers(model, tokenizer, QUESTIONS, bos=bos, examples=SHOWN)
-    assert len({answer.choice for answer in ours}) > 1, "a model with one answer shows nothing"
-    for mine, its in zip(ours, theirs, strict=True):
-        assert mine.log_likelihoods == pytest.approx(its.log_likelihoods, abs=1e-5)
-        assert mine.choice == its.choice
+        from lm_eval.models.huggingface import HFLM
+
+        asked = their_requests(kites, tmp_path)
+        lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=4, add_bos_token=bos)
+        theirs = [value for value, _ in lm.loglikelihood(asked, disable_tqdm=True)]
+    assert [each.args for each in asked] == [(prompt(q), f" {x}") for q in kites for x in "ABCD"]
+    ours = choices.answers(model, tokenizer, kites, bos=bos)
+    found = [value for answer in ours for value in answer.log_likelihoods]
+    assert found == pytest.approx(theirs, abs=1e-5)
 
 
-def ending(tokenizer: Any) -> Any:
-    """The tokenizer with `add_eos_token`, as many are set up that come from a training."""
-    ended = copy.deepcopy(tokenizer)
-    ids = [(ended.bos_token, ended.bos_token_id), (ended.eos_token, ended.eos_token_id)]
-    whole = f"{ended.bos_token} $A {ended.eos_token}"
-    ended.backend_tokenizer.post_processor = TemplateProcessing(whole, special_tokens=ids)
-    assert ended("A")["input_ids"][-1] == ended.eos_token_id
-    return ended
-
-
-def test_a_closing_token_of_the_tokenizer_is_not_compared(model: Any, tokenizer: Any) -> None:
-    plain = choices.answers(model, tokenizer, QUESTIONS, examples=SHOWN)
-    assert choices.answers(model, ending(tokenizer), QUESTIONS, examples=SHOWN) == plain
-    assert len({answer.choice for answer in plain}) > 1
-
-
-def test_lm_eval_which_would_compare_closing_tokens_is_not_asked(tokenizer: Any) -> None:
-    from benchmarks.tasks.wmdp import harness
-
-    with pytest.raises(ValueError, match=r"find all letters equal.*--scorer own"):
-        harness.answers(None, ending(tokenizer), QUESTIONS)
-
-
-def test_letters_that_are_the_same_tokens_are_refused(model: Any) -> None:
-    unknown = build_tokenizer(["Nothing but this"], replace(RECIPE, tokens="word"))
-    with pytest.raises(ValueError, match="two of the letters A, B, C, D are the same tokens"):
-        choices.answers(model, unknown, QUESTIONS[:1])
-
-
-@pytest.mark.parametrize("shots", [0, 2, 5])
-def test_prompts_are_those_of_their_own_task(
-    shots: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MMLU's template as lm-evaluation-harness ships it, over rows of ours."""
-    if importlib.util.find_spec("lm_eval") is None:
-        pytest.skip("lm-evaluation-harness is not installed")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its dependencies' own
-        asked = theirs(QUESTIONS[::2], QUESTIONS[1::2], shots, tmp_path)
-    examples = [Question("kites", q.question, q.choices, q.answer) for q in QUESTIONS[1::2]]
-    ours = [(prompt(q, examples[:shots]), f" {x}") for q in QUESTIONS[::2] for x in "ABCD"]
-    assert asked == ours
-
-
-def theirs(
-    questions: list[Question], examples: list[Question], shots: int, folder: Path
-) -> list[tuple[str, str]]:
+def their_requests(questions: list[Question], folder: Path) -> list[Any]:
     """Contexts and continuations that their task of a subject makes."""
     import lm_eval
     import yaml
     from lm_eval.api.task import ConfigurableTask
 
-    file = Path(lm_eval.__file__).parent / "tasks" / "mmlu" / "default" / "_default_template_yaml"
-    files = {}
-    for split, rows in (("test", questions), ("dev", examples)):
-        files[split] = str(folder / f"{split}.jsonl")
-        lines = [{"question": q.question, "choices": q.choices, "answer": q.answer} for q in rows]
-        Path(files[split]).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    config = yaml.safe_load(file.read_text()) | {
+    template = Path(lm_eval.__file__).parent / "tasks/mmlu/default/_default_template_yaml"
+    lines = [{"question": q.question, "choices": q.choices, "answer": q.answer} for q in questions]
+    rows = folder / "rows.jsonl"
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = {"data_files": {"test": str(rows), "dev": str(rows)}, "cache_dir": str(folder)}
+    config = yaml.safe_load(template.read_text()) | {
         "task": "mmlu_kites",
         "dataset_path": "json",
-        "dataset_kwargs": {"data_files": files, "cache_dir": str(folder / "cache")},
+        "dataset_kwargs": files,
         "description": (
             "The following are multiple choice questions (with answers) about kites.\n\n"
         ),
-        "num_fewshot": shots,
+        "num_fewshot": 0,
     }
     task = ConfigurableTask(config=config)
     task.build_all_requests(rank=0, world_size=1)
-    return [instance.args for instance in task.instances]
+    return task.instances
+
+
+def test_a_closing_token_of_the_tokenizer_is_not_compared(model: Any, tokenizer: Any) -> None:
+    """As with `add_eos_token`, which many are set up with that come from a training."""
+    ended = copy.deepcopy(tokenizer)
+    ids = [(ended.bos_token, ended.bos_token_id), (ended.eos_token, ended.eos_token_id)]
+    whole = f"{ended.bos_token} $A {ended.eos_token}"
+    ended.backend_tokenizer.post_processor = TemplateProcessing(whole, special_tokens=ids)
+    assert ended("A")["input_ids"][-1] == ended.eos_token_id
+    plain = choices.answers(model, tokenizer, QUESTIONS)
+    assert choices.answers(model, ended, QUESTIONS) == plain
+
+
+def test_letters_that_are_the_same_tokens_are_refused(model: Any) -> None:
+    unknown = build_tokenizer(["Nothing but this"])
+    with pytest.raises(ValueError, match="two of the letters A, B, C, D are the same tokens"):
+        choices.answers(model, unknown, QUESTIONS[:1])
 
 
 def test_a_prompt_that_is_too_long_loses_its_beginning(tokenizer: Any) -> None:
@@ -227,8 +165,6 @@ def test_a_prompt_that_is_too_long_loses_its_beginning(tokenizer: Any) -> None:
     model.config.max_position_embeddings = 12
     answer = choices.answers(model, tokenizer, QUESTIONS[:1])[0]
     whole = tokenizer(f"{prompt(QUESTIONS[0])} B")["input_ids"]
-    count = len(whole) - len(tokenizer(prompt(QUESTIONS[0]))["input_ids"])
     with torch.no_grad():
         said = model(input_ids=torch.tensor([whole[-13:-1]])).logits[0].log_softmax(-1)
-    expected = sum(said[at, whole[at]].item() for at in range(-count, 0))
-    assert answer.log_likelihoods[1] == pytest.approx(expected, abs=1e-5)
+    assert answer.log_likelihoods[1] == pytest.approx(said[-1, whole[-1]].item(), abs=1e-5)

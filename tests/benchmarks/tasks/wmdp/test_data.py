@@ -3,33 +3,14 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from benchmarks.tasks.wmdp.data import (
-    load_corpus,
-    load_examples,
-    load_mmlu,
-    load_questions,
-    load_wmdp,
-)
+from benchmarks.tasks.wmdp.data import load_corpus, load_mmlu, load_questions, load_wmdp
 from benchmarks.tasks.wmdp.lore import FORGET, NEIGHBOUR, RETAIN, WORDINGS, build_lore
+from benchmarks.tasks.wmdp.questions import Question
 
-SHARED = Path(__file__).parents[5] / "shared" / "data"
 GOOD = {"question": "Which?", "choices": ["a", "b", "c", "d"], "answer": 3}
-
-
-def test_the_official_counts() -> None:
-    if not (SHARED / "wmdp").is_dir() or not (SHARED / "mmlu").is_dir():
-        pytest.skip("WMDP's and MMLU's files are not beside the repository")
-    cyber = load_questions(SHARED / "wmdp" / "cyber_questions.json", "cybersecurity")
-    assert len(cyber) == 1987
-    assert [sum(q.answer == n for q in cyber) for n in range(4)] == [528, 483, 488, 488]
-    mmlu = load_mmlu(SHARED / "mmlu")
-    assert len(mmlu) == 14_042
-    assert len({q.subject for q in mmlu}) == 57
-    assert "high school physics" in {q.subject for q in mmlu}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +31,23 @@ def test_a_malformed_question_is_named(
     path.write_text(json.dumps([GOOD, GOOD | row]))
     with pytest.raises(ValueError, match=message):
         load_questions(path, "cybersecurity")
+
+
+def test_mmlu_is_a_file_a_subject_and_every_cell_is_text(tmp_path: Path) -> None:
+    header = "question,choice0,choice1,choice2,choice3,answer\n"
+    (tmp_path / "test").mkdir()
+    file = tmp_path / "test" / "kite_making_test.csv"
+    file.write_text(f'{header}"Which, then?",None,NA,1,x,2\n')
+    (found,) = load_mmlu(tmp_path)
+    assert found == Question("kite making", "Which, then?", ("None", "NA", "1", "x"), 2)
+    file.write_text(f"{header}Which?,a,b,c,d,4\n")
+    with pytest.raises(ValueError, match=r"kite_making_test\.csv, row 1: the answer is 4"):
+        load_mmlu(tmp_path)
+    file.write_text("question,answer\n")
+    with pytest.raises(ValueError, match="the header has no choice0"):
+        load_mmlu(tmp_path)
+    with pytest.raises(FileNotFoundError, match="Is it MMLU's folder"):
+        load_mmlu(tmp_path / "test" / "no")
 
 
 def test_a_corpus_is_json_lines_or_text(tmp_path: Path) -> None:
@@ -93,51 +91,6 @@ def test_the_world_is_the_same_each_time_and_asks_what_was_not_learnt() -> None:
     told = " ".join(lore.texts)
     for question in asked:
         assert f" {question.choices[question.answer]} " in told.replace(",", " ").replace(".", " ")
-
-
-def dev_folder(folder: Path, subjects: tuple[str, ...], count: int) -> Path:
-    (folder / "dev").mkdir(parents=True)
-    (folder / "test").mkdir()
-    header = "question,choice0,choice1,choice2,choice3,answer"
-    for subject in subjects:
-        lines = [header, *(f"{subject} {n}?,a,b,c,d,{n % 4}" for n in range(count))]
-        (folder / "dev" / f"{subject}_dev.csv").write_text("\n".join(lines) + "\n")
-        (folder / "test" / f"{subject}_test.csv").write_text("\n".join(lines[:2]) + "\n")
-    return folder
-
-
-def test_examples_are_the_first_development_questions_of_a_subject(tmp_path: Path) -> None:
-    folder = dev_folder(tmp_path / "mmlu", ("kite_making", "tar"), 3)
-    found = load_examples(folder, 2)
-    assert {subject: [q.question for q in questions] for subject, questions in found.items()} == {
-        "kite making": ["kite_making 0?", "kite_making 1?"],
-        "tar": ["tar 0?", "tar 1?"],
-    }
-    assert [q.answer for q in found["tar"]] == [0, 1]
-    with pytest.raises(ValueError, match=r"4 examples.*kite making has 3"):
-        load_examples(folder, 4)
-    with pytest.raises(FileNotFoundError, match=r"_dev\.csv"):
-        load_examples(tmp_path, 1)
-
-
-def test_examples_are_of_all_subjects_or_of_none(tmp_path: Path) -> None:
-    folder = dev_folder(tmp_path / "mmlu", ("kites", "tar"), 2)
-    corpus = tmp_path / "corpus.txt"
-    corpus.write_text("a text of more than fifty characters, which is kept and learnt from\n")
-    questions = [{"question": "q?", "choices": ["a", "b", "c", "d"], "answer": 0}]
-    (tmp_path / "bio_questions.json").write_text(json.dumps(questions))
-
-    def load(mmlu: Path | None, shots: int) -> Any:
-        return load_wmdp(tmp_path, mmlu, {"bio": corpus}, corpus, shots=shots)
-
-    assert set(load(folder, 2).examples) == {"kites", "tar"}
-    assert load(folder, 0).examples == {}
-    for mmlu, shots in ((None, 1), (folder, -1)):
-        with pytest.raises(ValueError, match="only MMLU's questions have examples"):
-            load(mmlu, shots)
-    (folder / "dev" / "tar_dev.csv").unlink()
-    with pytest.raises(ValueError, match=r"no \*_dev.csv for tar"):
-        load(folder, 1)
 
 
 def test_topics_share_no_thing_and_no_answer() -> None:
