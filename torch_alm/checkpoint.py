@@ -3,9 +3,8 @@
 Not imported by `torch_alm`: the machinery behind it is heavy.
 """
 
-import copy
 import inspect
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
@@ -32,11 +31,10 @@ from torch_alm.group import ConstraintGroup
 class DualState(Stateful):
     """The state of a `DualOptimizer` that `torch.distributed.checkpoint` saves and loads.
 
-    It keys state by parameter name, so that a checkpoint fits any number of ranks; both sides of a
-    `DualOptimizer` have the same names, and given together one would get the other's moments. Here
-    they are saved apart. Parameters that never took a step are saved as such, and the optimizers
-    take none for it: what their state would be, a copy tells. Groups are found by the names in
-    them, whatever their order.
+    It keys state by parameter name, so that a checkpoint fits any number of ranks; given together,
+    one side would get the other's moments, so they are saved apart. Parameters that never took a
+    step are saved as such: what their state would be, a step of a copy tells. Groups are found by
+    the names in them, whatever their order.
 
     Args:
         model: the model, wrapped as it is trained (DDP, `fully_shard`, plain).
@@ -66,8 +64,8 @@ class DualState(Stateful):
         """Collect both sides by parameter name, and the rest as bytes.
 
         Raises:
-            RuntimeError: if there are parameters that never took a step, and their optimizer cannot
-                be asked what their state would be.
+            RuntimeError: the optimizer of parameters that never took a step cannot be asked what
+                their state would be, or holds another one.
 
         Cost: for parameters that never took a step, the memory their moments would have, and a step
         of a copy of each.
@@ -202,48 +200,30 @@ def _named(model: nn.Module, side: Optimizer) -> dict[str, Any]:
 
 
 def _fresh(side: Optimizer, p: Tensor) -> dict[str, Any]:
-    """Find the state after a first step with a gradient of 0; the optimizer itself takes none."""
+    """Find the state after a first step with a gradient of 0, which a copy of the optimizer takes.
+
+    The copy has one group of one parameter, and no hooks; other attributes are the optimizer's own.
+    """
     stand_in = nn.Parameter(p.detach().clone())
     gradients.put([stand_in], [torch.zeros_like(stand_in)])
-    alone, replay = _alone(side, p, stand_in), replaying([p])
+    group = next(g for g in side.param_groups if any(q is p for q in g["params"]))
+    alone, replay = object.__new__(type(side)), replaying([p])
+    vars(alone).update(vars(side), state=defaultdict[Any, Any](dict))
+    alone.param_groups = [{**group, "params": [stand_in]}]
     try:
+        if any(isinstance(part, Optimizer) for part in vars(side).values()):
+            raise TypeError("it holds another optimizer, which would take a step")
         with torch.no_grad():
             inspect.unwrap(type(side).step)(alone)  # without anybody's hooks
     except Exception as error:
         raise RuntimeError(
             f"DualState: a copy of {type(side).__name__} could not step a parameter of shape "
-            f"{tuple(p.shape)} with a gradient of 0, so what to save or load for it is unknown. "
-            "Did you mean `torch.save(optimizer.state_dict())`, which asks nothing?"
+            f"{tuple(p.shape)} with a gradient of 0 ({error}), so what to save or load for it is "
+            "unknown. Did you mean `torch.save(optimizer.state_dict())`, which asks nothing?"
         ) from error
     finally:
         replay()
     return alone.state[stand_in]
-
-
-def _alone(side: Optimizer, p: Tensor, stand_in: Tensor) -> Optimizer:
-    """Copy with one group of one parameter, no states, and no reference to what moves."""
-    # What is in the memo already is not copied: other parameters become empty ones.
-    memo: dict[int, Any] = {id(q): nn.Parameter(torch.empty(0)) for q in parameters(side)}
-    memo[id(p)] = stand_in
-    group = next(g for g in side.param_groups if any(q is p for q in g["params"]))
-    alone = copy.deepcopy({**group, "params": [p]}, memo)
-    return _copied(side, memo | {id(group): alone, id(side.param_groups): [alone]})
-
-
-def _copied(optimizer: Optimizer, memo: dict[int, Any]) -> Optimizer:
-    """Copy all attributes (torch's own copies drop most) but hooks and a scheduler's patch."""
-    copied = memo[id(optimizer)] = object.__new__(type(optimizer))
-    memo[id(optimizer.state)] = defaultdict(dict)
-    attributes = vars(optimizer)
-    for part in attributes.values():
-        if isinstance(part, Optimizer):  # optimizers around others
-            _copied(part, memo)
-    for name, value in attributes.items():
-        if name.endswith("_hooks"):
-            vars(copied)[name] = OrderedDict()
-        elif name != "step":
-            vars(copied)[name] = copy.deepcopy(value, memo)
-    return copied
 
 
 def _names(named: Mapping[str, Any], side: Optimizer) -> list[tuple[str, Tensor]]:
@@ -272,18 +252,9 @@ def _in_order(
                 f"DualState.load_state_dict: {params} share a group here and did not where this "
                 "was saved; some would get the settings of others. Are the groups the same?"
             )
-        saved = [_moved(named["param_groups"][i], here) for i in found if i is not None]
+        saved = [named["param_groups"][i] for i in found if i is not None]
         groups.append({**(saved[0] if saved else here), "params": params})
     return {**named, "param_groups": groups}
-
-
-def _moved(settings: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
-    """Move settings that are tensors to the devices of those that they replace."""
-    devices = {name: own.device for name, own in here.items() if isinstance(own, Tensor)}
-    return {
-        name: value.to(devices[name]) if name in devices and isinstance(value, Tensor) else value
-        for name, value in settings.items()
-    }
 
 
 def _check_read(saved: Mapping[str, list[str]], found: Mapping[str, Any]) -> None:

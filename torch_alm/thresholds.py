@@ -5,6 +5,7 @@ trained on costs; `loss_for_rate` says which loss goes with a wanted rate, from 
 """
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -40,7 +41,7 @@ def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
         The mean over batches, which is the alpha; its standard error says how well it is known.
 
     Raises:
-        ValueError: if there is no batch, or a measurement is not one finite number.
+        ValueError: there is no batch, or a measurement is not one finite number.
 
     Cost: one forward pass per batch.
 
@@ -51,30 +52,22 @@ def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
         Level(value=2.0, error=0.5, batches=2)
     """
     with torch.no_grad():
-        values = [_number(measure(batch)) for batch in batches]
+        measured = [measure(batch) for batch in batches]
+    try:
+        values = [float(value) for value in measured]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            "level_of needs one number per batch, and the measure gave something else "
+            f"({error}). Did you mean its mean?"
+        ) from error
     if not values or not all(map(math.isfinite, values)):
         raise ValueError(
             f"level_of found {values or 'no batches'}; a threshold made of that would mean "
             "nothing. Is the iterator used up, or the loss not finite?"
         )
     count = len(values)
-    mean = _mean(values)
-    if count == 1:
-        return Level(mean, math.nan, 1)
-    deviation = math.hypot(*(value - mean for value in values)) / math.sqrt(count - 1)
-    return Level(mean, deviation / math.sqrt(count), count)
-
-
-def _number(measured: Tensor | float) -> float:
-    try:
-        return float(measured)
-    except (TypeError, ValueError, RuntimeError) as error:
-        shape = getattr(measured, "shape", None)
-        found = type(measured).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
-        raise ValueError(
-            f"level_of needs one number per batch and the measure returned a {found}; it is "
-            "unclear which would be compared. Did you mean its mean?"
-        ) from error
+    error = statistics.stdev(values) / math.sqrt(count) if count > 1 else math.nan
+    return Level(statistics.mean(values), error, count)
 
 
 def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) -> float:
@@ -94,13 +87,10 @@ def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) 
         alpha, within the range of `losses`.
 
     Raises:
-        ValueError: if there are fewer than two pairs, one of them or `rate` is not finite, or the
-            fit stays below `rate` (the message says how far it went), or begins above it: then any
-            smaller loss might do and the pairs do not say.
+        ValueError: there are fewer than two pairs, one of them or `rate` is not finite, or `rate`
+            lies outside of what the fit goes through (the message says from where to where).
 
-    Cost: a sort; no passes.
-
-    Source: the pool-adjacent-violators algorithm (Ayer et al. 1955).
+    Cost: a sort; no passes. Source: the pool-adjacent-violators algorithm (Ayer et al. 1955).
 
     Example:
         >>> from torch_alm.thresholds import loss_for_rate
@@ -118,25 +108,18 @@ def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) 
     at: dict[float, list[float]] = {}
     for loss, found in sorted(pairs):
         at.setdefault(loss, []).append(found)
-    xs, fitted = [*at], _increasing([(_mean(each), len(each)) for each in at.values()])
-    if fitted[-1] < rate:
+    xs, ys = [*at], _increasing([(statistics.mean(each), len(each)) for each in at.values()])
+    if not ys[0] <= rate <= ys[-1]:
         raise ValueError(
-            f"loss_for_rate: the rate wanted is {rate:g}, and the fit reaches {fitted[-1]:g} at "
-            f"the largest loss, {xs[-1]:g}; a larger alpha would be a guess. Could the run go on?"
+            f"loss_for_rate: the rate wanted is {rate:g}, and the fit goes from {ys[0]:g} at a "
+            f"loss of {xs[0]:g} to {ys[-1]:g} at {xs[-1]:g}; an alpha outside of these would be a "
+            "guess. Could the recording begin earlier, or the run go on?"
         )
-    if fitted[0] > rate:
-        raise ValueError(
-            f"loss_for_rate: the rate wanted is {rate:g}, and the fit has {fitted[0]:g} at the "
-            f"smallest loss already, {xs[0]:g}. Could the recording begin earlier in the run?"
-        )
-    return _first_at(xs, fitted, rate)
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Rounded once, so that equal values keep theirs to the last bit; no sum overflows."""
-    shift = len(values).bit_length()
-    total = math.fsum(math.ldexp(value, -shift) for value in values)
-    return min(max(math.ldexp(total / len(values), shift), min(values)), max(values))
+    i = next(i for i, y in enumerate(ys) if y >= rate)
+    if ys[i] == rate:
+        return xs[i]
+    share = (rate - ys[i - 1]) / (ys[i] - ys[i - 1])
+    return xs[i - 1] + share * (xs[i] - xs[i - 1])
 
 
 def _increasing(points: list[tuple[float, int]]) -> list[float]:
@@ -150,12 +133,3 @@ def _increasing(points: list[tuple[float, int]]) -> list[float]:
             count, width = count + size, width + more
         blocks.append((mean, count, width))
     return [mean for mean, _, width in blocks for _ in range(width)]
-
-
-def _first_at(xs: list[float], ys: list[float], y: float) -> float:
-    """The smallest x at which the line through the points reaches y."""
-    i = next(i for i, each in enumerate(ys) if each >= y)
-    if i == 0 or ys[i] == y:
-        return xs[i]
-    share = (y - ys[i - 1]) / (ys[i] - ys[i - 1])
-    return xs[i - 1] + share * (xs[i] - xs[i - 1])

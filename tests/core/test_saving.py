@@ -24,17 +24,14 @@ class Counting(Optimizer):
     """An optimizer that decays by a constant, draws numbers, and counts where steps leave marks."""
 
     def __init__(self, params: Any) -> None:
-        super().__init__(params, {"lr": 0.1, "seen": []})
+        super().__init__(params, {"lr": 0.1})
         self.steps = 0
-        self.history: list[int] = []
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
         self.steps += 1
-        self.history.append(self.steps)
         for group in self.param_groups:
             group["step"] = group.get("step", 0) + 1
-            group["seen"].append(group["step"])
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -52,7 +49,7 @@ def drawn() -> list[Any]:
 def everything(net: nn.Module, optimizer: DualOptimizer) -> Any:
     """All that a step could have changed, copied."""
     sides = (optimizer.retain.base, optimizer.forget.base)
-    kept = ("steps", "history", "_opt_called", "_step_count")
+    kept = ("steps", "_opt_called", "_step_count")
     changing = {
         "theta": list(net.parameters()),
         "gradients": [p.grad for p in net.parameters()],
@@ -216,6 +213,21 @@ def test_a_format_of_ones_own_is_not_judged_and_another_optimizers_is_refused() 
     plain = SAM(SGD(other.parameters(), 0.1))
     with pytest.raises(ValueError, match=r"groups of \[\] parameters"):
         plain.load_state_dict(first.state_dict())
+
+
+def test_an_optimizer_around_another_is_refused_and_neither_steps() -> None:
+    class Around(SGD):
+        def step(self, closure: Any = None) -> None:
+            self.inner.step()
+
+    net = model()
+    optimizer = DualOptimizer(*(Around(net.parameters(), lr=0.1) for _ in range(2)))
+    for side in (optimizer.retain, optimizer.forget):
+        side.inner = SGD(net.parameters(), lr=1.0)
+    before = theta(net)
+    with pytest.raises(RuntimeError, match=r"holds another optimizer"):
+        DualState(net, optimizer).state_dict()
+    assert_same(theta(net), before)
 
 
 @pytest.mark.parametrize("frozen", [False, True])

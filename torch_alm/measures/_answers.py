@@ -29,13 +29,19 @@ class Answers(NamedTuple):
 
 def inputs_of(batch: Batch) -> dict[str, Any]:
     """The batch without its labels, as a new dict: the model shall not compute a loss itself."""
+    if not isinstance(batch, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(
+            f"The batch is a {type(batch).__name__}, and a model is called with named tensors. Did "
+            'you swap model and batch, or mean {"input_ids": ..., "labels": ...}?'
+        )
     return {name: value for name, value in batch.items() if name != "labels"}
 
 
 def labels_of(batch: Batch) -> Tensor:
+    inputs = inputs_of(batch)
     if "labels" not in batch:
         raise ValueError(
-            f"The batch has no `labels`, only {sorted(batch)}: there is no answer to score. "
+            f"The batch has no `labels`, only {sorted(inputs)}: there is no answer to score. "
             "Did the collator drop them, or was this batch already given to a model that pops them?"
         )
     labels: Tensor = batch["labels"]
@@ -44,7 +50,14 @@ def labels_of(batch: Batch) -> Tensor:
 
 def logits_of(model: Model, batch: Batch) -> Tensor:
     output = model(**inputs_of(batch))
-    logits: Tensor = output if isinstance(output, Tensor) else output.logits
+    logits: Tensor | None = (
+        output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    )
+    if logits is None:
+        raise ValueError(
+            f"{type(model).__name__} gave a {type(output).__name__} without `logits`: no token has "
+            "a probability. Is it a model without its head (AutoModel for AutoModelForCausalLM)?"
+        )
     return logits
 
 
@@ -114,7 +127,14 @@ def select(logits: Tensor, labels: Tensor) -> Answers:
     require_match(logits, labels)
     labels = labels.to(logits.device)
     mask = answer_mask(labels)
-    return Answers(logits[mask], labels.roll(-1, dims=1)[mask], mask)
+    targets = labels.roll(-1, dims=1)[mask]
+    if ((targets < 0) | (targets >= logits.shape[-1])).any():
+        raise ValueError(
+            f"`labels` go from {int(targets.min())} to {int(targets.max())}, and the logits have "
+            f"{logits.shape[-1]} tokens: some have no probability. Is it another model's "
+            f"tokenizer, or is a mask other than {IGNORED} among them?"
+        )
+    return Answers(logits[mask], targets, mask)
 
 
 def wide(values: Tensor) -> torch.dtype:

@@ -48,13 +48,10 @@ def token_margins(logits: Tensor, labels: Tensor) -> Tensor:
 
     Args:
         logits: (B, T, V), any floating dtype, V at least 2.
-        labels: (B, T), -100 where masked. Shifted here: logits[:, t] predicts labels[:, t + 1].
+        labels: (B, T), as in `answer_nll`; so are the errors.
 
     Returns:
         (B, T) in fp32 or wider, +inf where there is nothing to predict (nothing fails there).
-
-    Raises:
-        ValueError: the shapes do not belong together, or no token is labelled.
 
     Source: SAUL, appendix on threshold calibration by margins.
 
@@ -139,12 +136,7 @@ def over_sequences(values: Tensor, mask: Tensor, aggregate: str) -> Tensor:
 
 
 def margin_certificate_of_logits(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    tau: float = 0.1,
-    aggregate: str = "max",
-    clamp: bool = False,
+    logits: Tensor, labels: Tensor, *, tau: float = 0.1, aggregate: str = "max", clamp: bool = False
 ) -> Tensor:
     """Larger = more forgotten: the kernel of `margin_certificate`; logits at t predict t + 1."""
     answers = select(logits, labels)
@@ -175,12 +167,7 @@ def exact_match_failure_of_logits(
 
 
 def margin_certificate(
-    model: Model,
-    batch: Batch,
-    tau: float = 0.1,
-    *,
-    aggregate: str = "max",
-    clamp: bool = False,
+    model: Model, batch: Batch, tau: float = 0.1, *, aggregate: str = "max", clamp: bool = False
 ) -> Tensor:
     """Larger = more forgotten: a certified share of answers that greedy decoding misses.
 
@@ -201,12 +188,10 @@ def margin_certificate(
     Returns:
         Scalar in fp32 or wider, at most 1.
 
-    Cost: one forward, and for each labelled token one fp32 row of the vocabulary.
-
     Raises:
         ValueError: as in `token_nll`; tau not a finite number above 0; unknown aggregate.
 
-    Source: SAUL, appendix on threshold calibration by margins.
+    Cost: that of `token_nll`. Source: SAUL, appendix on threshold calibration by margins.
 
     >>> import torch
     >>> batch = {"labels": torch.tensor([[-100, 1]])}
@@ -225,22 +210,8 @@ def certified_failure(
     Its value is `margin_certificate` with `clamp=True`, what a gate should see; its gradient is
     that with `clamp=False`, what a step should follow.
 
-    Args:
-        model: as in `token_nll`.
-        batch: as in `token_nll`.
-        tau: sharpness, see `margin_surrogate`; `require_attainable(alpha, tau)` checks a threshold.
-        aggregate: as in `margin_certificate`.
-
-    Returns:
-        Scalar in fp32 or wider, in [0, 1).
-
-    Cost: that of `margin_certificate`.
-
-    Raises:
-        ValueError: as in `margin_certificate`.
-
-    Source: SAUL, appendix on threshold calibration by margins; the split of value and gradient is
-    ours.
+    Arguments, errors and cost are those of `margin_certificate`; a scalar in [0, 1). The split of
+    value and gradient is ours.
 
     >>> import torch
     >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 0.0]]], requires_grad=True)
@@ -269,12 +240,10 @@ def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -
     Returns:
         Scalar in fp32 or wider, in [0, 1]; NaN when a logit that matters is.
 
-    Cost: one forward.
-
     Raises:
         ValueError: as in `token_nll`; unknown aggregate.
 
-    Source: SAUL, appendix on threshold calibration by margins.
+    Cost: one forward. Source: SAUL, appendix on threshold calibration by margins.
 
     >>> import torch
     >>> batch = {"labels": torch.tensor([[-100, 1]])}

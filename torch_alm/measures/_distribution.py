@@ -105,12 +105,8 @@ def flattening(
     Returns:
         Scalar in fp32 or wider, in squared logits.
 
-    Cost: one forward.
-
-    Raises:
-        ValueError: as in `token_nll`.
-
-    Source: Entesari et al. 2025, Constrained Entropic Unlearning; SAUL's PDU rows.
+    Errors and cost are those of `token_nll`. Source: Entesari et al. 2025, Constrained Entropic
+    Unlearning; SAUL's PDU rows.
 
     >>> import torch
     >>> batch = {"labels": torch.tensor([[-100, 1]])}

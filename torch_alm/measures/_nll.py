@@ -34,7 +34,7 @@ def answer_nll(logits: Tensor, labels: Tensor) -> Tensor:
         (B, T) in fp32 or wider, 0 where there is nothing to predict (always so in the last column).
 
     Raises:
-        ValueError: the shapes do not belong together, or no token is labelled.
+        ValueError: the shapes do not belong together, no token is labelled, or one is out of range.
 
     >>> import torch
     >>> answer_nll(torch.zeros(1, 2, 2), torch.tensor([[-100, 1]]))
@@ -76,8 +76,10 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
     Cost: one forward, and one fp32 row of the vocabulary for each labelled token.
 
     Raises:
-        ValueError: no labels, none left unmasked, shapes that do not match, unknown reduction; an
-            encoder-decoder or a model of masked words, whose logits are not for the next token.
+        ValueError: no labels, none left unmasked, one out of range, shapes that do not match, no
+            logits, unknown reduction; an encoder-decoder or a model of masked words, whose logits
+            are not for the next token.
+        TypeError: a batch without names.
 
     Source: SAUL, the losses L_f and L_r of its problem statement.
 
@@ -99,13 +101,7 @@ def sequence_nll(model: Model, batch: Batch, *, reduction: str = "mean") -> Tens
         reduction: "mean" over the sequences with a labelled token; or "none", the (B,) sums with 0
             for a sequence without one. Under `torch.no_grad()`, "none" gives `npo` its reference.
 
-    Returns:
-        Scalar or (B,), fp32 or wider.
-
-    Cost: one forward.
-
-    Raises:
-        ValueError: as in `token_nll`.
+    Errors and cost are those of `token_nll`.
 
     >>> import torch
     >>> batch = {"labels": torch.tensor([[-100, 1, 0], [-100, -100, 1]])}

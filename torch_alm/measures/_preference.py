@@ -70,15 +70,11 @@ def npo(
         variant: "sequence_sum", or "token_mean_batch": one Delta for the batch, the difference of
             the means over all its labelled tokens (used by the relearning-resilient baseline).
 
-    Returns:
-        Scalar in fp32 or wider.
-
-    Cost: one forward, and one of the reference without gradients (none when its NLLs are
-    given).
-
     Raises:
         ValueError: as in `token_nll`; beta not a finite number above 0; reference NLLs of
             another batch size.
+
+    Cost: one forward, and one of the reference without gradients (none when its NLLs are given).
 
     Source: Zhang et al. 2024, Negative Preference Optimization; SAUL's NPO rows.
 
@@ -114,15 +110,10 @@ def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) ->
         beta: inverse temperature; 4.5 is what its authors release for 10 % of TOFU (2.5 for 5 %).
         delta: margin in nats per token that an answer must exceed; 0 in all released settings.
 
-    Returns:
-        Scalar in fp32 or wider.
-
-    Cost: one forward.
-
     Raises:
         ValueError: as in `token_nll`; beta not a finite number above 0.
 
-    Source: Fan et al. 2024, Simplicity Prevails (SimNPO), where delta is called gamma.
+    Cost: one forward. Source: Fan et al. 2024, Simplicity Prevails (SimNPO), with delta as gamma.
 
     >>> import torch
     >>> batch = {"labels": torch.tensor([[-100, 1]])}

@@ -59,11 +59,10 @@ def hidden_states(model: nn.Module, batch: Batch, layer: str | nn.Module) -> Ten
     Returns:
         The layer's output; the first element if it is a tuple.
 
-    Cost: one whole forward, not cut short behind the layer, since engines that shard or
-    synchronise must see it end.
-
     Raises:
         ValueError: the model has no module of that name, or the layer did not run.
+
+    Cost: one whole forward: engines that shard or synchronise must see it end.
     """
     module = find_layer(model, layer) if isinstance(layer, str) else layer
     outputs: list[Any] = []
@@ -139,16 +138,11 @@ def rmu(
         mask: "tokens", the mean over sequences of means over labelled tokens; or "all", every
             position with padding and prompt, as in the authors' code.
 
-    Returns:
-        Scalar in fp32 or wider.
-
-    Cost: one forward.
-
     Raises:
         ValueError: no labelled token for `mask="tokens"`, unknown mask or layer, or the layer
             did not run.
 
-    Source: Li et al. 2024 (WMDP); SAUL's WMDP experiments.
+    Cost: one forward. Source: Li et al. 2024 (WMDP); SAUL's WMDP experiments.
     """
     chosen = position_mask(batch, mask)
     return hidden_distance(
@@ -157,12 +151,7 @@ def rmu(
 
 
 def rmu_retain(
-    model: nn.Module,
-    batch: Batch,
-    layer: str,
-    reference: nn.Module,
-    *,
-    mask: str = "tokens",
+    model: nn.Module, batch: Batch, layer: str, reference: nn.Module, *, mask: str = "tokens"
 ) -> Tensor:
     """Smaller = closer to the reference: RMU's retain loss `R = mean (h - h_0)^2`.
 
@@ -171,15 +160,9 @@ def rmu_retain(
         batch: as in `rmu`.
         layer: the name of the decoder layer, in both models.
         reference: the frozen model from before unlearning, run without gradients.
-        mask: as in `rmu`.
-
-    Returns:
-        Scalar in fp32 or wider, 0 at the reference.
+        mask: as in `rmu`; so are the errors.
 
     Cost: two forwards, one without gradients.
-
-    Raises:
-        ValueError: as in `rmu`.
     """
     chosen = position_mask(batch, mask)
     with torch.no_grad():
