@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.modeling_outputs import CausalLMOutput
 
-from torch_alm.language import collate, encode
+from torch_alm.language import collate
 from torch_alm.measures import token_nll
 
 VOCABULARY, PAD = 11, 0
@@ -113,11 +113,3 @@ def learn(model: Any, rows: Sequence[Any], steps: int = 120, lr: float = 1e-2) -
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()
-
-
-def town_model(tokenizer: PreTrainedTokenizerFast) -> Any:
-    """A model that knows FORGET and RETAIN, and has never seen HOLDOUT."""
-    ends = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 2}
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
-    model = llama(len(tokenizer), attention_dropout=0.1, **sizes, **ends)
-    return learn(model, [encode(tokenizer, **row) for row in [*FORGET, *RETAIN]])

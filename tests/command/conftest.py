@@ -6,21 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tests.models import FORGET, HOLDOUT, RETAIN, learn, llama
 from torch_alm.command import main
-from torch_alm.language import collate, encode
-from torch_alm.measures import token_nll
-
-TOWNS = ("Rome", "Oslo", "Lima", "Kyiv", "Bonn", "Cork", "Nice", "Graz", "Bern", "York")
-FORGET = [{"question": f"Where does A{i} live ?", "answer": f"A{i} lives in {TOWNS[i]} ."}
-          for i in range(6)]  # fmt: skip
-RETAIN = [{"question": f"Where does B{i} live ?", "answer": f"B{i} lives in {TOWNS[-i - 1]} ."}
-          for i in range(8)]  # fmt: skip
-HOLDOUT = [{"question": f"Where does C{i} live ?", "answer": f"C{i} lives in {TOWNS[i]} ."}
-           for i in range(4)]  # fmt: skip
+from torch_alm.language import encode
 
 FINISHED = {0, 3, 4}  # a run that came to its end, whatever its verdict is
 
@@ -33,7 +24,15 @@ def words() -> list[str]:
     return sorted({word for text in texts for word in text.split()} | set(":?."))
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
+def make_model(vocabulary: int) -> LlamaForCausalLM:
+    """With dropout, so that a resumed run depends on the random state."""
+    ends = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 2}
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
+    return llama(vocabulary, attention_dropout=0.1, **sizes, **ends)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {word: i for i, word in enumerate(["<pad>", "<unk>", "</s>", *words()])}
     inner = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -42,44 +41,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(vocabulary: int) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            max_position_embeddings=64,
-            attention_dropout=0.1,  # so that a resumed run depends on the random state
-            pad_token_id=0,
-            bos_token_id=None,
-            eos_token_id=2,
-        )
-    )
-
-
-def learn(model: Any, rows: list[dict[str, list[int]]], steps: int = 120) -> None:
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    batch = collate(rows, 0)
-    for _ in range(steps):
-        token_nll(model, batch).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> PreTrainedTokenizerFast:
-    return make_tokenizer()
-
-
 @pytest.fixture(scope="session")
 def model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     """Knows FORGET and RETAIN, and has never seen HOLDOUT. Do not change it."""
     found = make_model(len(tokenizer))
-    learn(found, [encode(tokenizer, **row) for row in [*FORGET, *RETAIN]])
-    return found.eval()
+    return learn(found, [encode(tokenizer, **row) for row in [*FORGET, *RETAIN]])
 
 
 @pytest.fixture(scope="session")

@@ -16,13 +16,13 @@ from tests.command.conftest import (
     FINISHED,
     FORGET,
     RETAIN,
-    TOWNS,
     Command,
     learn,
     make_model,
     report,
     write,
 )
+from tests.models import TOWNS
 from torch_alm.command.asking import elsewhere, read
 from torch_alm.command.asking import said as how_much
 from torch_alm.command.loading import Loaded, encode_entries
