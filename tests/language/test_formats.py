@@ -212,27 +212,18 @@ def test_a_template_of_ones_own_stands_for_itself(
     assert encode_messages(made, [ASKED, ANSWERED], form=Format(template=template)) == row
 
 
-def test_a_question_with_the_name_of_a_place_in_it_stays_as_it_is() -> None:
-    made = tokenizer()
-    row = encode(made, "{answer} {question}", ANSWER, form=Format(template="{question}|{answer}"))
-    assert parts(made, row) == ("<s>{answer} {question}|", f"{ANSWER}</s>")
-
-
 @pytest.mark.parametrize(
     "template",
     ["", "{question}", "{answer}", "{answer} {question}", "{question}{answer}{answer}",
      "{question}{answer}{question}", "{% for m in messages %}{{ m.content }}{% endfor %}"],
 )  # fmt: skip
 def test_a_template_without_its_two_places_is_refused(template: str) -> None:
+    with pytest.raises(ValueError, match=r"the system message 'Be brief\.'"):
+        Format(template=ALPACA, system="Be brief.")
     with pytest.raises(
         ValueError, match=r"has not \{question\} and, once and after it, \{answer\}"
     ):
         Format(template=template)
-
-
-def test_a_template_and_a_system_message_are_one_too_many() -> None:
-    with pytest.raises(ValueError, match=r"the system message 'Be brief\.'"):
-        Format(template=ALPACA, system="Be brief.")
 
 
 @pytest.mark.parametrize("kind", KINDS)

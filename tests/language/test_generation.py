@@ -13,8 +13,6 @@ from transformers import (
     BartForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
-    RecurrentGemmaConfig,
-    RecurrentGemmaForCausalLM,
     RwkvConfig,
     RwkvForCausalLM,
 )
@@ -23,7 +21,6 @@ from tests.language.conftest import ROWS, Words
 from torch_alm.language import (
     AnswerScores,
     continuations,
-    decode,
     generate,
     greedy_answers,
 )
@@ -33,10 +30,6 @@ from torch_alm.language import (
 def test_an_answer_ends_where_the_model_says_it_does(parrot: Any, own: Any, said: int) -> None:
     parrot.generation_config.eos_token_id = own
     assert continuations(parrot, Words(), [[1, 2]], max_new_tokens=3) == [[7] * said]
-
-
-def test_an_answer_is_told_without_the_tokens_that_are_no_words() -> None:
-    assert decode(Words(), [0, 7, 8, 0]) == "w7 w8"
 
 
 def test_what_a_model_says_for_certain_is_not_asked_of_it(parrot: Any) -> None:
@@ -77,10 +70,6 @@ MODELS = {
         BartConfig(vocab_size=40, d_model=32, decoder_layers=2, decoder_attention_heads=2,
                    decoder_ffn_dim=64, max_position_embeddings=64, is_decoder=True,
                    forced_eos_token_id=None)
-    ),
-    "a state beside positions": lambda: RecurrentGemmaForCausalLM(
-        RecurrentGemmaConfig(**SIZES, intermediate_size=64, num_attention_heads=2,
-                             attention_window_size=8, block_types=("recurrent", "attention"))
     ),
     "neither": lambda: GPT2LMHeadModel(
         GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=2, n_positions=64)

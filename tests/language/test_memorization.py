@@ -1,9 +1,7 @@
 """Extraction strength, Min-K%, membership AUC and PrivLeak against worked values and oracles."""
 
-import doctest
 import math
 import statistics
-import sys
 from random import Random
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.tasks.muse import metrics as memorization
 from benchmarks.tasks.muse.metrics import privleak
 from torch_alm.language import (
     exact_memorization,
@@ -23,13 +20,6 @@ from torch_alm.language import (
 )
 
 seeded = settings(derandomize=True, deadline=None, max_examples=100)
-
-
-def test_docstring_examples_are_true() -> None:
-    for module, least in ((memorization, 1), (sys.modules[min_k_score.__module__], 5)):
-        found = doctest.testmod(module)
-        assert found.attempted >= least
-        assert found.failed == 0
 
 
 def strength_by_definition(matches: list[bool]) -> float:
@@ -61,10 +51,6 @@ def test_extraction_strength_at_the_edges() -> None:
     assert extraction_strength([False]) == 0.0
     assert openunlearning_extraction_strength([False]) == 1.0
     assert math.isnan(exact_memorization([]))
-
-
-def test_worked_min_k() -> None:
-    assert min_k_score([-0.5, -3, -1, -2, -0.1], 0.4) == pytest.approx(2.5, abs=1e-12)
 
 
 def test_min_k_of_short_texts() -> None:
@@ -148,12 +134,9 @@ def test_auc_counts_pairs_with_ties_one_half(forget: list[float], holdout: list[
     assert membership_auc(forget[::-1], holdout[::-1], convention="muse") == muse
 
 
-def test_auc_of_a_memorising_model_in_both_orientations() -> None:
-    seen, unseen = [0.1, 0.2], [3.0, 4.0]
-    assert membership_auc(seen, unseen, convention="muse") == 0.0
-    assert membership_auc(seen, unseen, convention="openunlearning") == 1.0
-    assert membership_auc([math.inf, math.inf], unseen, convention="muse") == 1.0
-    assert math.isnan(membership_auc([math.nan], unseen, convention="muse"))
+def test_auc_of_infinite_scores_and_of_none() -> None:
+    assert membership_auc([math.inf, math.inf], [3.0, 4.0], convention="muse") == 1.0
+    assert math.isnan(membership_auc([math.nan], [3.0], convention="muse"))
 
 
 @pytest.mark.parametrize(("forget", "holdout"), [([], [1.0]), ([1.0], [])])

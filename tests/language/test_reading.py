@@ -31,12 +31,3 @@ def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:
     short = read_answers(parrot, Words(), rows, max_new_tokens=2)
     assert [reading.text for reading in short] == ["w7 w7"] * 2
     assert [r.text for r in read_answers(parrot, Words(), rows, texts=False)] == [None, None]
-
-
-def test_the_least_likely_tokens_are_those_of_the_whole_answer(parrot: Any) -> None:
-    """Two tokens of four tenths: one counts; of all: both do."""
-    row = {"input_ids": [1, 2, 7, 5, 0], "labels": [-100, -100, 7, 5, 0]}
-    worst = math.log(11 + math.e)
-    for given, wanted in (({}, worst), ({"k": 1.0}, worst - 0.5)):
-        (found,) = read_answers(parrot, Words(), [row], texts=False, **given)
-        assert found.min_k == pytest.approx(wanted, rel=1e-6)

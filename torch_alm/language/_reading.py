@@ -9,6 +9,7 @@ from torch_alm.language._memorization import extraction_strength, min_k_score
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.language._scoring import answer_scores
 
+TAU = 0.1  # sharpness of the certificate, in probability
 SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
 
 
@@ -31,8 +32,6 @@ def read_answers(
     *,
     texts: bool = True,
     max_new_tokens: int | None = None,
-    tau: float = 0.1,
-    k: float = 0.4,
 ) -> list[Reading]:
     """Read every row; the model's mode and the random state stay.
 
@@ -42,12 +41,10 @@ def read_answers(
         rows: encoded prompts and answers.
         texts: whether to generate.
         max_new_tokens: longest answer; `None` derives it from the longest reference.
-        tau: sharpness of the certificate, in probability.
-        k: share of tokens in Min-K%.
 
     Cost: one forward pass per row, batched, and `greedy_answers`.
     """
-    scores = answer_scores(model, rows, pad_id(tokenizer), tau)
+    scores = answer_scores(model, rows, pad_id(tokenizer), TAU)
     written: Sequence[str | None] = [None] * len(rows)
     if texts and rows:
         longest = max(len(r["input_ids"]) - len(prompt_ids(r)) for r in rows) + SPARE_TOKENS
@@ -58,7 +55,7 @@ def read_answers(
             exact_match=score.exact_match,
             certificate=max(score.certificate, 0.0),
             extraction_strength=extraction_strength(score.matches[:-1]),
-            min_k=min_k_score(score.log_probabilities[:-1], k),
+            min_k=min_k_score(score.log_probabilities[:-1]),
             text=text,
         )
         for score, text in zip(scores, written, strict=True)
