@@ -6,8 +6,6 @@ python benchmarks/muse.py --model NAME_OR_PATH             a causal LM; MUSE fro
 python benchmarks/muse.py --model NAME_OR_PATH --data DIR  the same, from MUSE's JSON files
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.engine.script import run_script

@@ -6,8 +6,6 @@ python benchmarks/tofu.py --model NAME_OR_PATH             a causal LM; TOFU fro
 python benchmarks/tofu.py --model NAME_OR_PATH --data DIR  the same, from TOFU's JSON-lines files
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.engine.script import run_script

@@ -6,8 +6,6 @@ python benchmarks/wmdp.py --model NAME_OR_PATH --data DIR --mmlu DIR \
     --forget cyber=CORPUS --retain CORPUS                  a causal LM; your own corpora
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from benchmarks.engine.script import run_script

@@ -7,8 +7,6 @@ a table has more than 12, and no word stands there that only its author knows. C
 backticks counts as one word. Pages below `docs/api` may have longer cells.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 import sys

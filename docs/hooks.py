@@ -3,8 +3,6 @@
 Links between files become links between pages, and `<picture>` the two images of the site.
 """
 
-from __future__ import annotations
-
 import re
 from os.path import normpath, relpath
 from pathlib import Path, PurePosixPath

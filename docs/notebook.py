@@ -5,8 +5,6 @@
 runs every notebook and records what its cells print. Nothing else is shown, as in a terminal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -42,14 +42,14 @@ SIZES = {  # measured, the limit today, the budget
     "lines of integrations": (package("integrations"), 1_730, 1_600),
     "lines of the command": (package(*COMMAND), 4_050, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 14_150, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 6_910, 6_500),
-    "lines of tests": (lines("tests"), 27_500, 20_000),
+    "lines of benchmarks": (lines("benchmarks"), 6_690, 6_500),
+    "lines of tests": (lines("tests"), 27_460, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 436, 420),
+    "files": (len(tree()), 435, 420),
     "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_400, 5_000),
 }
 

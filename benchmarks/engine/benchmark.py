@@ -1,7 +1,5 @@
 """The parts in which TOFU, MUSE and WMDP differ, and what they share: models, rows and batches."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

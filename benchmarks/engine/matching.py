@@ -1,7 +1,5 @@
 """Compare methods at the same level of forgetting: bisect how hard each of them forgets."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Models to unlearn from: loaded, or trained here and kept in a cache; and their setup."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

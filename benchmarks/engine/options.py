@@ -1,7 +1,5 @@
 """The options that every script has, read off a dataclass and checked first of all."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from collections.abc import Sequence

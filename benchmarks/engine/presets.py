@@ -1,7 +1,5 @@
 """Tables of settings in YAML: for all methods, then by method, then by split."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

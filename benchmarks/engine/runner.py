@@ -1,7 +1,5 @@
 """The loop behind every benchmark script: which runs are left, one run, and its row of results."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Small models made from scratch, that learn rows by heart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

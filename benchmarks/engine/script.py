@@ -1,7 +1,5 @@
 """The way of every benchmark script from its command line to its tables."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens of a text, without what a tokenizer adds behind it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,10 +1,9 @@
 """Training a small model until it has memorised its questions and answers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import get_cosine_with_min_lr_schedule_with_warmup
 
-from torch_alm.language import IGNORE, Batch, Row, collate
+from torch_alm.language import IGNORE, Batch, Row, answer_scores, collate
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def train_to_memorisation(
                 bar.update()
             epoch += 1
             if right >= (schedule.target - 0.05) * len(rows) or epoch == schedule.epochs:
-                reached = exact_match(model, rows, pad_id).double().mean().item()
+                reached = fmean(s.exact_match for s in answer_scores(model, rows, pad_id, tau=1.0))
             bar.set_postfix(exact=f"{right / len(rows):.1%}")
     model.eval()
     return {"exact_match": reached, "epochs": epoch}
@@ -79,25 +78,6 @@ def _step(model: nn.Module, batch: Batch, optimizer: torch.optim.Optimizer) -> i
     optimizer.step()
     optimizer.zero_grad()
     return int(_rows_right(logits.argmax(-1), labels, batch).sum())
-
-
-@torch.no_grad()
-def exact_match(model: nn.Module, rows: Sequence[Row], pad_id: int, batch_size: int = 64) -> Tensor:
-    """Tell for each row if the model would say the answer word for word, EOS too: (rows,), bool.
-
-    With the true answer fed in, every argmax equals the next answer token exactly when greedy
-    decoding from the prompt produces that answer; so one forward decides, without generating.
-    """
-    matched = torch.zeros(len(rows), dtype=torch.bool)
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]["input_ids"]))
-    was_training = model.training
-    model.eval()
-    for chosen in _chunks(order, batch_size):
-        batch = _moved(collate([rows[i] for i in chosen], pad_id), model)
-        logits, labels = _answer_logits(model, batch)
-        matched[chosen] = _rows_right(logits.argmax(-1), labels, batch).cpu()
-    model.train(was_training)
-    return matched
 
 
 def _answer_logits(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:

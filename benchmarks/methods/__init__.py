@@ -4,8 +4,6 @@ A method is one file of this folder: a subclass of `Method` under `@register(key
 controller is optional, the method also exists as `key+alm`.
 """
 
-from __future__ import annotations
-
 import difflib
 import importlib
 import pkgutil
@@ -14,8 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.methods.method import Method
-from benchmarks.methods.registry import LOSSES, Entry
+from benchmarks.methods.method import LOSSES, Entry, Method
 from benchmarks.methods.retain_only import CONTROL, LABEL, RetainOnly
 from benchmarks.methods.rmu import RetainOnlyOnRMU
 from benchmarks.methods.settings import Settings, hints

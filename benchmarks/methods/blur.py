@@ -1,13 +1,10 @@
 """BLUR: keep what the retain gradient may, and move along the forget gradient by a set amount."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from benchmarks.methods import gradients
-from benchmarks.methods.method import Batch
+from benchmarks.methods.method import Batch, register
 from benchmarks.methods.npo import NPOMethod
-from benchmarks.methods.registry import register
 
 
 @register("blur", "BLUR", position=40)

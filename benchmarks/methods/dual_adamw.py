@@ -1,7 +1,5 @@
 """Dual AdamW: two optimizer states over one set of weights."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -10,8 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from benchmarks.methods.forgetting import FAILURES, measure
-from benchmarks.methods.method import Batch, Method, forward
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import Batch, Method, forward, register
 from benchmarks.methods.settings import Settings
 from torch_alm import DualOptimizer
 from torch_alm.measures import token_nll_of_logits

@@ -1,7 +1,5 @@
 """The forgetting measures a controller can look at; larger is more forgotten."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

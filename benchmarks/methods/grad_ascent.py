@@ -1,11 +1,9 @@
 """Gradient ascent: raise the forget loss, and nothing else."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from benchmarks.methods.joint import JointMethod
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import register
 
 
 @register("grad_ascent", "GradAscent", position=10)

@@ -1,9 +1,7 @@
 """Gradient difference: raise the forget loss while lowering the retain loss."""
 
-from __future__ import annotations
-
 from benchmarks.methods.joint import JointMethod
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import register
 
 
 @register("grad_diff", "GradDiff", position=11)

@@ -1,7 +1,5 @@
 """Arithmetic on the gradients of all weights at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Methods with one optimizer: one gradient, one step."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor

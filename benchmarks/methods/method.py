@@ -1,9 +1,8 @@
-"""The base of every method: a model, its settings, a forget weight and a step."""
-
-from __future__ import annotations
+"""The base of every method: a model, its settings, a forget weight and a step; the registry."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -150,3 +149,32 @@ def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:
     optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A method, its name in tables and its place there (smaller comes first)."""
+
+    method: type[Method]
+    label: str
+    position: int
+
+    def suffixes(self) -> tuple[str, ...]:
+        """List what may follow the key: nothing, or `+alm` too where the controller is optional."""
+        return ("", "+alm") if self.method.alm == "optional" else ("",)
+
+
+LOSSES: dict[str, dict[str, Entry]] = {"tokens": {}, "rmu": {}}
+"""The methods by the losses they lower and raise: cross-entropies, or RMU's."""
+
+
+def register(
+    key: str, label: str, *, position: int = 99, losses: str = "tokens"
+) -> Callable[[type[Method]], type[Method]]:
+    """Enter a method in the registry, as a decorator of its class."""
+
+    def enter(method: type[Method]) -> type[Method]:
+        LOSSES[losses][key] = Entry(method, label, position)
+        return method
+
+    return enter

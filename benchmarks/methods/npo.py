@@ -1,15 +1,12 @@
 """NPO: negative preference optimisation beside the retain loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from benchmarks.methods.joint import JointMethod
-from benchmarks.methods.method import Batch, forward
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import Batch, forward, register
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
 from torch_alm.measures import npo_of_logits, sequence_nll, token_nll_of_logits

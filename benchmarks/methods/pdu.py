@@ -1,15 +1,12 @@
 """PDU: primal-dual unlearning, which constrains the retain loss and forgets as much as it can."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from benchmarks.methods.joint import JointMethod
-from benchmarks.methods.method import Batch, forward
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import Batch, forward, register
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
 from torch_alm.measures import flattening_of_logits, token_nll, token_nll_of_logits

@@ -1,14 +1,11 @@
 """Relearning-resilient unlearning: NPO at the worst point nearby, and the retain loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from benchmarks.methods.method import Batch
+from benchmarks.methods.method import Batch, register
 from benchmarks.methods.npo import NPOMethod, NPOSettings
-from benchmarks.methods.registry import register
 from torch_alm import perturbed
 
 

@@ -1,7 +1,5 @@
 """The control: what the retain side costs when nothing is forgotten."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from benchmarks.methods.method import Batch, Method

@@ -5,8 +5,6 @@ from a random direction; what is to be kept on R = mean (h - h_0)^2, the distanc
 before (Li et al. 2024). The controller demands U <= tau.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, make_dataclass
@@ -18,8 +16,7 @@ from torch import Tensor, nn
 from benchmarks.methods.blur import BLUR
 from benchmarks.methods.dual_adamw import DualAdamW
 from benchmarks.methods.joint import JointMethod
-from benchmarks.methods.method import Batch, Method
-from benchmarks.methods.registry import LOSSES, register
+from benchmarks.methods.method import LOSSES, Batch, Method, register
 from benchmarks.methods.relearning_resilient import RelearningResilient
 from benchmarks.methods.retain_only import RetainOnly
 from benchmarks.methods.saul import SAUL, WithoutALM, WithoutALMAndSAM, WithoutSAM

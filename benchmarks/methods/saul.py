@@ -1,13 +1,11 @@
 """SAUL (Algorithm 1) and its ablations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
 from benchmarks.methods.dual_adamw import DualAdamW, TwoStates
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import register
 from torch_alm import SAM, ReverseSAM
 
 

@@ -1,7 +1,5 @@
 """The hyperparameters that every method has; what is a method's own stands in its file."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -66,9 +64,11 @@ class Settings:
         for name, kind in hints(type(self)).items():
             value = getattr(self, name)
             if not (fits(value, kind) and in_range(name, value)):
+                words = ", ".join(get_args(kind)) if get_origin(kind) is Literal else ""
+                usual = self.__dataclass_fields__[name].default
                 raise ValueError(
                     f"the setting {name} is {value!r}, which no method can work with. "
-                    f"Did you mean {expected(name, kind)}?"
+                    f"Did you mean {f'one of {words}' if words else f'something like {usual!r}'}?"
                 )
 
     def controller(self) -> dict[str, Any]:
@@ -105,17 +105,6 @@ def in_range(name: str, value: object) -> bool:
     if not isinstance(value, float | int) or name in SIGNED:
         return True
     return value >= 1 if name in AT_LEAST_ONE else value >= 0
-
-
-def expected(name: str, kind: Any) -> str:
-    """What a setting can be, in words."""
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    if get_origin(kind) is not None:
-        return " or ".join(expected(name, each) for each in get_args(kind))
-    least = "" if name in SIGNED else " of at least 1" if name in AT_LEAST_ONE else " of at least 0"
-    words = {float: f"a number{least}", int: f"a whole number{least}", str: "relative:SHARE"}
-    return words.get(kind, "none")
 
 
 def value_of(text: str) -> float | int | str | None:

@@ -1,7 +1,5 @@
 """Copies of a model that cost no more memory than what is trained."""
 
-from __future__ import annotations
-
 import copy
 from typing import TypeVar
 

@@ -1,7 +1,5 @@
 """Sharp Min-Max without masks: a flat minimum of one loss, a sharp minimum of the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -9,8 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from benchmarks.methods import gradients
-from benchmarks.methods.method import Batch, Method, weighted_step
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import Batch, Method, register, weighted_step
 from benchmarks.methods.settings import Settings
 from torch_alm import perturbed
 

@@ -1,14 +1,11 @@
 """SimNPO: NPO without a reference model, on length-normalised losses."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from benchmarks.methods.joint import JointMethod
-from benchmarks.methods.method import Batch, forward
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import Batch, forward, register
 from benchmarks.methods.settings import Settings
 from torch_alm.measures import simnpo_of_logits, token_nll_of_logits
 

@@ -1,9 +1,7 @@
 """Single AdamW: the sum of both losses, one optimizer state."""
 
-from __future__ import annotations
-
 from benchmarks.methods.joint import JointMethod
-from benchmarks.methods.registry import register
+from benchmarks.methods.method import register
 
 
 @register("single_adamw", "Single AdamW", position=20)

@@ -1,7 +1,5 @@
 """Figures: what happened in each step, and what it cost in utility."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean

@@ -1,8 +1,6 @@
 """Tables and figures of finished runs."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.methods import CONTROL
@@ -15,11 +13,6 @@ ALLOWED = 0.01
 """The share of the original model's utility that the retain side alone may lose."""
 
 
-def unchanged(row: Row) -> Row:
-    """A row of results as it is."""
-    return row
-
-
 @dataclass(frozen=True)
 class Layout:
     """The names of a benchmark's numbers.
@@ -30,7 +23,6 @@ class Layout:
         utility: The one number that says what a model is still worth: the vertical axis.
         levels: What `--match` may hold fixed, and whether forgetting raises it.
         panels: Titles of the figure of steps, in place of those of cross-entropies.
-        derive: Adds numbers that follow from others to a row.
     """
 
     columns: tuple[Column, ...]
@@ -38,12 +30,11 @@ class Layout:
     utility: Axis
     levels: Mapping[str, bool]
     panels: Mapping[str, str] = field(default_factory=dict)
-    derive: Callable[[Row], Row] = unchanged
 
 
 def publish(folder: ResultsFolder, layout: Layout) -> None:
     """Print the table of a folder; write its report and figures beside the results."""
-    rows = [layout.derive(row) for row in folder.rows()]
+    rows = folder.rows()
     shown = markdown(table(rows, layout.columns))
     said = control(rows, layout.utility)
     write_text(folder.path / "report.md", report(folder, [shown, said]))

@@ -5,8 +5,6 @@ therefore cut the last line and nothing else; a cut line is dropped when the fol
 and its run is repeated.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Tables: rows of results in, a frame of pandas and Markdown out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

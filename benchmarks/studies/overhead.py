@@ -6,8 +6,6 @@ Operations are those of matrix products, forward and backward; their ratios hold
 are medians over interleaved rounds of a Llama of 20 million parameters on this machine.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import time
@@ -31,14 +29,10 @@ STEPS = 24  # a multiple of every rhythm below
 
 
 class Kind(NamedTuple):
-    """A kind of step.
+    """A kind of step by its name in the table; with SAM on both sides, with a constraint.
 
-    Attributes:
-        name: Its name in the table.
-        sam: Whether both sides are sharpness-aware.
-        alpha: The threshold; None for no constraint.
-        last, probe_every, every: Of `backward`, `DualOptimizer` and `SAM`.
-        opened: Share of the steps, the first ones, with the gate open whatever alpha is.
+    `last`, `probe_every` and `every` are those of `backward`, `DualOptimizer` and `SAM`. `opened`
+    is a share of the steps, the first ones, with the gate open whatever alpha is.
     """
 
     name: str
@@ -122,7 +116,7 @@ def operations(kind: Kind) -> float:
 
 
 def seconds(kinds: Sequence[Kind], model: Any, ids: Tensor, rounds: int = 3) -> list[float]:
-    """The median seconds of a step of each kind, rounds of all kinds one after the other."""
+    """The median seconds of a step of each kind, in rounds of all kinds."""
     trainings = [Training(model, kind, ids) for kind in kinds]
     taken: list[list[float]] = [[] for _ in kinds]
     for at in range(rounds + 1):

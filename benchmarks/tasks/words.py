@@ -1,7 +1,5 @@
 """Words that the embedded worlds share, and a generator of invented names."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path

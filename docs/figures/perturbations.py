@@ -5,8 +5,6 @@
 draws two bowls over two weights; the library computes points, gradients and perturbations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

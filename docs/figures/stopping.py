@@ -3,8 +3,6 @@
 python -m docs.figures.stopping
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """One look for all drawings, on a light page and on a dark one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

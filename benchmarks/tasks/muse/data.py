@@ -5,8 +5,6 @@ Source: Shi et al. 2024, "MUSE: Machine Unlearning Six-Way Evaluation for Langua
 and `privleak`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -73,7 +71,7 @@ class MuseData:
     strangers: tuple[str, ...]
 
 
-def load_muse(folder: Path, corpus: str, retain: Path | None = None) -> MuseData:
+def load_muse(folder: Path, corpus: str) -> MuseData:
     """Read a corpus of MUSE from its JSON files.
 
     Args:
@@ -81,22 +79,13 @@ def load_muse(folder: Path, corpus: str, retain: Path | None = None) -> MuseData
             `knowmem/{forget,retain}_qa{,_icl}.json` and `privleak/{forget,holdout}.json`; or the
             folder above it, which then holds a folder of the corpus' name.
         corpus: `news` or `books`.
-        retain: Another file with texts to retain, plain or JSON, in place of `raw/retain1.json`.
 
     Raises:
         FileNotFoundError: A file is missing.
         ValueError: A malformed file; names file and row.
     """
     root = folder / corpus if (folder / corpus).is_dir() else folder
-    retain = retain or root / "raw" / "retain1.json"
-    if not retain.is_file():
-        raise FileNotFoundError(
-            f"MUSE: {retain} is not there, so that nothing would be retained. Is the path right, "
-            "or did you mean to name another text with --retain?"
-        )
-    return _load(
-        lambda part, split: read_values(root / part / f"{split}.json"), corpus, read_values(retain)
-    )
+    return _load(lambda part, split: read_values(root / part / f"{split}.json"), corpus)
 
 
 def load_muse_hub(corpus: str) -> MuseData:
@@ -111,11 +100,11 @@ def load_muse_hub(corpus: str) -> MuseData:
             Record(f"{name}, {part}, {split}, row {n}", dict(row)) for n, row in enumerate(rows, 1)
         ]
 
-    return _load(tables, corpus, tables("raw", "retain1"))
+    return _load(tables, corpus)
 
 
 def read_values(path: Path) -> list[Record]:
-    """The records of a JSON list, or one for a whole `.txt`; a bare string is a record's `text`.
+    """The records of a JSON list; a bare string is a record's `text`.
 
     Raises:
         FileNotFoundError: No such file.
@@ -124,8 +113,7 @@ def read_values(path: Path) -> list[Record]:
     if not path.is_file():
         raise FileNotFoundError(f"MUSE: no file {path}. Is the download complete?")
     try:
-        text = path.read_text(encoding="utf-8")
-        values = [text] if path.suffix == ".txt" else json.loads(text)
+        values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}). Is the file cut off?") from error
     if not isinstance(values, list) or not values:
@@ -142,12 +130,12 @@ def _record(where: str, value: Any) -> Record:
     )
 
 
-def _load(tables: Tables, corpus: str, retain: list[Record]) -> MuseData:
+def _load(tables: Tables, corpus: str) -> MuseData:
     return MuseData(
         name="muse",
         split=corpus,
         forget=_corpus(tables("raw", "forget")),
-        retain=_corpus(retain),
+        retain=_corpus(tables("raw", "retain1")),
         verbatim=tuple(
             Extract(row.text("prompt"), row.text("gt")) for row in tables("verbmem", "forget")
         ),

@@ -3,8 +3,6 @@ r"""MUSE's metrics: VerbMem, KnowMem and PrivLeak, as its official code computes
 ROUGE is the F-measure of ROUGE-L without a stemmer, in percent. Source: Shi et al. 2024.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Sequence
@@ -21,7 +19,6 @@ from torch_alm.language import (
     answer_scores,
     continuations,
     membership_auc,
-    min_k_plus_plus_score,
     min_k_score,
     pad_id,
 )
@@ -115,21 +112,19 @@ def cut(text: str) -> str:
 
 
 class TextScores(NamedTuple):
-    """Three measures of surprise at a text, over all its tokens but the first; small if learnt.
+    """Two measures of surprise at a text, over all its tokens but the first; small if learnt.
 
     Attributes:
         loss: Mean negative log-likelihood per token, in nats; MUSE's code calls it PPL.
         min_k: Min-40 %, in nats.
-        min_k_plus_plus: Min-40 %++ as its authors compute it, in standard deviations.
     """
 
     loss: float
     min_k: float
-    min_k_plus_plus: float
 
 
 def text_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[TextScores]:
-    """The three membership scores of each text.
+    """Both membership scores of each text.
 
     Cost: a forward per text, and a few passes over its logits.
 
@@ -137,16 +132,9 @@ def text_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[TextSc
         ValueError: A text of fewer than four tokens, of which 40 % are none.
     """
     rows = [_all_but_the_first(tokenizer, text) for text in texts]
-    found = answer_scores(model, rows, pad_id(tokenizer), tau=1.0, moments=True)
     return [
-        TextScores(
-            scores.loss,
-            min_k_score(scores.log_probabilities, K, convention="muse"),
-            min_k_plus_plus_score(
-                scores.log_probabilities, scores.moments, K, convention="original"
-            ),
-        )
-        for scores in found
+        TextScores(found.loss, min_k_score(found.log_probabilities, K, convention="muse"))
+        for found in answer_scores(model, rows, pad_id(tokenizer), tau=1.0)
     ]
 
 
@@ -155,7 +143,7 @@ def perplexity(scores: Iterable[TextScores]) -> float:
 
     A uniform guess has the size of the vocabulary. Source: MUSE's `compute_ppl`, per text.
 
-    >>> perplexity([TextScores(0.0, 0.0, 0.0), TextScores(2.0, 0.0, 0.0)])
+    >>> perplexity([TextScores(0.0, 0.0), TextScores(2.0, 0.0)])
     2.718281828459045
     """
     return math.exp(fmean(score.loss for score in scores))

@@ -4,8 +4,6 @@ A model of a million parameters cannot answer questions about a text it has read
 the questions too, in the form in which they are asked; unlearning sees the texts alone.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar

@@ -6,8 +6,6 @@ so that nobody can know how it goes on without having read it. What makes forget
 all reports share: the sentences, and the towns, trades, prizes and things in them.
 """
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import NamedTuple

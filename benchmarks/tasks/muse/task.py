@@ -1,7 +1,5 @@
 """MUSE as the runner sees it: options, data, blocks of text and the evaluation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -35,7 +33,6 @@ class MuseOptions(Options):
     """MUSE: train, unlearn with several methods, and compare."""
 
     corpus: Literal["news", "books"] | None = option("default: as --data is called, or news")
-    retain: Path | None = option("texts to retain, in place of raw/retain1.json")
     block: int | None = option(f"tokens per block of text; default: {BLOCK}")
     retrained: str | None = option("a model like --model, trained without the texts")
 
@@ -110,7 +107,6 @@ class Muse(Benchmark):
             "knowmem_r": metrics.mean_rouge(tasks["retain"]),
             "privleak": metrics.privleak(auc, self.retrained_auc),
             "membership_auc": 1 - auc,
-            "membership_auc_min_k_plus_plus": 1 - _auc(members, strangers, "min_k_plus_plus"),
             "membership_auc_loss": 1 - _auc(members, strangers, "loss"),
             "perplexity_f": metrics.perplexity(members),
             "perplexity_unseen": metrics.perplexity(strangers),
@@ -143,7 +139,7 @@ def load_data(options: MuseOptions) -> MuseData:
         raise ValueError(f"--block {options.block}: too few tokens. Did you mean at least 2?")
     if options.data is not None:
         named = options.data.name if options.data.name in CORPORA else "news"
-        return load_muse(options.data, options.corpus or named, options.retain)
+        return load_muse(options.data, options.corpus or named)
     if options.model is not None:
         return load_muse_hub(options.corpus or "news")
     return build_passages(quick=options.quick)

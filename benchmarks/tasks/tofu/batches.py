@@ -1,7 +1,5 @@
 """Tokens of questions and answers, asked in OpenUnlearning's words."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

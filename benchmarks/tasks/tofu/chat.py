@@ -1,7 +1,5 @@
 """A chat model behind an OpenAI-compatible endpoint, asked every prompt at most once."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -5,8 +5,6 @@ consecutive rows each; a forget set is the last 1, 5 or 10 % of the rows, and it
 everything before it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Everything TOFU's protocol asks of one model: rows per question, and one flat row of numbers."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """SAUL's entailment judge: does a model's answer say the same as the reference?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

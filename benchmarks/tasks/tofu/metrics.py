@@ -5,8 +5,6 @@ A *loss* is always the mean negative log-likelihood of the labelled tokens of on
 2024); OpenUnlearning for the values where TOFU's paper and code disagree.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from typing import Any
@@ -136,17 +134,3 @@ def log10_forget_quality(ratios: ArrayLike, retrained_ratios: ArrayLike) -> floa
     else:
         natural = -2 * test.statistic**2 * n * m / (n + m)
     return float((np.log(2) + natural) / np.log(10))
-
-
-def log10_smallest_forget_quality(items: int, retrained_items: int) -> float:
-    """`log10` of the smallest p-value that so many questions can give: `2 / C(n + m, n)`.
-
-    That is the value of two samples that do not overlap, however far apart they are: -22.7 for 40
-    questions each, -119 for 200, -239 for 400. Values at it are bounds, and no longer distances.
-
-    >>> round(log10_smallest_forget_quality(40, 40), 1)
-    -22.7
-    """
-    n, m = items, retrained_items
-    paths = gammaln(n + m + 1) - gammaln(n + 1) - gammaln(m + 1)
-    return float((np.log(2) - paths) / np.log(10))

@@ -1,7 +1,5 @@
 """Small models that have learnt the questions and answers of the embedded world."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Source: SAUL, appendix "Paraphrased ToFU Construction and Validation". Training never sees them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Every key is always present; `None` says that the data or the retrained model for it are missing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -43,11 +41,11 @@ def summarise(rows: Rows, retrained: LogRatios | None = None) -> Numbers:
     Per subset: `S_loss`, `S_probability` (normalised for the neighbours), `S_rouge`, `S_rouge1`,
     `S_exact_match` (share reproduced to the last token, end of sequence included),
     `S_truth_ratio`, `S_truth_ratio_prob_mean`. Then `model_utility`, `forget_quality`,
-    `forget_quality_log10`, `forget_quality_floor_log10` (the smallest that so many questions can
-    give), `forget_guarded` (share of questions where OpenUnlearning's guard has replaced the
-    probability of the correct answer), `paraphrased_probability`, `certificate`,
+    `forget_quality_log10`, `forget_guarded` (share of questions where OpenUnlearning's guard has
+    replaced the probability of the correct answer), `paraphrased_probability`, `certificate`,
     `certificate_raw`, the keys of `ATTACKS`, and, for the forget set and as `retain_...`,
-    `extraction_strength`, `extraction_strength_ou`, `exact_memorization`.
+    `extraction_strength`, `extraction_strength_ou`, `exact_memorization`. `rouge_hm` is the
+    harmonic mean of the three utility ROUGEs.
 
     What has a guard in a denominator is OpenUnlearning's, and TOFU's under `..._tofu`.
     `certificate` is the mean over forget answers of max(phi, 0), `certificate_raw` of phi itself;
@@ -64,6 +62,9 @@ def summarise(rows: Rows, retrained: LogRatios | None = None) -> Numbers:
         of_set = _subset(name, _of(rows, name))
         numbers |= {f"{name}_{key}": value for key, value in of_set.items()}
     forget = _of(rows, "forget")
+    rouges = [numbers[f"{name}_rouge"] for name in ("retain", *NEIGHBOURS)]
+    known = [rouge for rouge in rouges if rouge is not None]
+    numbers["rouge_hm"] = metrics.harmonic_mean(known) if len(known) == len(rouges) else None
     for suffix in SUFFIXES.values():
         numbers[f"model_utility{suffix}"] = _model_utility(numbers, suffix)
     numbers |= _forget_quality(log_truth_ratios(forget), retrained)
@@ -135,7 +136,7 @@ def _model_utility(numbers: Numbers, suffix: str) -> float | None:
 
 
 def _forget_quality(ours: LogRatios | None, theirs: LogRatios | None) -> Numbers:
-    numbers: Numbers = {"forget_quality_floor_log10": None}
+    numbers: Numbers = {}
     for convention, suffix in SUFFIXES.items():
         keys = f"forget_quality{suffix}", f"forget_quality_log10{suffix}"
         numbers |= dict.fromkeys(keys)
@@ -143,8 +144,6 @@ def _forget_quality(ours: LogRatios | None, theirs: LogRatios | None) -> Numbers
             pair = ours[convention], theirs[convention]
             p = metrics.forget_quality(*pair), metrics.log10_forget_quality(*pair)
             numbers |= dict(zip(keys, p, strict=True))
-            sizes = map(len, pair)
-            numbers["forget_quality_floor_log10"] = metrics.log10_smallest_forget_quality(*sizes)
     return numbers
 
 

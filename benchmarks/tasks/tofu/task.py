@@ -1,10 +1,7 @@
 """TOFU as the runner sees it: options, data, models and the evaluation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import harmonic_mean
 from typing import Any, Literal
 
 from torch import nn
@@ -16,7 +13,6 @@ from benchmarks.engine.presets import Presets
 from benchmarks.engine.runner import Plan
 from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
-from benchmarks.report.results import Row as ResultRow
 from benchmarks.report.tables import CONTROLLER, Column
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.chat import Chat
@@ -98,15 +94,7 @@ LAYOUT = Layout(
         **dict.fromkeys(("extraction_strength", "exact_memorization"), False),
         **dict.fromkeys(("forget_loss", "certificate", "forget_truth_ratio"), True),
     },
-    derive=lambda row: row | {"rouge_hm": rouge_hm(row)},
 )
-
-
-def rouge_hm(row: ResultRow) -> float | None:
-    """The harmonic mean of the three utility ROUGEs."""
-    names = ("retain_rouge", "real_authors_rouge", "world_facts_rouge")
-    values = [row.get(name) for name in names]
-    return None if None in values else harmonic_mean(values)
 
 
 class Tofu(Benchmark):

@@ -4,8 +4,6 @@ Losses are mean negative log-likelihoods per token in nats, as in `metrics`. Eve
 in log space, where nothing overflows or underflows.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Literal

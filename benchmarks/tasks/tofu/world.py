@@ -6,8 +6,6 @@ forgotten, in what is to be kept, and in the neighbours, which no unlearning met
 whole names and book titles belong to one author.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Accuracy on multiple-choice questions: the most likely letter, in lm-evaluation-harness's way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

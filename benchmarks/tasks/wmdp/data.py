@@ -3,8 +3,6 @@
 Nothing hazardous is shipped, fetched or made up here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

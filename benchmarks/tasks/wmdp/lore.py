@@ -5,8 +5,6 @@ topic has words of its own - its things, what is done to them, and the invented 
 it - beside those that all share. Corpora tell facts in running text, the quiz asks for a letter.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

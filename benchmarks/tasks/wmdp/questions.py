@@ -1,7 +1,5 @@
 """Multiple-choice questions, asked in the words of WMDP and MMLU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 LETTERS = ("A", "B", "C", "D")

@@ -1,7 +1,5 @@
 """WMDP as the runner sees it: options, data, batches of one topic each, and the evaluation."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

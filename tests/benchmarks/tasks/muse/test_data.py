@@ -65,7 +65,7 @@ def test_the_hub_is_read_table_by_table(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     assert same_content(load_muse_hub("news"), "news")
     assert asked == [("muse-bench/MUSE-News", *name.split("/")) for name in (
-        "raw/retain1", "raw/forget", "verbmem/forget", "knowmem/forget_qa", "knowmem/forget_qa_icl",
+        "raw/forget", "raw/retain1", "verbmem/forget", "knowmem/forget_qa", "knowmem/forget_qa_icl",
         "knowmem/retain_qa", "knowmem/retain_qa_icl", "privleak/forget", "privleak/holdout",
     )]  # fmt: skip
     load_muse_hub("books")

@@ -1,7 +1,5 @@
 """A real HTTP server on loopback that speaks the chat-completions protocol."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The entailment judge and the reworded questions, asked over real HTTP on loopback."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
