@@ -11,8 +11,6 @@ from torch.optim import SGD
 from transformers import Trainer
 
 from tests.integrations import toy
-from tests.integrations.test_callback import constraint as of_a_loss
-from tests.integrations.test_callback import trainer as with_callback
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import (
     ALMTrainer,
@@ -65,16 +63,6 @@ def test_a_new_model_begins_with_a_new_multiplier(kind: Any, tmp_path: Path) -> 
         trainer.train()
         found.append((trainer.constraint.multiplier, trainer.constraint.metrics()["steps"]))
     assert found[0] == found[1] and found[0][0] > 0
-
-
-def test_a_callback_warns_of_another_model(tmp_path: Path) -> None:
-    made = with_callback(tmp_path, of_a_loss(), args={"max_steps": 2})
-    made.train()
-    made.train()  # goes on with the same one
-    made.model = made.model_wrapped = toy.toy()
-    made.optimizer = made.lr_scheduler = None
-    with pytest.warns(UserWarning, match="another model than the one before"):
-        made.train()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """ConstraintCallback: a constraint in the loss of any Trainer, without a class of its own."""
 
-import warnings
-import weakref
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from torch_alm.integrations.transformers._best import (
     forget_disqualified,
     warn_none_met,
 )
-from torch_alm.integrations.transformers._pairs import tell_epoch
+from torch_alm.integrations.transformers._pairs import PairedDataset
 from torch_alm.integrations.transformers._stop import stop_in_a_row
 
 Logs = dict[str, float]
@@ -43,7 +41,9 @@ class LoggingCallback(TrainerCallback):
 
         accelerate does that for data sets, but neither with several ranks nor after a resume.
         """
-        tell_epoch(getattr(train_dataloader, "dataset", None), int(state.epoch or 0))
+        dataset = getattr(train_dataloader, "dataset", None)
+        if isinstance(dataset, PairedDataset):
+            dataset.set_epoch(int(state.epoch or 0))
 
     def on_log(
         self, args: Any, state: TrainerState, *_: Any, logs: Logs | None = None, **__: Any
@@ -175,23 +175,13 @@ class ConstraintCallback(SteppingCallback):
         super().__init__(constraint, name)
         self.stop_after = stop_after
         self._is_training = False
-        self._model: weakref.ref[Any] | None = None
 
     def on_train_begin(
-        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **given: Any
+        self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
     ) -> None:
-        """See `SteppingCallback`; warn of a constraint that has seen another model."""
+        """See `SteppingCallback`."""
         self._is_training = True
         super().on_train_begin(args, state, optimizer=optimizer)
-        model = given.get("model")
-        if self._model is not None and self._model() is not model and not state.global_step:
-            warnings.warn(
-                "ConstraintCallback: this training has another model than the one before, and the "
-                f"multiplier goes on after {self._steps} steps with the first. Did you mean to "
-                "load `constraint.state_dict()` of a new constraint before each?",
-                stacklevel=2,
-            )
-        self._model = None if model is None else weakref.ref(model)
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **_: Any

@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import Dataset
 
-from torch_alm.language import Row, Tokenizer, collate, pad_id
-from torch_alm.language._encoding import ASKED
+from torch_alm.language import ASKED, Row, Tokenizer, collate, pad_id
 
 Pair = dict[str, Row]
 
@@ -19,8 +18,8 @@ class PairedDataset(Dataset[Pair]):
 
     Its retain row is drawn uniformly, with replacement, from the seed, the epoch and the row's
     place alone. So an epoch is the same whatever the order, the workers and the ranks, and the same
-    after a resume. Our Trainers and `ConstraintCallback` tell it its epoch; any other loop has to
-    call `set_epoch`, or every epoch has the same pairs.
+    after a resume. Our Trainers and `ConstraintCallback` tell it its epoch; any other loop, or one
+    that has it inside another data set, has to call `set_epoch`: else all epochs are the same.
 
     Args:
         forget: rows to forget, as `torch_alm.language.encode` makes them of questions, chats and
@@ -47,9 +46,7 @@ class PairedDataset(Dataset[Pair]):
                     "file read?"
                 )
         self.forget, self.retain, self.seed = forget, retain, seed
-        self._epoch = torch.zeros(
-            (), dtype=torch.int64
-        ).share_memory_()  # persistent workers read it
+        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # for persistent workers
 
     @property
     def epoch(self) -> int:
@@ -76,17 +73,6 @@ class PairedDataset(Dataset[Pair]):
             "forget": self.forget[index],
             "retain": self.retain[draw.randrange(len(self.retain))],
         }
-
-
-def tell_epoch(dataset: Any, epoch: int) -> None:
-    """Tell the pairs in a data set, or in parts or a union of some, which epoch it is."""
-    if isinstance(dataset, PairedDataset):
-        dataset.set_epoch(epoch)
-    elif isinstance(dataset, Subset):
-        tell_epoch(dataset.dataset, epoch)
-    elif isinstance(dataset, ConcatDataset):
-        for each in dataset.datasets:
-            tell_epoch(each, epoch)
 
 
 class PairedCollator:
@@ -131,17 +117,11 @@ def stacked(name: str, rows: Sequence[Any], longest: int) -> Tensor:
     values = [row.get(name) for row in rows]
     if all(isinstance(value, bool | int | float) for value in values):
         return torch.tensor(values)
-    lengths = [len(row["input_ids"]) for row in rows]
-    pairs = list(zip(values, lengths, strict=True))
-    if not all(is_per_token(value, length) for value, length in pairs):
+    pairs = [(value, len(row["input_ids"])) for value, row in zip(values, rows, strict=True)]
+    if not all(isinstance(v, Sized) and not isinstance(v, str) and len(v) == n for v, n in pairs):
         raise ValueError(
             f"PairedCollator: the column {name!r} is not one number, nor one per token, in every "
             "row, so that it has no place in a batch. Did you mean to remove it from the rows?"
         )
     step = int(name == "position_ids")  # padding is a sequence of its own
     return torch.tensor([[*v, *(i * step for i in range(longest - n))] for v, n in pairs])
-
-
-def is_per_token(value: Any, length: int) -> bool:
-    """Tell whether it is a list of numbers, or a tensor, as long as the row."""
-    return isinstance(value, Sized) and not isinstance(value, str) and len(value) == length
