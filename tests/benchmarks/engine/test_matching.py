@@ -11,7 +11,7 @@ from benchmarks.engine import matching
 from benchmarks.engine.matching import following, matched, weakest, with_strength
 from benchmarks.engine.runner import Plan, begin
 from benchmarks.report.results import read_lines
-from tests.benchmarks.toy_benchmark import ToyBenchmark, options
+from tests.benchmarks.toy import ToyBenchmark, options
 
 
 def begun(output: Path, **changes: Any) -> Plan:

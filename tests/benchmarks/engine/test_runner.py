@@ -8,8 +8,7 @@ import torch
 
 from benchmarks import methods
 from benchmarks.engine.runner import Plan, begin, run, unlearn
-from tests.benchmarks.toy import flat
-from tests.benchmarks.toy_benchmark import ToyBenchmark, options
+from tests.benchmarks.toy import ToyBenchmark, flat, options
 
 METHODS = "dual_adamw,saul"
 

@@ -1,7 +1,10 @@
 """The entailment judge and the reworded questions, asked over real HTTP on loopback."""
 
+import json
 import statistics
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +20,65 @@ from benchmarks.tasks.tofu import paraphrase
 from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.judge import judge, judge_folder, judge_scores, parse_score
 from benchmarks.tasks.tofu.world import build_world
-from tests.benchmarks.tasks.tofu.chat_server import ChatServer, Reply, serve
 
 WORLD = build_world(quick=True)
+
+
+Reply = str | int  # the text of an answer, or an HTTP status to fail with
+
+
+class ChatServer:
+    """A real HTTP server on loopback that answers each prompt with what `reply` makes of it."""
+
+    def __init__(self, reply: Callable[[str], Reply]) -> None:
+        self.reply, self.prompts, self.lock = reply, list[str](), threading.Lock()
+        chat = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                assert self.path == "/v1/chat/completions"
+                status, body = chat.respond(request)
+                content = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.send_header("retry-after-ms", "1")  # the client's retries do not wait
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+
+    def respond(self, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        (message,) = request["messages"]
+        with self.lock:
+            self.prompts.append(message["content"])
+            text = self.reply(message["content"])
+        if isinstance(text, int):
+            return text, {"error": {"message": "refused by the test", "type": "test"}}
+        said = {"role": "assistant", "content": text}
+        choices = [{"index": 0, "finish_reason": "stop", "message": said}]
+        body = {"id": "1", "object": "chat.completion", "created": 0, "model": request["model"]}
+        return 200, {**body, "choices": choices}
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[ChatServer]:
     """A judge that calls equal what is equal."""
-    with serve(literal) as server:
-        monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        yield server
+    server = ChatServer(literal)
+    monkeypatch.setenv("OPENAI_API_KEY", "a-secret")
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    thread = threading.Thread(target=server.http.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.http.shutdown()
+    thread.join()
+    server.http.server_close()
 
 
 def row(subset: str, index: int, generation: str | None, reference: str = "yes") -> dict[str, Any]:

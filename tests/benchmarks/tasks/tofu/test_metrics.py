@@ -59,12 +59,9 @@ def test_rouge_is_the_longest_common_subsequence_over_the_reference(
     assert tofu.rouge_1_recall(*texts, stemmer=False) == pytest.approx(expected, abs=1e-12)
 
 
-def test_worked_model_utility() -> None:
-    parts = [0.9, 0.8, 0.5, 0.6, 0.9, 0.6, 0.5, 0.9, 0.6]
-    assert tofu.model_utility(parts) == pytest.approx(0.66258, abs=5e-6)
-    assert tofu.model_utility([0.0, *parts[1:]]) == 0.0
-    assert tofu.model_utility([1e-6, *parts[1:]]) == pytest.approx(9e-6, rel=1e-4)
-    assert math.isnan(tofu.model_utility([math.nan, *parts[1:]]))
+def test_a_part_that_is_zero_or_unknown_decides_model_utility() -> None:
+    assert tofu.model_utility([0.0, *[0.5] * 8]) == 0.0
+    assert math.isnan(tofu.model_utility([math.nan, *[0.5] * 8]))
 
 
 @seeded
