@@ -11,6 +11,7 @@ from torch.optim import SGD
 from transformers import Trainer
 
 from tests.integrations import toy
+from tests.integrations.test_trainer_runs import per_token
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import (
     ALMTrainer,
@@ -147,12 +148,6 @@ def test_the_forget_side_decays_what_the_trainer_lets_decay(tmp_path: Path) -> N
     groups = trainer.optimizer.forget.param_groups
     assert {g["weight_decay"] for g in groups if biases & {*map(id, g["params"])}} == {0.0}
     assert {g["weight_decay"] for g in groups} == {0.0, 0.1}
-
-
-def per_token(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-    rows = outputs.logits[:, :-1].flatten(0, 1)
-    summed = nn.functional.cross_entropy(rows, labels[:, 1:].flatten(), reduction="sum")
-    return summed / num_items_in_batch
 
 
 @pytest.mark.skipif(

@@ -361,17 +361,32 @@ def test_a_constraint_that_measures_nothing_is_refused(tmp_path: Path) -> None:
         trainer.train()
 
 
-@pytest.mark.parametrize("kind", [SAMTrainer, SAULTrainer])
-def test_deepspeed_is_refused(kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+ENGINES = {
+    "is_deepspeed_enabled": "DeepSpeed steps inside its own backward",
+    "is_fsdp_enabled": r"^SAULTrainer: .* under FSDP by parameter",
+}
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_that_takes_no_second_gradient_or_mixes_the_sides_is_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make = Trainer.create_accelerator_and_postprocess
 
-    def as_under_deepspeed(self: Any) -> None:
+    def as_under_it(self: Any) -> None:
         make(self)
-        self.is_deepspeed_enabled = True
+        setattr(self, name, True)
 
-    monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", as_under_deepspeed)
-    with pytest.raises(ValueError, match="DeepSpeed steps inside its own backward"):
-        toy.trainer(kind, tmp_path, **KINDS[kind]())
+    monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", as_under_it)
+    with pytest.raises(ValueError, match=ENGINES[name]):
+        toy.trainer(SAULTrainer, tmp_path, **KINDS[SAULTrainer]())
+
+
+def test_float16_is_refused(tmp_path: Path) -> None:
+    arguments = toy.arguments(tmp_path)
+    arguments.fp16 = True
+    with pytest.raises(ValueError, match=r"^SAULTrainer: `fp16=True` brings a GradScaler"):
+        SAULTrainer(toy.toy(), arguments, **KINDS[SAULTrainer]())
 
 
 LAYER_WISE = ("galore_adamw_layerwise", "galore_adamw_8bit_layerwise", "galore_adafactor_layerwise")
@@ -387,27 +402,6 @@ def test_an_optimizer_that_steps_within_a_backward_pass_is_refused(
         pytest.skip(f"transformers {transformers.__version__} has no {name}")
     with pytest.raises(ValueError, match=rf'^{kind.__name__}: `optim="{name}"` moves weights'):
         toy.trainer(kind, tmp_path, args={"optim": name}, **KINDS[kind]())
-
-
-def test_fsdp_is_refused_where_checkpoints_would_mix_the_sides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make = Trainer.create_accelerator_and_postprocess
-
-    def as_under_it(self: Any) -> None:
-        make(self)
-        self.is_fsdp_enabled = True
-
-    monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", as_under_it)
-    with pytest.raises(ValueError, match=r"^SAULTrainer: .* under FSDP by parameter"):
-        toy.trainer(SAULTrainer, tmp_path, **KINDS[SAULTrainer]())
-
-
-def test_float16_is_refused(tmp_path: Path) -> None:
-    arguments = toy.arguments(tmp_path)
-    arguments.fp16 = True
-    with pytest.raises(ValueError, match=r"^SAULTrainer: `fp16=True` brings a GradScaler"):
-        SAULTrainer(toy.toy(), arguments, **KINDS[SAULTrainer]())
 
 
 @pytest.mark.parametrize(
@@ -501,14 +495,6 @@ def test_gradients_are_taken_by_the_accelerator_undivided(
         assert seen
         thetas.append(toy.values(trainer.model))
     torch.testing.assert_close(thetas[1], thetas[0], rtol=0, atol=1e-12)
-
-
-def test_sam_gets_what_the_trainer_says(tmp_path: Path) -> None:
-    given = {"rho": 0.2, "sam": {"adaptive": True}, "train_dataset": toy.rows(4, 3)}
-    sam = toy.trainer(SAMTrainer, tmp_path, **given).create_optimizer()
-    assert isinstance(sam, SAM) and (sam.rho, sam.adaptive) == (0.2, True)
-    del given["rho"]
-    assert toy.trainer(SAMTrainer, tmp_path, **given).create_optimizer().rho == 0.05
 
 
 def test_a_released_constraint_is_measured_as_often_as_the_trainer_says(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ Needs transformers and accelerate: the extra `torch-alm[hf]`.
 """
 
 from torch_alm.integrations.transformers._alm import ALMTrainer
-from torch_alm.integrations.transformers._best import Best, BestStep
 from torch_alm.integrations.transformers._callback import ConstraintCallback
 from torch_alm.integrations.transformers._pairs import PairedCollator, PairedDataset
 from torch_alm.integrations.transformers._sam import SAMTrainer
@@ -19,8 +18,6 @@ from torch_alm.integrations.transformers._stop import StopOnMetric, StopOnStatus
 
 __all__ = [
     "ALMTrainer",
-    "Best",
-    "BestStep",
     "ConstraintCallback",
     "PairedCollator",
     "PairedDataset",
