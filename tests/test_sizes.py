@@ -49,7 +49,7 @@ SIZES = {  # measured, the limit today, the budget
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 435, 420),
+    "files": (len(tree()), 424, 420),
     "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_400, 5_000),
 }
 
