@@ -179,7 +179,7 @@ def test_half_precision_is_computed_in_fp32(face: Callable, dtype: torch.dtype) 
 def test_no_labelled_token_is_an_error(face: Callable) -> None:
     batch = make_batch()
     batch["labels"].fill_(-100)
-    with pytest.raises(ValueError, match=r"\(3, 7\) leave no token"):
+    with pytest.raises(ValueError, match=r"\(3, 7\) no token is left"):
         face(Bigram(), batch)
 
 
@@ -564,10 +564,10 @@ def test_words_that_neither_model_can_say_add_nothing_to_a_divergence() -> None:
 @pytest.mark.parametrize("shape", [(2, 0), (0, 3), (2, 3)])
 def test_a_selection_that_is_empty_is_refused(shape: tuple[int, int]) -> None:
     hidden, nowhere = torch.zeros(*shape, 4), torch.zeros(shape, dtype=torch.bool)
-    with pytest.raises(ValueError, match="leaves no position"):
+    with pytest.raises(ValueError, match="no token is left"):
         measures.hidden_distance(hidden, torch.zeros(4), nowhere)
     if 0 in shape:
-        with pytest.raises(ValueError, match="leaves no position"):
+        with pytest.raises(ValueError, match="no token is left"):
             measures.hidden_distance(hidden, torch.zeros(4))
-        with pytest.raises(ValueError, match="leaves no position"):
+        with pytest.raises(ValueError, match="no token is left"):
             measures.kl_divergence_of_logits(hidden, hidden)

@@ -171,7 +171,7 @@ def test_errors_name_what_is_missing() -> None:
     with pytest.raises(ValueError, match="no `labels`"):
         measures.rmu(model, {"input_ids": batch["input_ids"]}, "layers.1", u)
     batch["labels"].fill_(-100)
-    with pytest.raises(ValueError, match="no token"):
+    with pytest.raises(ValueError, match="no token is left"):
         measures.rmu(model, batch, "layers.1", u)
 
 

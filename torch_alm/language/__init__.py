@@ -5,6 +5,9 @@ Models and tokenizers are passed in, so that torch is all this package imports. 
 """
 
 from torch_alm.language._attacks import (
+    Attacked,
+    Attacks,
+    attack,
     linear_weights,
     quantized,
     relearned,
@@ -29,7 +32,14 @@ from torch_alm.language._encoding import (
     prompt_ids,
 )
 from torch_alm.language._formats import Format, Message
-from torch_alm.language._generation import continuations, decode, generate, greedy_answers
+from torch_alm.language._generation import (
+    Reading,
+    continuations,
+    decode,
+    generate,
+    greedy_answers,
+    read_answers,
+)
 from torch_alm.language._memorization import (
     Convention,
     exact_memorization,
@@ -40,10 +50,8 @@ from torch_alm.language._memorization import (
     openunlearning_extraction_strength,
 )
 from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.language._reading import Reading, read_answers
 from torch_alm.language._records import Record, read_records, read_text, record_of
 from torch_alm.language._scoring import AnswerScores, answer_scores, losses
-from torch_alm.language._suite import Attacked, Attacks, attack
 
 __all__ = [
     "ASKED", "IGNORE", "AnswerScores", "Attacked", "Attacks", "Batch", "Convention", "Format",

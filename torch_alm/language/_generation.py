@@ -1,8 +1,9 @@
-"""Greedy answers of a model: left padded batches, KV cache, cut at the end of sequence."""
+"""Greedy answers: left padded batches, KV cache, cut at the end; and readings of many values."""
 
 import math
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from inspect import signature
 from itertools import takewhile
 from typing import Any, TypeAlias
@@ -12,11 +13,27 @@ from torch import Tensor
 
 from torch_alm.language._encoding import ASKED, Row, answer_ids, check_eos, pad_id, prompt_ids
 from torch_alm.language._formats import end_tokens
+from torch_alm.language._memorization import extraction_strength, min_k_score
 from torch_alm.language._models import LanguageModel, Tokenizer, modes_kept, positions
-from torch_alm.language._scoring import AnswerScores
+from torch_alm.language._scoring import AnswerScores, answer_scores
 from torch_alm.measures._answers import require_causal
 
 GenerationConfig: TypeAlias = Any
+
+TAU = 0.1  # sharpness of the certificate, in probability
+SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The values of one prompt and its answer under a model."""
+
+    loss: float  # mean negative log-likelihood of the labelled tokens, in nats
+    exact_match: bool  # whether greedy decoding reproduces the answer to its end
+    certificate: float  # max(phi, 0) of the smallest margin: a lower bound on 1 - exact_match
+    extraction_strength: float  # see the function; the end of sequence is left out
+    min_k: float  # see `min_k_score`; likewise
+    text: str | None = None  # the greedy answer, if it was asked for
 
 
 def generate(
@@ -105,6 +122,43 @@ def greedy_answers(
     written = generate(model, tokenizer, prompts, ends=ends, max_new_tokens=max_new_tokens)
     known.update(zip(unknown, written, strict=True))
     return [known[i] for i in range(len(rows))]
+
+
+def read_answers(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    rows: Sequence[Row],
+    *,
+    texts: bool = True,
+    max_new_tokens: int | None = None,
+) -> list[Reading]:
+    """Read every row; the model's mode and the random state stay.
+
+    Args:
+        model: a causal language model of transformers.
+        tokenizer: its tokenizer.
+        rows: encoded prompts and answers.
+        texts: whether to generate.
+        max_new_tokens: longest answer; `None` derives it from the longest reference.
+
+    Cost: one forward pass per row, batched, and `greedy_answers`.
+    """
+    scores = answer_scores(model, rows, pad_id(tokenizer), TAU)
+    written: Sequence[str | None] = [None] * len(rows)
+    if texts and rows:
+        longest = max(len(r["input_ids"]) - len(prompt_ids(r)) for r in rows) + SPARE_TOKENS
+        written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens or longest)
+    return [
+        Reading(
+            loss=score.loss,
+            exact_match=score.exact_match,
+            certificate=max(score.certificate, 0.0),
+            extraction_strength=extraction_strength(score.matches[:-1]),
+            min_k=min_k_score(score.log_probabilities[:-1]),
+            text=text,
+        )
+        for score, text in zip(scores, written, strict=True)
+    ]
 
 
 def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:

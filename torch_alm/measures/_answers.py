@@ -86,29 +86,20 @@ def logits_and_labels(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
 
 def answer_mask(labels: Tensor) -> Tensor:
     """(B, T) bool: True at t where position t + 1 holds a label. The last column is False."""
-    return require_tokens(F.pad(labels[:, 1:] != IGNORED, (0, 1), value=False), labels)
+    return require_positions(F.pad(labels[:, 1:] != IGNORED, (0, 1), value=False))
 
 
 def labelled(labels: Tensor) -> Tensor:
     """(B, T) bool: True at t where position t itself holds a label."""
-    return require_tokens(labels != IGNORED, labels)
-
-
-def require_tokens(mask: Tensor, labels: Tensor) -> Tensor:
-    if not mask.any():
-        raise ValueError(
-            f"`labels` of shape {tuple(labels.shape)} leave no token to score: all are {IGNORED}, "
-            "or only in the first column, which no position predicts; the mean would be 0/0. "
-            "Did the collator mask the answer together with the prompt?"
-        )
-    return mask
+    return require_positions(labels != IGNORED)
 
 
 def require_positions(mask: Tensor) -> Tensor:
     if not mask.any():
         raise ValueError(
-            f"A mask of shape {tuple(mask.shape)} leaves no position: the mean would be 0/0. Did "
-            "the collator mask the answer together with the prompt?"
+            f"In labels or a mask of shape {tuple(mask.shape)} no token is left to score: all are "
+            f"{IGNORED}, or only in the first column, which no position predicts; the mean would "
+            "be 0/0. Did the collator mask the answer together with the prompt?"
         )
     return mask
 
