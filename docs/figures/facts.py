@@ -19,7 +19,7 @@ def figure(colours: dict[str, str]) -> Figure:
     runs = pd.read_json(RUNS, lines=True)
     runs = runs[(runs.draw > 0) & runs.kind.isna() & (runs.overrides.map(len) == 0)]
     runs["x"], runs["y"] = 100 * (1 - runs.forget_said), 100 * runs.neighbours_said
-    drawn = Figure(figsize=(6.6, 4.8), layout="constrained")
+    drawn = Figure(figsize=(6.6, 5.6), layout="constrained")
     axes = drawn.subplots()
     axes.set(xlabel="facts to forget, no longer said (%)", ylabel="unseen facts, still said (%)")
     for key, shape in SHAPES.items():
@@ -33,7 +33,7 @@ def figure(colours: dict[str, str]) -> Figure:
     for shape, name in zip(SHAPES.values(), NAMES, strict=True):
         axes.scatter([], [], color=colours["ink"], marker=shape, label=name)
     axes.scatter([], [], color=colours["retain"], marker="o", label="with the constraint")
-    axes.legend(loc="lower left", fontsize=10)
+    drawn.legend(loc="outside upper left", ncols=2, fontsize=13, columnspacing=1.0)
     return drawn
 
 
