@@ -53,9 +53,7 @@ def trained(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None) -> 
 
 
 def default_cache() -> Path:
-    """`$TORCH_ALM_CACHE`, or `torch-alm` in `$XDG_CACHE_HOME` or `~/.cache`."""
-    if chosen := os.environ.get("TORCH_ALM_CACHE"):
-        return Path(chosen)
+    """`torch-alm` in `$XDG_CACHE_HOME` or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
 
 

@@ -39,15 +39,11 @@ class Presets:
         self.table: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
 
     def preset(self, name: str, split: str, method: str, overrides: Change | None = None) -> Preset:
-        """The settings of a method under a preset, with the overrides of the command line.
+        """The settings of a method under a preset, `paper` or `recommended`.
 
-        Args:
-            name: `paper` or `recommended`.
-            split: A split of the benchmark, or the name of an embedded world.
-            method: A registry key.
-            overrides: Settings that replace the preset's. An alpha alone is in nats per token, as
-                in the paper, whatever the preset measures. A learning rate alone takes that of the
-                forget side along, where the preset has one.
+        Overrides replace the preset's settings. An alpha alone is in nats per token, as in the
+        paper, whatever the preset measures. A learning rate alone takes that of the forget side
+        along, where the preset has one.
         """
         changes: dict[str, Any] = {}
         notes: list[str] = []

@@ -16,14 +16,7 @@ PAD, UNKNOWN, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes and training of a model made from scratch.
-
-    Attributes:
-        layers: Transformer blocks.
-        width: Size of the hidden state; the feed-forward layers have about 8/3 of it.
-        heads: Attention heads.
-        schedule: How to train it.
-    """
+    """Sizes and training of a model made from scratch; layers feed forward 8/3 of its width."""
 
     layers: int
     width: int

@@ -7,12 +7,7 @@ def token_ids(tokenizer: Any, text: str, *, bos: bool = True) -> list[int]:
     """The tokens of a text behind those that the tokenizer puts first.
 
     What it would put last (`add_eos_token`) is left out: a model asked behind it has already been
-    told that nothing follows.
-
-    Args:
-        tokenizer: Of transformers.
-        text: Any text.
-        bos: Whether to begin as the tokenizer does, or with the text itself.
+    told that nothing follows. Without `bos` they begin with the text itself.
     """
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return [*first_ids(tokenizer), *ids] if bos else ids

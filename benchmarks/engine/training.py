@@ -36,12 +36,8 @@ def train_to_memorisation(
 ) -> dict[str, float]:
     """AdamW on the answer tokens until the target share of exact matches, or for all epochs.
 
-    Args:
-        model: A causal language model of transformers; trained in place, where it is.
-        rows: Encoded questions and answers.
-        pad_id: Fills rows up to the length of their batch.
-        schedule: How long and how fast.
-        label: Of the progress bar.
+    The model is trained in place, where it is. `pad_id` fills rows up to the length of their batch,
+    `label` stands beside the progress bar.
 
     Returns:
         What was reached: `exact_match`, the share of rows after the last step, and `epochs`.

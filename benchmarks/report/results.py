@@ -16,7 +16,7 @@ from torch_alm.language import read_records
 
 Row = dict[str, Any]
 PARTS = ("traces", "answers")
-"""What there is of each run, a file per method and seed: its steps, and the model's answers."""
+"""The files of each run, one per method and seed: its steps, and the model's answers."""
 
 
 class ResultsFolder:

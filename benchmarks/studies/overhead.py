@@ -1,4 +1,4 @@
-"""What a step costs beside one of Dual AdamW: operations counted, time measured.
+"""The cost of a step beside one of Dual AdamW: operations counted, time measured.
 
     python -m benchmarks.studies.overhead [--time] [--output FILE.jsonl]
 
@@ -45,18 +45,16 @@ class Kind(NamedTuple):
 
     def optimizer(self, params: list[Tensor]) -> DualOptimizer:
         """Two AdamW over the same weights, decay on one side."""
-        sides: list[Optimizer] = [AdamW(params, lr=1e-5), AdamW(params, lr=1e-5, weight_decay=0.0)]
+        retain: Optimizer = AdamW(params, lr=1e-5)
+        forget: Optimizer = AdamW(params, lr=1e-5, weight_decay=0.0)
         if self.sam:
-            sides = [
-                kind(s, rho=1e-2, every=self.every) for kind, s in zip(BOTH, sides, strict=True)
-            ]
-        constraint = None
-        if self.alpha is not None:
-            constraint = ALMConstraint(None, self.alpha, mu=1e-3, multiplier=0.0)
-        return DualOptimizer(*sides, constraint, probe_every=self.probe_every)
+            retain = SAM(retain, rho=1e-2, every=self.every)
+            forget = ReverseSAM(forget, rho=1e-2, every=self.every)
+        bounded = self.alpha is not None
+        constraint = ALMConstraint(None, self.alpha, 1e-3, multiplier=0.0) if bounded else None
+        return DualOptimizer(retain, forget, constraint, probe_every=self.probe_every)
 
 
-BOTH = (SAM, ReverseSAM)
 KINDS = (
     Kind("Dual AdamW"),
     Kind("Dual AdamW + ALM, gate closed, last=True", alpha=CLOSED, last=True),

@@ -76,6 +76,10 @@ def files_of(name: str, folder: Path) -> list[str]:
     return [*write_wmdp(folder), "--batches", "2", "--parameters", "below"]
 
 
+def write_corpus(file: Path, texts: tuple[str, ...]) -> None:
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+
 def write_wmdp(folder: Path) -> list[str]:
     """WMDP's questions, MMLU's and corpora."""
     lore = build_lore(quick=True)
@@ -86,15 +90,14 @@ def write_wmdp(folder: Path) -> list[str]:
             for q in topic.questions
         ]
         (folder / f"{key}_questions.json").write_text(json.dumps(rows))
-        texts = "".join(json.dumps({"text": text}) + "\n" for text in topic.texts)
-        (folder / f"{key}.jsonl").write_text(texts)
+        write_corpus(folder / f"{key}.jsonl", topic.texts)
     lines = ["question,choice0,choice1,choice2,choice3,answer"]
     lines += [",".join((q.question, *q.choices, str(q.answer))) for q in lore.utility["retain"]]
     (folder / "mmlu" / "test" / "kite_making_test.csv").write_text("\n".join(lines) + "\n")
-    (folder / "retain.txt").write_text("\n".join(t.replace("\n", " ") for t in lore.retain))
+    write_corpus(folder / "retain.jsonl", lore.retain)
     corpora = [f"--forget={key}={folder / f'{key}.jsonl'}" for key in ("bio", "cyber")]
     files = ["--data", str(folder), "--mmlu", str(folder / "mmlu")]
-    return [*files, *corpora, "--retain", str(folder / "retain.txt")]
+    return [*files, *corpora, "--retain", str(folder / "retain.jsonl")]
 
 
 def test_published_files_are_asked_of_a_model_from_elsewhere(

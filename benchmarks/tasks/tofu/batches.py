@@ -16,13 +16,7 @@ def encode(tokenizer: Any, question: str, answer: str, max_length: int = 512) ->
 
     Base models are asked by `Question: ...` and `Answer:`, chat models by their template. The
     boundary before the answer is exact, which the official codes guess: see
-    `torch_alm.language.encode`.
-
-    Args:
-        tokenizer: of a base or chat model, with an EOS token.
-        question: the question.
-        answer: the answer.
-        max_length: most tokens of a row.
+    `torch_alm.language.encode`. A row has `max_length` tokens at most.
     """
     form = None
     if tokenizer.chat_template:

@@ -71,11 +71,9 @@ class TofuData:
 def load_tofu(path: str | Path, split: str) -> TofuData:
     """Read a forget split of TOFU from a folder of JSON-lines files.
 
-    Args:
-        path: folder with `forgetNN.json`, `retainNN.json`, `forgetNN_perturbed.json`,
-            `retain_perturbed.json`, `real_authors_perturbed.json`, `world_facts_perturbed.json`
-            and, where available, `holdoutNN.json`. One object per line, or one list of objects.
-        split: `"forget01"`, `"forget05"` or `"forget10"`.
+    They are `forgetNN.json`, `retainNN.json`, `forgetNN_perturbed.json`, `retain_perturbed.json`,
+    `real_authors_perturbed.json`, `world_facts_perturbed.json` and, where available,
+    `holdoutNN.json`: one object per line, or one list of objects.
 
     Raises:
         FileNotFoundError: the folder or a file of it is missing.

@@ -25,14 +25,8 @@ def load_or_train(
 ) -> tuple[Any, Any]:
     """The small model to unlearn from, or the one that never saw the forget set, and the tokenizer.
 
-    `model.config.training` tells how it was trained, and `exact_match`, the share of its training
-    questions that it answers word for word.
-
-    Args:
-        data: The task; its name picks the recipe.
-        cache: Where trained models are kept.
-        without_forget: Train on everything but the forget set.
-        recipe: Replaces the recipe of the data.
+    The name of the data picks the recipe, if none is given. `model.config.training` tells how it
+    was trained, and `exact_match`, the share of its questions that it answers word for word.
     """
     recipe = recipe or RECIPES[data.name]
     examples = data.without_forget if without_forget else data.full

@@ -31,7 +31,7 @@ LogRatios = dict[Convention, list[float]]
 
 
 def reference(rows: Rows) -> LogRatios | None:
-    """What of a model that never saw the forget set others are compared with, from its rows."""
+    """The truth ratios of a model that never saw the forget set, to compare others with."""
     return log_truth_ratios(_of(rows, "forget"))
 
 

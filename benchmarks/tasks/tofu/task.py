@@ -30,9 +30,6 @@ from benchmarks.tasks.tofu.summary import LogRatios, reference
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
 
-QUICK_TOKENS = 16
-"""The longest answer of `--quick`, whose ROUGE is a lower bound."""
-
 SETS = ("forget_eval", "retain_eval", "real_authors", "world_facts", "holdout")
 """The sets of questions."""
 
@@ -137,7 +134,7 @@ class Tofu(Benchmark):
             self.tokenizer,
             asked(self.data, options.questions),
             retrained=self.retrained,
-            max_new_tokens=QUICK_TOKENS if options.quick else 200 if options.model else None,
+            max_new_tokens=200 if options.model else None,
             generations=generations,
             paraphrased_questions=options.paraphrased or options.reworded is not None,
         )

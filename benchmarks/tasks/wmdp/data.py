@@ -3,7 +3,7 @@
 Nothing hazardous is shipped, fetched or made up here.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ SUBJECTS = {"bio": "biology", "chem": "chemistry", "cyber": "cybersecurity"}
 """WMDP's topics, and how the prompt calls them."""
 
 SHORTEST = 50
-"""Texts of fewer characters are left out, as RMU's authors do."""
+"""Texts of no more characters are left out, as RMU's authors do."""
 
 CHOICES = [f"choice{i}" for i in range(4)]
 T = TypeVar("T")
@@ -57,13 +57,10 @@ class WMDPData:
 def load_wmdp(
     folder: Path, mmlu: Path | None, forget: Mapping[str, Path], retain: Path | None
 ) -> WMDPData:
-    """The task of a folder of questions and the corpora that belong to it.
+    """The task of a folder with `bio_questions.json` and its like, and corpora that belong to it.
 
-    Args:
-        folder: With `bio_questions.json`, `cyber_questions.json` or `chem_questions.json`.
-        mmlu: Folder of MMLU's CSV files, or the folder above its `test`; None measures no utility.
-        forget: The corpus of each topic; topics without one are not unlearned, and not asked.
-        retain: The retain corpus.
+    Topics without a corpus are not unlearned, and not asked. MMLU's folder has its CSV files, or
+    a `test` with them; None measures no utility.
 
     Raises:
         ValueError, FileNotFoundError: Something is missing or malformed; names file and row.
@@ -81,14 +78,14 @@ def load_wmdp(
     topics = tuple(
         Topic(
             key,
-            load_corpus(path, shortest=SHORTEST),
+            load_corpus(path),
             load_questions(folder / f"{key}_questions.json", name),
         )
         for key, path in forget.items()
         for name in [SUBJECTS[key]]
     )
     utility = {} if mmlu is None else {"mmlu": load_mmlu(mmlu)}
-    return WMDPData("wmdp", topics, load_corpus(retain, shortest=SHORTEST), utility)
+    return WMDPData("wmdp", topics, load_corpus(retain), utility)
 
 
 def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
@@ -153,22 +150,19 @@ def _subject(file: Path) -> tuple[Question, ...]:
     )
 
 
-def load_corpus(path: Path, *, shortest: int = 0) -> tuple[str, ...]:
-    """Texts of a corpus: JSON lines (or a JSON list) with `text`, or one text a line.
+def load_corpus(path: Path) -> tuple[str, ...]:
+    """Texts of a corpus: JSON lines, or a JSON list, with `text`.
 
     Raises:
         ValueError, FileNotFoundError: No such file, a malformed row, or no text that is left.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} is no file, so there is no corpus. Is it misspelt?")
-    if path.suffix in (".json", ".jsonl"):
-        texts: Iterable[str] = (row.text("text") for row in read_records(path))
-    else:
-        texts = path.read_text(encoding="utf-8").split("\n")
-    kept = tuple(text for text in texts if text.strip() and len(text) > shortest)
+    texts = (row.text("text") for row in read_records(path))
+    kept = tuple(text for text in texts if len(text) > SHORTEST)
     if not kept:
         raise ValueError(
-            f"{path} has no text of more than {shortest} characters; no step could be taken. Is "
+            f"{path} has no text of more than {SHORTEST} characters; no step could be taken. Is "
             "it the corpus?"
         )
     return kept

@@ -6,11 +6,12 @@ it - beside those that all share. Corpora tell facts in running text, the quiz a
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -19,8 +20,6 @@ from benchmarks.tasks.wmdp.data import Topic, WMDPData
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, prompt
 from benchmarks.tasks.words import invented_words
 from torch_alm.language import IGNORE, Row
-
-T = TypeVar("T")
 
 
 class Subject(NamedTuple):
@@ -117,12 +116,12 @@ def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
 
     facts = {key: facts_of(subjects[key]) for key in (*FORGET, *kept, *near)}
     texts = {key: _texts(found, size.tellings, chance) for key, found in facts.items()}
-    lessons = tuple(f.asked(chance) for f in _joined(facts.values()) for _ in range(size.lessons))
+    lessons = tuple(f.asked(chance) for f in chain(*facts.values()) for _ in range(size.lessons))
     known = set(lessons)
 
     def asked(*keys: str) -> tuple[Question, ...]:
         """Questions in orders that are in no lesson."""
-        found = _joined(facts[key] for key in keys)
+        found = [fact for key in keys for fact in facts[key]]
         drawn = (iter(partial(fact.asked, chance), None) for fact in found)
         turns = [(q for q in questions if q not in known) for questions in drawn]
         return tuple(next(turn) for turn in turns * (size.asked // len(found)))
@@ -130,9 +129,9 @@ def build_lore(seed: int = 0, *, quick: bool = False) -> Lore:
     return Lore(
         name="lore-quick" if quick else "lore",
         topics=tuple(Topic(key, texts[key], asked(key)) for key in FORGET),
-        retain=_joined(texts[key] for key in kept),
+        retain=tuple(chain(*(texts[key] for key in kept))),
         utility={"retain": asked(*kept), "neighbour": asked(*near)},
-        texts=_joined(texts.values()),
+        texts=tuple(chain(*texts.values())),
         lessons=lessons,
     )
 
@@ -151,7 +150,3 @@ def _answered(tokenizer: Any, question: Question) -> Row:
     head = token_ids(tokenizer, prompt(question))
     whole = token_ids(tokenizer, f"{prompt(question)} {LETTERS[question.answer]}")
     return {"input_ids": whole, "labels": [IGNORE] * len(head) + whole[len(head) :]}
-
-
-def _joined(groups: Iterable[Sequence[T]]) -> tuple[T, ...]:
-    return tuple(item for group in groups for item in group)

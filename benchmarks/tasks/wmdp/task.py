@@ -49,7 +49,7 @@ class WmdpOptions(Options):
     forget: list[str] = dataclasses.field(
         default_factory=list,
         metadata={
-            "help": "TOPIC=PATH: a corpus, JSON lines with 'text' or a text a line",
+            "help": "TOPIC=PATH: a corpus, JSON lines with 'text'",
             "action": "extend",
         },
     )

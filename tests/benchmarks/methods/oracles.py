@@ -112,7 +112,7 @@ def flattening_by_hand(model: nn.Module, data: Batch) -> Tensor:
 
 
 class Losses(NamedTuple):
-    """What a method lowers on either side, and what its controller measures.
+    """The losses that a method lowers on either side, and the measure of its controller.
 
     Attributes:
         kept: Of (model, the model of before, retain batch, settings).

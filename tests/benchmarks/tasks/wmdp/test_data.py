@@ -50,26 +50,24 @@ def test_mmlu_is_a_file_a_subject_and_every_cell_is_text(tmp_path: Path) -> None
         load_mmlu(tmp_path / "test" / "no")
 
 
-def test_a_corpus_is_json_lines_or_text(tmp_path: Path) -> None:
-    long = "a text of some length"
-    (tmp_path / "a.jsonl").write_text(json.dumps({"text": long, "title": "t"}) + "\n")
-    (tmp_path / "b.txt").write_text(f"{long}\n\nshort\n \n")
-    assert load_corpus(tmp_path / "a.jsonl") == (long,)
-    assert load_corpus(tmp_path / "b.txt") == (long, "short")
-    assert load_corpus(tmp_path / "b.txt", shortest=10) == (long,)
-    with pytest.raises(ValueError, match="no text of more than 99 characters"):
-        load_corpus(tmp_path / "b.txt", shortest=99)
-    (tmp_path / "c.jsonl").write_text('{"abstract": "x"}\n')
+def test_a_corpus_is_json_lines_with_texts_that_are_long_enough(tmp_path: Path) -> None:
+    file, long = tmp_path / "a.jsonl", "a text of more than fifty characters, which is long enough"
+    file.write_text(json.dumps({"text": long, "title": "t"}) + '\n{"text": "short"}\n')
+    assert load_corpus(file) == (long,)
+    file.write_text('{"text": "short"}\n')
+    with pytest.raises(ValueError, match="no text of more than 50 characters"):
+        load_corpus(file)
+    file.write_text('{"abstract": "x"}\n')
     with pytest.raises(ValueError, match="line 1: no text"):
-        load_corpus(tmp_path / "c.jsonl")
+        load_corpus(file)
     with pytest.raises(FileNotFoundError, match="no corpus"):
-        load_corpus(tmp_path / "d.jsonl")
+        load_corpus(tmp_path / "b.jsonl")
 
 
 def test_a_task_needs_corpora_of_topics_there_are(tmp_path: Path) -> None:
     (tmp_path / "bio_questions.json").write_text(json.dumps([GOOD]))
-    (tmp_path / "text").write_text("x" * 60)
-    text = tmp_path / "text"
+    text = tmp_path / "text.jsonl"
+    text.write_text(json.dumps({"text": "x" * 60}) + "\n")
     with pytest.raises(ValueError, match="not shipped"):
         load_wmdp(tmp_path, None, {}, text)
     with pytest.raises(ValueError, match="--forget physics: WMDP has no topic"):
