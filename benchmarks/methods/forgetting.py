@@ -6,7 +6,9 @@ from functools import partial
 from torch import Tensor
 
 from benchmarks.methods.settings import Settings
+from torch_alm.language import IGNORE
 from torch_alm.measures import (
+    answer_nll,
     certified_failure_of_logits,
     exact_match_failure_of_logits,
     require_attainable,
@@ -20,6 +22,10 @@ CERTIFIED = {"certificate": "max", "token_certificate": "mean"}
 
 FAILURES = {"failure": "max", "token_failure": "mean"}
 """The shares themselves: they say when to stop, and have no gradient to follow."""
+
+
+BEYOND = 1.1
+"""Times alpha up to which `row_nll` counts a row, so that the mean can exceed alpha."""
 
 
 def check_attainable(settings: Settings) -> None:
@@ -44,6 +50,17 @@ def measure(settings: Settings) -> Measure:
     name = settings.measure
     if name == "token_nll":
         return token_nll_of_logits
+    if name == "row_nll":
+        return partial(row_nll_of_logits, most=BEYOND * float(settings.alpha))
     if name in FAILURES:
         return partial(exact_match_failure_of_logits, aggregate=FAILURES[name])
     return partial(certified_failure_of_logits, tau=settings.tau, aggregate=CERTIFIED[name])
+
+
+def row_nll_of_logits(logits: Tensor, labels: Tensor, most: float) -> Tensor:
+    """Mean over rows of min(L, `most`), with L the mean loss of the row's answer in nats per token.
+
+    A row that has reached `most` has no gradient left and cannot stand in for another.
+    """
+    tokens = (labels[:, 1:] != IGNORE).sum(1)
+    return (answer_nll(logits, labels).sum(1) / tokens).clamp(max=most).mean()

@@ -26,8 +26,9 @@ class Settings:
         batch_size: Forget examples per step, and as many retain examples.
         forget_weight: Weight of the forget direction where no controller replaces it.
         retain_weight: Weight of the retain loss.
-        measure: What the controller looks at: the cross-entropy, a certified share of wrong answers
-            or tokens, or that share itself, which has no gradient (see `forgetting.py`).
+        measure: What the controller looks at: the cross-entropy, that of every row by itself, a
+            certified share of wrong answers or tokens, or that share itself, which has no gradient
+            (see `forgetting.py`).
         tau: Sharpness of the certificate, in probability.
         alpha: What the measure is to reach; `relative:SHARE` is a share of c^2/d (RMU's losses).
         mu: Step size of the multiplier; `auto` finds it.
@@ -45,7 +46,7 @@ class Settings:
     forget_weight: float = 1.0
     retain_weight: float = 1.0
     measure: Literal[
-        "token_nll", "certificate", "token_certificate", "failure", "token_failure"
+        "token_nll", "row_nll", "certificate", "token_certificate", "failure", "token_failure"
     ] = "token_nll"
     tau: float = 0.1
     alpha: float | str = 10.0

@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks import facts as script
+from benchmarks.methods.forgetting import row_nll_of_logits
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, gold_row, read_facts, said_row
 from benchmarks.tasks.facts.upper import Rows, Upper, common_start
@@ -172,3 +173,24 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
     runs = pd.DataFrame([*rows, {"method": "npo", "draw": 3, "retain_said": 1.0}])
     assert evidence.difference(runs, "retain_said", "saul", "npo") == "+20 ± 25"  # 4.303 / sqrt(3)
     assert evidence.difference(runs[runs.draw == 0], "retain_said", "saul", "npo") == "+10"
+
+
+def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5, 7, dtype=torch.float64)
+    labels = torch.randint(7, (3, 5))
+    labels[0, :3] = labels[1, :2] = -100
+    logits[2] -= 9 * torch.nn.functional.one_hot(labels[2].roll(-1), 7)  # long forgotten
+    logits.requires_grad_()
+    logs = logits.log_softmax(-1)
+    by_row = [
+        -sum(logs[b, t - 1, labels[b, t]] for t in range(1, 5) if labels[b, t] >= 0)
+        / sum(1 for t in range(1, 5) if labels[b, t] >= 0)
+        for b in range(3)
+    ]
+    most = max(row.item() for row in by_row[:2]) + 0.5
+    assert by_row[2].item() > most
+    value = row_nll_of_logits(logits, labels, most)
+    torch.testing.assert_close(value, (by_row[0] + by_row[1] + most) / 3)
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert gradient[2].abs().max() == 0 and gradient[:2].abs().amax((1, 2)).min() > 0
