@@ -166,13 +166,16 @@ def test_a_missing_package_is_named_with_what_installs_it(
 def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
     values = {"saul": [0.3, 0.5, 0.4], "npo": [0.2, 0.3, 0.1]}
     rows = [
-        {"method": key, "draw": i, "retain_said": v}
+        {"method": key, "draw": i, "retain_said": v, "overrides": {}}
         for key, found in values.items()
         for i, v in enumerate(found)
     ]
-    runs = pd.DataFrame([*rows, {"method": "npo", "draw": 3, "retain_said": 1.0}])
-    assert evidence.difference(runs, "retain_said", "saul", "npo") == "+20 ± 25"  # 4.303 / sqrt(3)
-    assert evidence.difference(runs[runs.draw == 0], "retain_said", "saul", "npo") == "+10"
+    others = [{**rows[3], "draw": 3}, {**rows[3], "overrides": {"steps": 9}, "retain_said": 0.0}]
+    runs = evidence.named(pd.DataFrame([*rows, *others]))
+    pair = "SAUL", "NPO"
+    assert evidence.difference(runs, "retain_said", *pair) == "+20 ± 25"  # 4.303 / sqrt(3)
+    assert evidence.difference(runs[runs.draw == 0], "retain_said", *pair) == "+10"
+    assert evidence.difference(runs, "retain_said", "NPO", "NPO, steps 9") == "+20"
 
 
 def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other() -> None:

@@ -24,13 +24,22 @@ NUMBERS = {
 }
 
 
+SHORT = ["Retain side alone", "Dual AdamW", "Dual AdamW + ALM", "NPO", "NPO + ALM"] + [
+    "SAUL",
+    "SAUL w/o SAM",
+    "Dual AdamW + ALM, measure row_nll",
+]
+"""Rows of the short page."""
+
+
 def main() -> None:
     """Write both pages of evidence from their templates beside this file."""
-    runs = pd.read_json(RUNS, lines=True)
-    study = runs[(runs.draw > 0) & runs.kind.isna() & (runs.overrides.map(len) == 0)]
-    every = means(study, "method")
-    short = every.iloc[:7, :5]
-    found = {"SHORT": short, "MEANS": every, "PAIRS": pairs(study), "SEARCH": search(runs)}
+    runs = named(pd.read_json(RUNS, lines=True, precise_float=True))
+    study = runs[(runs.draw > 0) & runs.kind.isna()]
+    every = means(study)
+    short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
+    found = {"SHORT": short, "MEANS": every, "PAIRS": pairs(study)}
+    found["SEARCH"] = means(runs[runs.draw == 0])
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
         for name, table in found.items():
@@ -38,34 +47,43 @@ def main() -> None:
         (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
 
 
-def means(runs: pd.DataFrame, by: str) -> pd.DataFrame:
+def named(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs with a `name`: the method, and what differs from the study."""
+    others = runs.overrides.map(lambda o: "".join(f", {name} {o[name]}" for name in o))
+    return runs.assign(name=runs.method.map(methods.label) + others)
+
+
+def means(runs: pd.DataFrame) -> pd.DataFrame:
     """The mean over draws of every number, and how many draws there are."""
-    grouped = runs.groupby(by, sort=False)
+    grouped = runs.groupby("name", sort=False)
     found = grouped[list(NUMBERS)].mean().rename(columns=NUMBERS)
     for name in found:
         scale, digits = (100, 0) if name.endswith("%") else (1, 2)
         found[name] = (found[name] * scale).map(f"{{:.{digits}f}}".format)
     found.insert(0, "draws", grouped.draw.count())
-    return found.rename(index=methods.label if by == "method" else str)
+    return found
 
 
 def pairs(runs: pd.DataFrame) -> pd.DataFrame:
-    """What `+ALM` changes, and what SAM does: mean differences by draw, with 95 % intervals."""
-    keys = runs.method.unique()
-    wanted = {methods.label(key): (f"{key}+alm", key) for key in keys}
-    wanted["SAM on both sides"] = ("saul", "dual_adamw+alm")
-    wanted["SAM on the forget side"] = ("saul", "saul_no_sam")
+    """The mean differences, by draw, between names that belong together, with 95 % intervals."""
+    names = runs.name.unique()
+    alm, tuned = "Dual AdamW + ALM", [n for n in names if n.startswith("Dual AdamW, steps")]
+    wanted = {f"{name}: + ALM": (f"{name} + ALM", name) for name in names}
+    wanted |= {f"{alm}, and {name}": (alm, name) for name in tuned}
+    wanted |= {f"{name}: every row": (f"{name}, measure row_nll", name) for name in names}
+    wanted["SAM on both sides"] = ("SAUL", alm)
+    wanted["SAM on the forget side"] = ("SAUL", "SAUL w/o SAM")
     found = {
         label: {name: difference(runs, key, *pair) for key, name in list(NUMBERS.items())[:7]}
         for label, pair in wanted.items()
-        if set(pair) <= set(keys)
+        if set(pair) <= set(names)
     }
     return pd.DataFrame(found).T
 
 
 def difference(runs: pd.DataFrame, number: str, more: str, less: str) -> str:
     """The mean over the draws that both have of more - less, and Student's interval."""
-    wide = runs.pivot(index="draw", columns="method", values=number)
+    wide = runs.pivot(index="draw", columns="name", values=number)
     found = (wide[more] - wide[less]).dropna()
     scale, digits = (100, 0) if NUMBERS[number].endswith("%") else (1, 2)
     mean = f"{scale * found.mean():+.{digits}f}"
@@ -73,14 +91,6 @@ def difference(runs: pd.DataFrame, number: str, more: str, less: str) -> str:
         return mean
     half = student.ppf(0.975, len(found) - 1) * found.sem()
     return f"{mean} ± {scale * half:.{digits}f}"
-
-
-def search(runs: pd.DataFrame) -> pd.DataFrame:
-    """The settings that were tried on the draw that is not reported."""
-    tuning = runs[runs.draw == 0].copy()
-    texts = tuning.overrides.map(lambda o: ", ".join(f"{k} {v}" for k, v in o.items()))
-    tuning["setting"] = tuning.method.map(methods.label) + ", " + texts.replace("", "as the study")
-    return means(tuning, "setting")
 
 
 if __name__ == "__main__":
