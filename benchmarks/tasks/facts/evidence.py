@@ -24,11 +24,14 @@ NUMBERS = {
 }
 
 
-SHORT = ["Retain side alone", "Dual AdamW", "Dual AdamW + ALM", "NPO", "NPO + ALM"] + [
-    "SAUL",
-    "SAUL w/o SAM",
-    "Dual AdamW + ALM, measure row_nll",
-]
+SHORT = """Retain side alone
+Dual AdamW
+Dual AdamW + ALM
+Dual AdamW + ALM, measure row_nll
+NPO
+NPO + ALM
+SAUL
+SAUL w/o SAM""".splitlines()
 """Rows of the short page."""
 
 
