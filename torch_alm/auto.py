@@ -35,9 +35,9 @@ import torch
 from torch import Size, Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint.history import Stateful
 from torch_alm._constraint.loop import Gradient, Loop, Response, response
 from torch_alm._constraint.numbers import Mask, Number
+from torch_alm._constraint.state import Stateful
 
 KAPPA, FLOOR, ETA, LIMIT, DAMPING = 0.3, 1e-3, 0.3, 10.0, 5.0
 EVERY, EARLY, MEMORY, SMOOTH, LONG, BACK = 20, 60, 0.98, 0.9, 100, 0.5

@@ -15,8 +15,7 @@ from torch_alm._constraint import numbers, observations, settings, status
 from torch_alm._constraint.base import Stored
 from torch_alm._constraint.loop import Attachment, refuse_values
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Index, Mean, Observation, Observations, mean
-from torch_alm._constraint.penalty import Penalty
+from torch_alm._constraint.observations import Index, Mean, Observation, Observations, Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
 from torch_alm._constraint.state import State
 from torch_alm._optim.objective import eager, is_first_pass, is_running
@@ -46,7 +45,7 @@ class ALMConstraint(Stored):
         measure: a function of whatever you call the constraint with, returning F; `None` if you
             only `observe`.
         alpha: the threshold, in the units of the measure: one number, or shape (m,) for a vector
-            measure of m entries.
+            measure of m entries, which then has m multipliers.
         mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
             finds it from the optimizer's response, of a vector one per entry. That takes `attach`
             and `constraint(...)` in the loss (or a `DualOptimizer`), and no `every`, `filter`,
@@ -107,21 +106,22 @@ class ALMConstraint(Stored):
         nonfinite: Policy = "skip",
     ) -> None:
         given = {name: value for name, value in locals().items() if name in settings.LIMITS}
-        found, self.measure = settings.settled(**given), measure
-        size, self._shape = observations.joint(found), torch.Size()
+        found, self.measure = settings.of_constraint(**given), measure
+        self._shape = observations.joint(found)
         start = found["mu"]
         is_found = start == "auto"
         self._state = State(
             found["multiplier"], 0.0 if is_found else start, Auto() if is_found else None
         )
         self._observed, self._is_told = Observations(), False
-        self.alpha = found["alpha"]
+        level = found["alpha"]
+        self._alpha = level.expand(self._shape) if isinstance(level, Tensor) else level
         self._sense: Sense = sense
         self.every: int = found["every"]
         self.filter, self.rules = filter, found["rules"]
         self.tolerance: float = found["tolerance"]
         self.nonfinite: Policy = nonfinite
-        self._take_shape(size)
+        self._state.expand(self._shape)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.
@@ -140,7 +140,7 @@ class ALMConstraint(Stored):
                 "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, "
                 "or to pass a measure?"
             )
-        value = self._shaped(self.measure(*args, **kwargs))
+        value, _ = self._placed(self.measure(*args, **kwargs), None)
         if not (torch.is_grad_enabled() or is_running()):
             return self._penalty.of(value)  # no step follows from it, and no other rank is asked
         now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
@@ -182,8 +182,9 @@ class ALMConstraint(Stored):
     def _found(self, now: Observation) -> tuple[Mean, bool]:
         """Average it over all ranks, for a filter with its step's; tell if it is finite on all."""
         before = [] if self.filter is None else list(self._observed)
-        found = mean([*before, now], self._shape, self)
-        return found, not (found.bad and mean([now], self._shape, self).bad)
+        found = observations.mean([*before, now], self._shape, self)
+        is_finite = not (found.bad and observations.mean([now], self._shape, self).bad)
+        return found, is_finite
 
     @eager
     def _tangent(self, value: Tensor, now: Observation, found: Mean) -> tuple[Tensor, Number]:
@@ -211,21 +212,26 @@ class ALMConstraint(Stored):
         Raises:
             ValueError: for another shape, an index out of range, or a weight that is not positive.
         """
-        share = weight if isinstance(weight, float) else numbers.tried(numbers.single, weight)
-        if not (isinstance(share, float) and math.isfinite(share) and share > 0):
+        share = numbers.tried(numbers.single, weight)
+        if not (isinstance(share, float) and 0 < share < math.inf):
             raise ValueError(
                 f"ALMConstraint.observe: weight is {weight!r}; a mean needs positive weights. Did "
                 "you mean the share of this micro-batch in the step?"
             )
         if isinstance(value, float) and self._shape == () and index is None:
-            self._observe(Observation(float(value), float(share)))
+            self._observe(Observation(float(value), share))
             return
-        found, row = numbers.tensor(value), None
+        found, row = numbers.tried(numbers.tensor, value), None
+        if not isinstance(found, Tensor) or found.is_complex():
+            raise TypeError(
+                f"ALMConstraint.observe: value is {value!r}, which cannot be compared with alpha. "
+                "Did you mean a number, several in a list, or a tensor of them?"
+            )
         if index is not None or found.shape != self._shape:
             found, row = self._placed(found, index)
         on_host = found.ndim == 0 and found.device.type == "cpu"
         number = float(found.item()) if on_host else found.clone()
-        self._observe(Observation(number, float(share), row, found.dtype))
+        self._observe(Observation(number, share, row, found.dtype))
 
     def _observe(self, now: Observation) -> None:
         if is_first_pass():
@@ -264,15 +270,16 @@ class ALMConstraint(Stored):
             found = self._mean("step")
             if state.auto is not None and state.auto.is_blind and not found.bad:
                 refuse_values()
-            events = state.step(found, self)
+            before, now = state.multiplier, state.step(found, self)
         finally:
             self._observed.drop()  # or the next step would fail as well
         state.history.skipped += found.bad
         if found.bad:
             status.warn_not_finite(found.bad, state.history.skipped)
-        if events.limiting is not None:
-            status.warn_limited(events.limiting, state.violation)
-        if events.overflowed:
+        limiting = state.limiting(self)
+        if limiting is not None and not limiting.is_limiting(before):
+            status.warn_limited(limiting, state.violation)
+        if now.overflows:
             status.warn_overflowed(state, found.c)
         return numbers.kept(state.weight)
 
@@ -321,7 +328,8 @@ class ALMConstraint(Stored):
         - "capped": not met, and a stored multiplier is at the limit of a rule;
         - "suspected_infeasible": not met, and 256 measured steps (32 updates) of growing pressure
           have not helped: mu or the steps are too small, or it is out of reach;
-        - "violated": not met. A violation within a millionth of alpha is none here: it is rounding.
+        - "violated": not met. A violation of up to a millionth of alpha (of 1 if alpha is 0) is
+          none here: it is rounding.
 
         Args:
             gradient: that of the Lagrangian: what `.grad` holds after `(objective +

@@ -1,14 +1,12 @@
 """Filters: which violation counts when measurements are noisy.
 
-The multiplier integrates what it is given and is cut off at zero, so that noise pushes it up freely
-and down only as far as zero. A filter stands between the two: `ALMConstraint(..., filter=Mean(8))`.
-One filtered violation feeds the multiplier, the weight and the penalty's gradient alike. One of
-your own is a `Filter` with the functions `init` and `update`, and `moved` where a new alpha is not
-to begin it anew.
+The multiplier is cut off at zero, so that noise pushes it up freely and down only as far as that. A
+filter stands between the two: `ALMConstraint(..., filter=Mean(8))`. Multiplier, weight and the
+penalty's gradient follow one filtered violation. One of your own is a `Filter` with the functions
+`init` and `update`, and `moved` where a new alpha is not to begin it anew.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -76,7 +74,11 @@ class Mean(Filter):
             history = _shifted(memory, c, seen, self.window)
             return _cut(history, self.deadband, is_equality=sense == "=="), history
         history = [*memory, c][-self.window :] if seen else memory[-self.window :]
-        return _cut_of_floats(history, self.deadband, is_equality=sense == "=="), history
+        mean = sum(history) / len(history) if history else math.nan
+        if self.deadband and (mean > 0 or sense == "=="):
+            entry = torch.tensor(history, dtype=torch.float64)
+            mean = _cut(entry, self.deadband, is_equality=sense == "==").item()
+        return mean, history
 
     def moved(self, memory: Any, by: Number) -> Any:  # noqa: ANN401
         """Return the history as if every violation had been so much larger."""
@@ -123,9 +125,8 @@ class EMA(Filter):
         (c, seen, _), (old, mass) = reading, memory
         mean = numbers.choose(seen, self.decay * old + (1 - self.decay) * c, old)
         mass = numbers.choose(seen, self.decay * mass + (1 - self.decay), mass)
-        if isinstance(mean, Tensor):
-            return mean / mass, [mean, mass]
-        return mean / mass if mass else math.nan, [mean, mass]
+        is_known = isinstance(mean, Tensor) or mass  # 0 / 0 is nan for a tensor
+        return mean / mass if is_known else math.nan, [mean, mass]
 
     def moved(self, memory: Any, by: Number) -> Any:  # noqa: ANN401
         """Return the sums as if every violation had been so much larger."""
@@ -162,17 +163,3 @@ def _cut(history: Tensor, deadband: float, *, is_equality: bool) -> Tensor:
     if is_equality:
         return mean.sign() * (mean.abs() - noise).clamp(min=0)
     return torch.maximum(mean - noise, mean.clamp(max=0))
-
-
-def _cut_of_floats(history: Sequence[float], deadband: float, *, is_equality: bool) -> float:
-    """Do the same for one entry."""
-    count = len(history)
-    if not count:
-        return math.nan
-    mean = sum(history) / count
-    if deadband == 0 or (mean <= 0 and not is_equality):
-        return mean
-    unit = max(TINY, *(abs(c - mean) for c in history))
-    spread = unit * math.sqrt(sum(((c - mean) / unit) ** 2 for c in history))
-    noise = deadband * spread / math.sqrt(max(count - 1, 1) * count)
-    return math.copysign(max(abs(mean) - noise, 0.0), mean)

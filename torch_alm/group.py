@@ -17,8 +17,7 @@ from torch_alm.constraint import ALMConstraint
 class ConstraintGroup(dict[str, ALMConstraint]):
     """Constraints that are called, stepped, logged and saved together, keyed by name.
 
-    Each keeps its own threshold, mu, sense and cadence. The order in which they are given has no
-    meaning: they are visited by name, on every rank alike.
+    They are visited by name, on every rank alike, in whatever order they are given.
 
     Args:
         constraints: the constraints by name.
@@ -44,15 +43,11 @@ class ConstraintGroup(dict[str, ALMConstraint]):
 
     def __init__(self, constraints: Mapping[str, ALMConstraint]) -> None:
         super().__init__(sorted(constraints.items()))
-        if not self or any(not name or "/" in name for name in self):
+        is_twice = len({*map(id, self.values())}) != len(self)
+        if not self or is_twice or any(not name or "/" in name for name in self):
             raise ValueError(
-                f"ConstraintGroup: the names are {[*self]}; it takes one at least, none of them "
-                'empty or with a "/", which would make two metrics one.'
-            )
-        if len({*map(id, self.values())}) != len(self):
-            raise ValueError(
-                "ConstraintGroup: one constraint has two names and would be stepped twice per "
-                "step. Did you mean a constraint each?"
+                f"ConstraintGroup: the names are {[*self]}; it takes one at least, each of another "
+                'constraint, none empty or with a "/", which would make two metrics one.'
             )
         if not all(isinstance(each, ALMConstraint) for each in self.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError("ConstraintGroup: each member must be an ALMConstraint to be stepped.")
@@ -78,8 +73,7 @@ class ConstraintGroup(dict[str, ALMConstraint]):
 
         Raises:
             RuntimeError: if one of them observed nothing since the last step; none is stepped then.
-            FloatingPointError: what a member's `step` raises; none is stepped then, and what was
-                observed is forgotten.
+            FloatingPointError: what a member's `step` raises; none is stepped, all is forgotten.
         """
         if blind := [name for name, member in self.items() if not member.observed]:
             raise RuntimeError(
@@ -101,10 +95,9 @@ class ConstraintGroup(dict[str, ALMConstraint]):
     def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
         """Return every constraint's metrics as `name/metric`, and those of the group.
 
-        For the group: `kkt_feasibility` and `kkt_complementarity`, the worst of all; `steps`, the
-        most; `status`, the worst word, in the order non_finite, suspected_infeasible, capped,
-        violated, unmeasured, satisfied, released; with the Lagrangian's gradient,
-        `kkt_stationarity`.
+        For the group: `kkt_feasibility`, `kkt_complementarity` and `status`, the worst of all (in
+        the order non_finite, suspected_infeasible, capped, violated, unmeasured, satisfied,
+        released); `steps`, the most; with the Lagrangian's gradient, `kkt_stationarity`.
         """
         members = {name: member.metrics() for name, member in self.items()}
         found = {f"{name}/{key}": v for name, each in members.items() for key, v in each.items()}

@@ -73,15 +73,6 @@ def test_the_share_is_that_of_a_linear_measure() -> None:
     assert c == pytest.approx(0.0, abs=1e-3) and shares[-1] == pytest.approx(0.5 / 3, abs=1e-3)
 
 
-def test_a_closed_gate_stays_closed_and_learns_nothing() -> None:
-    aim = Aim()
-    aim.see(1.0, 2.0)
-    assert aim.at(1.0, 0.0) == 0.0 and aim.ahead == 0.0
-    before = vars(aim).copy()
-    aim.see(1.5, 2.0)
-    assert {**before, "before": 1.5} == vars(aim)
-
-
 def test_a_step_of_the_secant_by_hand() -> None:
     aim = Aim()
     aim.see(0.4, 2.0)

@@ -40,17 +40,6 @@ def attached(optimizer: SGD, multiplier: float = 0.0) -> ALMConstraint:
     return constraint
 
 
-def test_micro_batches_of_other_parameters_each_have_their_share() -> None:
-    x, y = weight(), weight()
-    optimizer = SGD([x, y], RATE)
-    constraint = attached(optimizer)
-    for p, row in zip((x, y), ROWS, strict=True):
-        part(p, constraint, row).backward()
-    optimizer.step()
-    ones = torch.ones(6, dtype=WIDE)
-    assert constraint.mu == pytest.approx(first_mu(-ROWS.flatten() / 2, ones, ones), rel=1e-9)
-
-
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_micro_batch_that_reaches_another_optimizer_counts_as_one(order: int) -> None:
     x, y = weight(), weight()
@@ -61,18 +50,6 @@ def test_a_micro_batch_that_reaches_another_optimizer_counts_as_one(order: int) 
     optimizer.step()
     ones = torch.ones(3, dtype=WIDE)
     assert constraint.mu == pytest.approx(first_mu(-ROWS[0] / 2, ones, ones), rel=1e-9)
-
-
-def test_what_is_detached_looks_at_nothing_any_more() -> None:
-    small, x = weight(1), weight()
-    optimizer = SGD([small, x], RATE)
-    constraint = ALMConstraint(lambda x, row: row @ x, ALPHA, "auto")
-    attachment = constraint.attach(optimizer)
-    part(x, constraint, ROWS[0]).backward()
-    attachment.remove()
-    part(x, constraint, ROWS[0]).backward()
-    hooks = [p._post_accumulate_grad_hooks or {} for p in (small, x)]
-    assert not any(hooks)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

@@ -103,6 +103,12 @@ def test_a_violation_of_rounding_is_not_called_one(sense: Any) -> None:
         assert c.metrics()["status"] == status
 
 
+def test_the_status_at_an_alpha_of_0_is_measured_in_ones() -> None:
+    for value, status in ((1e-7, "satisfied"), (1e-5, "violated")):
+        c = ALMConstraint(None, alpha=torch.tensor([0.0, 50.0]), mu=1.0, sense="<=")
+        assert follow(c, [torch.tensor([value, 50.0])])["status"] == status
+
+
 def test_every_status_in_a_life() -> None:
     c = constraint(rules=[Cap(5.0)], tolerance=0.1)
     assert c.metrics()["status"] == "unmeasured"
@@ -122,39 +128,6 @@ def test_every_status_in_a_life() -> None:
     assert follow(c, [1.0])["status"] == "satisfied", "met, wherever the multiplier is"
 
 
-def test_an_equality_is_violated_on_both_sides() -> None:
-    for value in (0.5, 1.5):
-        assert follow(constraint(sense="=="), [value])["status"] == "violated"
-    assert follow(constraint(sense="=="), [1.0])["status"] == "released"
-    assert follow(constraint(sense="==", tolerance=0.5), [1.5])["status"] == "satisfied"
-
-
-@pytest.mark.parametrize("every", [1, 20])
-def test_out_of_reach_is_suspected_after_two_stretches_without_progress(every: int) -> None:
-    steps = 4 * max(64, 8 * every)
-    c = constraint(every=every)
-    assert follow(c, [0.0] * (steps - 1))["status"] == "violated"
-    assert follow(c, [0.0])["status"] == "suspected_infeasible"
-    assert follow(c, [2.0])["status"] == "satisfied"
-    assert follow(c, [0.0])["status"] == "violated", "one met step starts it all again"
-
-
-@pytest.mark.parametrize(
-    ("given", "values"),
-    [
-        ({}, [-1000.0 / (step + 1) for step in range(600)]),
-        ({"mu": 0.0, "multiplier": 1.0}, [0.0] * 600),
-        ({"sense": "=="}, [1.0 + (-1.0) ** (step // 50) for step in range(600)]),
-        ({"tolerance": 1.0}, [0.0] * 600),
-    ],
-    ids=["progress", "no pressure", "changing sides", "within tolerance"],
-)
-def test_what_is_not_out_of_reach(given: dict[str, Any], values: list[float]) -> None:
-    c = constraint(**given)
-    for value in values:
-        assert follow(c, [value])["status"] != "suspected_infeasible"
-
-
 def test_steps_at_the_limit_do_not_count_as_growing_pressure() -> None:
     c = constraint(rules=[Cap(0.5)])
     with pytest.warns(UserWarning, match="limit of Cap"):
@@ -167,21 +140,6 @@ def test_steps_within_the_tolerance_do_not_count_as_violated() -> None:
     c = constraint(tolerance=1.0)
     follow(c, [0.0] * 300)
     assert follow(c, [-0.5])["status"] == "violated"
-
-
-def test_out_of_reach_after_progress_that_ended() -> None:
-    c = constraint()
-    follow(c, [-9.0] * 256)
-    assert c.metrics()["status"] == "suspected_infeasible"
-    assert follow(c, [0.0] * 256)["status"] == "violated", "it moved: judged again"
-    assert follow(c, [0.0] * 512)["status"] == "suspected_infeasible"
-
-
-def test_one_entry_out_of_reach_is_enough_and_a_fluctuating_one_does_not_hide_it() -> None:
-    c = constraint(alpha=torch.ones(2))
-    for step in range(256):
-        follow(c, [torch.tensor([0.5, 1.0 + 50 * (-1.0) ** step])])
-    assert c.metrics()["status"] == "suspected_infeasible"
 
 
 def test_overshoot_is_how_far_beyond_alpha_it_has_ever_been() -> None:
@@ -201,19 +159,6 @@ def test_an_equality_overshoots_to_the_side_it_did_not_come_from() -> None:
     v = constraint(sense="==", alpha=torch.ones(2))
     found = follow(v, [torch.tensor([5.0, 0.0]), torch.tensor([0.75, 1.5])])
     assert found["overshoot"] == 0.5
-
-
-def test_active_share_counts_steps_with_any_open_gate() -> None:
-    c = constraint(alpha=torch.ones(2))
-    rows = [[2.0, 2.0], [2.0, 0.0], [2.0, 9.0], [0.0, 2.0]]
-    assert follow(c, [torch.tensor(row) for row in rows])["active_share"] == 0.5
-
-
-def test_a_resumed_run_remembers_which_side_it_came_from() -> None:
-    c, resumed = constraint(sense="=="), constraint(sense="==")
-    follow(c, [5.0, 1.0])
-    resumed.load_state_dict(c.state_dict())
-    assert follow(resumed, [0.75])["overshoot"] == 0.25
 
 
 def test_discard_forgets_the_step() -> None:

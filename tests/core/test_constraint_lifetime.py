@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from torch_alm import SAM, ALMConstraint, ConstraintGroup, DualOptimizer
+from torch_alm import SAM, ALMConstraint, DualOptimizer
 
 
 def fit(model: nn.Module, make: Any = SGD, attach_to: str = "outer") -> list[Any]:
@@ -38,32 +38,6 @@ def test_a_thousand_fits_without_remove_keep_nothing_alive() -> None:
         found += [weakref.ref(model), weakref.ref(model.weight), *fit(model)]
     del model
     assert alive(found) == 0
-
-
-@pytest.mark.filterwarnings("ignore:SAM.step.. with a gradient taken at theta")
-@pytest.mark.parametrize("attach_to", ["outer", "base"])
-def test_fits_of_one_model_leave_no_hook_on_it(attach_to: str) -> None:
-    model, found = nn.Linear(2, 1), []
-    for _ in range(8):
-        found += fit(model, lambda p, lr: SAM(SGD(p, lr=lr), rho=0.1), attach_to)
-    assert alive(found) == 0
-    assert not model.weight._backward_hooks and not model.weight._post_accumulate_grad_hooks
-
-
-def fit_group() -> list[Any]:
-    model = nn.Linear(2, 1)
-    optimizer = SGD(model.parameters(), lr=0.1)
-    group = ConstraintGroup(
-        {name: ALMConstraint(lambda: model.weight.sum(), 1.0, 1.0) for name in "ab"}
-    )
-    group.attach(optimizer)
-    group().backward()
-    optimizer.step()
-    return [weakref.ref(each) for each in (model, optimizer, *group.values())]
-
-
-def test_a_group_that_is_attached_keeps_nothing_alive() -> None:
-    assert alive(fit_group()) == 0
 
 
 def test_the_optimizer_alone_keeps_an_attachment_going() -> None:

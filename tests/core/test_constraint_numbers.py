@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_alm import ALMConstraint, ConstraintGroup
-from torch_alm.filters import EMA, Mean
+from torch_alm import ALMConstraint
+from torch_alm.filters import Mean
 from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, WarmUp
 
 thorough = settings(max_examples=30, derandomize=True, deadline=None)
@@ -139,19 +139,6 @@ def test_a_vector_takes_them_too(kind: str) -> None:
         assert c.multiplier.dtype == torch.float64
 
 
-def test_a_group_takes_them() -> None:
-    group = ConstraintGroup(
-        {"a": ALMConstraint(None, 0.5, 0.5), "b": ALMConstraint(None, 0.5, 0.5)}
-    )
-    counts = torch.tensor([3.0, 1.0])
-    for k in range(2):
-        values = {"a": np.float32(k), "b": torch.tensor(1.0 + k, requires_grad=True) * 1.0}
-        group.observe(values, weight=counts[k] / counts.sum())
-    group["a"].alpha = np.float32(0.25)
-    assert group.step() == {"a": 0.0, "b": 0.0}
-    assert_plain(loaded(group.state_dict()))
-
-
 @pytest.mark.parametrize("flag", [True, np.bool_(True), torch.tensor(True)], ids=repr)
 def test_a_bool_is_0_or_1_as_in_torch(flag: Any) -> None:
     c = ALMConstraint(None, alpha=flag, mu=0.5)
@@ -159,45 +146,6 @@ def test_a_bool_is_0_or_1_as_in_torch(flag: Any) -> None:
     assert c.alpha == 1.0 and c.step() == 0.0 and c.metrics()["value"] == 1.0
     c.observe(not flag)
     assert c.step() == 0.5
-
-
-WRONG: list[tuple[str, Any, str]] = [
-    ("alpha", math.nan, "a finite threshold"),
-    ("alpha", None, "a finite threshold"),
-    ("alpha", abs, "a finite threshold"),
-    ("mu", np.float32(-1.0), "at least 0"),
-    ("mu", torch.ones(2), "at least 0"),
-    ("sense", ">", '">="'),
-    ("multiplier", -1.0, "finite, and at least 0"),
-    ("multiplier", torch.tensor(math.inf), "finite, and at least 0"),
-    ("every", 0, "a number of steps, at least 1"),
-    ("every", 2.5, "a number of steps, at least 1"),
-    ("every", torch.tensor(2.0), "a number of steps, at least 1"),
-    ("filter", EMA, "None or a filter"),
-    ("filter", 8, "None or a filter"),
-    ("rules", Leak(0.5), "a list of rules"),
-    ("rules", (None,), "a list of rules"),
-    ("tolerance", "much", "at least 0"),
-    ("nonfinite", "ignore", '"skip" or "raise"'),
-]
-
-
-def test_a_multiplier_that_is_assigned_is_gone_on_from() -> None:
-    c = ALMConstraint(None, alpha=1.0, mu=0.5)
-    c.multiplier = torch.tensor(2.0, requires_grad=True)
-    assert c.multiplier == c.weight == 2.0
-    c.observe(0.0)
-    assert c.step() == 2.5
-    c.multiplier = 0
-    assert c.multiplier == 0.0 and c.weight == 2.5, "the weight is what acted"
-
-
-def test_an_alpha_assigned_after_a_preview_is_the_one_that_counts() -> None:
-    c = ALMConstraint(None, alpha=1.0, mu=1.0)
-    c.observe(0.0)
-    assert c.preview() == 1.0
-    c.alpha = 3.0
-    assert c.preview() == c.step() == 3.0
 
 
 @pytest.mark.parametrize("given", [{"share": 0.0}, {"share": torch.tensor(2.0)}, {"share": abs}])

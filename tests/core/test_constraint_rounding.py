@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch.optim import SGD
 
 from torch_alm import ALMConstraint, DualOptimizer
-from torch_alm._constraint.numbers import rounded
 from torch_alm.filters import EMA, Mean
 
 thorough = settings(max_examples=30, derandomize=True, deadline=None)
@@ -50,13 +49,6 @@ def test_what_equals_alpha_in_its_own_type_is_no_violation(
             assert not torch.autograd.grad(penalty, leaf)[0].any()
 
 
-@settings(max_examples=500, derandomize=True, deadline=None)
-@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(TYPES))
-def test_a_threshold_is_rounded_as_torch_rounds(value: float, dtype: torch.dtype) -> None:
-    expected = torch.tensor(value, dtype=torch.float64).to(dtype).item()
-    assert rounded(value, dtype) == (expected if math.isfinite(expected) else value)
-
-
 @pytest.mark.parametrize("kind", [np.float32, np.float16, lambda v: np.array(v, np.float32)])
 @pytest.mark.parametrize("sense", SENSES)
 def test_numbers_of_numpy_are_compared_in_their_own_type(kind: Any, sense: Any) -> None:
@@ -87,17 +79,6 @@ def test_a_value_that_is_enough_before_it_is_rounded_is_enough_after(
         c = ALMConstraint(None, threshold, 1.0, sense=sense)
         c.observe(torch.tensor(found, dtype=torch.float64).to(dtype))
         assert c.step() == 0.0
-
-
-def test_types_may_differ_within_a_step_and_between_entries() -> None:
-    c = ALMConstraint(None, 0.7, 1.0)
-    for value in (0.7, np.float32(0.7), torch.tensor(0.7, dtype=torch.bfloat16)):
-        c.observe(value, weight=0.3)
-    assert c.step() == 0.0
-    c = ALMConstraint(None, torch.tensor([0.7, 0.1, 0.3], dtype=torch.float64), 1.0)
-    for dtype, index in ((torch.float32, [0, 2]), (torch.bfloat16, [1, 2])):
-        c.observe(c.alpha[index].to(dtype), index=index, weight=0.3)
-    assert c.step().tolist() == [0.0, 0.0, 0.0]
 
 
 def test_an_alpha_beyond_the_range_of_the_measurement_stays_what_it_is() -> None:

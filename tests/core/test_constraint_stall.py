@@ -90,28 +90,16 @@ def test_pressure_that_does_not_grow_shows_nothing(rules: Any) -> None:
     assert not any(follow(c, [0.0] * 900))
 
 
-def test_rounding_around_a_solution_is_not_out_of_reach() -> None:
-    c = equality(mu=0.5, multiplier=3.0)
-    assert not any(follow(c, [-1e-16] * 2000)) and c.multiplier == pytest.approx(3.0)
-
-
 @pytest.mark.filterwarnings("ignore:.*not finite")
 def test_steps_that_measured_nothing_are_not_counted() -> None:
-    values = [-1.0, *[math.nan] * 100] * 300
-    assert follow(equality(), values).index(True) == 101 * 255
+    values = [-1.0, *[math.nan] * 3] * 260
+    assert follow(equality(), values).index(True) == 4 * 255
 
 
 def test_a_tenth_better_is_progress() -> None:
     values = [10.0] * 128 + [9.0] * 128
     assert not any(follow(equality(), values))
     assert follow(equality(), [*values[:-1], 9.001])[-1]
-
-
-@pytest.mark.parametrize("value", [1.0, -1.0])
-def test_only_steps_that_violate_count(value: float) -> None:
-    assert follow(equality(), [0.0] * 100 + [value] * 300).index(True) == 100 + 256 - 1
-    early = [0.0] * 100 + [value] * 63 + [1000 * value] + [value] * 300
-    assert follow(equality(), early).index(True) == 100 + 256 - 1, "the first 64 do not, either"
 
 
 @pytest.mark.parametrize("stop", [1, 70, 129, 255, 300])
@@ -125,20 +113,6 @@ def test_a_resumed_run_remembers_for_how_long(stop: int) -> None:
 
 def rows(*columns: list[float]) -> list[torch.Tensor]:
     return [torch.tensor(row, dtype=torch.float64) for row in zip(*columns, strict=True)]
-
-
-def test_entries_that_are_met_say_nothing() -> None:
-    falling = [-0.5 * 0.98**i for i in range(400)]
-    c = equality(alpha=torch.zeros(2))
-    assert not any(follow(c, rows(falling, [0.0] * 400)))
-    assert follow(equality(alpha=torch.zeros(2)), rows([-0.5] * 400, [0.0] * 400))[-1]
-
-
-def test_the_next_longest_entry_is_judged_from_where_it_takes_over() -> None:
-    """One is met after 200 steps; the other, violated since the 50th, is on its way."""
-    one = [-1.0] * 200 + [0.0] * 400
-    other = [0.0] * 50 + [-0.5 * 0.995**i for i in range(550)]
-    assert not any(follow(equality(alpha=torch.zeros(2)), rows(one, other)))
 
 
 def test_each_entry_has_stretches_of_its_own() -> None:
@@ -155,11 +129,3 @@ def test_another_level_begins_a_new_run() -> None:
     assert follow(c, [-1.0] * 256).index(True) == 255
     c.alpha = 0.5
     assert follow(c, [-1.0])[-1], "the same once more is none"
-
-
-def test_a_level_that_rises_all_along_is_not_suspected() -> None:
-    c = ALMConstraint(None, alpha=0.0, mu=1e-3)
-    for i in range(600):
-        c.alpha = 1 + i * 1e-3
-        assert not follow(c, [0.0])[0]
-    assert follow(c, [0.0] * 256)[-1]

@@ -292,7 +292,7 @@ def test_parts_that_do_not_fit_are_named() -> None:
         two(theta).step(lambda: None)
     vector = ALMConstraint(None, alpha=torch.ones(2), mu=1.0)
     optimizer = two(theta, vector)
-    with pytest.raises(ValueError, match=r"shape \(\) where \(2,\)"):
+    with pytest.raises(ValueError, match=r"shape \(\) and the multipliers \(2,\)"):
         optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.sum())
 
 

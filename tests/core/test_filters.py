@@ -16,10 +16,10 @@ from torch_alm.rules import WarmUp
 def shares(sd: float, **given: Any) -> tuple[float, float, float]:
     """Met with a slack of 0.1: the mean multiplier, and how often it and the weight act.
 
-    A hundred runs side by side, each with noise of its own, see as much of it as a run of 300,000
+    A hundred runs side by side, each with noise of its own, see as much of it as a run of 150,000
     steps; what they begin with, a multiplier of 0, is forgotten after a hundred.
     """
-    steps, runs, noise = 3_000, 100, torch.Generator().manual_seed(0)
+    steps, runs, noise = 1_500, 100, torch.Generator().manual_seed(0)
     c = ALMConstraint(None, alpha=torch.zeros(runs, dtype=torch.float64), mu=1.0, **given)
     found = torch.zeros(3, dtype=torch.float64)
     for values in 0.1 + sd * torch.randn(steps, runs, generator=noise, dtype=torch.float64):
@@ -114,24 +114,6 @@ def test_an_inactive_constraint_under_noise_stays_closed() -> None:
     assert mean <= 0.05 and stored <= 0.1 and acting <= 0.1
 
 
-@pytest.mark.parametrize(("sd", "window"), [(1.0, 1), (1.0, 4), (0.5, 1)])
-def test_the_bias_is_mu_variance_over_twice_the_slack_times_the_window(
-    sd: float, window: int
-) -> None:
-    mean, _, acting = shares(sd, every=window, filter=Mean(window))
-    sd /= math.sqrt(window)
-    diffusion, steps_are_not_small = sd**2 / (2 * 0.1), 0.583 * sd  # Siegmund 1979
-    assert mean == pytest.approx(diffusion - steps_are_not_small, rel=0.15)
-    assert mean <= diffusion and acting > 0.4
-
-
-def test_the_deadband_cuts_growth_only() -> None:
-    c = constraint(filter=Mean(2, deadband=10.0), multiplier=2.0)
-    assert follow(c, [-1.0]) == [3.0], "one value has no error to cut"
-    assert follow(c, [0.0]) == [3.0], "1.5 +- 0.5 is within ten errors"
-    assert follow(c, [5.0]) == [2.25], "-1.5 +- 2.5 counts in full"
-
-
 def test_an_equality_is_cut_on_both_sides_and_mirrors() -> None:
     noise = random.Random(1)
     values = [noise.gauss(1.1, 0.3) for _ in range(40)]
@@ -166,33 +148,6 @@ def test_gradients_of_penalty_and_call_are_the_weight(
         assert torch.allclose(-by_call, weight, atol=1e-12, rtol=0)
 
 
-def test_micro_batches_of_a_step_count_in_the_penaltys_weight() -> None:
-    x = torch.tensor(0.0, requires_grad=True)
-    c = ALMConstraint(lambda v: x + v, alpha=1.0, mu=0.5, filter=Mean(3))
-    c(0.5)
-    (gradient,) = torch.autograd.grad(c.penalty(x - 0.5), x)
-    assert gradient.item() == -0.5, "as if it were observed next to the other"
-    (gradient,) = torch.autograd.grad(c(-0.5), x)
-    assert -gradient.item() == c.step() == 0.5
-
-
-def test_warm_up_watches_and_waits() -> None:
-    c = constraint(rules=[WarmUp(3)], filter=Mean(2), multiplier=0.25)
-    assert follow(c, [0.0, 0.0, -2.0]) == [0.25] * 3
-    assert c.multiplier == 0.25 and c.metrics()["violation"] == 2.0
-    assert follow(c, [0.0]) == [0.25 + 0.5 * 2.0], "the window was filled meanwhile"
-
-
-def test_during_warm_up_lambda_alone_acts() -> None:
-    c, x = constraint(rules=[WarmUp(1)], multiplier=0.25), torch.zeros((), requires_grad=True)
-    c.penalty(x).backward()
-    assert x.grad.item() == -0.25
-    c.observe(0.0)
-    assert c.preview() == c.step() == c.weight == 0.25
-    c.observe(0.0)
-    assert c.step() == 0.25 + 0.5 * 1.0
-
-
 def test_during_warm_up_the_penalty_is_that_of_a_fixed_multiplier() -> None:
     c = constraint(rules=[WarmUp(1)], multiplier=0.25)
     x = torch.tensor(-3.0, requires_grad=True)
@@ -208,12 +163,3 @@ def test_a_first_step_that_is_skipped_leaves_no_mean(given: dict[str, Any]) -> N
     with pytest.warns(UserWarning, match="not finite"):
         assert c.step() == 0.0
     assert follow(c, [-1.0]) == [1.0]
-
-
-def test_a_skipped_step_leaves_the_window_alone() -> None:
-    c = constraint(filter=Mean(3))
-    follow(c, [0.0, -1.0])
-    c.observe(math.nan)
-    with pytest.warns(UserWarning, match="not finite"):
-        c.step()
-    assert follow(c, [-3.0])[0] == pytest.approx(0.5 * 1.0 + 0.5 * 1.5 + 0.5 * (1 + 2 + 4) / 3)

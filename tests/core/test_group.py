@@ -3,7 +3,6 @@
 import io
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -40,11 +39,6 @@ def test_it_steps_each_as_if_it_were_alone() -> None:
         assert str(together[name].state_dict()) == str(apart[name].state_dict())
 
 
-def test_it_is_a_mapping_in_the_order_of_names() -> None:
-    assert list(group()) == ["drift", "level", "topics"] and len(group()) == 3
-    assert group()["drift"].sense == "<=" and "other" not in group()
-
-
 def test_the_call_is_the_sum_of_the_penalties() -> None:
     x = torch.tensor(0.25, requires_grad=True)
     pair = ConstraintGroup(
@@ -74,13 +68,6 @@ def test_a_misspelt_name_is_found_before_anything_is_observed() -> None:
     with pytest.raises(ValueError, match=r"^ConstraintGroup\.observe: \['drfit'\] is in one alone"):
         g.observe({"level": 1.0, "drfit": 0.0})
     assert g["level"].observed == 0
-
-
-def test_observations_are_weighted_alike() -> None:
-    g = ConstraintGroup({"a": ALMConstraint(None, 0.0, 1.0)})
-    g.observe({"a": -1.0})
-    g.observe({"a": -4.0}, weight=2.0)
-    assert g.step() == {"a": 3.0}
 
 
 def test_metrics_carry_names_and_the_worst_of_all() -> None:
@@ -173,7 +160,7 @@ def test_another_groups_checkpoint_is_refused_and_nothing_loaded(
 
 def test_members_are_checked() -> None:
     c = ALMConstraint(None, 1.0, 1.0)
-    with pytest.raises(ValueError, match="two names"):
+    with pytest.raises(ValueError, match="each of another"):
         ConstraintGroup({"a": c, "b": c})
     with pytest.raises(ValueError, match='or with a "/"'):
         ConstraintGroup({"a/b": c})
@@ -181,17 +168,6 @@ def test_members_are_checked() -> None:
         ConstraintGroup({})
     with pytest.raises(TypeError, match="must be an ALMConstraint"):
         ConstraintGroup({"a": 1.0})
-
-
-def test_it_shows_its_members() -> None:
-    c = ALMConstraint(None, 1.0, 0.5)
-    shown = "ALMConstraint(None >= 1.0, mu=0.5, multiplier=0.0)"
-    assert repr(c) == shown
-    unnamed = partial(abs)
-    assert repr(ALMConstraint(unnamed, 1.0, 0.5)).startswith(f"ALMConstraint({unnamed!r} >= 1.0")
-    assert repr(ConstraintGroup({"b": c, "a": ALMConstraint(abs, 2.0, 0.5, sense="<=")})) == (
-        f"ConstraintGroup(\na: ALMConstraint(abs <= 2.0, mu=0.5, multiplier=0.0),\nb: {shown})"
-    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, -9e307], ids=["not finite", "overflows"])

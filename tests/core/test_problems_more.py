@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.problems import slsqp
-from tests.problems.problems import EASY, MORE, Problem
+from tests.problems.problems import MORE, Problem
 
 # From the published start SLSQP ends in another local optimum, or nowhere.
 ELSEWHERE = {"HS16", "HS33", "HS61"}
@@ -42,8 +42,3 @@ def test_the_published_optimum_is_feasible_and_has_the_published_value(
     if problem.equal is not None:
         parts.append(problem.equal(at).abs())
     assert torch.cat(parts).max() <= 1e-5
-
-
-def test_no_problem_is_listed_twice() -> None:
-    names = [problem.name for problem in (*EASY, *MORE)]
-    assert len(set(names)) == len(names) >= 50

@@ -318,6 +318,11 @@ def test_a_mu_that_is_found_is_that_of_an_attached_constraint(
     assert_same(toy.values(found.model), toy.values(plain.model))
 
 
+def test_a_mu_that_is_found_is_refused_beside_clipping(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"max_grad_norm=1 clips.*max_grad_norm=0"):
+        run(tmp_path, constraint(mu="auto"), args={"max_grad_norm": 1.0})
+
+
 def test_a_mu_that_is_found_is_found_again_after_a_stop(tmp_path: Path) -> None:
     through = run(tmp_path, constraint(mu="auto"), args=SAVING, dropout=0.3)
     again = constraint(mu="auto")

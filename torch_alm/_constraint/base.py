@@ -2,6 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
+import copy
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
@@ -13,9 +14,9 @@ from torch.optim import Optimizer
 from torch_alm._constraint import numbers, observations, status
 from torch_alm._constraint.loop import Gradient
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Index, Observations
-from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
-from torch_alm._constraint.state import State, check_checkpoint, unwinds
+from torch_alm._constraint.observations import Index, Mean, Observations
+from torch_alm._constraint.settings import Filter, Given, Policy, Rule, Sense
+from torch_alm._constraint.state import State
 from torch_alm._optim.objective import is_first_pass
 
 
@@ -41,6 +42,7 @@ class Stored:
     @alpha.setter
     def alpha(self, value: Numeric) -> None:
         self._alpha = numbers.host(value)
+        self._observed.forget_mean()
 
     @property
     def sense(self) -> Sense:
@@ -52,6 +54,7 @@ class Stored:
         if value != self._sense:
             self._state.filter = []  # violations of the other side
         self._sense = value
+        self._observed.forget_mean()
 
     @property
     def mu(self) -> Number:
@@ -118,39 +121,25 @@ class Stored:
                 loaded then.
         """
         self.check_state_dict(state_dict)
-        self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
         self._observed.drop()
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what `load_state_dict` would raise, and load nothing."""
-        size = None if self._is_open_to_shapes else self._shape
-        check_checkpoint(state_dict, self.state_dict(), size)
+        _check_checkpoint(state_dict, self.state_dict())
+        found = numbers.shape(state_dict["multiplier"])
+        if found != self._shape:
+            raise ValueError(
+                f"{LOADING}: the checkpoint has multipliers of shape {tuple(found)} and this "
+                f"constraint {tuple(self._shape)}. Is it another constraint?"
+            )
 
-    @property
-    def _is_open_to_shapes(self) -> bool:
-        """True while the first measurement may still make this a vector."""
-        return self._shape == () and not self._observed and self._state.history.steps == 0
-
-    def _placed(self, value: Tensor, index: Index | None) -> tuple[Tensor, Tensor | None]:
+    def _placed(self, value: object, index: Index | None) -> tuple[Tensor, Tensor | None]:
         """Return the value in the shape expected, and the entries it is for."""
-        if index is None:
-            return self._shaped(value), None
+        if index is None or not isinstance(value, Tensor):
+            return observations.shaped(value, self._shape), None
         row = observations.entries(index, value, self._shape)
         return value.reshape(-1), row
-
-    def _shaped(self, value: object) -> Tensor:
-        """Return it in the expected shape: that of alpha, of lambda or of the first vector."""
-        if isinstance(value, Tensor) and value.numel() > 1 and self._is_open_to_shapes:
-            self._take_shape(value.shape)
-        return observations.shaped(value, self._shape)
-
-    def _take_shape(self, size: torch.Size) -> None:
-        """Keep one multiplier per entry."""
-        self._shape = size
-        self._state.expand(size)
-        if isinstance(self.alpha, Tensor):
-            self.alpha = self.alpha.expand(size)
 
     def discard(self, *, keep: int = 0) -> None:
         """Forget what was observed since the last step, as if it had never been measured.
@@ -189,20 +178,47 @@ class Stored:
     def check_unwind(self, total_steps: SupportsIndex) -> bool:
         """Tell whether the gate could still close in a run of this length; warn if it could not.
 
-        The multiplier has to give back what it took up. The steps that are left are gone through
-        as if each were met by |c|, c the latest violation, with the cadence, filter and rules there
-        are. An equality has no gate to close.
+        The steps that are left are gone through as if each were met by |c|, c the latest violation,
+        with the cadence, filter and rules there are. Entries that were never measured are left out,
+        and an equality has no gate to close.
 
         Args:
             total_steps: the length of the run, from its first step.
 
-        Warns:
-            UserWarning: with the numbers, if it could not.
-
         Cost: that of the steps that are left, on the host; ask once, after the first step.
         """
-        total = operator.index(total_steps)
-        if unwinds(self._state, self, total):
-            return True
-        status.warn_wound_up(self._state, total)
-        return False
+        total, state = operator.index(total_steps), copy.deepcopy(self._state)
+        c = state.violation
+        met = Mean(state.value, -abs(c), c == c, 0)
+        while self.sense != "==" and numbers.any_of((state.weight != 0) & met.seen):
+            if state.history.steps >= total:
+                status.warn_wound_up(self._state, total)
+                return False
+            state.step(met, self)
+        return True
+
+
+LOADING = "ALMConstraint.load_state_dict"
+
+
+def _check_checkpoint(found: Given, mine: Given, where: str = "") -> None:
+    """Raise `ValueError` if an entry would be lost, or belongs to another constraint."""
+    if {*found} != {*mine}:
+        raise ValueError(
+            f"{LOADING} found the entries {sorted(map(str, found))}{where} and needs "
+            f"{sorted(mine)} ('auto' is there with mu=\"auto\"). Is it the checkpoint of another "
+            "constraint?"
+        )
+    for name, entry in mine.items():
+        if isinstance(entry, Mapping):
+            _check_checkpoint(found[name], entry, f" in {name!r}")
+    if not where and found["sense"] != mine["sense"]:
+        raise ValueError(
+            f"{LOADING}: the checkpoint's sense is \"{found['sense']}\" and this one's "
+            f'"{mine["sense"]}"; the multiplier would push the wrong way. Is it another constraint?'
+        )
+    if not where and not numbers.is_finite(found["multiplier"]):
+        raise ValueError(
+            f"{LOADING}: the checkpoint's multiplier is not finite and would stay so. Was it saved "
+            "by another library?"
+        )

@@ -147,17 +147,16 @@ class Loop:
         if self.optimizer is None:
             return penalty
         params = [p for p in parameters(self.optimizer) if p.requires_grad]
-        if any(map(is_sharded, params)):
-            _refuse("found sharded parameters (FSDP2), of which each rank sees a part")
+        if any(is_sharded(p) or p.is_complex() for p in params):
+            _refuse("found sharded parameters (FSDP2), of which each rank sees a part, or complex")
         if not c.requires_grad:
             self.is_spoiled = True
             return penalty
         found = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
         for p, a in zip(params, found, strict=True):
             if a is not None:  # pyright: ignore[reportUnnecessaryComparison]
-                self._a[p] = self._a[p] + a if p in self._a else a
-                acted = weight * a
-                self._acting[p] = self._acting[p] + acted if p in self._acting else acted
+                self._a[p] = self._a.get(p, 0.0) + a.to_dense()
+                self._acting[p] = self._acting.get(p, 0.0) + weight * a.to_dense()
         self._factors.append(torch.zeros_like(penalty, requires_grad=True))
         return penalty + self._factors[-1]
 
@@ -270,25 +269,22 @@ def preconditioner(
     rate = float(group["lr"]) / (1 + taken * group.get("lr_decay", 0.0))
     eps = group.get("eps") or 0.0
     eps = 0.0 if isinstance(eps, (tuple, list)) else float(eps)  # Adafactor's are of other things
-    found = (state[name] for name in SQUARES if isinstance(state.get(name), Tensor))
-    square = next((x for x in map(_flat, found) if x.shape == g.shape), None)
-    if square is not None:
+    square = next((state[n] for n in SQUARES if isinstance(state.get(n), Tensor)), None)
+    if square is not None and type(square) is not Tensor:
+        _refuse(f"found moments that are {type(square).__name__}s, such as those of 8 bits")
+    if square is not None and square.numel() == g.numel():
         is_biased = "betas" in group and taken > 0
         unbias = 1 - float(group["betas"][1]) ** taken if is_biased else 1.0
-        return rate, (square / unbias).sqrt() + eps
+        return rate, (_flat(square) / unbias).sqrt() + eps
     if group.get("eps") or "betas" in group:
         return rate, abs(g) + eps
     return rate / (1 - group.get("momentum", 0.0)), None
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    """Make a dense real row in float64, where the device knows it: squares do not underflow."""
-    tensor = tensor.detach()
-    if type(tensor).dequantize is not Tensor.dequantize:  # torchao's moments
-        tensor = tensor.dequantize()
-    dense = tensor.to_dense() if tensor.is_sparse else tensor
-    real = torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense
-    return real.reshape(-1).to(torch.float32 if real.device.type == "mps" else torch.float64)
+    """Make a dense row in float64, where the device knows it: squares do not underflow."""
+    wide = torch.float32 if tensor.device.type == "mps" else torch.float64
+    return tensor.detach().to_dense().reshape(-1).to(wide)
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:
@@ -304,10 +300,8 @@ def _refuse(found: str) -> NoReturn:
 
 def refuse_values() -> NoReturn:
     """Raise for a mu that nothing was ever found from."""
-    raise RuntimeError(
-        "ALMConstraint.step: mu='auto' needs the constraint's gradient and found values only, a "
-        "gradient that reaches no parameter of the optimizer, or one in the closure of its step; "
-        "mu would have come from nothing. Did you mean to add `constraint(...)` to the loss, with "
-        "`constraint.attach(optimizer)` before the loop and the backward pass before "
-        "`optimizer.step()` (not in its closure), or a number for mu?"
+    _refuse(
+        "needs the constraint's gradient and found values only, one that reaches no parameter of "
+        "the optimizer, or one in the closure of its step (add `constraint(...)` to the loss, "
+        "`attach(optimizer)` before the loop)"
     )

@@ -7,7 +7,6 @@ floats.
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from struct import pack, unpack
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import torch
@@ -25,6 +24,8 @@ def host(value: object) -> Number:
     if isinstance(value, (Tensor, list, tuple)) or getattr(value, "ndim", 0):
         found = tensor(value)
         return float(found.item()) if found.numel() == 1 else found.cpu().double().clone()
+    if isinstance(value, (str, bytes)):
+        raise TypeError("a text is no number")
     return float(value)  # pyright: ignore[reportArgumentType]
 
 
@@ -67,26 +68,13 @@ def rounded(value: Number, dtype: torch.dtype | None) -> Number:
     if isinstance(value, Tensor):
         found = value.to(dtype).double()
         return torch.where(found.isfinite(), found, value)
-    try:
-        number = _nearest(value, dtype)
-    except OverflowError:
-        return value
-    return number if math.isfinite(number) else value
+    found = _nearest(value, dtype)
+    return found if math.isfinite(found) else value
 
 
 @lru_cache(maxsize=64)
 def _nearest(value: float, dtype: torch.dtype) -> float:
-    """Round as torch does, by way of float32, in plain Python.
-
-    An operation of torch would have no number under `FakeTensorMode`, and be taken for a wait.
-    """
-    (single,) = unpack("f", pack("f", value))
-    if dtype == torch.float16:
-        return unpack("e", pack("e", single))[0]
-    if dtype == torch.bfloat16:  # the upper half of a float32, rounded to even
-        (bits,) = unpack("I", pack("f", single))
-        return unpack("f", pack("I", bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000))[0]
-    return single if dtype == torch.float32 else torch.tensor(single).to(dtype).item()
+    return torch.tensor(value, dtype=torch.float64).to(dtype).item()
 
 
 def shape(value: Number) -> torch.Size:
@@ -96,8 +84,14 @@ def shape(value: Number) -> torch.Size:
 
 def projected(value: Number, sense: str = ">=") -> Number:
     """Return [value]_+; what belongs to an equality may have any sign."""
-    least = -math.inf if sense == "==" else 0.0
-    return value.clamp(min=least) if isinstance(value, Tensor) else max(value, least)
+    return value if sense == "==" else limited(value, 0.0, math.inf)
+
+
+def limited(value: Number, least: float, most: float) -> Number:
+    """Return the nearest value in [least, most]."""
+    if isinstance(value, Tensor):
+        return value.clamp(least, most)
+    return min(max(value, least), most)
 
 
 def beyond(alpha: Number, sense: str, value: Number, dtype: torch.dtype | None) -> Number:
@@ -107,13 +101,6 @@ def beyond(alpha: Number, sense: str, value: Number, dtype: torch.dtype | None) 
     """
     alpha = rounded(alpha, dtype)
     return value - alpha if sense == "<=" else alpha - value
-
-
-def limited(value: Number, limit: float) -> Number:
-    """Return the nearest value in [-limit, limit]."""
-    if isinstance(value, Tensor):
-        return value.clamp(-limit, limit)
-    return min(max(value, -limit), limit)
 
 
 def choose(which: Mask, yes: Number, no: Number) -> Number:
@@ -157,11 +144,8 @@ def largest(value: Number) -> float:
     """Return the largest of the entries that are numbers; `nan` if none is."""
     if not isinstance(value, Tensor):
         return value
-    found = value.max().item()
-    if not math.isnan(found):
-        return found
-    known = value[~value.isnan()]
-    return known.max().item() if known.numel() else math.nan
+    found = value.where(value == value, -math.inf).max().item()
+    return found if found > -math.inf else math.nan
 
 
 def expanded(value: Number, size: torch.Size) -> Number:

@@ -1,5 +1,9 @@
-"""Measurements since the last step: their shapes, and their mean over micro-batches and ranks."""
+"""Measurements since the last step: shapes, their mean over micro-batches and ranks, their price.
 
+Source of the penalty: SAUL, section 4.1; Rockafellar 1973.
+"""
+
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -44,22 +48,21 @@ class Observations(list[Observation]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._mean: Mean | None = None
-        self._averaged = 0  # measurements in that mean
-        self._against: tuple[Number, str] = 0.0, ""
+        self._known: tuple[int, Mean] | None = None  # of so many measurements
 
     def mean(self, size: torch.Size, settings: Settings) -> Mean:
         """Average all of it; asked twice, it waits for devices and other ranks once."""
-        against, before = (settings.alpha, settings.sense), self._against
-        is_same = before[0] is against[0] and before[1] == against[1]
-        if self._mean is None or self._averaged != len(self) or not is_same:
-            self._mean, self._against = mean(self, size, settings), against
-            self._averaged = len(self)
-        return self._mean
+        if self._known is None or self._known[0] != len(self):
+            self._known = len(self), mean(self, size, settings)
+        return self._known[1]
+
+    def forget_mean(self) -> None:
+        """Average anew: alpha or sense has changed."""
+        self._known = None
 
     def drop(self, keep: int = 0) -> None:
         """Start again, or go back to the first `keep`."""
-        self._mean = None
+        self._known = None
         del self[keep:]
 
 
@@ -77,38 +80,25 @@ def mean(observations: Sequence[Observation], size: torch.Size, settings: Settin
         c = numbers.beyond(settings.alpha, settings.sense, value, first.dtype)
         if numbers.is_finite(c):  # the common case, in which there is no sum
             return Mean(value, c, True, 0)
-    if size != ():
-        return _mean_of_vectors(observations, size, settings)
-    values = _floats([o.value for o in observations])
-    total = violation = weight = 0.0
-    bad = 0
-    for v, o in zip(values, observations, strict=True):
-        c = numbers.beyond(settings.alpha, settings.sense, v, o.dtype)
-        if numbers.is_finite(c):
-            total += v * o.weight
-            violation += c * o.weight
-            weight += o.weight
-        else:
-            bad += 1
-    if is_distributed():
-        sums = torch.tensor([total, violation, weight, bad], dtype=torch.float64)
-        total, violation, weight, bad = over_ranks(sums).tolist()
-    if not weight:
-        return Mean(0.0, 0.0, False, int(bad))
-    return Mean(total / weight, violation / weight, True, int(bad))
+    index, columns = _columns(observations, size, settings)
+    sums = torch.zeros(4, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
+    total, violation, weight, bad = (over_ranks(sums) if is_distributed() else sums).unbind()
+    seen = weight > 0
+    weight = weight.where(seen, torch.ones_like(weight))
+    value, c, bad = total / weight, violation / weight, int(bad.sum())
+    if size == ():
+        return Mean(value.item(), c.item(), bool(seen), bad)
+    # As a plain truth, it costs nothing further on.
+    return Mean(value.reshape(size), c.reshape(size), bool(seen.all()) or seen.reshape(size), bad)
 
 
-def _floats(values: list[Number]) -> list[float]:
-    """Bring all of them to the host in one transfer."""
-    if not any(isinstance(v, Tensor) for v in values):
-        return values  # pyright: ignore[reportReturnType]
-    return _flat(values).tolist()
-
-
-def _mean_of_vectors(
+def _columns(
     observations: Sequence[Observation], size: torch.Size, settings: Settings
-) -> Mean:
-    """Average entry by entry: those that were observed several times, too."""
+) -> tuple[Tensor, Tensor]:
+    """Return the entry that each number is for, and what of it is summed up there.
+
+    Value and violation times weight, the weight, and a 1 where they are not finite.
+    """
     values = _flat([o.value for o in observations])
     everywhere = torch.arange(size.numel())
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])
@@ -119,15 +109,8 @@ def _mean_of_vectors(
     c = values - levels if settings.sense == "<=" else levels - values
     finite, nothing = c.isfinite(), torch.zeros_like(weights)
     weights = weights.where(finite, nothing)
-    numerators = [each.where(finite, nothing) * weights for each in (values, c)]
-    columns = torch.stack([*numerators, weights, (~finite).double()])
-    sums = torch.zeros(4, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
-    total, violation, weight, bad = (over_ranks(sums) if is_distributed() else sums).unbind()
-    seen = weight > 0
-    weight = weight.where(seen, torch.ones_like(weight))
-    value, c = (total / weight).reshape(size), (violation / weight).reshape(size)
-    # As a plain truth, it costs nothing further on.
-    return Mean(value, c, True if seen.all() else seen.reshape(size), int(bad.sum()))
+    products = [each.where(finite, nothing) * weights for each in (values, c)]
+    return index, torch.stack([*products, weights, (~finite).double()])
 
 
 def _flat(values: list[Number]) -> Tensor:
@@ -198,8 +181,8 @@ def shaped(value: object, size: torch.Size) -> Tensor:
     if value.numel() == 1 and size.numel() == 1:
         return value.reshape(size)
     raise ValueError(
-        f"ALMConstraint: the measure returned shape {tuple(value.shape)} where {tuple(size)} was "
-        "expected; broadcasting would move the wrong multipliers. Did you forget `.mean()`, or an "
+        f"ALMConstraint: a measurement has shape {tuple(value.shape)} and the multipliers "
+        f"{tuple(size)}; broadcasting would move the wrong ones. Did you forget `.mean()`, or an "
         "alpha with one entry per constraint?"
     )
 
@@ -231,3 +214,71 @@ def entries(index: Index, value: Tensor, size: torch.Size) -> Tensor:
             f"{size[0]} multipliers, 0 to {size[0] - 1}. Are these positions in a larger data set?"
         )
     return row
+
+
+class Penalty(NamedTuple):
+    """The penalty at one lambda, as a function of the value."""
+
+    multiplier: Number
+    alpha: Number
+    mu: Number
+    sense: str
+
+    def at(self, c: Number, row: Tensor | None = None) -> Number:
+        """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu) per entry; lambda c for mu = 0."""
+        multiplier, mu = (numbers.pick(n, row) for n in (self.multiplier, self.mu))
+        if isinstance(c, Tensor):
+            multiplier, mu = (_like(n, c) if isinstance(n, Tensor) else n for n in (multiplier, mu))
+        quadratic = multiplier * c + 0.5 * mu * c * c
+        if self.sense == "==" or not numbers.any_of(mu != 0):
+            return quadratic
+        floor = -multiplier * multiplier / (2 * mu)
+        return numbers.choose((multiplier + mu * c > 0) | (mu == 0), quadratic, floor)
+
+    def of(self, value: Tensor, row: Tensor | None = None) -> Tensor:
+        """Sum the penalties of a value, which keep its graph, over the entries in `row`, or all."""
+        c, row = _merged(self._violation(value, row), row)
+        return torch.as_tensor(self.at(c, row)).sum()
+
+    def tangent(self, value: Tensor, *, weight: Number, now: Observation) -> Tensor:
+        """Sum the penalties of a value as `now` has it, with the gradient weight grad c.
+
+        Which weight is right may be known only from other steps and other ranks. As the penalty's,
+        the second derivative is weight grad^2 c + mu grad c grad c^T where the weight is not 0.
+        """
+        c, row = _merged(self._violation(value, now.row), now.row)
+        weight, mu = (numbers.pick(n, row) for n in (weight, self.mu))
+        acts = weight == weight if self.sense == "==" else weight != 0
+        curve = _like(numbers.choose(acts, 0.5 * mu, 0.0), c)
+        curve = curve.clamp(max=torch.finfo(c.dtype).max)  # infinity times nothing is nan
+        weight = _like(weight, c) if isinstance(weight, Tensor) else weight
+        moved = c - c.detach()
+        return ((weight + curve * moved) * moved + self.at(c.detach(), row)).sum()
+
+    def _violation(self, value: Tensor, row: Tensor | None) -> Tensor:
+        """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""
+        alpha = numbers.pick(numbers.rounded(self.alpha, value.dtype), row)
+        value = value.to(torch.promote_types(value.dtype, torch.float32))
+        if isinstance(alpha, Tensor):
+            alpha = _like(alpha, value)
+        return value - alpha if self.sense == "<=" else alpha - value
+
+
+def _merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Average the violations at one index: there is one penalty per multiplier."""
+    if row is None:
+        return c, row
+    entries, inverse, counts = row.unique(return_inverse=True, return_counts=True)
+    if len(entries) == len(row):
+        return c, row
+    sums = c.new_zeros(len(entries)).index_add(0, inverse.to(c.device), c)
+    return sums / counts.to(c.device, c.dtype), entries
+
+
+def _like(number: Number, c: Tensor) -> Tensor:
+    """Convert to the type and the device of c, which need not wait for a number of the host's."""
+    if isinstance(number, Tensor):
+        return number.to(c.device, c.dtype, non_blocking=True)
+    if abs(number) > torch.finfo(c.dtype).max:  # which `new_full` refuses
+        number = math.copysign(math.inf, number)
+    return c.new_full((), number)

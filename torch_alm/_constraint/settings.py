@@ -113,14 +113,10 @@ class Settings(Protocol):
     """The settings of a constraint as its parts read them."""
 
     @property
-    def alpha(self) -> Number:
-        """The threshold."""
-        ...
+    def alpha(self) -> Number: ...
 
     @property
-    def sense(self) -> Sense:
-        """The side of it that is satisfied."""
-        ...
+    def sense(self) -> Sense: ...
 
     every: int
     filter: Filter | None
@@ -137,23 +133,27 @@ class Limit(NamedTuple):
     words: str
 
 
-def converted(given: Given, limits: Mapping[str, Limit]) -> dict[str, Any]:
-    """Convert numbers to those of Python or, several in one, to a float64 tensor on the host."""
-    return {name: numbers.tried(limits[name].convert, value) for name, value in given.items()}
+def settled(owner: str, given: Given, limits: Mapping[str, Limit], question: str) -> dict[str, Any]:
+    """Convert settings to numbers of Python or float64 tensors on the host, each beside the others.
 
-
-def check(owner: str, given: Given, limits: Mapping[str, Limit], question: str) -> None:
-    """Raise `ValueError` for the first setting that makes no sense, and say what it may be."""
+    Raises:
+        ValueError: for the first that makes no sense; it says what it may be.
+    """
+    found = {name: numbers.tried(limits[name].convert, value) for name, value in given.items()}
     for name, (_, holds, words) in limits.items():
-        if not holds(given):
-            raise ValueError(f"{owner}: {name} is {given[name]!r}; it must be {words}. {question}")
+        if not holds(found):
+            is_swapped = name in ("alpha", "mu") and callable(given[name])
+            asked = ORDER if is_swapped else question
+            text = f"{owner}: {name} is {found[name]!r}; it must be {words}. {asked}"
+            raise ValueError(text.rstrip())
+    return found
 
 
 def settle(owner: Filter | Rule, **limits: Limit) -> None:
     """Convert and check the fields of a filter or rule."""
     name = type(owner).__name__
-    vars(owner).update(converted(vars(owner), limits))
-    check(name, vars(owner), limits, f"Did you mean to leave `{name}` out?")
+    question = f"Did you mean to leave `{name}` out?"
+    vars(owner).update(settled(name, vars(owner), limits, question))
 
 
 def number(name: str, holds: Callable[[float], bool], words: str) -> Limit:
@@ -172,6 +172,11 @@ def count(name: str, least: int) -> Limit:
         lambda given: isinstance(given[name], int) and given[name] >= least,
         f"a number of steps, at least {least}",
     )
+
+
+def one_of(name: str, *words: str) -> Limit:
+    """Make the limit of a word."""
+    return Limit(_same, lambda given: given[name] in words, " or ".join(f'"{w}"' for w in words))
 
 
 def _mu(given: Given) -> bool:
@@ -207,7 +212,7 @@ LIMITS: dict[str, Limit] = {
         _mu,
         'at least 0 (0 fixes the multiplier), or "auto"',
     ),
-    "sense": Limit(_same, lambda given: given["sense"] in (">=", "<=", "=="), '">=", "<=" or "=="'),
+    "sense": one_of("sense", ">=", "<=", "=="),
     "multiplier": Limit(numbers.host, _multiplier, 'finite, and at least 0 for ">=" and "<="'),
     "every": count("every", 1),
     "filter": Limit(
@@ -222,27 +227,23 @@ LIMITS: dict[str, Limit] = {
         "no side on which it could be left alone)",
     ),
     "tolerance": number("tolerance", lambda value: 0 <= value < math.inf, "at least 0"),
-    "nonfinite": Limit(
-        _same, lambda given: given["nonfinite"] in ("skip", "raise"), '"skip" or "raise"'
-    ),
+    "nonfinite": one_of("nonfinite", "skip", "raise"),
 }
 
 
-def settled(**given: Any) -> dict[str, Any]:
-    """Convert and check the settings of a constraint, each beside the others."""
-    found = converted(given, LIMITS)
-    check("ALMConstraint", found, LIMITS, ORDER)
-    if found["mu"] == "auto":
-        check_auto(found)
-    return found
+def of_constraint(**given: Any) -> dict[str, Any]:
+    """Convert and check the settings of a constraint.
 
-
-def check_auto(given: Given) -> None:
-    """Raise `ValueError` for what cannot be next to a mu that is found."""
-    taken = [n for n, off in (("every", 1), ("filter", None), ("rules", ())) if given[n] != off]
+    Raises:
+        ValueError: also for what cannot be next to a mu that is found.
+    """
+    found = settled("ALMConstraint", given, LIMITS, "")
+    off = {"every": 1, "filter": None, "rules": ()}
+    taken = [name for name in off if found["mu"] == "auto" and found[name] != off[name]]
     if taken:
         raise ValueError(
             f"ALMConstraint: mu='auto' found {taken[0]}={given[taken[0]]!r}, and has a cadence, a "
             "mean and a guard against wind-up of its own: they would act twice. Did you mean to "
             f"leave `{taken[0]}` out, or a number for mu?"
         )
+    return found

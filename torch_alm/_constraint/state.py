@@ -1,17 +1,150 @@
 """lambda: the weight it gives in a step, what is remembered of it, and what it has seen."""
 
-import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Size
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.history import History, Stall, Stateful
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
-from torch_alm._constraint.settings import Filter, Given, Reading, Rule, Settings, Update
+from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update
+
+STEPS, UPDATES = 64, 8  # before the first stretch: a run that is shorter says nothing
+SHARE = 0.9  # above this share of the last stretch's mean violation, a stretch made no progress
+GROWTH = 10.0  # of the weight in the stretch that follows
+
+
+class Stateful:
+    """An object all of whose attributes are its state.
+
+    Attributes:
+        PER_ENTRY: those that are one number per multiplier.
+    """
+
+    PER_ENTRY: ClassVar[tuple[str, ...]] = ()
+
+    def state(self) -> dict[str, Any]:
+        """Return everything remembered, sharing no memory; nothing of a part that is not there."""
+        return {
+            name: value.state() if isinstance(value, Stateful) else numbers.kept(value)
+            for name, value in vars(self).items()
+            if value is not None
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore `state()`, sharing no memory with it."""
+        for name, value in vars(self).items():
+            if isinstance(value, Stateful):
+                value.load(state[name])
+            elif value is not None:
+                setattr(self, name, numbers.kept(state[name]))
+
+    def expand(self, size: Size) -> None:
+        """Keep one number per entry."""
+        for name in self.PER_ENTRY:
+            setattr(self, name, numbers.expanded(getattr(self, name), size))
+        for value in vars(self).values():
+            if isinstance(value, Stateful):
+                value.expand(size)
+
+
+class History(Stateful):
+    """The past of a constraint: steps, open gates, skipped measurements, the furthest overshoot."""
+
+    PER_ENTRY = ("visits", "met_for", "overshoot", "first")
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.visits: Number = 0.0  # of these, the steps that measured an entry
+        self.active_steps = 0
+        self.skipped = 0
+        self.is_blind = False  # the latest step saw nothing finite
+        self.met_for: Number = 0.0  # steps in a row
+        self.overshoot: Number = 0.0
+        self.first: Number = math.nan  # an equality overshoots to the side it did not come from
+
+    def step(self, c: Number, weight: Number, seen: Mask, met: Mask, sense: Sense) -> None:
+        """Count a step with the violation c and the weight that acted."""
+        self.steps += 1
+        self.active_steps += numbers.any_of(weight != 0)
+        self.is_blind = not numbers.any_of(seen)
+        self.visits = self.visits + 1.0 * seen
+        self.met_for = numbers.choose(seen, (self.met_for + 1) * met, self.met_for)
+        beyond = -c
+        if sense == "==":
+            self.first = numbers.choose(self.first == self.first, self.first, side_of(c))
+            beyond = beyond * self.first
+        self.overshoot = numbers.choose(beyond > self.overshoot, beyond, self.overshoot)
+
+
+def side_of(c: Number) -> Number:
+    """Return 1 or -1, the sign of c; `nan` for neither."""
+    return numbers.choose(c > 0, 1.0, numbers.choose(c < 0, -1.0, math.nan))
+
+
+class Stall(Stateful):
+    """Comparison of two stretches of steps violated to the same side, the second twice as long.
+
+    The multiplier integrates the violation, so over the second stretch it about doubles. If the
+    mean violation is not a tenth smaller by then, although the weight is a tenth larger, more
+    pressure does not help. Each entry of a vector has stretches of its own, of the steps that
+    measured it; a new alpha begins a new run.
+
+    Attributes:
+        limit: 0, or after a stretch without progress ten times the weight at its end. A multiplier
+            whose mu is found grows by shares of itself, and may grow so far until the next stretch
+            ends, not less: where data or moments have only begun to move, little is said.
+    """
+
+    OF_STRETCHES = ("end", "total", "mean", "weight", "limit")
+    PER_ENTRY = ("run", *OF_STRETCHES)
+
+    def __init__(self) -> None:
+        self.run: Number = 0.0  # steps in a row violated to the same side, with its sign
+        self.end: Number = 0.0  # of the stretch that began halfway to it
+        self.total: Number = 0.0
+        self.mean: Number = 0.0  # violation of the last stretch
+        self.weight: Number = 0.0  # at its end
+        self.limit: Number = 0.0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Tell whether the latest stretch of some entry made no progress."""
+        return numbers.any_of(self.limit > 0)
+
+    def watch(self, excess: Number, seen: Mask, every: int, weight: Number) -> None:
+        """Take in one step.
+
+        Args:
+            excess: the violation where it is one that the multiplier is free to push against (for
+                an equality with its sign), 0 elsewhere.
+            seen: where there is a violation of this step; elsewhere all stays as it is.
+            every: steps per update of the multiplier.
+            weight: lambda+ of the step.
+        """
+        first = float(max(STEPS, UPDATES * every))
+        side = numbers.choose(excess != 0, side_of(excess), 0.0)
+        goes_on = self.run * side > 0
+        anew = {"run": side, "end": 2 * first, **dict.fromkeys(self.OF_STRETCHES[1:], 0.0)}
+        self._take(anew, seen & (goes_on == 0))
+        self._take({"run": self.run + side}, seen & goes_on)
+        counts = seen & (abs(self.run) > first)
+        self._take({"total": self.total + abs(excess)}, counts)
+        ends = counts & (abs(self.run) >= self.end)
+        if not numbers.any_of(ends):
+            return
+        mean, weight = self.total / (self.end / 2), abs(weight)
+        is_stuck = (self.mean > 0) & (mean > SHARE * self.mean) & (SHARE * weight > self.weight)
+        limit = numbers.choose(is_stuck, GROWTH * weight, 0.0)
+        found = {"limit": limit, "mean": mean, "weight": weight}
+        self._take({**found, "total": 0.0, "end": 2 * self.end}, ends)
+
+    def _take(self, now: Mapping[str, Number], where: Mask) -> None:
+        """Replace numbers there, and keep what they were elsewhere."""
+        for name, number in now.items():
+            setattr(self, name, numbers.choose(where, number, getattr(self, name)))
 
 
 def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
@@ -22,18 +155,6 @@ def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
 def is_violated(settings: Settings, c: Number, more: Number = 0.0) -> bool:
     """Tell whether it is not met, by more than that, in some entry that was ever measured."""
     return numbers.any_of((c == c) & (is_met(settings, c, more) == 0))
-
-
-class Events(NamedTuple):
-    """The things in a step that have to be told.
-
-    Attributes:
-        limiting: the rule whose limit some multiplier has reached.
-        overflowed: whether some multiplier was left as it was, to keep it finite.
-    """
-
-    limiting: Rule | None
-    overflowed: bool
 
 
 class Preview(NamedTuple):
@@ -73,7 +194,7 @@ class State(Stateful):
         self.weight = multiplier
         self.value: Number = math.nan
         self.violation: Number = math.nan
-        self.level: Number = math.nan  # the alpha that the filter last saw
+        self.level: Number = math.nan  # the alpha that was last measured against
         self.filter: list[Any] = []
         self.rules: list[Any] = []
         self.history = History()
@@ -86,10 +207,8 @@ class State(Stateful):
 
     def limiting(self, settings: Settings) -> Rule | None:
         """Return the first rule at whose limit some entry is."""
-        for rule in settings.rules:
-            if rule.is_limiting(self.multiplier):
-                return rule
-        return None
+        at = (rule for rule in settings.rules if rule.is_limiting(self.multiplier))
+        return next(at, None)
 
     def preview(self, found: Mean, settings: Settings) -> Preview:
         """Look at the step that this mean would make; nothing is remembered."""
@@ -116,28 +235,29 @@ class State(Stateful):
         by = settings.alpha - self.level
         return numbers.choose(by == by, -by if settings.sense == "<=" else by, 0.0)
 
-    def step(self, found: Mean, settings: Settings) -> Events:
+    def step(self, found: Mean, settings: Settings) -> Preview:
         """Take one step: the weight, and on every `every`-th the multiplier.
 
         What a filter or rule of the user's may refuse is computed before anything changes.
         """
-        before, now = self.multiplier, self.preview(found, settings)
+        now = self.preview(found, settings)
         visits = self.history.visits + 1.0 * now.seen
-        is_due = not self.is_waiting(settings) and now.acts & (visits % settings.every == 0)
+        waits = self.is_waiting(settings)
+        is_due = not waits and now.acts & (visits % settings.every == 0)
         ruled = self._ruled(now, is_due, settings)
         self._take(now, found, settings)
         if self.auto is not None:
             self._find(now.acts, settings)
         else:
             self.multiplier, self.mu, self.rules = ruled
-        limiting = self.limiting(settings)
-        self._watch_for_stall(now, settings, is_free=limiting is None)
+        self._watch_for_stall(now.seen, settings, is_free=not waits)
         self.history.skipped += now.overflows
-        is_new = limiting is not None and not limiting.is_limiting(before)
-        return Events(limiting if is_new else None, now.overflows)
+        return now
 
     def _take(self, now: Preview, found: Mean, settings: Settings) -> None:
         """Remember what was seen, and the weight that acts."""
+        if numbers.any_of(self.level != settings.alpha):
+            self.stall = Stall()
         self.filter, self.weight = now.memory, now.weight
         self.level = settings.alpha + 0.0 * self.multiplier
         self.value = numbers.choose(now.seen, found.value, self.value)
@@ -145,14 +265,13 @@ class State(Stateful):
         met = is_met(settings, self.violation)
         self.history.step(self.violation, self.weight, now.seen, met, settings.sense)
 
-    def _watch_for_stall(self, now: Preview, settings: Settings, *, is_free: bool) -> None:
+    def _watch_for_stall(self, seen: Mask, settings: Settings, *, is_free: bool) -> None:
         """Compare violations, where the multiplier is free to push against them."""
-        waits = self.is_waiting(settings, self.history.steps - 1)
-        is_pushing = is_free and not waits and numbers.any_of(self.mu > 0)
+        is_free = is_free and numbers.any_of(self.mu > 0) and self.limiting(settings) is None
         met = is_met(settings, self.violation)
-        excess = numbers.choose(met, 0.0, self.violation) if is_pushing else 0.0 * self.violation
+        excess = numbers.choose(met, 0.0, self.violation) if is_free else 0.0 * self.violation
         every = settings.every if self.auto is None else self.auto.every
-        self.stall.watch(excess, now.seen, every, self.weight, settings.alpha)
+        self.stall.watch(excess, seen, every, self.weight)
 
     def _find(self, seen: Mask, settings: Settings) -> None:
         """Let mu follow what was seen; lambda, too, up to the limit where more does not help."""
@@ -170,10 +289,8 @@ class State(Stateful):
         if not settings.rules or not numbers.any_of(is_due):
             return numbers.choose(is_due, now.weight, self.multiplier), self.mu, kept
         assert isinstance(self.mu, (int, float))  # one that is found takes no rules
-        c = numbers.choose(now.seen, now.violation, self.violation)
-        met_for = numbers.choose(
-            now.seen, (self.history.met_for + 1) * is_met(settings, c), self.history.met_for
-        )
+        c, met_for = numbers.choose(now.seen, now.violation, self.violation), self.history.met_for
+        met_for = numbers.choose(now.seen, (met_for + 1) * is_met(settings, c), met_for)
         update = Update(
             stored=now.weight,
             mu=self.mu,
@@ -191,80 +308,11 @@ class State(Stateful):
         return numbers.choose(is_due, update.stored, self.multiplier), update.mu, after
 
 
-def unwinds(state: State, settings: Settings, total_steps: int) -> bool:
-    """Tell whether the weight comes to 0 if each step left is met by the latest violation's size.
-
-    Entries that were never measured are left out.
-    """
-    state, c = copy.deepcopy(state), state.violation
-    met = Mean(state.value, -abs(c), c == c, 0)
-    left = total_steps - state.history.steps
-    while settings.sense != "==" and numbers.any_of((state.weight != 0) & met.seen):
-        if left <= 0:
-            return False
-        state.step(met, settings)
-        left -= 1
-    return True
-
-
 def _memories(users: Sequence[Filter | Rule], saved: Iterable[Any]) -> list[Any]:
     """Pair the name of each filter or rule with the memory saved under it, or with a first one."""
     left, found = list(saved), list[Any]()
     for user in users:
         name = type(user).__name__
-        mine = next((each for each in left if each[0] == name), None)
-        if mine is None:
-            mine = [name, user.init()]
-        else:
-            left = [each for each in left if each is not mine]
-        found.append(mine)
+        at = next((i for i, each in enumerate(left) if each[0] == name), None)
+        found.append([name, user.init()] if at is None else left.pop(at))
     return found
-
-
-LOADING = "ALMConstraint.load_state_dict"
-
-
-def check_checkpoint(found: Given, mine: Given, size: Size | None) -> None:
-    """Raise `ValueError` if anything would be lost or belong to another constraint.
-
-    Args:
-        found: the checkpoint.
-        mine: a `state_dict` of the constraint that is to load it.
-        size: the shape of its multipliers; `None` if that is still open.
-    """
-    if "multiplier" in found and ("auto" in found) != ("auto" in mine):
-        has, needs = ("finds", "has been given one") if "auto" in found else ("was given", "finds")
-        raise ValueError(
-            f"{LOADING}: the checkpoint's constraint {has} its mu and this one {needs}; what is "
-            "remembered of it would be lost or missing. Did you mean the same mu as in the run "
-            "that was saved?"
-        )
-    _check_names(found, mine, "")
-    if found["sense"] != mine["sense"]:
-        raise ValueError(
-            f"{LOADING}: the checkpoint's sense is \"{found['sense']}\" and this one's "
-            f'"{mine["sense"]}"; the multiplier would push the wrong way. Is it another constraint?'
-        )
-    shape = numbers.shape(found["multiplier"])
-    if size is not None and shape != size:
-        raise ValueError(
-            f"{LOADING}: the checkpoint has multipliers of shape {tuple(shape)} and this "
-            f"constraint {tuple(size)}. Is it another constraint?"
-        )
-    if not numbers.is_finite(found["multiplier"]):
-        raise ValueError(
-            f"{LOADING}: the checkpoint's multiplier is not finite and would stay so. Was it saved "
-            "by another library?"
-        )
-
-
-def _check_names(found: Given, mine: Given, where: str) -> None:
-    """Compare the entries, and within those that have entries of their own."""
-    if {*found} != {*mine}:
-        raise ValueError(
-            f"{LOADING} found the entries {sorted(map(str, found))}{where} and needs "
-            f"{sorted(mine)}. Is it the checkpoint of a constraint?"
-        )
-    for name, entry in mine.items():
-        if isinstance(entry, Mapping):
-            _check_names(found[name], entry, f" in {name!r}")

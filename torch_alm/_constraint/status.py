@@ -16,7 +16,7 @@ from torch_alm._constraint.settings import Rule, Settings
 from torch_alm._constraint.state import State, is_violated
 from torch_alm._optim import gradients
 
-ROUNDING = 1e-6  # of alpha, that nobody calls a violation: float32 measures no finer
+ROUNDING = 1e-6  # of alpha, or of 1 if that is 0: float32 measures no finer
 
 # Worst first: a group is as well as its worst member.
 STATUSES = (
@@ -67,7 +67,8 @@ def status(state: State, settings: Settings) -> str:
     """Return one word for the state after a step."""
     if state.history.is_blind:
         return "non_finite"
-    if is_violated(settings, state.violation, ROUNDING * abs(settings.alpha)):
+    alpha = numbers.choose(settings.alpha == 0, 1.0, settings.alpha)
+    if is_violated(settings, state.violation, ROUNDING * abs(alpha)):
         if state.limiting(settings) is not None:
             return "capped"
         return "suspected_infeasible" if state.stall.is_stalled else "violated"
@@ -92,26 +93,20 @@ def refuse(found: Mean, state: State, settings: Settings) -> None:
             "have made the multiplier so for ever. Is the loss unbounded?"
         )
     if state.preview(found, settings).overflows:
-        raise FloatingPointError(
-            f"{_overflow(state, found.c)} and would have stayed so for ever. {_CAUSE}"
-        )
+        raise FloatingPointError(_overflow(state, found.c, "and would have stayed so for ever"))
 
 
 def warn_overflowed(state: State, c: Number) -> None:
     """Say that an update which would have made the multiplier infinite was left out."""
-    _warn(
-        f"{_overflow(state, c)}; the update is left out ({state.history.skipped} so far). {_CAUSE}"
-    )
+    _warn(_overflow(state, c, f"and is left out ({state.history.skipped} so far)"))
 
 
-_CAUSE = "Is mu too large, or the measure unbounded?"
-
-
-def _overflow(state: State, c: Number) -> str:
+def _overflow(state: State, c: Number, end: str) -> str:
     return (
         f"ALMConstraint.step: lambda + mu c is not finite, with lambda up to "
         f"{numbers.largest(state.multiplier):g}, mu = {numbers.largest(state.mu):g} and a "
-        f"violation up to {numbers.largest(abs(c)):g}"
+        f"violation up to {numbers.largest(abs(c)):g}, {end}. Is mu too large, or the measure "
+        "unbounded?"
     )
 
 

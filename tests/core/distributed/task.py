@@ -32,8 +32,6 @@ ROWS, MU, MULTIPLIER = 8, 0.5, 0.1
 # Thresholds out of reach, then easily met: the gate opens, closes and opens again in so few steps;
 # in more there is time to leave measurements out; and met to the end there is time to pause.
 REOPENS = (3.0, 3.0, -1.0, -1.0, 3.0, 3.0)
-LONGER = (3.0,) * 4 + (-1.0,) * 4 + (3.0,) * 4
-MET_EARLY = (3.0,) * 2 + (-1.0,) * 10
 STEPS = len(REOPENS)
 ENGINES = ("ddp", "ddp-view", "fsdp", "fsdp-offload")
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]

@@ -1,6 +1,6 @@
 """mu="auto" under DDP and FSDP2: one mu on all ranks, that of one process with all the data."""
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch.optim import SGD, Adam
 from tests.core.distributed import task
 from tests.core.distributed.ranks import WORLD, Ranks
 from tests.core.test_auto_loops import ALPHA, RATE, WIDE, first_mu
-from torch_alm import ALMConstraint, DualOptimizer
+from torch_alm import ALMConstraint
 
 STEPS = 70
 
@@ -48,25 +48,6 @@ def test_ranks_find_one_mu_and_it_is_that_of_one_process(ranks: Ranks, make: str
     first, second = ranks(train, WORLD, make)
     assert first["auto"] == second["auto"] and first["multiplier"] == second["multiplier"] > 0
     torch.testing.assert_close(first, train(0, 1, make), rtol=1e-7, atol=1e-9)
-
-
-def train_two_sides(rank: int, engine: str, scale: Any, make: str) -> dict[str, Any]:
-    """A `DualOptimizer` on a rank's rows, or on all of them where there is one process."""
-    net = task.wrapped(engine)
-    params = list(net.parameters())
-    optimizers = [{"sgd": SGD, "adam": Adam}[make](params, lr=0.02) for _ in range(2)]
-    constraint = ALMConstraint(None, 2.5, "auto")
-    optimizer = DualOptimizer(*optimizers, constraint, scale=scale)
-    rows = slice(None) if engine == "alone" else task.rows_of(rank)
-    weights = []
-    for step in range(25):
-        retain, forget = task.losses(net, task.batch(step % 3, 0, rows))
-        optimizer.backward(retain=retain, forget=forget)
-        optimizer.step()
-        optimizer.zero_grad()
-        weights.append(constraint.weight)
-    theta = [p.detach() for p in params]
-    return {"auto": constraint.state_dict()["auto"], "weights": weights, "theta": theta}
 
 
 @pytest.mark.parametrize("engine", ["fsdp", "tp"])
@@ -108,28 +89,3 @@ def test_ranks_whose_measures_reach_other_parameters_find_one_mu(ranks: Ranks) -
     rest = torch.full((7,), 2.0, dtype=WIDE)
     expected = first_mu(-torch.cat(rows) / WORLD, rest, rest)
     assert ranks(parts_of_its_own) == [pytest.approx(expected, rel=1e-9)] * WORLD
-
-
-def with_shares_of_its_own(rank: int, scale: Literal["gradient", "step"]) -> list[float]:
-    """A rank has half or one and a half of the weight of a step; gradients are averaged."""
-    x = torch.zeros(3, dtype=torch.float64, requires_grad=True)
-    target = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-
-    def averaged(loss: Tensor) -> None:
-        loss.backward()
-        assert x.grad is not None
-        dist.all_reduce(x.grad)
-        x.grad /= 2
-
-    constraint = ALMConstraint(None, 1.0, "auto", sense="<=")
-    sides = (SGD([x], 0.3), SGD([x], 0.3))
-    dual = DualOptimizer(*sides, constraint, scale=scale, backward=averaged)
-    for _ in range(20):
-        dual.backward(
-            retain=lambda: 0.5 * (x - target).square().sum() / (0.5 + rank),
-            forget=lambda: x.sum(),
-            weight=0.5 + rank,
-        )
-        dual.step()
-        dual.zero_grad()
-    return [float(constraint.mu), constraint.multiplier, *x.tolist()]

@@ -17,7 +17,6 @@ from torch_alm import ALMConstraint, DualOptimizer
 
 ENGINES = ("fsdp", "hsdp", "tp-fsdp")
 SPAN = range(5)  # as few steps as open the gate, close it and open it again
-Found = dict[str, list[Outcome]]
 
 
 def rows(rank: int, engine: str) -> slice:

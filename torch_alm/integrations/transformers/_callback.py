@@ -91,6 +91,11 @@ class SteppingCallback(LoggingCallback):
                 "would start again. Was it saved by another trainer, or without this callback?"
             )
         if finds_mu(self.constraint):
+            if args.max_grad_norm:
+                raise ValueError(
+                    f'{type(self).__name__}: mu="auto" cannot read a penalty that max_grad_norm='
+                    f"{args.max_grad_norm:g} clips. Did you mean max_grad_norm=0, or a number for mu?"
+                )
             self._attachment = self.constraint.attach(optimizer)
         self._steps = self.constraint.metrics()["steps"]
 
