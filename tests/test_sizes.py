@@ -36,14 +36,14 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 5_300, 4_200),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 5_110, 4_200),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_410, 1_300),
     "lines of language": (package("language"), 1_410, 1_000),
     "lines of integrations": (package("integrations"), 1_610, 1_600),
     "lines of the command": (package(*COMMAND), 4_050, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 14_150, 10_500),
+    "lines of torch_alm": (lines("torch_alm"), 13_520, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_660, 6_500),
-    "lines of tests": (lines("tests"), 26870, 20_000),
+    "lines of tests": (lines("tests"), 25_730, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
     "words of README": (words("README.md"), 450, 450),

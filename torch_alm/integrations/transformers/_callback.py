@@ -94,7 +94,7 @@ class SteppingCallback(LoggingCallback):
             if args.max_grad_norm:
                 raise ValueError(
                     f'{type(self).__name__}: mu="auto" cannot read a penalty that max_grad_norm='
-                    f"{args.max_grad_norm:g} clips. Did you mean max_grad_norm=0, or a number for mu?"
+                    f"{args.max_grad_norm:g} clips. Did you mean 0, or a number for mu?"
                 )
             self._attachment = self.constraint.attach(optimizer)
         self._steps = self.constraint.metrics()["steps"]
