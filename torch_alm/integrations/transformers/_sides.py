@@ -41,8 +41,8 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
     strategy = IntervalStrategy(trainer.args.eval_strategy)
     if evaluated is None and strategy != IntervalStrategy.NO:
         raise ValueError(
-            f"{type(trainer).__name__}: there is no `eval_dataset` for eval_strategy="
-            f'"{strategy.value}". Did you mean `eval_dataset={{"forget": ..., "retain": ...}}`?'
+            f"{type(trainer).__name__}: there is no `eval_dataset` for `eval_strategy="
+            f'"{strategy.value}"`. Did you mean `eval_dataset={{"forget": ..., "retain": ...}}`?'
         )
 
 
