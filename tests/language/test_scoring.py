@@ -118,6 +118,12 @@ def test_a_model_that_is_not_causal_is_refused(name: str, face: str) -> None:
         FACES[face](OTHERS[name]())
 
 
+@pytest.mark.parametrize("face", FACES)
+def test_a_model_without_its_head_is_refused(face: str, model: Any) -> None:
+    with pytest.raises(ValueError, match=r"LlamaModel .*without.* \(AutoModel for AutoModelFor"):
+        FACES[face](model.model)
+
+
 def gpt2() -> Any:
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=12, n_positions=6, n_embd=16, n_layer=1, n_head=2)

@@ -14,9 +14,14 @@ from torch import Tensor
 from torch_alm.language._encoding import ASKED, Row, answer_ids, check_eos, pad_id, prompt_ids
 from torch_alm.language._formats import end_tokens
 from torch_alm.language._memorization import extraction_strength, min_k_score
-from torch_alm.language._models import LanguageModel, Tokenizer, modes_kept, positions
+from torch_alm.language._models import (
+    LanguageModel,
+    Tokenizer,
+    modes_kept,
+    positions,
+    require_asked,
+)
 from torch_alm.language._scoring import AnswerScores, answer_scores
-from torch_alm.measures._answers import require_causal
 
 GenerationConfig: TypeAlias = Any
 
@@ -83,7 +88,7 @@ def continuations(
     Arguments, errors and cost are those of `generate`. Models that read a prompt in a padded batch
     otherwise than alone (those with a state, BART's decoder) are asked one by one.
     """
-    require_causal(model)
+    require_asked(model)
     check_eos(tokenizer)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     batch_size, room = batch_size if _reads_batches(model) else 1, positions(model)

@@ -7,11 +7,23 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
+from torch_alm.measures._answers import require_causal
+
 LanguageModel: TypeAlias = Any
 """A causal language model of transformers: a module with `generate` and `generation_config`."""
 
 Tokenizer: TypeAlias = Any
 """A tokenizer of transformers: callable, with `eos_token_id` and maybe a `chat_template`."""
+
+
+def require_asked(model: LanguageModel) -> None:
+    """Refuse a model that cannot be asked: not causal, or without its head."""
+    require_causal(model)
+    if model.get_output_embeddings() is None:
+        raise ValueError(
+            f"{type(model).__name__} has no output layer, so no token has a probability. Was it "
+            "loaded without its head (AutoModel for AutoModelForCausalLM)?"
+        )
 
 
 def positions(model: LanguageModel) -> int:

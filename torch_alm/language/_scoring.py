@@ -9,8 +9,7 @@ from torch import Tensor
 
 from torch_alm import measures
 from torch_alm.language._encoding import IGNORE, Row, collate
-from torch_alm.language._models import LanguageModel, modes_kept, positions
-from torch_alm.measures._answers import require_causal
+from torch_alm.language._models import LanguageModel, modes_kept, positions, require_asked
 
 T = TypeVar("T")
 
@@ -120,7 +119,7 @@ def _in_batches(
 
 
 def _check(model: LanguageModel, rows: Sequence[Row]) -> None:
-    require_causal(model)
+    require_asked(model)
     if bare := [i for i, row in enumerate(rows) if all(at == IGNORE for at in row["labels"][1:])]:
         raise ValueError(
             f"row {bare[0]} of {len(rows)} has no labelled token, so there is nothing to score "
