@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple, SupportsIndex, final
+from typing import Literal, NamedTuple, SupportsIndex, final
 
 import torch
 from torch import Tensor
@@ -15,10 +15,10 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim import objective as passes
-from torch_alm._optim.gate import Gate, Sides, scalar
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
 from torch_alm._optim.wrapper import mark_called
+from torch_alm._sides import Sides, check_constraint, scalar
 from torch_alm.constraint import ALMConstraint
 from torch_alm.sam import SharpnessAware
 
@@ -112,8 +112,8 @@ class DualOptimizer(Sides):
         probe_every: SupportsIndex = 1,
         reshard: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(retain, forget, SharpnessAware, Gate(probe_every))
-        _check_constraint(constraint, self.forget)
+        super().__init__(retain, forget, probe_every)
+        check_constraint(constraint, self.forget)
         if scale not in ("gradient", "step"):
             raise ValueError(
                 f'DualOptimizer: scale is {scale!r}; it is "gradient" (the paper) or "step".'
@@ -122,7 +122,8 @@ class DualOptimizer(Sides):
         self.scale = scale
         self.backward_fn = backward
         self.reshard = reshard
-        self._share_memory()
+        for side in self.sharp():  # they perturb one after the other
+            side.memory = self.sharp()[0].memory
 
     @eager
     def backward(
@@ -151,7 +152,7 @@ class DualOptimizer(Sides):
         params = parameters(self.retain)
         with self._undone_if_it_fails(params) as g_r:
             g_r, retained = self._gradient(self.retain, params, g_r, retain, weight)
-            g_f, forgotten = self._accumulated(), torch.full_like(retained.loss, math.nan)
+            g_f, forgotten = self._accumulated(), retained.loss * math.nan
             if self._gate.measures:
                 g_f, forgotten = self._measure(params, g_f, forget, weight, last=last)
         gradients.put(params, g_r)
@@ -161,9 +162,9 @@ class DualOptimizer(Sides):
 
     def _begin(self) -> None:
         """Begin a step, or go on with it: all of its micro-batches measure, or none."""
-        _check_constraint(self.constraint, self.forget)  # which may be set at any time
+        check_constraint(self.constraint, self.forget)  # which may be set at any time
         if self._forget_register is None:
-            self._gate.begin(self.constraint)
+            self._gate.begin(self.constraint, self.probe_every)
             self._times = 0.0
         self._gate.refuse_another()
         if not self._gate.measures and isinstance(self.forget, SharpnessAware):
@@ -174,13 +175,10 @@ class DualOptimizer(Sides):
         """Take the gradients out; after an exception they and the measurements are as before."""
         constraint, g_r = self.constraint, gradients.take(params)
         observed = 0 if constraint is None else constraint.observed
-        uses = [side.uses for side in self._sharp]
         try:
             yield g_r
         except BaseException:
             gradients.put(params, g_r)
-            for side, count in zip(self._sharp, uses, strict=True):
-                side.uses = count
             if constraint is not None:
                 constraint.discard(keep=observed)
             raise
@@ -290,7 +288,7 @@ class DualOptimizer(Sides):
         params = parameters(self.retain)
         inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)
         gradients.scale_(g_f, self._forget_sign * inside)
-        if not gradients.norm(g_f).isfinite():
+        if not math.isfinite(gradients.norm(g_f)):
             mark_called(self.forget)
             return False
         pairs = zip(params, g_f, strict=True)
@@ -304,47 +302,8 @@ class DualOptimizer(Sides):
             gradients.put(params, g_r)
         for t, origin in zip(moved, start, strict=True):
             torch.lerp(origin, t, outside, out=t)
-        if 0 <= outside <= 1 or gradients.norm(p.detach() for p in params).isfinite():
+        if 0 <= outside <= 1 or math.isfinite(gradients.norm(p.detach() for p in params)):
             return True
         for t, origin in zip(moved, start, strict=True):
             t.copy_(origin)
         return False
-
-    @property
-    def _sharp(self) -> list[SharpnessAware]:
-        return [s for s in (self.retain, self.forget) if isinstance(s, SharpnessAware)]
-
-    def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore `control_state_dict()`; a step that was begun is dropped on the forget side."""
-        super().load_control_state_dict(state_dict)
-        for side in self._sharp:
-            side.renew()  # a delta found along another way
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied optimizer."""
-        super().__setstate__(state)
-        self._share_memory()
-
-    def _share_memory(self) -> None:
-        """Keep one copy of theta for both sides: they perturb one after the other."""
-        for side in self._sharp:
-            side.share_memory(self._sharp[0])
-
-
-def _check_constraint(constraint: object, forget: Optimizer) -> None:
-    """Raise if it is none, or the forget side looks where it is easiest to meet."""
-    if constraint is not None and not isinstance(constraint, ALMConstraint):
-        raise TypeError(
-            f"DualOptimizer: the constraint is {type(constraint).__name__}, which has no one "
-            "multiplier to weigh the forget gradient with. Did you mean one `ALMConstraint`? (A "
-            "group acts in the loss: `retain=lambda: loss() + group(...)`.)"
-        )
-    sense = ">=" if constraint is None else constraint.sense
-    fitting = {">=": -1, "<=": +1, "==": 0}[sense]
-    if isinstance(forget, SharpnessAware) and forget.sign != fitting:
-        side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
-        raise ValueError(
-            f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
-            f"{type(forget).__name__}, which would look where the constraint is easiest "
-            f"to meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
-        )

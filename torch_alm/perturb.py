@@ -20,9 +20,16 @@ from torch_alm._optim.rounding import DROPPED, Noise, Rounding, check_rounding
 from torch_alm._optim.wrapper import check_radius
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]]
-Memory: TypeAlias = dict[Tensor, Tensor]
 
 SMALL = 16_384  # entries below which a call costs more than the moving
+
+
+class Memory(dict[Tensor, Tensor]):
+    """Room for copies of theta; what is copied or pickled with it finds it empty."""
+
+    def __reduce__(self) -> tuple[type["Memory"], tuple[()]]:
+        """Keep the identity alone, which optimizers may share."""
+        return Memory, ()
 
 
 class Realised(NamedTuple):
@@ -73,9 +80,8 @@ def perturbed(
     eps: float = 1e-12,
     adaptive: bool = False,
     rounding: Rounding = "nearest",
-    swap: bool = False,
     diagnose: bool = False,
-    memory: Memory | None = None,
+    memory: dict[Tensor, Tensor] | None = None,
 ) -> AbstractContextManager[Perturbation]:
     r"""Put theta at theta + delta inside the `with` block; on exit it is back, bit for bit.
 
@@ -85,8 +91,7 @@ def perturbed(
 
     `.grad` is `None` inside. On exit only theta returns (the same values in the same storage, also
     after an exception); `.grad` is whatever the block left there. A zero or non-finite `||g||`
-    moves nothing. The autocast cache, which would go on serving the old weights, is cleared on the
-    way in and out.
+    moves nothing. The autocast cache, which would serve the old weights, is cleared both ways.
 
     Args:
         params: parameters, or an optimizer's `param_groups`. A group's own `"rho"` takes the place
@@ -99,20 +104,17 @@ def perturbed(
             delta = sign * rho * theta^2 g / (|| |theta| g ||_2 + eps).
         rounding: "nearest" or, for bfloat16 and float16 weights, "stochastic": right on average
             where delta is shorter than the distance between neighbouring numbers.
-        swap: point the parameters at new memory instead of writing into theirs. Cheaper; only for
-            plain tensors nobody else looks into (no FSDP2, no views, no CUDA graph).
         diagnose: report in `realised` how much of delta the weights' dtype held.
-        memory: where copies of theta may be kept for the next call. On a CPU fresh memory costs
-            several times the copy itself.
+        memory: where copies of large parameters may be kept for the next call. On a CPU fresh
+            memory costs several times the copy itself.
 
     Raises:
         ValueError: if a radius or `eps` is negative or not finite, `sign` is not +1 or -1,
-            `rounding` is unknown, a parameter cannot be swapped, or two lie in the same memory.
-            theta and `.grad` are then as before.
+            `rounding` is unknown, or two parameters lie in the same memory. theta and `.grad` are
+            then as before.
 
-    Cost: no backward pass; one copy of the perturbed parameters inside the block. Passes over their
-    memory, on a CPU: seven in all, four with `swap`. One synchronisation on a CPU, none on an
-    accelerator; `diagnose` adds one.
+    Cost: no backward pass; one copy of the perturbed parameters inside the block, seven passes over
+    their memory. One synchronisation on a CPU, none on an accelerator; `diagnose` adds one.
 
     Example:
         >>> theta = torch.tensor([3.0, 4.0], requires_grad=True)
@@ -125,12 +127,11 @@ def perturbed(
     """
     if sign not in (1, -1):
         raise ValueError(f"perturbed: sign is {sign!r}; +1 climbs, -1 descends. Which is it?")
-    radii = radii_of(params, check_radius(rho, "perturbed: rho"), sign)
+    radii = radii_of(params, check_radius(rho, "perturbed: rho", down="`sign=-1`"), sign)
     eps = check_radius(eps, "perturbed: eps")
     check_rounding(rounding, "perturbed: rounding")
     gradients.check_apart([local(p) for p in radii], "perturbed")
-    kept = {} if memory is None else memory
-    return Excursion(radii, eps, adaptive, rounding, diagnose, kept, swap)
+    return Excursion(radii, eps, adaptive, rounding, diagnose, {} if memory is None else memory)
 
 
 @dataclass(eq=False)
@@ -142,11 +143,10 @@ class Excursion(AbstractContextManager[Perturbation]):
     adaptive: bool
     rounding: Rounding
     diagnose: bool
-    memory: Memory
-    swap: bool = False
+    memory: dict[Tensor, Tensor]
     _saved: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    _copies: Memory = field(default_factory=dict)
-    _sums: Tensor = field(default_factory=lambda: torch.zeros(5, dtype=torch.float64))
+    _copies: dict[Tensor, Tensor] = field(default_factory=dict)
+    _sums: list[Tensor] = field(default_factory=list)
 
     def __enter__(self) -> Perturbation:
         """theta <- theta + delta; clear `.grad`, the direction."""
@@ -163,10 +163,7 @@ class Excursion(AbstractContextManager[Perturbation]):
     def __exit__(self, *_: object) -> None:
         """Bring theta back, bit for bit, the last one first."""
         back = self._saved[::-1]
-        if self.swap:
-            for p, theta in back:
-                p.data = theta
-        elif back:
+        if back:
             torch._foreach_copy_([theta for theta, _ in back], [saved for _, saved in back])
         torch.clear_autocast_cache()
         self.memory.update(self._copies)
@@ -178,67 +175,60 @@ class Excursion(AbstractContextManager[Perturbation]):
         weighed = [p.abs() * _wide(x) for p, x in g.items()] if self.adaptive else g.values()
         norm = gradients.norm(weighed)
         inverse = _inverse(norm, self.eps)
-        noise = Noise(norm) if self.rounding == "stochastic" else None
         if inverse is not None:
-            moved = self._move_small(g, inverse) if isinstance(inverse, float) else set[Tensor]()
-            for p in g:
-                if p not in moved:
-                    self._move(p, local(g[p]), self.radii[p] * inverse, noise)
-        realised = _realised(*self._sums.tolist()) if self.diagnose else None
+            noise = Noise(norm) if self.rounding == "stochastic" else None
+            for p in self._move_small(g, inverse):
+                self._move(p, local(g[p]), self.radii[p] * inverse, noise)
+        realised = _realised(self._sums) if self.diagnose else None
         return Perturbation(realised, norm, sum(p.numel() for p in g))
 
-    def _move_small(self, g: Mapping[Tensor, Tensor], inverse: float) -> set[Tensor]:
-        """Move what a host moves faster together; return it."""
-        is_plain = not (self.adaptive or self.swap or self.diagnose)
-        small = {p for p in g if is_plain and p.numel() <= SMALL and p.dtype == g[p].dtype}
-        small = {p for p in small if not (p.dtype in DROPPED or is_sharded(p))}
-        for radius in {self.radii[p] for p in small}:
-            thetas = [p for p in g if p in small and self.radii[p] == radius]
-            copies = [self._copy_of(p, p) for p in thetas]
+    def _move_small(self, g: Mapping[Tensor, Tensor], inverse: float | Tensor) -> list[Tensor]:
+        """Move what a host moves faster together; return the rest."""
+        small, rest = dict[float, list[Tensor]](), list[Tensor]()
+        if not isinstance(inverse, float) or self.adaptive or self.diagnose:
+            return [*g]
+        for p, x in g.items():
+            is_small = p.numel() <= SMALL and p.dtype == x.dtype
+            if is_small and not (p.dtype in DROPPED or is_sharded(p)):
+                small.setdefault(self.radii[p], []).append(p)
+            else:
+                rest.append(p)
+        for radius, thetas in small.items():
+            copies = [torch.empty_like(p) for p in thetas]
             torch._foreach_copy_(copies, thetas)
             self._saved += zip(thetas, copies, strict=True)
             torch._foreach_add_(thetas, [g[p] for p in thetas], alpha=radius * inverse)
-        return small
+        return rest
 
     def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
-        """Save and move one parameter or, with `swap`, fill the copy and point at it."""
+        """Save and move one parameter."""
         theta, sums = local(p), list[Tensor]()
-        if self.swap:
-            _check_swappable(p)
         copy = self._copy_of(p, theta)
-        if isinstance(scale, Tensor):
-            scale = scale.to(theta.device)
+        scale = scale.to(theta.device) if isinstance(scale, Tensor) else scale
         for here, saved, direction in _runs(theta, copy, g, is_noisy=noise is not None):
-            there, origin = (saved, here) if self.swap else (here, saved.copy_(here))
-            if not self.swap:
-                self._saved.append((here, saved))
-            self._fill(there, here, direction, scale, noise)  # in place where nothing is exchanged
+            saved.copy_(here)
+            self._saved.append((here, saved))
+            self._add(here, direction, scale, noise)
             if self.diagnose:
-                step = self._step(origin, direction, scale)
-                sums.append(_compared(_exact(there) - _exact(origin), _exact(step)))
-        if self.swap:
-            self._saved.append((p, theta))
-            p.data = copy
+                step = self._step(saved, direction, scale)
+                sums.append(_compared(_exact(here) - _exact(saved), _exact(step)))
         if sums:
             total = torch.stack(sums).sum(0)
-            self._sums += (gradients.reduced(total, p) if is_sharded(p) else total).cpu()
+            self._sums.append((gradients.reduced(total, p) if is_sharded(p) else total).cpu())
 
-    def _fill(
-        self, there: Tensor, origin: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None
-    ) -> None:
-        """there <- origin + delta, rounded once."""
-        is_drawn = noise is not None and there.dtype in DROPPED
-        base = origin.float() if is_drawn else origin
-        out = base if is_drawn else there
+    def _add(self, theta: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
+        """theta <- theta + delta, rounded once."""
+        is_drawn = noise is not None and theta.dtype in DROPPED
+        out = theta.float() if is_drawn else theta
         if self.adaptive or isinstance(scale, Tensor):
-            torch.add(base, self._step(origin, g, scale), out=out)
+            torch.add(out, self._step(theta, g, scale), out=out)
         elif out.dtype in DROPPED and g.dtype == out.dtype:
             # In float32 inside, as its factor is; `add` rounds the factor to the narrow type.
-            torch.addcmul(base, g, base.new_ones(()), value=scale, out=out)
+            torch.addcmul(out, g, out.new_ones(()), value=scale, out=out)
         else:
-            torch.add(base, _wide(g), alpha=scale, out=out)
+            torch.add(out, _wide(g), alpha=scale, out=out)
         if noise is not None and is_drawn:
-            there.copy_(noise.rounded(out, there.dtype))
+            theta.copy_(noise.rounded(out, theta.dtype))
 
     def _step(self, theta: Tensor, g: Tensor, scale: float | Tensor) -> Tensor:
         """Compute delta in float32 or wider; exactly 0 where the scale is."""
@@ -308,7 +298,8 @@ def _compared(moved: Tensor, meant: Tensor) -> Tensor:
     return torch.stack([*((a * b.conj()).sum().real for a, b in pairs), *counts])
 
 
-def _realised(moved: float, meant: float, both: float, changed: float, wanted: float) -> Realised:
+def _realised(sums: list[Tensor]) -> Realised:
+    moved, meant, both, changed, wanted = torch.stack(sums).sum(0).tolist() if sums else [0.0] * 5
     if not wanted:
         return Realised(math.nan, math.nan, math.nan)
     cosine = both / (moved * meant) ** 0.5 if moved else 0.0
@@ -326,17 +317,3 @@ def radii_of(params: Params, rho: float, sign: int) -> dict[Tensor, float]:
         for p in entry["params"]:
             radii.setdefault(p, sign * own)
     return radii
-
-
-def _check_swappable(p: Tensor) -> None:
-    """Raise if somebody else looks into the memory of a parameter, and would see the old one."""
-    others = "an engine that shards it" if is_sharded(p) else ""
-    if not others and p.untyped_storage().nbytes() != p.numel() * p.element_size():
-        others = "other tensors, of which it is a part,"
-    if not others and p.is_cuda and torch.cuda.is_current_stream_capturing():
-        others = "the CUDA graph being captured"
-    if others:
-        raise ValueError(
-            f"perturbed: swap=True points a parameter of shape {tuple(p.shape)} at new memory, and "
-            f"{others} would go on reading the old one. Did you mean swap=False?"
-        )

@@ -19,7 +19,15 @@ from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replaying, running
 from torch_alm._optim.rounding import DROPPED, Rounding, check_rounding
-from torch_alm._optim.wrapper import Wrapper, announce, check_base, check_radius, check_sizes, count
+from torch_alm._optim.wrapper import (
+    Wrapper,
+    announce,
+    check_base,
+    check_radius,
+    check_sizes,
+    checked,
+    count,
+)
 from torch_alm.perturb import Excursion, Memory, Perturbation, Realised, radii_of
 
 T = TypeVar("T")
@@ -31,6 +39,7 @@ class SharpnessAware(Wrapper):
 
     sign: ClassVar[int]
 
+    @checked
     def __init__(
         self,
         base: Optimizer,
@@ -60,7 +69,7 @@ class SharpnessAware(Wrapper):
         self._direction: dict[Tensor, Tensor | None] = {}
         self._has_diagnosed = False
         self._has_perturbed_gradient = False
-        self._scratch: Memory = {}
+        self.memory = Memory()
         self._adopt()
 
     @eager
@@ -136,7 +145,7 @@ class SharpnessAware(Wrapper):
         radii = radii_of(groups, self.rho, self.sign)
         is_new = self.rho > 0 and not self._has_diagnosed
         diagnose = self.diagnose or (is_new and any(p.dtype in DROPPED for p in params))
-        how = self.eps, self.adaptive, self.rounding, diagnose, self._scratch
+        how = self.eps, self.adaptive, self.rounding, diagnose, self.memory
         with Excursion(radii, *how) as self.perturbation:
             if is_new and self.perturbation.realised is not None:
                 self._warn_swallowed(self.perturbation.realised)
@@ -242,10 +251,6 @@ class SharpnessAware(Wrapper):
     def state(self, state: defaultdict[Tensor, Any]) -> None:
         self.base.state = state
 
-    def share_memory(self, other: "SharpnessAware") -> None:
-        """Keep copies of theta where another one does that never perturbs at the same time."""
-        self._scratch = other._scratch
-
     def _state_dict(self) -> dict[str, Any]:
         return self.base.state_dict()
 
@@ -256,11 +261,6 @@ class SharpnessAware(Wrapper):
 
     def _awaits_step(self) -> bool:
         return self._has_perturbed_gradient
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied optimizer."""
-        self._scratch = {}
-        super().__setstate__(state)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(rho={self.rho}, eps={self.eps}, base={self.base!r})"

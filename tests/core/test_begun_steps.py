@@ -52,19 +52,6 @@ def go_back(p: nn.Parameter, optimizer: DualOptimizer, then: tuple[Tensor, Any])
 
 
 @MAKES
-def test_a_checkpoint_replaces_a_step_that_was_begun(make: Make) -> None:
-    p = parameter()
-    optimizer = make(p)
-    then = saved(p, optimizer)
-    expected = whole_step(p, optimizer)
-
-    backward(p, optimizer)  # begun after the checkpoint, at other weights
-    go_back(p, optimizer, then)
-    p.grad = None
-    assert torch.equal(whole_step(p, optimizer), expected)
-
-
-@MAKES
 def test_after_a_checkpoint_there_is_no_step_to_take(make: Make) -> None:
     p = parameter()
     optimizer = make(p)

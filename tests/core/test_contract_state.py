@@ -19,7 +19,6 @@ from tests.core.table import (
     PERTURBED,
     ROWS,
     Model,
-    adamw,
     assert_same,
     backward,
     batch,
@@ -200,17 +199,6 @@ def test_asking_for_a_checkpoint_changes_nothing(name: str) -> None:
     assert_same(values(model), values(other))
 
 
-@ours
-def test_shares_no_memory_with_what_it_loaded(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    train(optimizer, model, range(3))
-    loaded = everything(optimizer)
-    untouched = copy.deepcopy(loaded)
-    optimizer.load_state_dict(loaded)
-    train(optimizer, model, range(3, 5))
-    assert_same(loaded, untouched)
-
-
 @every
 def test_named_parameters_keep_their_names(name: str) -> None:
     torch.manual_seed(0)
@@ -281,39 +269,12 @@ def test_refuses_the_checkpoint_of_another_number_of_parameters(name: str) -> No
     refuses(optimizer, ROWS[name](list(small.parameters())).state_dict(), "another model|group")
 
 
-@dual
-def test_refuses_the_checkpoint_of_a_single_optimizer(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    train(optimizer, model, [0])
-    refuses(optimizer, innermost(optimizer)[0].state_dict(), "single")
-
-
-@pytest.mark.parametrize("mine", [True, False])
-def test_refuses_a_checkpoint_that_differs_in_having_a_constraint(mine: bool) -> None:
-    model, optimizer = build(ROWS["SAUL"])
-    other, plain = build(ROWS["Dual(AdamW, AdamW)"])
-    train(optimizer, model, [0])
-    train(plain, other, [0])
-    here, there = (optimizer, plain) if mine else (plain, optimizer)
-    refuses(here, there.state_dict(), "constraint")
-
-
 def test_refuses_the_checkpoint_of_the_other_sense() -> None:
     model, optimizer = build(ROWS["SAUL"])
     train(optimizer, model, [0])
     state = everything(optimizer)
     state["constraint"]["sense"] = "<="
     refuses(optimizer, state, "sense")
-
-
-@pytest.mark.parametrize("side", ["retain", "forget"])
-def test_one_bad_side_leaves_the_other_and_the_multiplier_alone(side: str) -> None:
-    model, optimizer = build(ROWS["SAUL"])
-    train(optimizer, model, range(2))
-    state = everything(optimizer)
-    train(optimizer, model, range(2, 4))
-    state[side] = adamw(list(nn.Linear(3, 4).parameters())).state_dict()
-    refuses(optimizer, state, side)
 
 
 def test_a_closure_is_refused_before_anything_moves() -> None:

@@ -3,7 +3,6 @@
 import copy
 import pickle
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -76,12 +75,6 @@ def test_delta_is_found_in_every_kth_step(kind: type, sign: int, every: int, clo
     assert run.passes == STEPS + -(-STEPS // every)
 
 
-def test_one_is_the_default_and_keeps_nothing() -> None:
-    run = Run(SAM, 1).steps(3)
-    assert SAM(SGD([run.theta], lr=LR)).every == 1
-    assert run.optimizer._direction == {}
-
-
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda run: pickle.loads(pickle.dumps(run))])
 def test_a_copy_goes_on_with_the_direction_it_has(copied: Callable[[Run], Run]) -> None:
     through, first = Run(SAM, 3).steps(STEPS), Run(SAM, 3).steps(4)
@@ -117,12 +110,6 @@ def test_micro_batches_share_the_delta_of_the_first() -> None:
     assert run.passes == 5
 
 
-@pytest.mark.parametrize("value", [0, 2.5, float("nan"), "2"])
-def test_a_count_of_passes_is_a_whole_number(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"SAM: every is .*counts from 1"):
-        SAM(SGD([start()], lr=LR), every=value)
-
-
 def test_the_constraint_sees_a_perturbed_value_in_every_step() -> None:
     theta, values = start(), []
     constraint = ALMConstraint(None, alpha=9.0, mu=0.1)
@@ -154,18 +141,6 @@ def test_after_a_pause_delta_is_found_anew() -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert passes == [2, 0, 0, 0, 2, 0, 0, 0, 2]
-
-
-def test_a_cadence_set_later_has_no_delta_to_reuse() -> None:
-    run = Run(SAM, 1).steps(2)
-    run.optimizer.every = 3
-    assert run.steps(2, 6).passes == 2 * 2 + (2 + 1 + 1 + 2)
-
-
-def test_loading_a_checkpoint_into_a_run_finds_delta_anew() -> None:
-    run = Run(SAM, 3).steps(1)
-    run.optimizer.load_state_dict(run.optimizer.state_dict())
-    assert run.steps(1, 2).passes == 4
 
 
 def test_an_overflow_of_the_loss_scale_is_not_reused_as_a_delta() -> None:
@@ -220,67 +195,3 @@ def test_one_wrapper_on_both_sides_finds_a_delta_for_each() -> None:
     there = start().detach() + RHO * torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
     assert len(seen) == 4 and torch.allclose(seen[1], there, rtol=0, atol=1e-11)
     assert torch.equal(seen[1], seen[3])
-
-
-class Refused(Exception):
-    """Raised by an objective."""
-
-
-@pytest.mark.parametrize("failing", [1, 2])
-@pytest.mark.parametrize("closure", [False, True])
-def test_a_backward_that_fails_and_is_repeated_keeps_the_cadence(
-    closure: bool, failing: int
-) -> None:
-    whole, tried = Run(SAM, 3).steps(9, closure=closure), Run(SAM, 3)
-    counted: list[int] = []
-    for step in range(9):
-        loss, before = tried.loss, tried.passes
-
-        def fail(at: int, before: int = before, loss: Any = loss) -> Tensor:
-            value = loss(at)
-            if tried.passes == before + failing:
-                raise Refused
-            return value
-
-        tried.loss = fail
-        try:
-            tried.steps(step, step + 1, closure=closure)
-        except Refused:
-            tried.loss, before = loss, tried.passes
-            tried.optimizer.zero_grad()
-            tried.steps(step, step + 1, closure=closure)
-        tried.loss = loss
-        counted.append(tried.passes - before)
-    assert counted == [2, 1, 1] * 3
-    assert torch.equal(tried.theta, whole.theta)
-
-
-def test_a_forget_side_that_fails_leaves_the_cadence_of_both() -> None:
-    def train(*, fails: bool) -> tuple[list[float], list[int]]:
-        theta, passes = start(), list[int]()
-        retain, forget = (kind(SGD([theta], lr=LR), rho=RHO, every=2) for kind in (SAM, ReverseSAM))
-        optimizer = DualOptimizer(retain, forget, ALMConstraint(None, alpha=9.0, mu=0.1))
-
-        def loss(step: int) -> Tensor:
-            passes[-1] += 1
-            return loss_at(step)(theta)
-
-        def refuse(step: int) -> Tensor:
-            raise Refused
-
-        for step in range(6):
-            for forgetting in (refuse, loss) if fails else (loss,):
-                passes.append(0)
-                try:
-                    optimizer.backward(
-                        retain=lambda step=step: loss(step),
-                        forget=lambda step=step, f=forgetting: f(step),
-                    )
-                except Refused:
-                    passes.pop()
-            optimizer.step()
-            optimizer.zero_grad()
-        return theta.tolist(), passes
-
-    assert train(fails=True) == train(fails=False)
-    assert train(fails=True)[1] == [4, 2] * 3

@@ -1,6 +1,6 @@
 """However gradients and weights are laid out, the result is that of dense float64 tensors."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -147,29 +147,6 @@ def test_a_very_large_gradient_is_clipped_not_lost() -> None:
     torch.testing.assert_close(theta.grad, torch.full((2,), 0.5**0.5))
 
 
-def layouts() -> Iterator[Callable[[nn.Module], nn.Module]]:
-    yield lambda net: net
-    yield lambda net: net.to(memory_format=torch.channels_last)
-    yield lambda net: net.to(memory_format=torch.contiguous_format)
-
-
-def test_the_memory_format_may_change_between_steps() -> None:
-    def run(formats: list[Callable[[nn.Module], nn.Module]]) -> Tensor:
-        torch.manual_seed(0)
-        net = nn.Conv2d(3, 4, 3).double()
-        x = torch.randn(2, 3, 5, 5, dtype=torch.float64)
-        optimizer = SAM(SGD(net.parameters(), lr=0.1), rho=0.2)
-        for change in formats:
-            change(net)
-            optimizer.backward(lambda: net(x).square().mean())
-            optimizer.step()
-            optimizer.zero_grad()
-        return whole(net)
-
-    kinds = list(layouts())
-    torch.testing.assert_close(run(kinds), run(kinds[:1] * 3), rtol=0, atol=1e-14)
-
-
 def test_parameters_that_share_a_part_of_their_memory_are_refused() -> None:
     memory = torch.ones(6)
     theta = [nn.Parameter(memory[:4]), nn.Parameter(memory[2:])]
@@ -180,19 +157,6 @@ def test_parameters_that_share_a_part_of_their_memory_are_refused() -> None:
     apart = [nn.Parameter(memory[:3]), nn.Parameter(memory[3:])]
     SAM(SGD(apart, lr=0.1), rho=0.5).backward(lambda: apart[0].sum() + apart[1].sum())
     assert torch.equal(memory, torch.ones(6))
-
-
-def test_tied_parameters_are_not_swapped() -> None:
-    theta = nn.Parameter(torch.ones(2))
-    params = [theta, nn.Parameter(theta)]
-    for p in params:
-        p.grad = torch.ones(2)
-    with (
-        pytest.raises(ValueError, match="same memory"),
-        perturbed(params, rho=1.0, swap=True),
-    ):
-        pytest.fail("not reached")
-    assert all(torch.equal(p.grad, torch.ones(2)) for p in params), "the direction is still there"
 
 
 def test_a_rho_of_the_base_optimizer_is_no_radius() -> None:

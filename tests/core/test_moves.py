@@ -1,8 +1,6 @@
 """The ways to move theta agree: in blocks, whole and without waiting, in exchanged memory."""
 
-import copy
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.memory import Memory
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
 from torch_alm._optim import gradients
-from torch_alm._optim.gradients import RUN
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.complex64]
 
@@ -69,17 +66,6 @@ def test_whole_tensors_go_where_blocks_go(
     expected = visit(dtype, **settings)
     monkeypatch.setattr(gradients, "HOST", ())
     assert_close(visit(dtype, **settings), expected, dtype)
-
-
-@CASES
-def test_exchanged_memory_holds_the_same(dtype: torch.dtype, settings: dict) -> None:
-    assert_close(visit(dtype, **settings, swap=True), visit(dtype, **settings), dtype)
-
-
-def test_exchanged_memory_is_rounded_by_the_same_noise() -> None:
-    swapped = visit(torch.bfloat16, rounding="stochastic", swap=True)
-    in_place = visit(torch.bfloat16, rounding="stochastic")
-    assert all(torch.equal(a, b) for a, b in zip(swapped, in_place, strict=True))
 
 
 @pytest.mark.usefixtures("whole")
@@ -165,49 +151,6 @@ def test_perturbing_takes_one_copy_of_the_parameters_more_than_two_gradients() -
     assert 0.5 < sam - plain <= 1.0
 
 
-def test_views_and_aliases_are_not_swapped() -> None:
-    base = torch.zeros(4)
-    p = nn.Parameter(base[:2])
-    p.grad = torch.ones(2)
-    with pytest.raises(ValueError, match="and other tensors, of which it is a part, would"):
-        perturbed([p], 1.0, swap=True).__enter__()
-    assert torch.equal(base, torch.zeros(4))
-
-
-def test_both_sides_keep_one_copy_of_theta_between_them() -> None:
-    theta = [nn.Parameter(torch.ones(10))]
-    optimizer = DualOptimizer(
-        SAM(AdamW(theta), rho=0.1), ReverseSAM(AdamW(theta), rho=0.1), ALMConstraint(None, 1.0, 1.0)
-    )
-    square: Callable[[], Tensor] = lambda: theta[0].square().sum()  # noqa: E731
-    for each in (optimizer, copy.deepcopy(optimizer)):
-        assert each.retain._scratch is each.forget._scratch
-    optimizer.backward(retain=square, forget=square)
-    assert len(optimizer.retain._scratch) == 1
-
-
-def test_kept_copies_are_used_again_and_only_where_they_fit() -> None:
-    theta = [nn.Parameter(torch.full((3,), v)) for v in (1.0, 2.0)]  # alike, and yet not the same
-    memory: dict[Tensor, Tensor] = {}
-
-    def visit_and_return() -> list[int]:
-        before = [p.detach().clone() for p in theta]
-        for p in theta:
-            p.grad = torch.ones_like(p)
-        with perturbed(theta, 1.0, memory=memory):
-            assert not any(torch.equal(p, b) for p, b in zip(theta, before, strict=True))
-        assert all(torch.equal(p, b) for p, b in zip(theta, before, strict=True))
-        return [memory[p].data_ptr() for p in theta]
-
-    places = visit_and_return()
-    assert visit_and_return() == places and len({*places}) == 2
-    theta[0].data = theta[0].data.double()
-    assert visit_and_return()[1] == places[1] and memory[theta[0]].dtype == torch.float64
-    theta[1].data = torch.full((5,), 3.0)
-    visit_and_return()
-    assert memory[theta[1]].shape == (5,)
-
-
 @pytest.mark.parametrize("blockwise", [("cpu",), ()], ids=["host", "device"])
 def test_eps_is_added_to_the_norm(blockwise: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gradients, "HOST", blockwise)
@@ -217,59 +160,12 @@ def test_eps_is_added_to_the_norm(blockwise: tuple, monkeypatch: pytest.MonkeyPa
         assert p.tolist() == pytest.approx([3.0, 4.0], abs=1e-14)
 
 
-def test_exchanged_memory_is_rounded_stochastically_too() -> None:
-    theta = nn.Parameter(torch.ones(1000, dtype=torch.bfloat16))
-    theta.grad = torch.ones_like(theta)
-    with perturbed([theta], 0.05, swap=True):  # a fifth of the distance to the next number
-        assert bool((theta == 1).all())
-    theta.grad = torch.ones_like(theta)
-    with perturbed([theta], 0.05, swap=True, rounding="stochastic"):
-        assert 100 < int((theta > 1).sum()) < 300
-
-
 def test_adaptive_norms_are_in_float32() -> None:
     p = nn.Parameter(torch.randn(1000).bfloat16())
     p.grad = torch.randn(1000).bfloat16()
     expected = (p.detach().double() * p.grad.double()).norm().item()
     with perturbed([p], 0.1, adaptive=True) as found:
         assert found.grad_norm == pytest.approx(expected, rel=1e-6)
-
-
-class Widest(TorchDispatchMode):
-    """The most entries of a float32 tensor that any operation made."""
-
-    entries = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict | None = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if isinstance(made, Tensor) and made.dtype == torch.float32:
-            self.entries = max(self.entries, made.numel())
-        return made
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-@pytest.mark.parametrize("swap", [False, True])
-def test_half_precision_is_widened_piece_by_piece(
-    dtype: torch.dtype, rounding: Any, swap: bool
-) -> None:
-    p = nn.Parameter(torch.randn(3, RUN // 2 + 5).to(dtype))
-    p.grad = torch.randn_like(p)
-    expected = p.grad.double().norm().item()
-    with Widest() as widest, perturbed([p], 0.1, rounding=rounding, swap=swap) as found:
-        pass
-    assert widest.entries <= RUN
-    assert found.grad_norm == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_norms_are_computed_where_the_gradients_are(dtype: torch.dtype) -> None:
-    g = torch.tensor([3e-20, 4e-20], dtype=dtype)  # whose squares vanish in float32
-    with torch.device("meta"):
-        found = gradients.norm([g])
-    assert found.item() == pytest.approx(g.double().norm().item(), rel=1e-6)
 
 
 def test_half_precision_norms_of_many_entries_are_exact_in_any_order() -> None:

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from tests.core.resuming import Distributed, backward, model, saul, theta, train
 from tests.core.table import assert_same
-from torch_alm import SAM, DualOptimizer
+from torch_alm import DualOptimizer
 from torch_alm.checkpoint import DualState
 
 
@@ -182,37 +182,6 @@ def test_state_that_a_first_step_does_not_make_is_never_lost_without_a_word(
     with pytest.raises(ValueError, match=r"\['late'\] of '0.weight' was saved and not read"):
         saved.load(other, fresh)
     assert not fresh.retain.state and not fresh.forget.state
-
-
-def named(net: nn.Module, prefix: str) -> list[tuple[str, nn.Parameter]]:
-    return [(prefix + name, p) for name, p in net.named_parameters()]
-
-
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
-def test_a_model_that_is_wrapped_since_has_the_same_names(prefix: str) -> None:
-    net, other = model(), model()
-    first, second = SAM(AdamW(named(net, ""))), SAM(AdamW(named(other, prefix)))
-    train(net, first, range(2))
-    second.load_state_dict(first.state_dict())
-    assert_same(list(second.state.values()), list(first.state.values()))
-
-
-def test_a_format_of_ones_own_is_not_judged_and_another_optimizers_is_refused() -> None:
-    class Nested(SGD):
-        def state_dict(self) -> dict[str, Any]:
-            return {"inner": super().state_dict(), "mine": 1}
-
-        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-            super().load_state_dict(state_dict["inner"])
-
-    net, other = model(), model()
-    first, second = (SAM(Nested(each.parameters(), 0.1, 0.9)) for each in (net, other))
-    train(net, first, range(2))
-    second.load_state_dict(first.state_dict())
-    assert_same(list(second.state.values()), list(first.state.values()))
-    plain = SAM(SGD(other.parameters(), 0.1))
-    with pytest.raises(ValueError, match=r"groups of \[\] parameters"):
-        plain.load_state_dict(first.state_dict())
 
 
 def test_an_optimizer_around_another_is_refused_and_neither_steps() -> None:

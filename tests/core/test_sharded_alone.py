@@ -50,16 +50,16 @@ def arrived(params: list[Tensor], owner: str) -> None:
 
 def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) -> None:
     p, plain = nn.Parameter(sharded([1.0], mesh)), nn.Parameter(torch.ones(1))
-    arrived([plain], "SAM.backward")
     with pytest.raises(RuntimeError, match=r"^SAM\.backward: .* no gradient on 1 sharded"):
         arrived([p, plain], "SAM.backward")
     frozen = nn.Parameter(sharded([1.0], mesh), requires_grad=False)
+    plain.grad = torch.ones(1)
     arrived([frozen, plain], "SAM.backward")
     p.grad = sharded([1.0], mesh)
     arrived([p, nn.Parameter(sharded([1.0], mesh))], "SAM.backward")
 
 
-def test_shards_are_moved_in_their_place_and_not_swapped(mesh: DeviceMesh) -> None:
+def test_shards_are_moved_in_their_place(mesh: DeviceMesh) -> None:
     p = nn.Parameter(sharded([3.0, 4.0], mesh))
 
     def square() -> Tensor:
@@ -70,8 +70,6 @@ def test_shards_are_moved_in_their_place_and_not_swapped(mesh: DeviceMesh) -> No
     assert optimizer.perturbation.realised.length == pytest.approx(1.0)
     assert p.full_tensor().tolist() == [3.0, 4.0]
     assert p.grad.full_tensor().tolist() == pytest.approx([7.2, 9.6])
-    with pytest.raises(ValueError, match="and an engine that shards it would go on"):
-        perturbed([p], 1.0, swap=True).__enter__()
 
 
 def test_the_error_about_gradients_that_do_not_arrive_names_the_call(mesh: DeviceMesh) -> None:

@@ -8,7 +8,7 @@ graphs (CUDA graphs) overwrite them on the next backward pass.
 # pyright: reportPrivateUsage=false
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Register: TypeAlias = list[Tensor | None]
 Backward: TypeAlias = Callable[[Tensor], Any]
 
+PLAIN = (Tensor, torch.nn.Parameter)
 HOST = ("cpu",)  # devices whose numbers can be read without waiting for them
 BLOCK = 262_144  # entries that a host sums at a time: one sum over a large tensor is less exact
 RUN = 4 * BLOCK  # entries that it moves or converts at a time: it reads ahead in long runs only
@@ -37,7 +38,7 @@ SHARDS = "torch.distributed.tensor" if IS_PUBLIC else "torch.distributed._tensor
 
 def parameters(optimizer: Optimizer) -> list[Tensor]:
     """List all parameters of an optimizer, in order, each once."""
-    return list(dict.fromkeys(p for group in optimizer.param_groups for p in group["params"]))
+    return [*{id(p): p for group in optimizer.param_groups for p in group["params"]}.values()]
 
 
 def read(params: Iterable[Tensor]) -> Register:
@@ -61,7 +62,7 @@ def take(params: Sequence[Tensor]) -> Register:
     in_group, register = dist.is_available() and dist.is_initialized(), Register()
     for p in params:
         g, p.grad = p.grad, None
-        is_lent = g is not None and (in_group or g.device.type not in HOST)
+        is_lent = g is not None and (in_group or not g.is_cpu)
         register.append(g.detach().clone() if g is not None and is_lent else g)
     return register
 
@@ -90,46 +91,34 @@ def differentiate(
             handle.remove()
     moved = [p for p, version in zip(params, versions, strict=True) if p._version != version]
     if moved or any(p.grad is None for p in params):
-        _check_arrived(loss, params, moved, owner)
+        _check_arrived(params, moved, owner)
     return times[-1] * weight if times else weight
 
 
-def _check_arrived(loss: Tensor, params: list[Tensor], moved: list[Tensor], owner: str) -> None:
-    """Raise if the backward pass has moved weights, or kept their gradients from us."""
+def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> None:
+    """Raise if the backward pass has moved weights, or left nothing for any of them."""
     sharded: list[Tensor] = [p for p in params if is_sharded(p)]
     count = len(moved) - sum(map(is_sharded, moved))
-    is_empty = all(p.grad is None for p in sharded or params)
-    if count or (is_empty and any(_has_hooks(leaf) for leaf in _leaves(loss))):
+    if count:
         raise RuntimeError(
-            f"{owner}: the backward pass has moved {count} parameters or cleared their gradients "
-            "by hooks. An optimizer that steps inside backward (layerwise GaLore, LOMO, fused "
-            "backward) would step in every pass, at weights that are not theta. Did you mean a "
-            "plain one, whose step is left to the optimizer given here?"
+            f"{owner}: the backward pass has moved {count} parameters. An optimizer that steps "
+            "inside backward (layerwise GaLore, LOMO, fused backward) would step in every pass, at "
+            "weights that are not theta. Did you mean a plain one?"
         )
-    if is_empty and sharded:
+    if any(p.grad is not None for p in sharded or params):
+        return
+    if sharded:
         raise RuntimeError(
             f"{owner}: the backward pass left no gradient on {len(sharded)} sharded parameters; "
             "FSDP2 would have added up what belongs apart. Is gradient sync off? Every micro-batch "
             "needs it: `model.set_requires_gradient_sync(True)`, or under accelerate "
             "`GradientAccumulationPlugin(sync_each_batch=True)`."
         )
-
-
-def _leaves(loss: Tensor) -> Iterator[Tensor]:
-    """Walk through the graph of a loss to the tensors that its gradient goes to."""
-    waiting: list[Any] = [loss.grad_fn]
-    seen: set[Any] = {None}
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            waiting += [each for each, _ in node.next_functions]
-            if node.name().endswith("AccumulateGrad"):
-                yield node.variable
-
-
-def _has_hooks(p: Tensor) -> bool:
-    return bool(p._post_accumulate_grad_hooks or p._backward_hooks)
+    raise RuntimeError(
+        f"{owner}: the backward pass left no gradient on any of {len(params)} parameters, which "
+        "would stay where they are. Is it the loss of another model (a copy, or the one before it "
+        "was wrapped), or does an optimizer step inside backward and clear them by hooks?"
+    )
 
 
 @torch.no_grad()
@@ -198,11 +187,10 @@ def _alike(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
 @torch.no_grad()
 def scale_(register: Iterable[Tensor | None], factor: float | Tensor) -> None:
     """Multiply a register in place."""
-    values = [local(g) for g in register if g is not None]
+    values = [g.to_local() if is_sharded(g) else g for g in register if g is not None]
     values = [g._values() if g.is_sparse else g for g in values]
-    for group in _alike(
-        g.conj() if g.is_conj() else g for g in values
-    ):  # foreach refuses lazy ones
+    # foreach refuses lazily conjugated ones
+    for group in _alike(g.conj() if g.is_conj() else g for g in values):
         here = factor.to(group[0].device) if isinstance(factor, Tensor) else factor
         torch._foreach_mul_(group, here)
 
@@ -216,8 +204,9 @@ def clip_(register: Sequence[Tensor | None], max_norm: float) -> Tensor:
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Recognise a DTensor without the half second that importing the class costs."""
-    module = sys.modules.get(SHARDS)
-    return module is not None and isinstance(tensor, module.DTensor)
+    if type(tensor) in PLAIN or (module := sys.modules.get(SHARDS)) is None:
+        return False
+    return isinstance(tensor, module.DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:

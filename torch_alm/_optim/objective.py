@@ -158,19 +158,19 @@ def replaying(tensors: list[Tensor]) -> Callable[[], object]:
     """Return a function after which a pass draws the same random numbers as one that begins now.
 
     On the CPU, on all GPUs, and on other devices that some of the tensors are on; Python's, and
-    NumPy's where somebody has imported it, as models that draw their masks with it have.
+    NumPy's where somebody has imported its module of random numbers.
     """
     calls: list[Callable[[], object]] = [
         partial(torch.set_rng_state, torch.get_rng_state()),
         partial(random.setstate, random.getstate()),
     ]
-    if (numpy := sys.modules.get("numpy")) is not None:
-        calls.append(partial(numpy.random.set_state, numpy.random.get_state(legacy=False)))
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        calls.append(partial(numpy.set_state, numpy.get_state(legacy=False)))
     if torch.cuda.is_initialized():  # weights may be offloaded, and dropout be drawn on a GPU
         calls.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
-    devices, states = get_device_states(*others.values())
-    if devices:
+    if others:
+        devices, states = get_device_states(*others.values())
         kind = next(iter(others)).type
         calls.append(partial(set_device_states, devices, states, device_type=kind))
     return lambda: [call() for call in calls]

@@ -6,13 +6,13 @@ checkpoints and trainers find one truth wherever they look.
 
 # pyright: reportPrivateUsage=false
 
-import copy
+import functools
 import inspect
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor
@@ -20,6 +20,8 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
+
+P = ParamSpec("P")
 
 
 class Wrapper(Optimizer, ABC):
@@ -69,16 +71,12 @@ class Wrapper(Optimizer, ABC):
         self._face.zero_grad(set_to_none)
 
     def train(self) -> None:
-        """Put those wrapped optimizers that have modes (schedule-free ones) into that of training.
-
-        The last one first: both sides of a `DualOptimizer` move the same weights, and what `eval`
-        did last has to be undone first.
-        """
+        """Put wrapped optimizers with modes (schedule-free ones) into training, the last first."""
         for base in [*self._bases.values()][::-1]:
             getattr(base, "train", lambda: None)()
 
     def eval(self) -> None:
-        """Put those wrapped optimizers that have modes into that of evaluation."""
+        """Put wrapped optimizers with modes into evaluation."""
         for base in self._bases.values():
             getattr(base, "eval", lambda: None)()
 
@@ -103,24 +101,24 @@ class Wrapper(Optimizer, ABC):
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a checkpoint, sharing no memory with it (but tensors that cannot be copied)."""
+        """Restore a checkpoint, through the hooks registered here."""
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replaced = before(self, state_dict)
             state_dict = state_dict if replaced is None else replaced
-        self._load_state_dict(cast("dict[str, Any]", _owned(state_dict)))
+        self._load_state_dict(state_dict)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but hooks and a scheduler's patch of `step`, as torch's optimizers do.
 
-        Between backward and step that is the gradients, too: torch's copies of a parameter have
-        none, and the next step would take what is kept here without its other half.
+        Between backward and step that is the gradients, too, which torch's copies do not have.
         """
         kept = {name: value for name, value in vars(self).items() if not name.endswith("_hooks")}
-        if self._awaits_step():
-            kept["gradients"] = gradients.read(parameters(self))
-        return {name: value for name, value in kept.items() if name not in ("step", "_scratch")}
+        kept.pop("step", None)
+        return (
+            {**kept, "gradients": gradients.read(parameters(self))} if self._awaits_step() else kept
+        )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what `__getstate__` kept, with empty hooks."""
@@ -148,6 +146,18 @@ def mark_called(optimizer: Optimizer) -> None:
     """Take a step that leaves this optimizer alone for one of its steps: its schedulers go on."""
     for each in nested(optimizer):
         each._opt_called = True  # type: ignore[attr-defined]
+
+
+def checked(init: Callable[P, None]) -> Callable[P, None]:
+    """Look at what is wrapped before Python binds the rest: published SAMs take it apart."""
+
+    @functools.wraps(init)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        if len(args) > 1:
+            check_base(args[1], type(args[0]).__name__)
+        init(*args, **kwargs)
+
+    return run
 
 
 class Follower(Protocol):
@@ -187,7 +197,7 @@ def check_base(base: object, owner: str, inside: tuple[type, ...] = ()) -> Optim
         found = f"the class {base.__name__}" if inspect.isclass(base) else type(base).__name__
         raise TypeError(
             f"{owner} wraps a torch.optim.Optimizer and found {found}, whose step would never be "
-            f"taken. Did you mean `{owner}(AdamW(params, lr=...))`?"
+            f"taken. Did you mean `{owner}(AdamW(params, lr=...), ...)`?"
         )
     if isinstance(base, Wrapper) and not isinstance(base, inside):
         raise TypeError(
@@ -235,7 +245,7 @@ def check_sizes(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> N
         )
 
 
-def check_radius(value: Any, name: str) -> float:  # noqa: ANN401
+def check_radius(value: Any, name: str, *, down: str = "`ReverseSAM`") -> float:  # noqa: ANN401
     """Convert to a finite number, at least 0, or raise an error that names it."""
     try:
         value = value.detach() if isinstance(value, Tensor) else value
@@ -247,7 +257,7 @@ def check_radius(value: Any, name: str) -> float:  # noqa: ANN401
     if not (math.isfinite(radius) and radius >= 0):
         raise ValueError(
             f"{name} is {value!r}, which no ball has as its radius. Did you mean a small number "
-            "such as 0.05 (and `ReverseSAM` to descend)?"
+            f"such as 0.05 (and {down} to descend)?"
         )
     return radius
 
@@ -257,13 +267,3 @@ def count(value: Any, name: str) -> int:  # noqa: ANN401
     if not hasattr(value, "__index__") or value.__index__() < 1:
         raise ValueError(f"{name} is {value!r}, and counts from 1. Did you mean 1, every time?")
     return value.__index__()
-
-
-def _owned(entry: object) -> object:
-    """Copy a checkpoint; what refuses to be copied is handed on, as torch itself does."""
-    if isinstance(entry, dict):
-        return {key: _owned(value) for key, value in entry.items()}
-    try:
-        return copy.deepcopy(entry)
-    except NotImplementedError:  # tensor classes without `clone`, such as quantised moments
-        return [_owned(value) for value in entry] if isinstance(entry, list) else entry

@@ -86,19 +86,6 @@ def test_what_was_realised_is_told_for_all_shards_together(ranks: Ranks) -> None
         assert found == pytest.approx(tuple(alone.realised), rel=1e-6)
 
 
-def swapped(rank: int) -> str:
-    params = parameters()
-    before = flat(params)
-    with pytest.raises(ValueError) as caught, perturbed(params, RHO, swap=True):
-        pass
-    assert torch.equal(flat(params), before)
-    return str(caught.value)
-
-
-def test_swapping_memory_under_an_engine_is_refused(ranks: Ranks) -> None:
-    assert all("swap=True" in said and "an engine" in said for said in ranks(swapped))
-
-
 def clipped(rank: int) -> tuple[float, Tensor]:
     params = parameters()
     optimizer = DualOptimizer(SGD(params), SGD(params))

@@ -1,10 +1,10 @@
-"""The gate between two sides, what it asks of a constraint, and both sides as one optimizer."""
+"""The gate between the two sides of a `DualOptimizer`, and both sides as one optimizer."""
 
 # pyright: reportPrivateUsage=false
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -12,65 +12,30 @@ from torch.optim import Optimizer
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
 from torch_alm._optim.wrapper import Wrapper, check_base, check_sizes, count
-
-
-class Controller(Protocol):
-    """What a `DualOptimizer` asks of its constraint; see `ALMConstraint`.
-
-    Where mu is found, `wants_gradient` is true in steps in which `calibrate` is to be told grad F
-    and what else is in the step (the retain gradient), whatever the weight will be; `aim` turns the
-    weight into the share of the finished forget step to take. Elsewhere it returns the weight.
-    """
-
-    @property
-    def sense(self) -> Any: ...  # noqa: ANN401
-    @property
-    def alpha(self) -> Any: ...  # noqa: ANN401
-    @property
-    def mu(self) -> Any: ...  # noqa: ANN401
-    @property
-    def multiplier(self) -> Any: ...  # noqa: ANN401
-    @property
-    def observed(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def wants_gradient(self) -> bool: ...
-    def observe(self, value: Tensor, *, weight: float = 1.0) -> None: ...
-    def preview(self) -> float | Tensor: ...
-    def step(self) -> float | Tensor: ...
-    def discard(self, *, keep: int = 0) -> None: ...
-    def calibrate(
-        self, optimizer: Optimizer, gradient: Mapping[Tensor, Tensor], rest: Mapping[Tensor, Tensor]
-    ) -> None: ...
-    def aim(self, weight: float) -> float: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+from torch_alm.constraint import ALMConstraint
+from torch_alm.sam import SharpnessAware
 
 
 class Gate:
     """lambda+ of one step, decided once; and whether a released constraint is worth measuring.
 
     Attributes:
-        probe_every: while the gate is closed and lambda is 0, the forget side is measured on every
-            `probe_every`-th step only.
         idle: steps since the released constraint was measured; `None` while it is not released.
         known: what that measurement is about.
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
     """
 
-    def __init__(self, probe_every: SupportsIndex) -> None:
-        self.probe_every = cadence(probe_every)
+    def __init__(self) -> None:
         self.idle: int | None = None
         self.known: list[Any] = []
         self.measures, self.is_decided = True, False
 
-    def begin(self, constraint: Controller | None) -> None:
+    def begin(self, constraint: ALMConstraint | None, probe_every: int) -> None:
         """Begin a step; a pause ends if what was measured is not the constraint of now."""
         if self.idle is not None and about(constraint) != self.known:
             self.idle = None
-        self.measures = self.idle is None or self.idle + 1 >= self.probe_every
+        self.measures = self.idle is None or self.idle + 1 >= probe_every
         self.is_decided = False
 
     def refuse_another(self) -> None:
@@ -82,7 +47,7 @@ class Gate:
                 "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
             )
 
-    def commit(self, constraint: Controller | None) -> float:
+    def commit(self, constraint: ALMConstraint | None) -> float:
         """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
         if not self.measures:
             self.idle = (self.idle or 0) + 1
@@ -95,15 +60,15 @@ class Gate:
         return weight
 
     def state(self) -> dict[str, Any]:
-        """Collect what a resumed run needs; nothing where every step measures."""
-        return {} if self.probe_every == 1 else {"idle": self.idle, "known": self.known[1:]}
+        """Collect what a resumed run needs."""
+        return {"idle": self.idle, "known": self.known[1:]}
 
-    def load(self, state: dict[str, Any], constraint: Controller | None) -> None:
+    def load(self, state: dict[str, Any], constraint: ALMConstraint | None) -> None:
         """Restore `state()`; a checkpoint without it measures at once."""
         self.idle, self.known = state.get("idle"), [constraint, *state.get("known", [])]
 
 
-def about(constraint: Controller | None) -> list[Any]:
+def about(constraint: ALMConstraint | None) -> list[Any]:
     """Collect what makes a released constraint another one, or one that is not released."""
     if constraint is None:
         return []
@@ -142,32 +107,28 @@ class Norms(NamedTuple):
 class Sides(Wrapper):
     """Two optimizers over one theta as the world sees them: groups, states and checkpoints."""
 
-    constraint: Controller | None
+    constraint: ALMConstraint | None
     scale: Literal["gradient", "step"]
     _forget_register: dict[Tensor, Tensor | None] | None = None
     _forget_sign = 0  # +1 if it is descended, -1 if it is climbed
     _times: float | Tensor = 0.0  # how many times grad F is in that register
 
-    def __init__(self, retain: Optimizer, forget: Optimizer, inside: type, gate: Gate) -> None:
-        self.retain = check_base(retain, "DualOptimizer", (inside,))
-        self.forget = check_base(forget, "DualOptimizer", (inside,))
+    def __init__(self, retain: Optimizer, forget: Optimizer, probe_every: SupportsIndex) -> None:
+        self.retain = check_base(retain, "DualOptimizer", (SharpnessAware,))
+        self.forget = check_base(forget, "DualOptimizer", (SharpnessAware,))
         check_parameters(self.retain, self.forget)
         self.skipped = 0
-        self._gate = gate
+        self.probe_every = cadence(probe_every)
+        self._gate = Gate()
         self._adopt()
-
-    @property
-    def probe_every(self) -> int:
-        """The cadence of a released constraint's measurements; it may be assigned."""
-        return self._gate.probe_every
-
-    @probe_every.setter
-    def probe_every(self, value: SupportsIndex) -> None:
-        self._gate.probe_every = cadence(value)
 
     @property
     def _bases(self) -> Mapping[str, Optimizer]:
         return {"retain": self.retain, "forget": self.forget}
+
+    def sharp(self) -> list[SharpnessAware]:
+        """List the sides that look at nearby points."""
+        return [s for s in (self.retain, self.forget) if isinstance(s, SharpnessAware)]
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -205,7 +166,8 @@ class Sides(Wrapper):
     def control_state_dict(self) -> dict[str, Any]:
         """Collect all but the states of the two sides: the constraint's, the gate's, the count."""
         constraint = None if self.constraint is None else self.constraint.state_dict()
-        other = {"gate": self._gate.state(), "skipped": self.skipped}
+        gate = {} if self.probe_every == 1 else self._gate.state()
+        other = {"gate": gate, "skipped": self.skipped}
         return {"constraint": constraint, **{key: found for key, found in other.items() if found}}
 
     def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -217,6 +179,8 @@ class Sides(Wrapper):
             )
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
+        for side in self.sharp():
+            side.renew()  # a delta found along another way
         self._gate.load(state_dict.get("gate", {}), self.constraint)
         self._forget_register = None  # nobody could step on it: its measurement is dropped, too
         self.skipped = state_dict.get("skipped", 0)
@@ -248,7 +212,7 @@ class Sides(Wrapper):
             )
         self._forget_sign = sign
 
-    def _calibrate(self, constraint: Controller, g_f: Register) -> None:
+    def _calibrate(self, constraint: ALMConstraint, g_f: Register) -> None:
         """Show a constraint that finds its mu grad F, and the retain gradient beside it."""
         params = parameters(self.retain)
         if any(map(gradients.is_sharded, params)):
@@ -318,4 +282,23 @@ def check_parameters(retain: Optimizer, forget: Optimizer) -> None:
             f"which {len({*first} & {*second})} are the same; the two sides would move different "
             "weights. Did you pass the same parameters to both (a generator is empty the second "
             "time)?"
+        )
+
+
+def check_constraint(constraint: object, forget: Optimizer) -> None:
+    """Raise if it is none, or the forget side looks where it is easiest to meet."""
+    if constraint is not None and not isinstance(constraint, ALMConstraint):
+        raise TypeError(
+            f"DualOptimizer: the constraint is {type(constraint).__name__}, which has no one "
+            "multiplier to weigh the forget gradient with. Did you mean one `ALMConstraint`? (A "
+            "group acts in the loss: `retain=lambda: loss() + group(...)`.)"
+        )
+    sense = ">=" if constraint is None else constraint.sense
+    fitting = {">=": -1, "<=": +1, "==": 0}[sense]
+    if isinstance(forget, SharpnessAware) and forget.sign != fitting:
+        side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
+        raise ValueError(
+            f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '
+            f"{type(forget).__name__}, which would look where the constraint is easiest "
+            f"to meet. Did you mean {side.get(fitting, 'a plain optimizer')}?"
         )
