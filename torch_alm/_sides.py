@@ -38,15 +38,6 @@ class Gate:
         self.measures = self.idle is None or self.idle + 1 >= probe_every
         self.is_decided = False
 
-    def refuse_another(self) -> None:
-        """Raise if lambda+ of the step that was begun is decided."""
-        if self.is_decided:
-            raise RuntimeError(
-                "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
-                "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
-                "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
-            )
-
     def commit(self, constraint: ALMConstraint | None) -> float:
         """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
         if not self.measures:
@@ -54,8 +45,8 @@ class Gate:
             return 0.0
         if constraint is None:
             return 1.0
-        weight = scalar(constraint.step())
-        is_released = weight == 0 and scalar(constraint.multiplier) == 0
+        weight = float(constraint.step())
+        is_released = weight == 0 and float(constraint.multiplier) == 0
         self.idle, self.known = (0, about(constraint)) if is_released else (None, [])
         return weight
 
@@ -72,7 +63,7 @@ def about(constraint: ALMConstraint | None) -> list[Any]:
     """Collect what makes a released constraint another one, or one that is not released."""
     if constraint is None:
         return []
-    numbers = map(scalar, (constraint.alpha, constraint.mu, constraint.multiplier))
+    numbers = map(float, (constraint.alpha, constraint.mu, constraint.multiplier))
     return [constraint, *numbers, constraint.sense, constraint.steps]
 
 
@@ -84,17 +75,6 @@ def cadence(value: Any) -> int:  # noqa: ANN401
             "`probe_every=8`, which measures a released constraint on every 8th step?"
         )
     return count(value, "DualOptimizer: probe_every")
-
-
-def scalar(weight: float | Tensor) -> float:
-    """Return the one multiplier, or raise a `ValueError`."""
-    if isinstance(weight, Tensor) and weight.numel() != 1:
-        raise ValueError(
-            f"DualOptimizer: the constraint has {weight.numel()} multipliers and the forget side "
-            "one gradient, so no single weight is right. Did you mean a scalar measure, or "
-            "`constraint(...)` inside the retain objective of one optimizer?"
-        )
-    return float(weight)
 
 
 class Norms(NamedTuple):
@@ -126,7 +106,7 @@ class Sides(Wrapper):
     def _bases(self) -> Mapping[str, Optimizer]:
         return {"retain": self.retain, "forget": self.forget}
 
-    def sharp(self) -> list[SharpnessAware]:
+    def _sharp(self) -> list[SharpnessAware]:
         """List the sides that look at nearby points."""
         return [s for s in (self.retain, self.forget) if isinstance(s, SharpnessAware)]
 
@@ -179,7 +159,7 @@ class Sides(Wrapper):
             )
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
-        for side in self.sharp():
+        for side in self._sharp():
             side.renew()  # a delta found along another way
         self._gate.load(state_dict.get("gate", {}), self.constraint)
         self._forget_register = None  # nobody could step on it: its measurement is dropped, too

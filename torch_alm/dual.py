@@ -18,7 +18,7 @@ from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
 from torch_alm._optim.wrapper import mark_called
-from torch_alm._sides import Sides, check_constraint, scalar
+from torch_alm._sides import Sides, check_constraint
 from torch_alm.constraint import ALMConstraint
 from torch_alm.sam import SharpnessAware
 
@@ -66,8 +66,8 @@ class DualOptimizer(Sides):
             `probe_every`-th step only, at once where alpha, lambda, mu or the constraint is another
             one; 1 is Algorithm 1. Windows and cadences of the constraint count measured steps.
         reshard: called after a forget forward whose backward is skipped (`backward(last=True)`).
-            FSDP2 needs it, or goes on with stale weights: let it call `reshard()` on every
-            `FSDPModule`. Without it nothing is skipped for sharded parameters.
+            FSDP2 needs it: let it call `reshard()` on every `FSDPModule`. Without it nothing is
+            skipped for sharded parameters, which would go on with stale weights.
 
     Raises:
         TypeError: if a side is no optimizer, needs a closure, or has parameters of FSDP1.
@@ -84,13 +84,9 @@ class DualOptimizer(Sides):
     Source: SAUL, Algorithm 1.
 
     Example:
-        >>> from torch.optim import SGD
         >>> theta = torch.nn.Parameter(torch.tensor([0.0]))
-        >>> optimizer = DualOptimizer(
-        ...     retain=SGD([theta], lr=0.1),
-        ...     forget=SGD([theta], lr=0.1),
-        ...     constraint=ALMConstraint(None, alpha=1.0, mu=1.0),
-        ... )
+        >>> retain, forget = (torch.optim.SGD([theta], lr=0.1) for _ in range(2))
+        >>> optimizer = DualOptimizer(retain, forget, ALMConstraint(None, alpha=1.0, mu=1.0))
         >>> for _ in range(200):  # min theta^2 subject to theta >= 1
         ...     losses = optimizer.backward(
         ...         retain=lambda: theta.square().sum(), forget=lambda: theta.sum()
@@ -122,8 +118,8 @@ class DualOptimizer(Sides):
         self.scale = scale
         self.backward_fn = backward
         self.reshard = reshard
-        for side in self.sharp():  # they perturb one after the other
-            side.memory = self.sharp()[0].memory
+        for side in self._sharp():  # they perturb one after the other
+            side.memory = self._sharp()[0].memory
 
     @eager
     def backward(
@@ -139,15 +135,13 @@ class DualOptimizer(Sides):
             last: promise that `step()` comes next. lambda+ is then decided once the forget value is
                 known; if the gate will be closed the backward pass behind it is skipped.
 
-        Returns:
-            Both losses, detached, at the perturbed points under SAM.
-
         Raises:
             TypeError, ValueError: if an objective returns something else, or the constraint's sense
                 no longer fits the forget side. All is as before then, as if an objective raises.
             RuntimeError: after a `backward(last=True)` of the same step; if gradients do not
-                arrive, or an optimizer steps inside a backward pass.
+                arrive (as of another model's loss), or weights move inside a backward pass.
         """
+        check_constraint(self.constraint, self.forget)  # which may be set at any time
         self._begin()
         params = parameters(self.retain)
         with self._undone_if_it_fails(params) as g_r:
@@ -162,11 +156,15 @@ class DualOptimizer(Sides):
 
     def _begin(self) -> None:
         """Begin a step, or go on with it: all of its micro-batches measure, or none."""
-        check_constraint(self.constraint, self.forget)  # which may be set at any time
         if self._forget_register is None:
             self._gate.begin(self.constraint, self.probe_every)
             self._times = 0.0
-        self._gate.refuse_another()
+        if self._gate.is_decided:
+            raise RuntimeError(
+                "DualOptimizer.backward after `backward(last=True)`: lambda+ of this step is "
+                "decided, and the forget gradient may have been skipped. Did you mean `last=True` "
+                "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
+            )
         if not self._gate.measures and isinstance(self.forget, SharpnessAware):
             self.forget.renew()  # a delta of before the pause
 
@@ -217,9 +215,8 @@ class DualOptimizer(Sides):
         constraint, wanted = self.constraint, None
         if constraint is not None and last and self._may_skip(params, constraint):
             wanted = partial(self._opens, constraint, weight)
-        g_f, seen = self._gradient(
-            self.forget, params, g_f, forget, weight, pair=True, wanted=wanted
-        )
+        given = self.forget, params, g_f, forget, weight
+        g_f, seen = self._gradient(*given, pair=True, wanted=wanted)
         is_descended = seen.paired or (constraint is not None and constraint.sense == "<=")
         self._keep_sign(+1 if is_descended else -1)
         self._times = self._times + seen.times
@@ -235,7 +232,7 @@ class DualOptimizer(Sides):
     def _opens(self, constraint: ALMConstraint, weight: float, value: Tensor) -> bool:
         """Take in a step's last value; tell whether its gate is open."""
         constraint.observe(value, weight=weight)
-        is_open = scalar(constraint.preview()) != 0
+        is_open = float(constraint.preview()) != 0
         if not is_open and self.reshard is not None:
             self.reshard()
         return is_open
