@@ -134,6 +134,15 @@ def test_a_groups_rho_is_read_and_zero_leaves_it_alone() -> None:
     assert base.param_groups == groups, "the wrapper writes nothing into its base"
 
 
+@pytest.mark.parametrize("as_group", [False, True])
+def test_the_sign_says_whether_to_climb_or_to_descend(as_group: bool) -> None:
+    p = nn.Parameter(torch.zeros(1))
+    for sign in (1, -1):
+        p.grad = torch.ones(1)
+        with perturbed([{"params": [p]}] if as_group else [p], rho=0.5, sign=sign):
+            assert p.item() == 0.5 * sign
+
+
 def test_a_parameter_listed_twice_moves_once() -> None:
     p = nn.Parameter(torch.zeros(1))
     p.grad = torch.ones(1)

@@ -1,6 +1,5 @@
 """Autocast, compilation, checkpointing, adapters, dropout: the same step as in a plain loop."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -100,27 +99,6 @@ def test_sam_under_one_autocast_is_not_its_base(kind: Any) -> None:
         perturbed = optimizer.backward(lambda: loss(model, data))
     assert optimizer.sign * (perturbed - plain) > 0.1
     assert (model.hidden.weight.grad - g).norm() > 0.05 * g.norm()
-
-
-# Compilation
-
-
-@pytest.fixture
-def compiled() -> Iterator[Callable[..., Any]]:
-    yield torch.compile
-    torch.compiler.reset()
-
-
-@pytest.mark.filterwarnings("ignore:Guards may run slower:RuntimeWarning")  # torch, on 3.13.0
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-@pytest.mark.parametrize("name", ["SAM(SGD)", "SAUL", "SAUL, scale=step"])
-def test_a_compiled_model_gives_the_same_weights(
-    name: str, backend: str, compiled: Callable[..., Any]
-) -> None:
-    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
-    train(optimizer, compiled(model, backend=backend, fullgraph=True), range(5))
-    train(reference, other, range(5))
-    torch.testing.assert_close(values(model), values(other), rtol=0, atol=1e-13)
 
 
 # Gradient checkpointing
@@ -314,6 +292,3 @@ def works_without_a_scaler(optimizer: Any, model: nn.Module) -> None:
     assert_same(values(model)["frozen"], before["frozen"])
     change = (values(model)["out.weight"] - before["out.weight"]).abs().max()
     assert 1e-5 < change < 0.1, "a step of the usual size"
-
-
-# Adapters

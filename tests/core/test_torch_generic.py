@@ -45,7 +45,7 @@ class Case(NamedTuple):
 def cases() -> dict[str, Case]:
     infos = {info.optim_cls: info for info in common.optim_db}
     found = {}
-    for wrapper, base in ((SAM, SGD), (SAM, AdamW), (ReverseSAM, AdamW)):
+    for wrapper, base in ((SAM, SGD), (ReverseSAM, AdamW)):
         for given in infos[base].optim_inputs_func(device="cpu"):
             name = f"{wrapper.__name__}({base.__name__}) {given.desc}"
             found[name] = Case(wrapper, base, given.kwargs)

@@ -6,6 +6,7 @@ checkpoints and trainers find one truth wherever they look.
 
 # pyright: reportPrivateUsage=false
 
+import copy
 import functools
 import inspect
 import math
@@ -101,11 +102,11 @@ class Wrapper(Optimizer, ABC):
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a checkpoint, through the hooks registered here."""
+        """Restore a checkpoint, sharing no memory with it (but tensors that cannot be copied)."""
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replaced = before(self, state_dict)
             state_dict = state_dict if replaced is None else replaced
-        self._load_state_dict(state_dict)
+        self._load_state_dict(cast("dict[str, Any]", _owned(state_dict)))
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -267,3 +268,13 @@ def count(value: Any, name: str) -> int:  # noqa: ANN401
     if not hasattr(value, "__index__") or value.__index__() < 1:
         raise ValueError(f"{name} is {value!r}, and counts from 1. Did you mean 1, every time?")
     return value.__index__()
+
+
+def _owned(entry: object) -> object:
+    """Copy a checkpoint; what refuses to be copied is handed on, as torch itself does."""
+    if isinstance(entry, dict):
+        return {key: _owned(value) for key, value in entry.items()}
+    try:
+        return copy.deepcopy(entry)
+    except NotImplementedError:  # tensor classes without `clone`, such as quantised moments
+        return [_owned(value) for value in entry] if isinstance(entry, list) else entry
