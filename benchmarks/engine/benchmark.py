@@ -2,8 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -19,17 +18,11 @@ from benchmarks.report.results import Row as ResultRow
 from torch_alm.language import Row, collate, pad_id, pairs
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The evaluation of one model.
-
-    Attributes:
-        numbers: Every number of the table by name.
-        answers: One row per question, for the table of example answers.
-    """
+class Evaluation(NamedTuple):
+    """The evaluation of a model: the numbers of its table row, and a row per question."""
 
     numbers: dict[str, float | None]
-    answers: list[ResultRow]
+    rows: list[ResultRow]
 
 
 class Benchmark(ABC):

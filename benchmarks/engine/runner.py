@@ -83,7 +83,7 @@ def finish_run(plan: Plan, key: str, seed: int) -> None:
         model, trace, seconds = unlearn(plan.benchmark, key, seed, plan.settings[key])
     measured = plan.benchmark.evaluate(model)
     plan.folder.write("traces", key, seed, trace)
-    plan.folder.write("answers", key, seed, measured.answers)
+    plan.folder.write("answers", key, seed, measured.rows)
     row = {"method": key, "seed": seed, **measured.numbers, **summary(trace), "seconds": seconds}
     plan.folder.append(row)
 

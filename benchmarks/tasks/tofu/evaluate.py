@@ -4,10 +4,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from benchmarks.engine.benchmark import Evaluation
 from benchmarks.tasks.tofu import metrics
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
-from benchmarks.tasks.tofu.summary import LogRatios, Numbers, summarise
+from benchmarks.tasks.tofu.summary import LogRatios, summarise
 from torch_alm.language import (
     AnswerScores,
     answer_ids,
@@ -25,13 +26,6 @@ from torch_alm.language import (
 K = 0.4  # share of tokens in Min-K%
 MAX_LENGTH = 512  # tokens of prompt and answer; a longer answer loses its tail and its end
 SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
-
-
-class Evaluation(NamedTuple):
-    """The numbers of a table row, and the rows per question they are the means of."""
-
-    numbers: Numbers
-    rows: list[dict[str, Any]]
 
 
 class _Item(NamedTuple):

@@ -124,10 +124,9 @@ class Tofu(Benchmark):
             self.retrained = reference(self._evaluate(self.reference("retrained"), False).rows)
 
     def evaluate(self, model: nn.Module) -> Evaluation:
-        found = self._evaluate(model, True)
-        return Evaluation(found.numbers, found.rows)
+        return self._evaluate(model, True)
 
-    def _evaluate(self, model: nn.Module, generations: bool) -> Any:
+    def _evaluate(self, model: nn.Module, generations: bool) -> Evaluation:
         options = self.options
         return evaluate(
             model,
