@@ -10,18 +10,13 @@ MET = ("released", "satisfied")
 
 
 def disqualify(metrics: Mapping[str, float], args: TrainingArguments) -> dict[str, float]:
-    """Make the metric that chooses the best checkpoint infinitely bad."""
+    """Make the metric that chooses the best checkpoint infinitely bad; others only read one."""
     name = args.metric_for_best_model
-    if name is None or not chooses_best(args):
+    if name is None or not (args.load_best_model_at_end or args.save_strategy == "best"):
         return dict(metrics)
     name = name if name.startswith("eval_") else f"eval_{name}"
     worst = -math.inf if args.greater_is_better else math.inf
     return {**metrics, **({name: worst} if name in metrics else {})}
-
-
-def chooses_best(args: TrainingArguments) -> bool:
-    """Tell whether the metric chooses a checkpoint, and is not only read by a schedule."""
-    return args.load_best_model_at_end or args.save_strategy == "best"
 
 
 def forget_disqualified(state: TrainerState) -> None:
