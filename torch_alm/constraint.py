@@ -45,7 +45,7 @@ class ALMConstraint(Stored):
         measure: a function of whatever you call the constraint with, returning F; `None` if you
             only `observe`.
         alpha: the threshold, in the units of the measure: one number, or shape (m,) for a vector
-            measure of m entries, which then has m multipliers.
+            measure of m entries. A vector has a multiplier per entry; the first one says how many.
         mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
             finds it from the optimizer's response, of a vector one per entry. That takes `attach`
             and `constraint(...)` in the loss (or a `DualOptimizer`), and no `every`, `filter`,
@@ -107,21 +107,20 @@ class ALMConstraint(Stored):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in settings.LIMITS}
         found, self.measure = settings.of_constraint(**given), measure
-        self._shape = observations.joint(found)
+        size, self._shape = observations.joint(found), torch.Size()
         start = found["mu"]
         is_found = start == "auto"
         self._state = State(
             found["multiplier"], 0.0 if is_found else start, Auto() if is_found else None
         )
         self._observed, self._is_told = Observations(), False
-        level = found["alpha"]
-        self._alpha = level.expand(self._shape) if isinstance(level, Tensor) else level
+        self._alpha = found["alpha"]
         self._sense: Sense = sense
         self.every: int = found["every"]
         self.filter, self.rules = filter, found["rules"]
         self.tolerance: float = found["tolerance"]
         self.nonfinite: Policy = nonfinite
-        self._state.expand(self._shape)
+        self._take_shape(size)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.

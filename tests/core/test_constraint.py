@@ -217,16 +217,23 @@ def test_a_value_that_cannot_be_compared_is_named(value: Any) -> None:
         constraint().observe(value)
 
 
-def test_one_number_per_example_is_no_measurement_of_one_constraint() -> None:
+def test_alpha_is_broadcast_over_the_first_vector_and_then_the_shape_is_fixed() -> None:
     c = constraint()
-    for call in (c.observe, c.penalty):
+    c.observe(torch.tensor([0.0, 3.0]))
+    assert c.step().tolist() == [0.5, 0.0]
+    for wrong in (torch.zeros(3), torch.zeros(()), 0.0):
+        with pytest.raises(ValueError, match=r"and the multipliers \(2,\)"):
+            c.observe(wrong)
+    other = constraint()
+    other.load_state_dict(c.state_dict())
+    assert other.multiplier.tolist() == [0.5, 0.0]
+    scalar = constraint()
+    scalar.observe(0.0)
+    for call in (scalar.observe, scalar.penalty):
         with pytest.raises(
             ValueError, match=r"shape \(8,\) and the multipliers \(\);.*`\.mean\(\)`"
         ):
             call(torch.zeros(8))
-    for wrong in (torch.zeros(3), torch.zeros(()), 0.0):
-        with pytest.raises(ValueError, match=r"and the multipliers \(2,\)"):
-            constraint(alpha=torch.ones(2)).observe(wrong)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])

@@ -121,6 +121,7 @@ class Stored:
                 loaded then.
         """
         self.check_state_dict(state_dict)
+        self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
         self._observed.drop()
 
@@ -128,14 +129,29 @@ class Stored:
         """Raise what `load_state_dict` would raise, and load nothing."""
         _check_checkpoint(state_dict, self.state_dict())
         found = numbers.shape(state_dict["multiplier"])
-        if found != self._shape:
+        if found != self._shape and not self._is_open_to_shapes:
             raise ValueError(
                 f"{LOADING}: the checkpoint has multipliers of shape {tuple(found)} and this "
                 f"constraint {tuple(self._shape)}. Is it another constraint?"
             )
 
+    @property
+    def _is_open_to_shapes(self) -> bool:
+        """True while the first measurement may still make this a vector."""
+        return self._shape == () and not self._observed and self._state.history.steps == 0
+
+    def _take_shape(self, size: torch.Size) -> None:
+        """Keep one multiplier per entry."""
+        self._shape = size
+        self._state.expand(size)
+        if isinstance(self._alpha, Tensor):
+            self._alpha = self._alpha.expand(size)
+
     def _placed(self, value: object, index: Index | None) -> tuple[Tensor, Tensor | None]:
-        """Return the value in the shape expected, and the entries it is for."""
+        """Return the value in the shape of alpha, lambda or the first vector; and its entries."""
+        is_first = index is None and self._is_open_to_shapes
+        if is_first and isinstance(value, Tensor) and value.numel() > 1:
+            self._take_shape(value.shape)
         if index is None or not isinstance(value, Tensor):
             return observations.shaped(value, self._shape), None
         row = observations.entries(index, value, self._shape)
