@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import methods, muse, tofu, wmdp
+from benchmarks import muse, tofu, wmdp
 from benchmarks.report.results import ResultsFolder
 from benchmarks.tasks.wmdp.lore import build_lore
 from tests.benchmarks.tasks.muse.test_data import write_muse
@@ -52,18 +52,6 @@ def test_what_was_known_is_forgotten_and_kept(finished: tuple[str, ResultsFolder
     assert rows["saul"].keys() >= {"gate_open", "lambda", "alpha", "status", "seconds"}
     if name != "wmdp":
         assert rows["retrained"][FORGOTTEN[name]] < 0.8 * before[FORGOTTEN[name]]
-
-
-def test_a_finished_run_is_shown_again_without_a_step(
-    finished: tuple[str, ResultsFolder], shared_models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, folder = finished
-    monkeypatch.setattr(methods, "build", None)
-    described = folder.described()
-    words = ["--quick", "--methods", "saul", "--lr", "3e-3"]
-    assert SCRIPTS[name]([*words, "--output", str(folder.path)]) == 0
-    assert folder.described() == described
-    assert shared_models.is_dir()
 
 
 def files_of(name: str, folder: Path) -> list[str]:
