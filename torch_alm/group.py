@@ -35,10 +35,8 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         ...     }
         ... )
         >>> group.observe({"forgotten": 1.0, "drift": 0.05})
-        >>> group.step()
-        {'drift': 0.0, 'forgotten': 0.5}
-        >>> group.metrics()["forgotten/status"], group.metrics()["status"]
-        ('violated', 'violated')
+        >>> group.step(), group.metrics()["status"]
+        ({'drift': 0.0, 'forgotten': 0.5}, 'violated')
     """
 
     def __init__(self, constraints: Mapping[str, ALMConstraint]) -> None:
@@ -77,8 +75,8 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         """
         if blind := [name for name, member in self.items() if not member.observed]:
             raise RuntimeError(
-                f"ConstraintGroup.step found no measurement of {blind} since the last step, so "
-                "nothing was stepped. Did you observe every constraint?"
+                f"ConstraintGroup.step found no measurement of {blind} since the last step: nothing "
+                "was stepped. Did you observe every constraint?"
             )
         try:
             for member in self.values():  # what one refuses is refused before any is stepped
@@ -126,7 +124,3 @@ class ConstraintGroup(dict[str, ALMConstraint]):
                 f"ConstraintGroup.{verb}: {sorted(wrong)} is in one alone of what was given, "
                 f"{sorted(given)}, and the group, {[*self]}. Is a name misspelt?"
             )
-
-    def __repr__(self) -> str:
-        members = ",\n".join(f"{name}: {member!r}" for name, member in self.items())
-        return f"ConstraintGroup(\n{members})"
