@@ -75,8 +75,8 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         """
         if blind := [name for name, member in self.items() if not member.observed]:
             raise RuntimeError(
-                f"ConstraintGroup.step found no measurement of {blind} since the last step: nothing "
-                "was stepped. Did you observe every constraint?"
+                f"ConstraintGroup.step found no measurement of {blind} since the last step, and "
+                "steps nothing. Did you observe every constraint?"
             )
         try:
             for member in self.values():  # what one refuses is refused before any is stepped
