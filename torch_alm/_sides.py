@@ -92,6 +92,7 @@ class Sides(Wrapper):
     _forget_register: dict[Tensor, Tensor | None] | None = None
     _forget_sign = 0  # +1 if it is descended, -1 if it is climbed
     _times: float | Tensor = 0.0  # how many times grad F is in that register
+    _retain_times: float | Tensor = 0.0  # how many times grad L_r is in `.grad`
 
     def __init__(self, retain: Optimizer, forget: Optimizer, probe_every: SupportsIndex) -> None:
         self.retain = check_base(retain, "DualOptimizer", (SharpnessAware,))
@@ -204,7 +205,8 @@ class Sides(Wrapper):
         falls = -self._forget_sign if constraint.sense == ">=" else self._forget_sign
         share = falls / (float(self._times) or 1.0)
         gradient = {p: g * share for p, g in zip(params, g_f, strict=True) if g is not None}
-        rest = {p: p.grad for p in params if p.grad is not None}
+        scale = float(self._retain_times) or 1.0
+        rest = {p: p.grad / scale for p in params if p.grad is not None}
         constraint.calibrate(self.forget, gradient, rest)
 
     def _awaits_step(self) -> bool:

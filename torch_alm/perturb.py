@@ -226,7 +226,7 @@ class Excursion(AbstractContextManager[Perturbation]):
             # In float32 inside, as its factor is; `add` rounds the factor to the narrow type.
             torch.addcmul(out, g, out.new_ones(()), value=scale, out=out)
         else:
-            torch.add(out, _wide(g), alpha=scale, out=out)
+            torch.add(out, g, alpha=scale, out=out)
         if noise is not None and is_drawn:
             theta.copy_(noise.rounded(out, theta.dtype))
 

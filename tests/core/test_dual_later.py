@@ -52,3 +52,19 @@ def test_a_base_that_both_sides_share_has_its_groups_once() -> None:
     optimizer.add_param_group({"params": [more]})
     assert [group["params"] for group in base.param_groups] == [[theta], [more]]
     assert optimizer.param_groups == base.param_groups
+
+
+def test_what_evaluation_did_last_is_undone_first() -> None:
+    class Modal(SGD):
+        def eval(self) -> None:
+            done.append(self)
+
+        def train(self) -> None:
+            assert done.pop() is self
+
+    theta, done = nn.Parameter(torch.ones(1)), list[Modal]()
+    optimizer = DualOptimizer(SAM(Modal([theta])), Modal([theta]))
+    optimizer.eval()
+    assert len(done) == 2
+    optimizer.train()
+    assert not done

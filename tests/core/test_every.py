@@ -98,6 +98,20 @@ def test_a_pass_that_fails_is_found_again() -> None:
     assert run.steps(1).passes == 2 and run.steps(1, 2).passes == 3
 
 
+def test_a_perturbed_pass_that_fails_finds_its_delta_again() -> None:
+    run = Run(SAM, 3)
+
+    def fails() -> Tensor:
+        loss = run.loss(0)
+        if run.passes == 2:
+            raise ZeroDivisionError
+        return loss
+
+    with pytest.raises(ZeroDivisionError):
+        run.optimizer.backward(fails)
+    assert run.steps(1).passes == 4
+
+
 def test_micro_batches_share_the_delta_of_the_first() -> None:
     run = Run(SAM, 4)
     for part in range(4):

@@ -118,6 +118,9 @@ def test_the_norm_is_joint_over_dtypes() -> None:
     single.grad, double.grad = torch.full_like(single, 3.0), torch.full_like(double, 4.0)
     with perturbed([single, double], rho=1.0):
         assert single.item() == pytest.approx(0.6) and double.item() == pytest.approx(0.8)
+    single.grad, double.grad = torch.full_like(single, 3.0), torch.full_like(double, 4.0 + 1e-9)
+    with perturbed([single, double], rho=1.0) as found:
+        assert found.grad_norm == pytest.approx(5.0 + 0.8e-9, rel=1e-12), "in the widest of them"
 
 
 def test_a_groups_rho_is_read_and_zero_leaves_it_alone() -> None:

@@ -309,3 +309,14 @@ def test_both_sides_share_their_copies_of_large_weights_and_no_copy_of_them_has_
     for each in (optimizer, copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
         assert each.retain.memory is each.forget.memory
         assert len(each.retain.memory) == (each is optimizer)
+        assert type(each.retain.memory) is type(optimizer.retain.memory)
+
+
+def test_a_copy_is_kept_only_where_it_fits() -> None:
+    theta = nn.Parameter(torch.full((20_000,), 0.1))
+    optimizer = SAM(SGD([theta], lr=0.0), rho=1.0)
+    for dtype in (torch.float32, torch.float64):
+        theta.data, theta.grad = theta.data.to(dtype) / 3, None
+        before = theta.detach().clone()
+        optimizer.backward(lambda: theta.sum())
+        assert torch.equal(theta.detach(), before)

@@ -54,6 +54,8 @@ def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) ->
         arrived([p, plain], "SAM.backward")
     frozen = nn.Parameter(sharded([1.0], mesh), requires_grad=False)
     plain.grad = torch.ones(1)
+    with pytest.raises(RuntimeError, match="no gradient on 1 sharded"):
+        arrived([p, plain], "SAM.backward")
     arrived([frozen, plain], "SAM.backward")
     p.grad = sharded([1.0], mesh)
     arrived([p, nn.Parameter(sharded([1.0], mesh))], "SAM.backward")

@@ -8,6 +8,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
+from torch_alm._optim.objective import is_first_pass, is_running, running
 
 STEPS = 40
 
@@ -57,3 +58,11 @@ def test_two_threads_train_as_one_after_the_other() -> None:
     for (net, _), reference in zip(loops, expected, strict=True):
         for p, q in zip(net.parameters(), reference.parameters(), strict=True):
             assert torch.equal(p, q)
+
+
+def test_a_pass_within_one_that_does_not_count_does_not_either() -> None:
+    with running(counts=False):
+        with running(counts=True):
+            assert is_first_pass()
+        assert is_first_pass()
+    assert not is_running()
