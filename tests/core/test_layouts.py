@@ -57,14 +57,6 @@ def test_a_sparse_gradient_perturbs_as_the_dense_one(
     torch.testing.assert_close(run(True), run(False), rtol=0, atol=1e-14)
 
 
-def test_a_sparse_gradient_perturbs_as_the_dense_one_where_the_device_chooses(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("torch_alm._optim.gradients.HOST", ())  # factors stay tensors
-    test_a_sparse_gradient_perturbs_as_the_dense_one(SAM, adaptive=False, coalesced=False)
-    test_a_sparse_gradient_perturbs_as_the_dense_one(SAM, adaptive=True, coalesced=False)
-
-
 @pytest.mark.parametrize("scale", ["gradient", "step"])
 @pytest.mark.parametrize("clipped", [False, True])
 @pytest.mark.parametrize("sharp", [False, True])

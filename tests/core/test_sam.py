@@ -185,21 +185,6 @@ def test_what_is_not_said_is_the_papers(wrapper: type) -> None:
     assert optimizer.perturbation is None
 
 
-@pytest.mark.parametrize(
-    ("dtype", "rho", "looks"),
-    [(torch.bfloat16, 0.5, True), (torch.float32, 0.5, False), (torch.bfloat16, 0.0, False)],
-    ids=str,
-)
-def test_only_the_first_perturbation_of_narrow_weights_is_looked_at(
-    dtype: torch.dtype, rho: float, looks: bool
-) -> None:
-    theta = nn.Parameter(torch.ones(4, dtype=dtype))
-    optimizer = SAM(SGD([theta], lr=0.1), rho=rho)
-    for looked in (looks, False):
-        optimizer.backward(lambda: theta.sum())
-        assert (optimizer.perturbation.realised is not None) == looked
-
-
 @pytest.mark.parametrize("clears", [{"set_to_none": True}, {"set_to_none": False}, None])
 @BOTH
 def test_a_step_that_is_fused_into_the_backward_pass_is_refused(

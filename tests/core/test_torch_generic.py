@@ -238,21 +238,6 @@ def test_mixed_dtypes(case: Case) -> None:
     assert all(p.isfinite().all() for p in params)
 
 
-@pytest.mark.parametrize("wrapper", [SAM, ReverseSAM])
-def test_sparse_gradients(wrapper: Any) -> None:
-    case = Case(wrapper, SGD, {"lr": 0.1})  # AdamW takes none
-    finals = []
-    for sparse in (True, False):
-        torch.manual_seed(0)
-        table = nn.Embedding(8, 3, sparse=sparse).double()
-        optimizer = case.make(table.parameters())
-        ids = torch.tensor([1, 3, 3, 5])
-        for _ in range(3):
-            step(optimizer, lambda t=table, i=ids: t(i).square().sum())
-        finals.append(table.weight.detach())
-    torch.testing.assert_close(*finals, rtol=0, atol=1e-14)
-
-
 @pytest.mark.parametrize("named", [(False, False), (False, True), (True, False), (True, True)])
 @every
 def test_a_loaded_state_trains_like_the_original(case: Case, named: tuple[bool, bool]) -> None:
@@ -300,27 +285,6 @@ def test_loads_a_step_count_that_is_a_number(case: Case) -> None:
     counts = [entry["step"] for entry in optimizer.state.values() if "step" in entry]
     assert all(float(count) == 2.0 for count in counts)
     assert bool(counts) == (case.base is AdamW)
-
-
-@first
-def test_load_hooks_run_before_and_after_and_in_front(case: Case) -> None:
-    model, _ = model_and_objective()
-    optimizer = case.make(model.parameters())
-    order: list[str] = []
-    state = optimizer.state_dict()
-    faster = copy.deepcopy(state)
-    faster["param_groups"][0]["lr"] = 2.0
-    optimizer.register_load_state_dict_pre_hook(lambda *_: order.append("second"))
-
-    def replace(*_: Any) -> dict[str, Any]:
-        order.append("first")
-        return faster
-
-    optimizer.register_load_state_dict_pre_hook(replace, prepend=True)
-    optimizer.register_load_state_dict_post_hook(lambda *_: order.append("after"))
-    optimizer.load_state_dict(state)
-    assert order == ["first", "second", "after"]
-    assert optimizer.param_groups[0]["lr"] == 2.0
 
 
 @first
