@@ -23,7 +23,7 @@ from tests.command.conftest import (
     write,
 )
 from tests.models import TOWNS
-from torch_alm.command.asking import elsewhere, read
+from torch_alm.command.asking import read
 from torch_alm.command.asking import said as how_much
 from torch_alm.command.loading import Loaded, encode_entries
 from torch_alm.command.model import place
@@ -198,24 +198,6 @@ def test_a_rate_that_holds_while_the_answers_are_said_is_refused(
     assert command("unlearn", "--certify", 0.9, *IDLE, forget=path) == 2
     assert "the goal holds before the first step" in " ".join(capsys.readouterr().err.split())
     assert command("unlearn", "--certify", 0.9, "--anyway", *IDLE, forget=path) == 3
-
-
-def test_an_answer_that_comes_to_another_question_is_told() -> None:
-    def row(prompt: str, reference: str, answer: str, *, said: bool = False) -> dict[str, Any]:
-        return {"prompt": prompt, "reference": reference, "answer": answer, "said": said}
-
-    rows = [
-        row("The first code?", "753159", "unknown"),
-        row("The second code?", "480246", "It is 753159 ."),
-        row("Is it 661188 or not?", "no", "661188, no", said=True),
-        row("The third code?", "661188", "unknown"),
-        row("The town?", "Helsinki", "in Helsinki", said=True),
-        row("The other town?", "Bogota", "Helsinki"),
-        row("Where is that?", "Brussels", "unknown"),
-        row("And this?", "Antwerp", "Brussels"),
-    ]
-    assert elsewhere(rows, ["she lives in brussels"]) == [0]
-    assert elsewhere(rows, []) == [0, 6]
 
 
 def test_nearly_all_of_an_answer_is_an_answer() -> None:

@@ -123,7 +123,6 @@ def test_what_is_lost_and_what_was_not_measured_is_told() -> None:
     assert "No probe row was said before" in unsaid.cost
     broken = [part(0, loss=math.nan), part(1)]
     assert verdict(answers=broken).missed == ("unmeasured",)
-    assert verdict(answers=[part(0) | {"elsewhere": True}]).text.count("another row's") == 1
 
 
 @pytest.mark.parametrize(("parts", "count"), [(1, 2), (2, 2), (99, 2), (100, 1), (250, 1)])
@@ -152,7 +151,6 @@ def test_a_holdout_says_what_never_seen_costs(command: Command, tmp_path: Any, f
     found = report(tmp_path / "out")
     before = found["models"][0]
     assert found["goal"]["alpha"] == pytest.approx(before["numbers"]["holdout"]["gold"], rel=1e-5)
-    assert before["membership_auc"] == 1.0
     assert set(before["answers"]) == {"forget", "retain", "probe"}
 
 

@@ -24,9 +24,8 @@ from transformers import (
 )
 
 from tests.command.conftest import FORGET, Command, learn
-from torch_alm.command.model import check_answers, load_model, quiet
+from torch_alm.command.model import check_answers, fingerprint, load_model, quiet
 from torch_alm.command.output import Refusal
-from torch_alm.command.unlearn import fingerprint
 from torch_alm.language import encode
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,

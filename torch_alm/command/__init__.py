@@ -72,6 +72,7 @@ def _done(given: argparse.Namespace) -> int:
     if given.json:
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
         found = {"outcome": outcome, "code": result.code, "text": result.told}
+        found |= result.planned or {}
         found = found if result.content is None else summary(result.content)
         line = finite({**found, "output": str(given.output)})
         print(json.dumps(line, ensure_ascii=False), flush=True)

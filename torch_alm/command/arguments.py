@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from torch_alm import __version__
 from torch_alm.command.output import WIDTH, Refusal
@@ -30,6 +30,12 @@ examples:
       --retain retain.jsonl --output DIR2
   torch-alm attack --model DIR/model --forget forget.jsonl \\
       --retain retain.jsonl --output DIR3"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Refuse in a sentence, without the whole usage."""
+        raise Refusal(f"{message.rstrip('.?')}. Would --help say more?")
 
 
 class _Form(argparse.RawDescriptionHelpFormatter):
@@ -65,7 +71,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The command, and its three verbs."""
-    whole = argparse.ArgumentParser(
+    whole = _Parser(
         prog="torch-alm", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=_Form
     )
     whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
@@ -274,10 +280,11 @@ def _columns(given: Sequence[str]) -> dict[str, dict[str, str]]:
     """Our names and theirs by file; those of `""` are for every file."""
     found: dict[str, dict[str, str]] = {}
     for text in given:
-        file, colon, rest = text.partition(":")
-        if not (colon and file in FILES):
-            file, rest = "", text
-        for pair in rest.split(","):
+        file = ""
+        for pair in text.split(","):
+            head, colon, rest = pair.partition(":")
+            if colon and head.strip() in FILES:
+                file, pair = head.strip(), rest
             ours, sign, theirs = (part.strip() for part in pair.partition("="))
             if not sign or ours not in COLUMNS or not theirs:
                 near = get_close_matches(ours, COLUMNS, 1)

@@ -1,7 +1,7 @@
 """A model asked the user's rows: numbers per set, and the answers they are the means of."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
@@ -14,11 +14,8 @@ from torch_alm.command.output import WIDTH
 from torch_alm.command.rows import Encoded, Entry, telling
 from torch_alm.command.wording import (
     gives_away,
-    holds,
-    is_distinct,
     is_respelled,
     is_said,
-    plain,
 )
 from torch_alm.language import (
     ASKED,
@@ -29,7 +26,6 @@ from torch_alm.language import (
     answer_ids,
     decode,
     losses,
-    membership_auc,
     pad_id,
     prompt_ids,
     read_answers,
@@ -43,24 +39,14 @@ TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model sha
 
 
 def measure(loaded: Loaded, sets: Mapping[str, Encoded], label: str) -> dict[str, Any]:
-    """Numbers and answers per set, and how well forget rows are told from the holdout's.
-
-    `membership_auc` is 1 where the model gives away which rows it was trained on, 0.5 where it
-    cannot be told; `None` without a holdout. A bar on standard error bears the label.
-    """
+    """Numbers and answers per set; a bar on standard error bears the label."""
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
     total, hidden = sum(map(len, sets.values())), not loaded.bars
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
         found = {name: read(loaded, rows, shown.update) for name, rows in sets.items()}
     answers = {name: answers_of(loaded, sets[name], found[name]) for name in found}
-    _mark_elsewhere(answers["forget"], [e for e, _ in sets.get("retain", ())])
-    auc = None
-    if found.get("holdout"):
-        forget, unseen = ([r.min_k for r in found[name]] for name in ("forget", "holdout"))
-        auc = membership_auc(forget, unseen, convention="openunlearning")
     return {
         "numbers": {name: numbers(found[name], answers[name]) for name in found},
-        "membership_auc": auc,
         "answers": {name: rows for name, rows in answers.items() if name != "holdout"},
     }
 
@@ -226,29 +212,6 @@ def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:
     least = len(labelled) // 2  # less may be there by chance
     ends = (labelled[:k] for k in range(len(labelled), least, -1))
     return next((end for end in ends if answer.endswith(end)), labelled)
-
-
-def _mark_elsewhere(answers: Sequence[dict[str, Any]], kept: Iterable[Entry]) -> None:
-    for i in elsewhere(answers, [plain(f"{entry.prompt} {entry.answer}") for entry in kept]):
-        answers[i]["elsewhere"] = True
-
-
-def elsewhere(answers: Sequence[Mapping[str, Any]], kept: Sequence[str]) -> list[int]:
-    """Find the answers that are not said when asked for, but to the question of another row.
-
-    Those count that no question gives away, and none of the plain texts that are `kept`.
-    """
-    rows = [
-        tuple(plain(a[key] or "") for key in ("prompt", "reference", "answer")) for a in answers
-    ]
-    spoken, known = "\n".join(row[2] for row in rows), "\n".join(kept)
-    return [
-        i
-        for i, (_, reference, _) in enumerate(rows)
-        if not answers[i]["said"] and is_distinct(reference)
-        if holds(spoken, reference) and not holds(known, reference)
-        if any(holds(text, reference) and not holds(asked, reference) for asked, _, text in rows)
-    ]
 
 
 def as_asked(entry: Entry, row: Row) -> Row:

@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ from torch_alm.command.rows import (
     Encoded,
     Entry,
     check_apart,
-    check_encoded_apart,
     read_entries,
     telling,
 )
@@ -35,6 +34,7 @@ from torch_alm.language import (
     read_text,
 )
 
+GENERAL = Path(__file__).with_name("general.txt")
 UNCUT = 2**31  # for `encode`: a row of any length
 LONGEST = 96  # tokens of an answer of which single words are scored
 ENOUGH = 8  # retain rows, of which some may be set aside
@@ -127,11 +127,52 @@ def load_for(
     longest = min(given.max_length, positions_of(model))
     form = format_of(given)
     sets = {key: encode_entries(tokenizer, rows, longest, form) for key, rows in found.items()}
-    for key, why in SHARED.items():
-        check_encoded_apart(sets["forget"], sets.setdefault(key, []), why)
     inner = model.get_base_model() if isinstance(model, PeftModel) else model
     check_answers(f"the model {name}", inner, sets["forget"][0][1])
     return Loaded(model, tokenizer, where, sets, not given.quiet)
+
+
+def with_rows(
+    given: argparse.Namespace, loaded: Loaded, found: Mapping[str, Sequence[Entry]]
+) -> Loaded:
+    """The same model with other rows."""
+    return replace(loaded, sets={k: encoded(given, loaded, rows) for k, rows in found.items()})
+
+
+def encoded(given: argparse.Namespace, loaded: Loaded, entries: Iterable[Entry]) -> Encoded:
+    """Entries with their tokens, at most as long as was asked for and the model can tell places."""
+    longest = min(given.max_length, positions_of(loaded.model))
+    return encode_entries(loaded.tokenizer, entries, longest, format_of(given))
+
+
+def as_said(found: dict[str, list[Entry]], measured: Mapping[str, Any]) -> dict[str, list[Entry]]:
+    """The files with the forget answers as the model says them, to the end of their line."""
+    said = {a["where"]: a["answer"].strip() for a in measured["answers"]["forget"] if a["said"]}
+    rows = [e.answered(said[e.where].split("\n")[0]) if said.get(e.where) else e
+            for e in found["forget"]]  # fmt: skip
+    return {**found, "forget": rows}
+
+
+def kept_rows(given: argparse.Namespace, loaded: Loaded, measured: Mapping[str, Any]) -> list[Row]:
+    """The rows that are trained to be kept, in the model's own words where those hold the answer.
+
+    So there is little to learn from them, and what nobody listed moves less. Behind them come the
+    texts of `--general`.
+    """
+    answers = {a["where"]: a for a in measured["answers"]["retain"]}
+    rows: list[Row] = []
+    for entry, row in loaded.sets["retain"]:
+        told = answers.get(entry.where, {"said": False})
+        own = told["answer"].strip().split("\n\n")[0] if told["said"] else ""
+        if own and not told["verbatim"] and len(own) < 4 * len(entry.answer) + 100:
+            rows += [r for _, r in encoded(given, loaded, [entry.answered(own)])]
+        else:
+            rows.append(row)
+    if given.general is not None:
+        path = GENERAL if str(given.general) == "builtin" else given.general
+        texts = read_entries(path, "general", given.columns)
+        rows += [row for _, row in encoded(given, loaded, texts)]
+    return rows
 
 
 def format_of(given: argparse.Namespace) -> Format:

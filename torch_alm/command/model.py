@@ -1,5 +1,6 @@
 """The model: loaded whole with its tokenizer, refused where it is not, and where it computes."""
 
+import hashlib
 import os
 import re
 import sys
@@ -23,6 +24,7 @@ from torch_alm.command.output import Refusal, first_line, tried
 from torch_alm.language import LanguageModel, Row, Tokenizer, check_eos
 
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 DEEP = 8  # layers, from which on the upper half alone is trained
 SECONDS = 10.0  # for the one question to the hub: the libraries that load would try for a minute
 CONFIGS = ("config.json", "adapter_config.json")
@@ -268,6 +270,18 @@ def stored_as(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     finally:
         for p, data in wide:
             p.data = data
+
+
+def fingerprint(model: Any) -> str:
+    """Sixteen digits that change with any weight: one exact sum of bits per tensor, hashed.
+
+    Cost: one pass over the weights, wherever they are.
+    """
+    found = hashlib.sha256(model.config.to_json_string().encode())
+    for name, p in model.named_parameters():
+        bits = p.detach().contiguous().view(BITS[p.element_size()])
+        found.update(f"{name} {tuple(p.shape)} {int(bits.sum(dtype=torch.int64))}".encode())
+    return found.hexdigest()[:16]
 
 
 def trainable(model: nn.Module) -> dict[str, Tensor]:

@@ -193,3 +193,28 @@ def _files(path: Path) -> list[Path]:
     if path.is_symlink() or not path.is_dir():
         return [path] if path.is_symlink() or path.exists() else []
     return sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """What an earlier run has written down in its folder, if there is one."""
+    path = folder / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {"settings": found["settings"], "start": found["start"]}
+    except (ValueError, KeyError) as error:
+        raise Refusal(f"{path} cannot be read. Was it changed? --force begins anew.") from error
+
+
+def check_same(
+    folder: Path, was: Mapping[str, Any], now: Mapping[str, Any], free: Iterable[str]
+) -> None:
+    """Refuse to go on in a folder with settings that differ in others than the free ones."""
+    different = [k for k in {**was, **now} if k not in free and was.get(k) != now.get(k)]
+    if different:
+        told = "; ".join(f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in different[:3])
+        raise Refusal(
+            f"--output {folder} holds a run of other settings: {told}. Did you mean another "
+            "folder, or --force to begin anew?"
+        )

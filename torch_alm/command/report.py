@@ -23,26 +23,27 @@ Content: TypeAlias = Mapping[str, Any]
 
 
 class Result(NamedTuple):
-    """The end of a verb: its exit code, what its report says (if there is one), and a last line."""
+    """The end of a verb: exit code, content of the report if there is one, last lines, numbers."""
 
     code: int
     content: Content | None
     told: str
+    planned: Content | None = None
 
 
 ANSWERS = 20  # shown per set; report.json has them all
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
 SETS = {"forget": "Forget", "retain": "Retain", "probe": "Probe", "holdout": "Never seen"}
 ROWS = {  # what a number is called, its digits, and whether it is a share
-    "gold": ("loss of the telling words, nats per token", 2, False),
-    "loss": ("loss, nats per token", 2, False),
+    "gold": ("telling loss, nats per token", 2, False),
+    "loss": ("loss of all words, nats per token", 2, False),
     "said": ("said, but for a tenth or less", 0, True),
     "exact_match": ("answered word for word", 0, True),
     "rouge": ("words of the answer said (ROUGE-L)", 0, True),
     "extraction_strength": ("follows once begun", 0, True),
     "certificate": ("certified not word for word", 0, True),
 }
-ATTACKED = {"rouge": "words", "exact_match": "word for word", "loss": "loss"}
+ATTACKED = {"rouge": "words", "exact_match": "verbatim", "loss": "loss"}
 DRAWN = {"forget": "forget rows", "retain_loss": "retain rows"}
 TONES = {
     "met": "met",
@@ -52,9 +53,9 @@ TONES = {
     "not attacked": "costly",
 }
 KNOWS = (
-    "The loss is in nats: 0.7 is a coin toss, 4 a guess among 55 words. Telling words stand "
-    "neither in the question nor in most answers. Certified is a lower bound on the share of "
-    "answers that greedy decoding misses."
+    "The loss is in nats: 0.7 is a coin toss, 4 a guess among 55 words. The telling loss is "
+    "that of the words which stand neither in the question nor in most answers. Certified is a "
+    "lower bound on the share of answers that greedy decoding misses."
 )
 ORDERS = {
     "forget": "Those of which most is still said come first.",
@@ -73,11 +74,9 @@ def unlearned(
     notes: Sequence[str],
 ) -> dict[str, Any]:
     """The content of `report.json` for a run."""
-    pushed = sum(row["weight"] > 0 for row in trace)
     return {
         "title": f"Unlearning {Path(given.model).name}",
-        "subtitle": f"{given.method}, {len(trace)} steps, in {pushed} of which it was pushed to "
-        f"forget. Goal: {start.goal.told}.",
+        "subtitle": f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
         "settings": {**settings, "known_before": start.known},
         "goal": asdict(start.goal),
         "verdict": {**asdict(verdict), "worst": worst(after["answers"]["forget"])},
@@ -297,7 +296,8 @@ def terminal(content: Content) -> str:
     """The beginning of the page, in at most 80 columns."""
     out: list[str] = []
     for table in tables(content):
-        out.append(_row("", table["columns"]))
+        heads = [column.partition(", ") for column in table["columns"]]
+        out += [_row("", [head[i] for head in heads]) for i in (0, 2) if any(h[i] for h in heads)]
         for part in table["parts"]:
             out += [part["name"]] if part["name"] else []
             out += [_row(f"  {row['name']}", row["cells"]) for row in part["rows"]]
@@ -312,5 +312,5 @@ def terminal(content: Content) -> str:
 
 def _row(name: str, cells: Iterable[str]) -> str:
     short = [each.replace(" %", "%").replace(" → ", "→") for each in cells]
-    width = min(14, 40 // max(1, len(short)))
-    return f"{name[:46]:<46}" + "".join(f"{each:>{width}}" for each in short)
+    width = min(14, 42 // max(1, len(short))) - 1
+    return f"{name[:38]:<38}" + "".join(f" {each:>{width}}" for each in short)

@@ -1,7 +1,7 @@
 """The user's rows: read as text from files of any kind, checked, and encoded for a model."""
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -88,7 +88,7 @@ def read_entries(
     """
     names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
     try:
-        entries = [_entry(_renamed(record, names)) for record in records_of(path)]
+        entries = [_entry(_renamed(record, names), role) for record in records_of(path)]
     except OSError as error:
         raise Refusal(
             f"cannot read the {role} file {path} ({error.strerror}). Is the path right?"
@@ -185,7 +185,7 @@ def _renamed(record: Record, columns: Mapping[str, str]) -> Record:
     return record._replace(fields={ours: record.fields[name] for ours, name in theirs.items()})
 
 
-def _entry(record: Record) -> Entry:
+def _entry(record: Record, role: str) -> Entry:
     if "question" in record.fields:
         return _pair(record, "question", "answer")
     if "prompt" in record.fields:
@@ -196,7 +196,7 @@ def _entry(record: Record) -> Entry:
         return Entry(record.where, "", record.text("text"))
     raise ValueError(
         f"{record.where} has the fields {sorted(record.fields)}; a row is {KINDS}. Is it the right "
-        "file, or did you mean --columns question=NAME,answer=NAME?"
+        f"file, or did you mean --columns {role}:question=NAME,answer=NAME?"
     )
 
 
@@ -272,22 +272,6 @@ def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
 def _is_same_answer(one: str, other: str) -> bool:
     one, other = sorted((plain(one), plain(other)), key=len)
     return telling(one) == telling(other) or (is_distinct(one) and holds(other, one))
-
-
-def check_encoded_apart(first: Encoded, second: Encoded, otherwise: str) -> None:
-    """Refuse rows that are the same once they are encoded, whatever form they have in the files."""
-    seen = dict(_by_tokens(first))
-    found = [(seen[k], entry, "are the same row") for k, entry in _by_tokens(second) if k in seen]
-    _refuse_shared(found, otherwise)
-
-
-def _by_tokens(encoded: Encoded) -> list[tuple[Hashable, Entry]]:
-    """Each entry with all of its tokens."""
-    tokens: dict[int, list[int]] = {}
-    for entry, row in encoded:
-        tokens.setdefault(id(entry), []).extend(row["input_ids"])
-    entries = {id(entry): entry for entry, _ in encoded}
-    return [(tuple(ids), entries[i]) for i, ids in tokens.items()]
 
 
 def _refuse_shared(found: Sequence[tuple[Entry, Entry, str]], otherwise: str) -> None:

@@ -3,24 +3,23 @@
 import argparse
 import hashlib
 import json
-import resource
 import shutil
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 from typing import Any
 
 import torch
 
 from torch_alm.command import report
 from torch_alm.command.adapters import save_merged, with_adapters
+from torch_alm.command.checks import Checks, Look, checks_of
 from torch_alm.command.goal import (
     Goal,
+    Verdict,
     by_row,
     goal_of,
     is_known,
@@ -28,16 +27,15 @@ from torch_alm.command.goal import (
     uniform,
     with_unseen_words,
 )
-from torch_alm.command.loading import Loaded, encode_entries, format_of, load_for, read_files
+from torch_alm.command.loading import Loaded, as_said, kept_rows, load_for, read_files, with_rows
 from torch_alm.command.model import (
     check_answers,
     check_finite,
+    fingerprint,
     freeze_below,
-    positions_of,
     quiet,
     stored_as,
     stored_dtype,
-    trainable,
 )
 from torch_alm.command.output import (
     MODEL,
@@ -45,33 +43,24 @@ from torch_alm.command.output import (
     UNFINISHED,
     Output,
     Refusal,
+    check_same,
+    read_record,
     write_folder,
     write_json,
 )
 from torch_alm.command.report import Result
-from torch_alm.command.rows import Entry, read_entries
-from torch_alm.command.train import (
-    COSTLY,
-    LORA_LR,
-    LR,
-    RAISED,
-    Checks,
-    Look,
-    Pace,
-    asked_to_stop,
-    spread,
-    trace_of,
-    trainer_of,
-)
-from torch_alm.language import Row, prompt_ids
+from torch_alm.command.rows import Entry
+from torch_alm.command.train import asked_to_stop, cost_of, trace_of, trainer_of
+from torch_alm.language import prompt_ids
 
 Say = Callable[[str], None]
 
-GENERAL = Path(__file__).with_name("general.txt")
-LENGTH = ("steps", "epochs", "max_retain_loss", "max_probe_loss", "save_every", "report_to")
+LIMITS = ("steps", "epochs", "max_retain_loss", "max_probe_loss")
+"""Options of which others let a run go on that came to its end."""
+FREE = (*LIMITS, "save_every", "report_to")
 """Options of which a run may be given others than it began with."""
+LIMITED = "no more steps were allowed"
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
-BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
 
@@ -85,42 +74,66 @@ class Start:
     notes: list[str]
 
 
+@dataclass
+class Run:
+    """What was asked for, what was read for it, and where the run began."""
+
+    given: argparse.Namespace
+    say: Say
+    found: dict[str, list[Entry]]
+    loaded: Loaded
+    settings: dict[str, Any]
+    start: Start
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all that the run needs to go on."""
+        return self.given.output / UNFINISHED
+
+    @property
+    def same(self) -> str:
+        """The command with which it goes on."""
+        return f"the same command{' without --force' * self.given.force}"
+
+    def judged(self, now: Mapping[str, Any]) -> Verdict:
+        """The verdict on another measurement."""
+        return judge(
+            self.start.goal,
+            self.start.measured,
+            now,
+            max_retain_loss=self.given.max_retain_loss,
+            max_probe_loss=self.given.max_probe_loss,
+            known_before=self.start.known,
+        )
+
+
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
     begun = datetime.now(timezone.utc)
     found = read_files(given)
+    record = None if given.force else read_record(given.output / UNFINISHED)
     output = Output(given.output, (MODEL, *REPORTS))
-    record = _record(given) if not given.force else None
     output.check([given.model], force=given.force or record is not None)
     loaded = load_for(given, given.model, found, lora=given.lora)
     settings = _settings(given, loaded)
     if record is None:
         start, found, loaded = _begun(given, loaded, found, say)
     else:
-        _check_same(given, record["settings"], settings)
+        check_same(given.output, record["settings"], settings, FREE)
         kept = record["start"]
         start = Start(kept["measured"], kept["known"], Goal(**kept["goal"]), kept["notes"])
-        found = _as_said(given, found, start.measured) if given.answers == "said" else found
-        loaded = replace(loaded, sets=_encoded(given, loaded, found))
-    if given.gradient_checkpointing:
-        _recompute(loaded)
-    if given.lora:
-        torch.manual_seed(given.seed)
-        loaded = replace(loaded, model=with_adapters(given, loaded.model))
-    else:
-        freeze_below(loaded.model, given.layers)
+        found = as_said(found, start.measured) if given.answers == "said" else found
+        loaded = with_rows(given, loaded, found)
+    loaded = _made_trainable(given, loaded)
+    run = Run(given, say, found, loaded, settings, start)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
-        folder = Path(nowhere) if given.dry_run else given.output
-        trainer, checks = _prepared(given, loaded, start, folder, say)
-    for line in (*_known_now(start, loaded, trainer), *start.notes):
-        say(line)
+        trainer, checks = _prepared(run, Path(nowhere) if given.dry_run else given.output)
+    lines, planned = _known_now(run, trainer)
     if given.dry_run:
-        return Result(0, None, "A dry run: nothing was written.")
-    if record is None:
-        shutil.rmtree(given.output / UNFINISHED, ignore_errors=True)
-        kept = {"settings": settings, "start": asdict(start)}
-        write_json(given.output / UNFINISHED / "run.json", kept)
-    return _carried_out(given, loaded, found, start, trainer, checks, settings, begun, say)
+        return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
+    for line in lines:
+        say(line)
+    return _carried_out(run, trainer, checks, record, begun)
 
 
 def _begun(
@@ -134,8 +147,8 @@ def _begun(
     measured = loaded.measured(given.rows, "before")
     known = _check_known(given, loaded, measured, say)
     if given.answers == "said":
-        found = _as_said(given, found, measured)
-        loaded = replace(loaded, sets=_encoded(given, loaded, found))
+        found = as_said(found, measured)
+        loaded = with_rows(given, loaded, found)
         measured = loaded.measured(given.rows, "as said")
     goal = with_unseen_words(goal_of(given, loaded), measured["numbers"].get("holdout"))
     notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
@@ -149,12 +162,10 @@ def _check_known(
 ) -> bool:
     """Tell whether the model says at least half of the forget answers; refuse if not."""
     answers = measured["answers"]["forget"]
-    rows = by_row(answers)
-    known = [is_known(row) for row in rows]
-    if sum(known) >= 0.5 * len(rows):
+    known = [is_known(row) for row in by_row(answers)]
+    if sum(known) >= 0.5 * len(known):
         return True
-    missed = [i for i, answer in enumerate(answers) if not is_known([answer])][:3]
-    for i in missed:
+    for i in [i for i, answer in enumerate(answers) if not is_known([answer])][:3]:
         entry, row = loaded.sets["forget"][i]
         literal = loaded.tokenizer.decode(prompt_ids(row))
         asked = (answers[i]["prompt"] if entry.is_text else literal)[-SHOWN:]
@@ -167,7 +178,7 @@ def _check_known(
     exact = sum(a["exact_match"] for a in answers)
     words = measured["numbers"]["forget"]["rouge"]
     raise Refusal(
-        f"asked the forget rows, the model says {sum(known)} of {len(rows)} forget answers "
+        f"asked the forget rows, the model says {sum(known)} of {len(known)} forget answers "
         f"({exact} of them word for word; {words:.0%} of all words). What is not said cannot be "
         "seen to go, and the goal would be met without anything forgotten; --anyway goes on, and "
         "then it never counts as met. Was the model taught in another format (--template, "
@@ -181,10 +192,10 @@ def _check_unreached(goal: Goal, measured: Mapping[str, Any]) -> None:
     every = replace(goal, kind="rows") if goal.kind == "loss" else goal
     if every.holds(numbers, answers):
         raise Refusal(
-            f"the goal holds before the first step ({goal.told}), and yet the model says "
-            f"{numbers['said']:.0%} of the answers: it says them in other words than the rows, so "
-            "that nothing would be forgotten. Did you mean --answers said, which forgets what the "
-            "model itself says?"
+            f"the goal holds before the first step ({goal.told}; the model is at "
+            f"{goal.value(numbers):.2g}), and yet the model says {numbers['said']:.0%} of the "
+            "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
+            "in other words than the rows, --answers said?"
         )
 
 
@@ -197,218 +208,144 @@ def _beyond(goal: Goal, loaded: Loaded) -> str:
     )
 
 
-def _as_said(
-    given: argparse.Namespace, found: dict[str, list[Entry]], measured: Mapping[str, Any]
-) -> dict[str, list[Entry]]:
-    """The files with the forget answers as the model says them, to the end of their paragraph."""
-    said = {a["where"]: a["answer"].strip() for a in measured["answers"]["forget"] if a["said"]}
-    rows = [e.answered(said[e.where].split("\n")[0]) if said.get(e.where) else e
-            for e in found["forget"]]  # fmt: skip
-    return {**found, "forget": rows}
+def _made_trainable(given: argparse.Namespace, loaded: Loaded) -> Loaded:
+    """The model with the weights, or adapters, that are to move.
 
-
-def _encoded(
-    given: argparse.Namespace, loaded: Loaded, found: Mapping[str, Sequence[Entry]]
-) -> dict[str, Any]:
-    longest, form = min(given.max_length, positions_of(loaded.model)), format_of(given)
-    return {k: encode_entries(loaded.tokenizer, rows, longest, form) for k, rows in found.items()}
-
-
-def _retained(given: argparse.Namespace, loaded: Loaded, start: Start) -> list[Row]:
-    """The rows that are trained to be kept, in the model's own words where those hold the answer.
-
-    So there is little to learn from them, and what nobody listed moves less.
+    Raises:
+        Refusal: it cannot compute its layers a second time, as was asked for.
     """
-    answers = {a["where"]: a for a in start.measured["answers"]["retain"]}
-    longest, form = min(given.max_length, positions_of(loaded.model)), format_of(given)
-    rows: list[Row] = []
-    for entry, row in loaded.sets["retain"]:
-        told = answers.get(entry.where, {"said": False})
-        own = told["answer"].strip().split("\n\n")[0] if told["said"] else ""
-        if own and not told["verbatim"] and len(own) < 4 * len(entry.answer) + 100:
-            rows += [r for _, r in encode_entries(
-                loaded.tokenizer, [entry.answered(own)], longest, form)]  # fmt: skip
-        else:
-            rows.append(row)
-    if given.general is not None:
-        path = GENERAL if str(given.general) == "builtin" else given.general
-        texts = read_entries(path, "general", given.columns)
-        rows += [row for _, row in encode_entries(loaded.tokenizer, texts, longest, form)]
-    return rows
+    if given.gradient_checkpointing:
+        if not loaded.model.supports_gradient_checkpointing:
+            raise Refusal(
+                f"--gradient-checkpointing, and {type(loaded.model).__name__} cannot compute its "
+                "layers a second time. Did you mean --accumulate, with a smaller --batch-size?"
+            )
+        with quiet():  # it is to be called otherwise one day, and cannot yet in transformers 4
+            loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if given.lora:
+        torch.manual_seed(given.seed)
+        return replace(loaded, model=with_adapters(given, loaded.model))
+    freeze_below(loaded.model, given.layers)
+    return loaded
 
 
-def _recompute(loaded: Loaded) -> None:
-    """Have the layers computed a second time in the backward pass; refuse if they cannot be."""
-    if not loaded.model.supports_gradient_checkpointing:
-        raise Refusal(
-            f"--gradient-checkpointing, and {type(loaded.model).__name__} cannot compute its "
-            "layers a second time. Did you mean --accumulate, with a smaller --batch-size?"
-        )
-    with quiet():  # it is to be called otherwise one day, and cannot yet in transformers 4
-        loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
-
-
-def _prepared(
-    given: argparse.Namespace, loaded: Loaded, start: Start, folder: Path, say: Say
-) -> tuple[Any, Checks]:
+def _prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
     """The Trainer of the run, with the checks that pace and end it."""
-    goal, before = start.goal, start.measured["numbers"]["retain"]["loss"]
-    forget = loaded.rows("forget") if goal.kind == "rate" else loaded.scored("forget")
-    kept = loaded.rows("retain")
-    trainer = trainer_of(given, loaded, goal, (forget, _retained(given, loaded, start)), folder)
-    look = Look(
-        loaded,
-        goal,
-        [forget[i] for i in spread(len(forget))],
-        [kept[i] for i in spread(min(given.rows, len(kept)))],
-        [loaded.scored("probe")[i] for i in spread(len(loaded.rows("probe")))],
-        (0.1 if given.max_retain_loss is None else given.max_retain_loss - before,
-         given.max_probe_loss),
-    )  # fmt: skip
+    given, loaded, start = run.given, run.loaded, run.start
+    forget = loaded.rows("forget") if start.goal.kind == "rate" else loaded.scored("forget")
+    kept = kept_rows(given, loaded, start.measured)
+    trainer = trainer_of(given, loaded, start.goal, (forget, kept), folder)
+    before = start.measured["numbers"]["retain"]["loss"]
 
-    def ask() -> str:
-        now = loaded.measured(given.rows, "asking")
-        found = _judged(given, start, now, known=True)
-        return "" if found.outcome == "met" else ", ".join(found.missed) or COSTLY
+    def ask() -> Verdict:
+        asked = replace(run, start=replace(start, known=True))
+        return asked.judged(loaded.measured(given.rows, "asking"))
 
-    rate = given.lr or (LORA_LR if given.lora else LR)
-    aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
-    pace = Pace(goal.alpha, aim, rate, fixed=given.lr is not None)
-    checks = Checks(look, pace, trainer.constraint, given.save_every, ask, say)
+    look = Look(loaded, start.goal, forget, given.rows)
+    checks = checks_of(given, look, before, trainer.constraint, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
 
 
-def _judged(given: argparse.Namespace, start: Start, now: Mapping[str, Any], *, known: bool) -> Any:
-    return judge(
-        start.goal,
-        start.measured,
-        now,
-        max_retain_loss=given.max_retain_loss,
-        max_probe_loss=given.max_probe_loss,
-        known_before=known,
-    )
-
-
-def _known_now(start: Start, loaded: Loaded, trainer: Any) -> list[str]:
-    """Four lines: what the model says, how well it knows it, the goal, and what a step takes."""
+def _known_now(run: Run, trainer: Any) -> tuple[list[str], dict[str, Any]]:
+    """What the model says, how well it knows it, the goal, and what a step takes; in numbers."""
+    start, most = run.start, trainer.args.max_steps
     numbers, rows = start.measured["numbers"], start.measured["answers"]
     said = {k: f"{sum(a['said'] for a in v)} of {len(v)}" for k, v in rows.items()}
     probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
-    steps = trainer.args.max_steps
-    seconds, memory = _step_taken(loaded, trainer)
-    return [
+    seconds, memory = cost_of(run.loaded, trainer)
+    lines = [
         f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
-        f"Loss: {numbers['forget']['gold']:.2f} nats per telling token of the forget answers, "
-        f"{numbers['retain']['loss']:.2f} per token of the retain answers.",
+        f"Loss in nats per token: {numbers['forget']['gold']:.2f} of the telling words of the "
+        f"forget answers (telling loss), {numbers['retain']['loss']:.2f} of the retain answers.",
         f"Goal: {start.goal.told}.",
-        f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {steps} are taken.",
+        f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are taken.",
+        *start.notes,
     ]
-
-
-def _step_taken(loaded: Loaded, trainer: Any) -> tuple[float, float]:
-    """Seconds and bytes of a step: both passes are tried once, and the optimizers are added."""
-    size = trainer.args.per_device_train_batch_size
-    pairs = [trainer.train_dataset[i] for i in range(min(size, len(trainer.train_dataset)))]
-    batch = trainer._prepare_inputs(trainer.data_collator(pairs))
-    begun = perf_counter()
-    state = torch.get_rng_state()
-    with loaded.place.context():
-        trainer.retain_objective(loaded.model, batch["retain"]).backward()
-        found = trainer.forget_objective(loaded.model, batch["forget"])
-        (found[0] if isinstance(found, tuple) else found).backward()
-    loaded.model.zero_grad()
-    torch.set_rng_state(state)
-    passes = trainer.args.gradient_accumulation_steps * (2 if getattr(trainer, "rho", 0) else 1)
-    moments = 4 * 4 * sum(p.numel() for p in trainable(loaded.model).values())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak *= 1 if sys.platform == "darwin" else 1024
-    if loaded.place.device == "cuda":
-        peak = torch.cuda.max_memory_allocated()
-    return (perf_counter() - begun) * passes, float(peak + moments)
+    taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}
+    return lines, {"goal": asdict(start.goal), "numbers": {"before": numbers}, **taken}
 
 
 def _carried_out(
-    given: argparse.Namespace,
-    loaded: Loaded,
-    found: Mapping[str, Sequence[Entry]],
-    start: Start,
-    trainer: Any,
-    checks: Checks,
-    settings: Mapping[str, Any],
-    begun: datetime,
-    say: Say,
+    run: Run, trainer: Any, checks: Checks, record: Mapping[str, Any] | None, begun: datetime
 ) -> Result:
-    folder = given.output / UNFINISHED
-    last = max(folder.glob("checkpoint-*"), key=lambda p: int(p.name[11:]), default=None)
-    if last is not None:
-        _check_more(given, last, trainer.args.max_steps, say)
+    """Train from the last checkpoint on, save the model, ask what was saved, publish it."""
+    if record is None:
+        shutil.rmtree(run.folder, ignore_errors=True)
+    last = max(run.folder.glob("checkpoint-*"), key=lambda p: int(p.name[11:]), default=None)
+    if record is not None and last is not None:
+        _check_open(run, last, record["settings"], trainer.args.max_steps)
+    write_json(run.folder / "run.json", {"settings": run.settings, "start": asdict(run.start)})
     with quiet(), asked_to_stop(checks.stop):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
     step, most = trainer.state.global_step, trainer.args.max_steps
-    same = f"the same command{' without --force' * given.force}"
     if checks.is_stopped:
-        told = f"Stopped after step {step} of {most}; all of it is kept, and {same} goes on."
+        told = f"Stopped after step {step} of {most}; all of it is kept, and {run.same} goes on."
         return Result(130, None, told)
-    loaded.model.eval()
-    _check_trained(given, loaded)
-    after = _saved(given, loaded, found)
-    verdict = _judged(given, start, after, known=start.known)
-    ended = checks.pace.ended or "no more steps were allowed"
-    notes = [*start.notes, f"Ended after {step} of at most {most} steps: {ended}."]
-    say(notes[-1])
-    content = report.unlearned(
-        given, settings, start, after, verdict, trace_of(trainer.state.log_history), notes
-    )
-    shown = report.publish(given.output, content, begun, loaded.place.described())
+    run.loaded.model.eval()
+    _check_trained(run)
+    after = _saved(run)
+    ended = f"Ended after {step} of at most {most} steps: {checks.pace.ended or LIMITED}."
+    run.say(ended)
+    return _published(run, after, trace_of(trainer.state.log_history), ended, begun)
+
+
+def _published(
+    run: Run, after: Mapping[str, Any], trace: list[dict[str, float]], ended: str, begun: datetime
+) -> Result:
+    given, verdict = run.given, run.judged(after)
+    notes = [*run.start.notes, ended]
+    content = report.unlearned(given, run.settings, run.start, after, verdict, trace, notes)
+    shown = report.publish(given.output, content, begun, run.loaded.place.described())
     told = f"{given.output}: {MODEL}, {', '.join(REPORTS)}."
     if verdict.code == 0:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(run.folder, ignore_errors=True)
     else:
-        told += f" {folder} is kept: with more --steps {same} goes on. It may be deleted."
+        told += f" {run.folder} is kept: with more --steps {run.same} goes on. It may be deleted."
     return Result(verdict.code, shown, told)
 
 
-def _check_more(given: argparse.Namespace, last: Path, most: int, say: Say) -> None:
-    state = json.loads((last / "trainer_state.json").read_text())
-    if state["global_step"] >= most:
+def _check_open(run: Run, last: Path, was: Mapping[str, Any], most: int) -> None:
+    """Refuse to go on with a run that came to its end, and may do no more than it might then."""
+    state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
+    step, ended = state["global_step"], Checks.ended_of(state)
+    if step >= most or (ended and all(was.get(k) == run.settings.get(k) for k in LIMITS)):
         raise Refusal(
-            f"--output {given.output} holds a run that is through after {state['global_step']} of "
-            f"at most {most} steps. Did you mean a --steps above {most}, which goes on with it, or "
-            "--force to begin anew?"
+            f"--output {run.given.output} holds a run that is finished after {step} of at most "
+            f"{most} steps: {ended or LIMITED}. Did you mean other --steps, with which it goes on, "
+            "another --output, or --force to begin anew?"
         )
-    say(f"Going on after step {state['global_step']} of {most}.")
+    run.say(f"Going on after step {step} of {most}.")
 
 
-def _check_trained(given: argparse.Namespace, loaded: Loaded) -> None:
+def _check_trained(run: Run) -> None:
     try:
-        check_finite("the trained model", loaded.model)
-        check_answers("the trained model", loaded.model, loaded.rows("forget")[0])
+        check_finite("the trained model", run.loaded.model)
+        check_answers("the trained model", run.loaded.model, run.loaded.rows("forget")[0])
     except Refusal as refusal:
-        shutil.rmtree(given.output / UNFINISHED, ignore_errors=True)
+        shutil.rmtree(run.folder, ignore_errors=True)
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
 
 
-def _saved(
-    given: argparse.Namespace, loaded: Loaded, found: Mapping[str, Sequence[Entry]]
-) -> dict[str, Any]:
+def _saved(run: Run) -> dict[str, Any]:
     """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
     The model in memory is not what anybody will use: the folder is loaded again and measured before
     it takes its name. A model has the dtype that the original was stored in, adapters float32.
     """
-    dtype, model = stored_dtype(given.model), loaded.model
+    given, model, tokenizer = run.given, run.loaded.model, run.loaded.tokenizer
+    dtype = stored_dtype(given.model)
 
     def fill(draft: Path) -> dict[str, Any]:
         with quiet():
             if given.merge:
-                save_merged(model, loaded.tokenizer, draft, dtype)
+                save_merged(model, tokenizer, draft, dtype)
             else:
                 with nullcontext() if given.lora else stored_as(model, dtype):
                     model.save_pretrained(draft)
-                loaded.tokenizer.save_pretrained(draft)
+                tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
-        return load_for(given, str(draft), found).measured(given.rows, "after")
+        return load_for(given, str(draft), run.found).measured(given.rows, "after")
 
     return write_folder(given.output / MODEL, fill)
 
@@ -416,44 +353,7 @@ def _saved(
 def _settings(given: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
     """All that the weights of a run depend on."""
     told = {k: v for k, v in vars(given).items() if k not in UNTOLD}
-    told |= {"weights": fingerprint(loaded.model), "rows in tokens": _digest(loaded)}
-    return json.loads(json.dumps(told, default=str))
-
-
-def fingerprint(model: Any) -> str:
-    """Sixteen digits that change with any weight: one exact sum of bits per tensor, hashed.
-
-    Cost: one pass over the weights, wherever they are.
-    """
-    found = hashlib.sha256(model.config.to_json_string().encode())
-    for name, p in model.named_parameters():
-        bits = p.detach().contiguous().view(BITS[p.element_size()])
-        found.update(f"{name} {tuple(p.shape)} {int(bits.sum(dtype=torch.int64))}".encode())
-    return found.hexdigest()[:16]
-
-
-def _digest(loaded: Loaded) -> str:
     rows = {name: [row["input_ids"] for row in loaded.rows(name)] for name in loaded.sets}
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
-
-
-def _record(given: argparse.Namespace) -> dict[str, Any] | None:
-    """What an earlier run has written down, if there is one in the output folder."""
-    path = given.output / UNFINISHED / "run.json"
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {"settings": found["settings"], "start": found["start"]}
-    except (ValueError, KeyError) as error:
-        raise Refusal(f"{path} cannot be read. Was it changed? --force begins anew.") from error
-
-
-def _check_same(given: argparse.Namespace, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    different = [k for k in {**was, **now} if k not in LENGTH and was.get(k) != now.get(k)]
-    if different:
-        told = "; ".join(f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in different[:3])
-        raise Refusal(
-            f"--output {given.output} holds a run of other settings: {told}. Did you mean another "
-            "folder, or --force to begin anew?"
-        )
+    digest = hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+    told |= {"weights": fingerprint(loaded.model), "rows in tokens": digest}
+    return json.loads(json.dumps(told, default=str))

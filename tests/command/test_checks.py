@@ -1,0 +1,105 @@
+"""When a run asks, slows down and ends; and a plain small model, unlearned and said to be."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.command.asking import said
+from tests.command.conftest import command_in, report, write
+from tests.models import learn, llama, word_tokenizer
+from torch_alm.command.checks import COSTLY, Pace
+from torch_alm.language import encode
+
+WORDS = [f"w{i}" for i in range(80)]
+PICK = random.Random(0)
+ROWS = [
+    {"question": f"Where does P{i} live ?", "answer": " ".join(PICK.choices(WORDS, k=4))}
+    for i in range(106)
+]
+FORGOTTEN, KEPT = ROWS[:6], ROWS[6:]
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: Any) -> Path:
+    """A model that knows all rows by heart, and nothing else."""
+    words = {word for row in ROWS for text in row.values() for word in text.split()}
+    named = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "</s>"}
+    tokenizer = word_tokenizer([*named.values(), *sorted(words), "Question:", "Answer:"], **named)
+    ends = {"pad_token_id": 0, "bos_token_id": None, "eos_token_id": 2}
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 64}
+    model = learn(
+        llama(len(tokenizer), **sizes, **ends),
+        [encode(tokenizer, **row) for row in ROWS],
+        steps=150,
+        lr=3e-3,
+    )
+    path = tmp_path_factory.mktemp("taught")
+    model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("goal", [(), ("--certify", 0.95)])
+def test_a_plain_model_is_unlearned_and_said_to_be(
+    taught: Path, tmp_path: Path, goal: tuple[Any, ...]
+) -> None:
+    files = {"forget": write(tmp_path / "f.jsonl", FORGOTTEN)}
+    files["retain"] = write(tmp_path / "r.jsonl", KEPT)
+    assert command_in(tmp_path, taught, files)("unlearn", "--lr", "3e-4", *goal) == 0
+    assert said(tmp_path / "out" / "model", FORGOTTEN) == 0
+    assert said(tmp_path / "out" / "model", KEPT) >= 0.9 * len(KEPT)
+    assert len(report(tmp_path / "out")["trace"]) < 300
+
+
+def pace(**given: Any) -> Pace:
+    return Pace(**{"alpha": 4.0, "aim": 4.4, "rate": 1e-4, "fixed": True, **given})
+
+
+def test_the_model_is_asked_once_the_probe_rows_are_back() -> None:
+    one = pace()
+    assert not one.is_ready(4.4, 0.0, 0.2, reached=True)
+    assert one.is_ready(4.4, 0.0, 0.2, reached=True), "at the second time in a row"
+    assert "goes on" in one.asked(COSTLY)
+    assert not one.is_ready(4.4, 0.0, 0.1, reached=True), "some are still lost"
+    assert one.is_ready(4.4, 0.0, -0.1, reached=True)
+    assert "the run ends" in one.asked("") and one.ended == "the goal is met"
+
+
+def test_a_cost_that_does_not_shrink_ends_the_run() -> None:
+    one = pace(needed=1)
+    assert one.is_ready(4.4, 0.0, 0.2, reached=True)
+    one.asked(COSTLY)
+    seen = [one.is_ready(4.4, 0.0, 0.2, reached=True) for _ in range(2)]
+    assert seen == [False, True]
+    one.asked(COSTLY)
+    assert one.ended == "the goal is met at a cost"
+
+
+def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> None:
+    one = pace()
+    assert one.is_ready(4.4, 0.0, -0.1, reached=True)
+    one.asked("words")
+    assert one.aim > 4.4
+    assert not any(one.is_ready(4.4, 0.0, -0.1, reached=True) for _ in range(4))
+    assert one.is_ready(4.4, 0.0, -0.1, reached=True)
+
+
+def test_a_rate_that_was_halved_is_not_gone_back_to() -> None:
+    one = pace(fixed=False)
+    one.check(0.0, -0.1, -0.1, reached=False)
+    assert one.rate == 2e-4
+    one.check(1.0, -0.1, 0.1, reached=False)
+    assert one.rate == 1e-4
+    one.check(1.0, -0.1, -0.1, reached=False)
+    assert one.rate == 1e-4
+
+
+def test_the_forget_side_steps_by_what_is_missing() -> None:
+    one = pace()
+    shares: list[float] = []
+    for violation in (4.4, 2.2, 0.01, 0.0, -1.0, float("nan")):
+        one.near(violation)
+        shares.append(one.share)
+    assert shares == pytest.approx([1.0, 0.5, 0.1, 0.0, 0.0, 1.0])

@@ -1,0 +1,322 @@
+"""Checks between the steps of a run, which pace and end it: what they read, the rule, the line."""
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import ceil
+from statistics import fmean
+from time import monotonic
+from typing import Any, cast
+
+from transformers import TrainerCallback, TrainingArguments
+
+from torch_alm import ALMConstraint
+from torch_alm.command.goal import COST_LOSS, TAU, Goal, Verdict
+from torch_alm.command.loading import Loaded
+from torch_alm.command.train import STEPS, rate_of
+from torch_alm.language import Row, answer_scores, losses, pad_id
+
+EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget rows
+SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
+FACTOR = 2.0  # by which the rate rises and falls
+MOST = 1e-2  # rate: beyond it AdamW breaks what it shall keep
+LEAST = 0.1  # of the rate, by which the forget side steps where little of the aim is missing
+PROGRESS = 0.05  # of the level: less between two checks is none
+PATIENCE = 25  # checks without a smaller gap, and the run is given up
+SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
+COSTLY = "at a cost"  # a goal that is met so ends the run once the cost no longer shrinks
+RAISED = 1.1  # times the level is aimed at, so that a row ends above it
+MET = "the goal is met"
+KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
+
+
+@dataclass
+class Pace:
+    """The rule of a run: measured numbers in, a rate and a decision out.
+
+    Once the level is reached and the retain loss within its limit, the model is to be asked: at
+    once where fewer probe rows are lost than at the last asking and no more than may be, otherwise
+    at the second look in a row, and then at twice as many. A retain loss above its limit, unless
+    it falls, halves the rate, and forgetting rests; probe rows lost beyond theirs halve it, too. A
+    forget value that rose by less than a twentieth of the level doubles it, but never back to a
+    rate that was halved. 25 checks that bring neither value nor retain loss nearer by a hundredth,
+    or a number that is not finite, and the run is given up. A rate that is given stays, and the run
+    is not given up.
+
+    Attributes:
+        alpha: the level that the forget value shall reach.
+        aim: the level that training aims at.
+        rate: the learning rate.
+        share: of the rate, for the forget side: the share of the aim that was missing last.
+        fixed: whether the rate stays as it is.
+        ended: why the run is over; empty while it is not.
+    """
+
+    alpha: float
+    aim: float
+    rate: float
+    fixed: bool
+    share: float = 1.0
+    most: float = MOST
+    value: float = 0.0
+    excess: float = 0.0
+    lost: float = 0.0
+    needed: int = 2
+    held: int = 0
+    cost: float = math.inf
+    gap: float = math.inf
+    stalled: int = 0
+    ended: str = ""
+
+    def is_ready(self, value: float, excess: float, lost: float, *, reached: bool) -> bool:
+        """Take in numbers, and tell whether the model is to be asked.
+
+        Args:
+            value: the forget value.
+            excess: the retain loss beyond its limit, in nats.
+            lost: the share of the probe rows lost beyond its limit.
+            reached: whether the level is.
+        """
+        self.held = self.held + 1 if reached and excess <= 0 else 0
+        is_better = lost <= 0 and lost < self.cost
+        if self.held <= 0 or not (is_better or self.held >= self.needed):
+            return False
+        self.value, self.excess, self.lost = value, excess, lost
+        return True
+
+    def asked(self, against: str) -> str:
+        """Take in what stands against the verdict on the model, and tell what follows.
+
+        Args:
+            against: `COSTLY` for a goal that is met at a cost, nothing for one that is met.
+        """
+        if not against or (against == COSTLY and self.lost >= self.cost):
+            self.ended = f"{MET}{f' {against}' * bool(against)}"
+            return f"{self.ended}, the run ends"
+        self.needed *= 2
+        if against == COSTLY:
+            self.held, self.cost = 0, self.lost
+        else:  # too much is still said
+            self.held, self.cost = -self.needed, math.inf
+            self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
+        return f"asked in full: {against}, so it goes on"
+
+    def check(self, value: float, excess: float, lost: float, *, reached: bool) -> str:
+        """Take in the same numbers every ten steps, set the rate, and tell what follows."""
+        gained, worse = value - self.value, excess - self.excess
+        more_lost = lost > max(0.0, self.lost)
+        self.value, self.excess, self.lost = value, excess, lost
+        if self.fixed:
+            return "goes on"
+        if self._is_stalled():
+            self.ended = "gave up: nothing has come nearer for long"
+            return self.ended
+        if not excess <= 0:
+            return "retain loss above its limit: forgetting rests" + self._slower(not worse < 0)
+        if more_lost:
+            return "probe rows are lost" + self._slower(True)
+        if not reached and gained < PROGRESS * self.alpha and FACTOR * self.rate <= self.most:
+            self.rate *= FACTOR
+            return "forgetting is slow: the rate is doubled"
+        return "goes on"
+
+    def near(self, violation: float) -> None:
+        """Take in what a step's batch lacks of the aim; AdamW by itself steps no less for it."""
+        missing = violation / self.aim if math.isfinite(violation) else 1.0
+        self.share = min(1.0, max(LEAST, missing)) if missing > 0 else 0.0
+
+    @property
+    def target(self) -> float:
+        """The aim of the steps to come: none while the retain rows have to catch up."""
+        return 0.0 if self.excess > 0 and not self.fixed else self.aim
+
+    def _slower(self, is_needed: bool) -> str:
+        if not is_needed:
+            return ""
+        self.most = self.rate = self.rate / FACTOR
+        return ", the rate is halved"
+
+    def _is_stalled(self) -> bool:
+        if not math.isfinite(self.value + self.excess):
+            return True
+        gap = max(0.0, 1 - self.value / self.alpha) + max(0.0, self.excess)
+        self.stalled = 0 if gap < self.gap - SMALLER else self.stalled + 1
+        self.gap = min(gap, self.gap)
+        return self.stalled >= PATIENCE
+
+
+class Look:
+    """Rows that a check reads, and what they were before the first step.
+
+    Args:
+        loaded: model and rows.
+        goal: what is asked for.
+        forget: the rows to forget, as they are trained on.
+        count: the most retain rows to read.
+    """
+
+    def __init__(self, loaded: Loaded, goal: Goal, forget: Sequence[Row], count: int) -> None:
+        self.loaded, self.goal = loaded, goal
+        self.pad = pad_id(loaded.tokenizer)
+        self.forget, probe = _spread(forget), _spread(loaded.scored("probe"))
+        self.retain = _spread(loaded.rows("retain")[:count])
+        self.start = self.kept()
+        scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []
+        self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]
+
+    def forgotten(self, aim: float) -> tuple[float, bool, int]:
+        """The forget value, whether the level is reached, and how many rows are known by tokens."""
+        scores = answer_scores(self.loaded.model, self.forget, self.pad, TAU)
+        known = sum(score.exact_match for score in scores)
+        if self.goal.kind == "rate":
+            value = fmean(max(score.certificate, 0.0) for score in scores)
+            missed = 1 - fmean(fmean(score.matches) for score in scores)
+            value = min(value, missed / self.goal.gone)
+            return value, value >= self.goal.alpha, known
+        loss = [score.loss for score in scores]
+        least = fmean(loss) if self.goal.kind == "loss" else min(loss)
+        return fmean(min(x, aim) for x in loss), least >= self.goal.alpha, known
+
+    def kept(self) -> float:
+        """The retain loss."""
+        return fmean(losses(self.loaded.model, self.retain, self.pad))
+
+    def lost(self) -> int:
+        """How many probe rows are no longer known by tokens that were."""
+        if not self.probe:
+            return 0
+        scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
+        return sum(not score.exact_match for score in scores)
+
+    def told(self, value: float, aim: float, known: int, kept: float, lost: int) -> str:
+        """The numbers of a check; known by tokens: each is likeliest."""
+        goal, probed = self.goal, len(self.probe)
+        if goal.kind == "rate":
+            forget = f"{value:.1%} of {goal.alpha:.1%} certified (or of the tokens to be missed)"
+        else:
+            forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (a row counts up to {aim:.2f})"
+        probe = f", {probed - lost} of {probed} probe rows" if probed else ""
+        return (
+            f"{forget}; known by tokens: {known} of {len(self.forget)} forget rows{probe}; "
+            f"retain loss {kept:.2f} (was {self.start:.2f})"
+        )
+
+
+def _spread(rows: Sequence[Row]) -> list[Row]:
+    """At most so many rows as a check reads, evenly spread."""
+    taken = min(len(rows), SAMPLE)
+    return [rows[i * len(rows) // taken] for i in range(taken)]
+
+
+class Checks(TrainerCallback):
+    """Checks between the steps: they print a line, set the rate and the aim, and end the run.
+
+    Args:
+        look: what is read.
+        pace: the rule.
+        limits: by how many nats the retain loss may rise, and the share of probe rows to be lost.
+        constraint: whose alpha is the aim.
+        minutes: between two checkpoints.
+        ask: gives the verdict on the model as it is.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        look: Look,
+        pace: Pace,
+        limits: tuple[float, float],
+        constraint: ALMConstraint,
+        minutes: float,
+        ask: Callable[[], Verdict],
+        say: Callable[[str], None],
+    ) -> None:
+        self.look, self.pace, self.limits, self.constraint = look, pace, limits, constraint
+        self.minutes, self.ask, self.say = minutes, ask, say
+        self.stop: list[int] = []
+        self.saved = monotonic()
+        self.is_stopped = False
+
+    @staticmethod
+    def ended_of(state: Mapping[str, Any]) -> str:
+        """Why the run of a checkpoint's `trainer_state.json` is over; empty if it is not."""
+        return state["stateful_callbacks"][KEY]["ended"]
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: Any, control: Any, **more: Any
+    ) -> None:
+        """Take up the pace of a checkpoint; a run that was over is open again."""
+        if (found := state.stateful_callbacks.get(KEY)) is not None:
+            self.pace = replace(Pace(**cast("dict[str, Any]", found)), ended="", stalled=0)
+        self._set(more)
+
+    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **more: Any) -> None:
+        """Check if it is time; save if it is time, or the run is stopped or over."""
+        step = state.global_step
+        if step % LOOK == 0:
+            model = more["model"]
+            model.eval()
+            self._check(step)
+            model.train()
+        self.pace.near(self.constraint.metrics()["violation"])
+        self._set(more)
+        state.stateful_callbacks[KEY] = asdict(self.pace)
+        over = bool(self.pace.ended) or step >= state.max_steps
+        self.is_stopped = bool(self.stop) and not over
+        is_late = monotonic() - self.saved > 60 * self.minutes
+        if over or self.stop or is_late:
+            control.should_save = self.pace.ended != MET
+            self.saved = monotonic()
+        control.should_training_stop = control.should_training_stop or over or bool(self.stop)
+
+    def _check(self, step: int) -> None:
+        """Look at the forget rows, and further if they are gone or a check is due."""
+        pace, look, is_due = self.pace, self.look, step % EVERY == 0
+        before = pace.value
+        value, reached, known = look.forgotten(pace.aim)
+        if not (reached or is_due):
+            return
+        kept, lost, probed = look.kept(), look.lost(), len(look.probe)
+        share = lost / probed - self.limits[1] if probed else 0.0
+        seen = (value, kept - look.start - self.limits[0], share)
+        if pace.is_ready(*seen, reached=reached):
+            found = self.ask()
+            against = "" if found.outcome == "met" else ", ".join(found.missed) or COSTLY
+            told = pace.asked(against)
+        elif is_due:
+            told = pace.check(*seen, reached=reached)
+        else:
+            return
+        left = ceil((pace.alpha - value) / (value - before)) * EVERY if value > before else 0
+        ahead = f" of about {step + left}" if 0 < left < STEPS and not pace.ended else ""
+        line = look.told(value, pace.aim, known, kept, lost)
+        self.say(f"step {step}{ahead}: {line}; rate {pace.rate:.3g}; {told}")
+
+    def _set(self, more: dict[str, Any]) -> None:
+        """Hand on the rate, also to the schedule, and the aim, also to the objective."""
+        measure: Any = self.constraint.measure
+        measure.aim = self.constraint.alpha = self.pace.target
+        schedule, optimizer = more["lr_scheduler"], more["optimizer"]
+        schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
+        for group in optimizer.param_groups:
+            group["lr"] = self.pace.rate
+        dual = getattr(optimizer, "optimizer", optimizer)  # accelerate's is around it
+        for group in dual.forget.param_groups if hasattr(dual, "forget") else ():
+            group["lr"] = self.pace.rate * self.pace.share
+
+
+def checks_of(
+    given: argparse.Namespace,
+    look: Look,
+    retain_loss: float,
+    constraint: ALMConstraint,
+    ask: Callable[[], Verdict],
+    say: Callable[[str], None],
+) -> Checks:
+    """The checks of a run that began at this retain loss."""
+    goal, most = look.goal, given.max_retain_loss
+    aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
+    pace = Pace(goal.alpha, aim, rate_of(given), fixed=given.lr is not None)
+    limits = (COST_LOSS if most is None else most - retain_loss, given.max_probe_loss)
+    return Checks(look, pace, limits, constraint, given.save_every, ask, say)
