@@ -77,17 +77,17 @@ def test_a_certified_rate_is_not_green_while_the_model_says_most_of_every_answer
     shutil.copytree(folder, path)
     model.eval().save_pretrained(path)
     steps = ("--certify", 0.9, "--lr", "2e-3", "--batch-size", 3, "--epochs", 20)
-    assert command("unlearn", *steps, model=path, forget=write(tmp_path / "l.jsonl", long)) == 3
+    code = command("unlearn", *steps, model=path, forget=write(tmp_path / "l.jsonl", long))
     found = report(tmp_path / "out")
     numbers = found["models"][1]["numbers"]["forget"]
     assert numbers["certificate"] > 0.9
     assert numbers["exact_match"] == 0
-    assert "words" in found["verdict"]["missed"]
     assert "are certified not to be said word for word" in found["verdict"]["text"]
     assert f"{numbers['rouge']:.0%} of their words are" in found["verdict"]["text"]
-    begun = [" ".join(row["answer"].split()[:4]) for row in long]
+    assert (code == 3) == (numbers["rouge"] > 0.5), "training goes on for the words as well"
     told = answers(tmp_path / "out" / "model", long)
-    assert sum(one.startswith(start) for one, start in zip(told, begun, strict=True)) >= 4
+    words = [rouge_l_recall(one, row["answer"]) for one, row in zip(told, long, strict=True)]
+    assert code == 3 or sum(words) <= 0.5 * len(words)
 
 
 def test_the_saved_model_is_asked_and_not_the_one_in_memory(
@@ -101,7 +101,7 @@ def test_the_saved_model_is_asked_and_not_the_one_in_memory(
     steps = ("--lr", "5e-3", "--batch-size", 3, "--alpha", 2, "--epochs", 25)
     assert command("unlearn", *steps) == 3
     assert report(tmp_path / "out")["verdict"]["missed"] == ["level", "said", "words"]
-    assert report(tmp_path / "out")["trace"][-1]["forget"] > 2
+    assert max(row["forget"] for row in report(tmp_path / "out")["trace"]) > 2
     assert said(tmp_path / "out" / "model", FORGET) == 6
 
 

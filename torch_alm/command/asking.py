@@ -156,8 +156,8 @@ def answers_of(
     """
     asked = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
     gold = losses(loaded.model, scored(loaded.tokenizer, asked), pad_id(loaded.tokenizer))
-    parts = zip(asked, rows, readings, strict=True)
-    found = [_answer(loaded, *one, reading, one[1] is not row[1]) for one, row, reading in parts]
+    parts = zip(asked, readings, strict=True)
+    found = [_answer(loaded, *one, reading) for one, reading in parts]
     for answer, words, loss in zip(found, telling_words(rows), gold, strict=True):
         own = words & telling(answer["reference"])
         spoken = len(own & telling(answer["answer"])) / len(own) if own else answer["rouge"]
@@ -165,9 +165,7 @@ def answers_of(
     return found
 
 
-def _answer(
-    loaded: Loaded, entry: Entry, row: Row, reading: Reading, is_half: bool
-) -> dict[str, Any]:
+def _answer(loaded: Loaded, entry: Entry, row: Row, reading: Reading) -> dict[str, Any]:
     return {
         "where": entry.where,
         "prompt": entry.prompt or decode(loaded.tokenizer, prompt_ids(row)),
@@ -175,7 +173,6 @@ def _answer(
         "answer": reading.text or "",
         "loss": reading.loss,
         "exact_match": reading.exact_match,
-        **({"second_half": True} if is_half else {}),
         **_said_of(loaded, entry, row, reading),
     }
 

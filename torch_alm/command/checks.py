@@ -26,6 +26,7 @@ PROGRESS = 0.05  # of the level: less between two checks is none
 PATIENCE = 25  # checks without a smaller gap, and the run is given up
 SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
 COSTLY = "at a cost"  # a goal that is met so ends the run once the cost no longer shrinks
+LONGEST = 8  # looks in a row, of which the last asking for a goal that is met at a cost waits
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
 MET = "the goal is met"
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
@@ -37,12 +38,14 @@ class Pace:
 
     Once the level is reached and the retain loss within its limit, the model is to be asked: at
     once where fewer probe rows are lost than at the last asking and no more than may be, otherwise
-    at the second look in a row, and then at twice as many. A retain loss above its limit, unless
-    it falls, halves the rate, and forgetting rests; probe rows lost beyond theirs halve it, too. A
-    forget value that rose by less than a twentieth of the level doubles it, but never back to a
-    rate that was halved. 25 checks that bring neither value nor retain loss nearer by a hundredth,
-    or a number that is not finite, and the run is given up. A rate that is given stays, and the run
-    is not given up.
+    at the second look in a row, and then at twice as many. A goal that is met at a cost ends the
+    run if neither probe rows nor retain loss have come nearer, and at the third asking.
+
+    A retain loss above its limit, unless it falls, halves the rate, and forgetting rests; probe
+    rows lost beyond theirs halve it, too. A forget value that rose by less than a twentieth of the
+    level doubles it, but never back to a rate that was halved. 25 checks that bring neither value
+    nor retain loss nearer by a hundredth, or a number that is not finite, and the run is given up.
+    A rate that is given stays, and the run is not given up.
 
     Attributes:
         alpha: the level that the forget value shall reach.
@@ -65,6 +68,7 @@ class Pace:
     needed: int = 2
     held: int = 0
     cost: float = math.inf
+    kept: float = math.inf
     gap: float = math.inf
     stalled: int = 0
     ended: str = ""
@@ -91,14 +95,15 @@ class Pace:
         Args:
             against: `COSTLY` for a goal that is met at a cost, nothing for one that is met.
         """
-        if not against or (against == COSTLY and self.lost >= self.cost):
+        shrinks = self.lost < self.cost or self.excess < self.kept
+        if not against or (against == COSTLY and (not shrinks or self.needed >= LONGEST)):
             self.ended = f"{MET}{f' {against}' * bool(against)}"
             return f"{self.ended}, the run ends"
         self.needed *= 2
         if against == COSTLY:
-            self.held, self.cost = 0, self.lost
+            self.held, self.cost, self.kept = 0, self.lost, self.excess
         else:  # too much is still said
-            self.held, self.cost = -self.needed, math.inf
+            self.held, self.cost, self.kept = -self.needed, math.inf, math.inf
             self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
         return f"asked in full: {against}, so it goes on"
 
@@ -159,7 +164,7 @@ class Look:
     def __init__(self, loaded: Loaded, goal: Goal, forget: Sequence[Row], count: int) -> None:
         self.loaded, self.goal = loaded, goal
         self.pad = pad_id(loaded.tokenizer)
-        self.forget, probe = _spread(forget), _spread(loaded.scored("probe"))
+        self.forget, probe = _spread(forget), _spread(loaded.rows("probe"))
         self.retain = _spread(loaded.rows("retain")[:count])
         self.start = self.kept()
         scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []

@@ -306,8 +306,6 @@ def _said(
     told += f"said, {verbatim} word for word" if said else "said"
     allowed = len(rows) // SAID_SHARE
     told += f" ({f'at most {allowed}' if allowed else 'none'} may be)" if "said" in missed else ""
-    halves = sum(any(a.get("second_half", False) for a in row) for row in rows)
-    told += f" (of {halves} texts the second half was asked for)" if halves else ""
     kind = "words" if goal.kind == "rate" else "telling words"
     told += f"; {number(numbers[goal.spoken]):.0%} of their {kind} are"
     return told + (f" (at most {goal.words:.0%} may be)." if "words" in missed else ".")

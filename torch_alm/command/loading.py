@@ -16,6 +16,7 @@ from torch_alm.command.rows import (
     Encoded,
     Entry,
     check_apart,
+    check_encoded_apart,
     read_entries,
     telling,
 )
@@ -127,6 +128,8 @@ def load_for(
     longest = min(given.max_length, positions_of(model))
     form = format_of(given)
     sets = {key: encode_entries(tokenizer, rows, longest, form) for key, rows in found.items()}
+    for key, why in SHARED.items():
+        check_encoded_apart(sets["forget"], sets.setdefault(key, []), why)
     inner = model.get_base_model() if isinstance(model, PeftModel) else model
     check_answers(f"the model {name}", inner, sets["forget"][0][1])
     return Loaded(model, tokenizer, where, sets, not given.quiet)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from torch import Tensor, nn
 from transformers.utils import logging
 
@@ -149,22 +148,14 @@ def check_folder(name: str) -> None:
 
 def _check_known(name: str) -> None:
     """Refuse what is no folder, is not in the cache, and that the hub does not know or give."""
-    told = f"the model {name} is no folder"
     try:
         found = (try_to_load_from_cache(name, file) for file in CONFIGS)
         if not any(isinstance(path, str) for path in found):
             HfApi().model_info(name, timeout=SECONDS)
-    except HFValidationError as error:
-        raise Refusal(f"{told}, and no name of a model either. Is the path right?") from error
-    except RepositoryNotFoundError as error:
+    except Exception as error:  # no such name, no network, a proxy, offline mode
         raise Refusal(
-            f"{told}, and the hub has no model of that name, or shows it only to those who log in "
-            "(hf auth login). Is the path, or the name, right?"
-        ) from error
-    except Exception as error:  # whatever may come between: no network, a proxy, offline mode
-        raise Refusal(
-            f"{told}, is not in the hub's cache, and the hub cannot be asked "
-            f"({first_line(error).rstrip('.')}). Is the path right, or is there no network?"
+            f"the model {name} is no folder, is not in the hub's cache, and the hub does not give "
+            f"it ({first_line(error).rstrip('.')}). Is the path, or the name, right?"
         ) from error
 
 

@@ -1,7 +1,7 @@
 """The user's rows: read as text from files of any kind, checked, and encoded for a model."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -272,6 +272,22 @@ def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
 def _is_same_answer(one: str, other: str) -> bool:
     one, other = sorted((plain(one), plain(other)), key=len)
     return telling(one) == telling(other) or (is_distinct(one) and holds(other, one))
+
+
+def check_encoded_apart(first: Encoded, second: Encoded, otherwise: str) -> None:
+    """Refuse rows that are the same once they are encoded, whatever form they have in the files."""
+    seen = dict(_by_tokens(first))
+    found = [(seen[k], entry, "are the same row") for k, entry in _by_tokens(second) if k in seen]
+    _refuse_shared(found, otherwise)
+
+
+def _by_tokens(encoded: Encoded) -> list[tuple[Hashable, Entry]]:
+    """Each entry with all of its tokens."""
+    tokens: dict[int, list[int]] = {}
+    for entry, row in encoded:
+        tokens.setdefault(id(entry), []).extend(row["input_ids"])
+    entries = {id(entry): entry for entry, _ in encoded}
+    return [(tuple(ids), entries[i]) for i, ids in tokens.items()]
 
 
 def _refuse_shared(found: Sequence[tuple[Entry, Entry, str]], otherwise: str) -> None:

@@ -6,8 +6,9 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -125,7 +126,27 @@ def rate_of(given: argparse.Namespace) -> float:
     return given.lr or (LORA_LR if given.lora else LR)
 
 
-def cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
+def known_now(
+    loaded: Loaded, trainer: Any, goal: Goal, measured: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any]]:
+    """What the model says, how well it knows it, the goal, and what a step takes; in numbers."""
+    numbers, rows = measured["numbers"], measured["answers"]
+    said = {k: f"{sum(a['said'] for a in v)} of {len(v)}" for k, v in rows.items()}
+    probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
+    seconds, memory = _cost_of(loaded, trainer)
+    most = trainer.args.max_steps
+    lines = [
+        f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
+        f"Loss in nats per token: {numbers['forget']['gold']:.2f} of the telling words of the "
+        f"forget answers (telling loss), {numbers['retain']['loss']:.2f} of the retain answers.",
+        f"Goal: {goal.told}.",
+        f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are taken.",
+    ]
+    taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}
+    return lines, {"goal": asdict(goal), "numbers": {"before": numbers}, **taken}
+
+
+def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     """Seconds and bytes of a step: both passes are tried once, and the optimizers are added."""
     size = trainer.args.per_device_train_batch_size
     pairs = [trainer.train_dataset[i] for i in range(min(size, len(trainer.train_dataset)))]

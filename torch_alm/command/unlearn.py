@@ -50,7 +50,7 @@ from torch_alm.command.output import (
 )
 from torch_alm.command.report import Result
 from torch_alm.command.rows import Entry
-from torch_alm.command.train import asked_to_stop, cost_of, trace_of, trainer_of
+from torch_alm.command.train import asked_to_stop, known_now, trace_of, trainer_of
 from torch_alm.language import prompt_ids
 
 Say = Callable[[str], None]
@@ -128,7 +128,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     run = Run(given, say, found, loaded, settings, start)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
         trainer, checks = _prepared(run, Path(nowhere) if given.dry_run else given.output)
-    lines, planned = _known_now(run, trainer)
+    lines, planned = known_now(loaded, trainer, start.goal, start.measured)
+    lines += start.notes
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
     for line in lines:
@@ -245,25 +246,6 @@ def _prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
     checks = checks_of(given, look, before, trainer.constraint, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
-
-
-def _known_now(run: Run, trainer: Any) -> tuple[list[str], dict[str, Any]]:
-    """What the model says, how well it knows it, the goal, and what a step takes; in numbers."""
-    start, most = run.start, trainer.args.max_steps
-    numbers, rows = start.measured["numbers"], start.measured["answers"]
-    said = {k: f"{sum(a['said'] for a in v)} of {len(v)}" for k, v in rows.items()}
-    probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
-    seconds, memory = cost_of(run.loaded, trainer)
-    lines = [
-        f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
-        f"Loss in nats per token: {numbers['forget']['gold']:.2f} of the telling words of the "
-        f"forget answers (telling loss), {numbers['retain']['loss']:.2f} of the retain answers.",
-        f"Goal: {start.goal.told}.",
-        f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are taken.",
-        *start.notes,
-    ]
-    taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}
-    return lines, {"goal": asdict(start.goal), "numbers": {"before": numbers}, **taken}
 
 
 def _carried_out(
