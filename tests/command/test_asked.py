@@ -225,8 +225,6 @@ def test_a_text_is_known_if_the_model_goes_on_with_it(
     texts = [{"text": f"Question: {row['question']} Answer: {row['answer']}"} for row in FORGET]
     path = write(tmp_path / "t.jsonl", texts)
     assert command("unlearn", "--epochs", 1, forget=path) != 2
-    told = report(tmp_path / "out")["verdict"]["text"]
-    assert "(of 6 texts the second half was asked for)" in told
     backwards = [{"text": " ".join(row["text"].split()[::-1])} for row in texts]
     path = write(tmp_path / "b.jsonl", backwards)
     assert command("unlearn", "--epochs", 1, forget=path, output="b") == 2

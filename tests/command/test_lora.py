@@ -69,7 +69,7 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     plain = tmp_path / "c" / "model"
     assert {path.suffix for path in plain.iterdir()} == {".json", ".safetensors"}
     assert said(plain, SECOND) == 0
-    whole = ("--lr", "2e-3", *STEPS[3:], "--epochs", 20)
+    whole = ("--lr", "2e-3", *STEPS[3:], "--epochs", 40)
     assert command("unlearn", *whole, output="d", **paths) in FINISHED
     assert said(tmp_path / "d" / "model", SECOND) == 0
     assert said(tmp_path / "d" / "model", FIRST) < 2

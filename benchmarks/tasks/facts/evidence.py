@@ -1,7 +1,6 @@
 """Tables of recorded runs: `python -m benchmarks.tasks.facts.evidence` writes docs/tables.md."""
 
-from __future__ import annotations
-
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -20,7 +19,6 @@ NUMBERS = {
     "perplexity": "prose",
     "relearned_said": "relearned, %",
     "pushed": "pushed, %",
-    "seconds_per_step": "s a step",
 }
 
 
@@ -33,6 +31,8 @@ NPO + ALM
 SAUL
 SAUL w/o SAM""".splitlines()
 """Rows of the short page."""
+FEWEST = 3
+"""Draws of which a difference is shown."""
 
 
 def main() -> None:
@@ -46,7 +46,8 @@ def main() -> None:
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
         for name, table in found.items():
-            text = text.replace(f"@{name}@", table.to_markdown(disable_numparse=True))
+            rows = table.to_markdown(disable_numparse=True)
+            text = text.replace(f"@{name}@", re.sub(r" *\| *", "|", rows))
         (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
 
 
@@ -79,9 +80,14 @@ def pairs(runs: pd.DataFrame) -> pd.DataFrame:
     found = {
         label: {name: difference(runs, key, *pair) for key, name in list(NUMBERS.items())[:7]}
         for label, pair in wanted.items()
-        if set(pair) <= set(names)
+        if set(pair) <= set(names) and len(shared(runs, *pair)) >= FEWEST
     }
     return pd.DataFrame(found).T
+
+
+def shared(runs: pd.DataFrame, more: str, less: str) -> set[int]:
+    """The draws that both have."""
+    return set(runs.draw[runs.name == more]) & set(runs.draw[runs.name == less])
 
 
 def difference(runs: pd.DataFrame, number: str, more: str, less: str) -> str:
