@@ -21,20 +21,6 @@ weights = st.floats(0, 10)
 steps = settings(max_examples=100, derandomize=True, deadline=None)
 
 
-@steps
-@given(st.lists(values, min_size=1, max_size=20), weights, st.sampled_from([">=", "<=", "=="]))
-def test_the_multiplier_follows_the_projected_update(
-    observed: list[float], multiplier: float, sense: str
-) -> None:
-    c = constraint(sense=sense, multiplier=multiplier)
-    for value in observed:
-        violation = value - 1.0 if sense == "<=" else 1.0 - value
-        multiplier = multiplier + 0.5 * violation
-        multiplier = multiplier if sense == "==" else max(multiplier, 0.0)
-        c.observe(value)
-        assert c.step() == c.weight == c.multiplier == multiplier
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sense", [">=", "<=", "=="])
 @pytest.mark.parametrize("multiplier", [0.0, 2.0])
@@ -151,30 +137,6 @@ def test_the_gate_closes_after_the_predicted_number_of_steps_and_reopens_at_once
     assert [w > 0 for w in acting(c, [1.25] * 10)] == [True] * 7 + [False] * 3
     assert c.metrics()["status"] == "released" and c.metrics()["active_share"] == 0.7
     assert acting(c, [0.9]) == [pytest.approx(0.05)] and c.metrics()["status"] == "violated"
-
-
-def test_a_fixed_multiplier_never_moves() -> None:
-    c = constraint(mu=0.0, multiplier=2.0)
-    assert acting(c, [-5.0, 0.0, 50.0]) == [2.0, 2.0, 2.0]
-
-
-def test_a_vector_is_one_constraint_per_entry() -> None:
-    alpha = torch.tensor([1.0, 2.0, -1.0])
-    together = ALMConstraint(lambda v: v, alpha=alpha, mu=0.5)
-    apart = [constraint(alpha=a) for a in alpha.tolist()]
-    for row in ([0.0, 0.0, 0.0], [3.0, 1.0, 5.0], [-1.0, 9.0, 0.0]):
-        value = torch.tensor(row, requires_grad=True)
-        together(value).backward()
-        expected = [acting(c, [v])[0] for c, v in zip(apart, row, strict=True)]
-        assert together.step().tolist() == expected
-        assert value.grad.tolist() == [-w for w in expected]
-
-
-def test_one_bad_entry_of_a_vector_does_not_stop_the_others() -> None:
-    c = constraint(alpha=torch.ones(2), multiplier=0.25)
-    c.observe(torch.tensor([math.nan, 0.0]))
-    with pytest.warns(UserWarning, match="1 measurement"):
-        assert c.step().tolist() == [0.25, 0.75]
 
 
 @pytest.mark.parametrize(

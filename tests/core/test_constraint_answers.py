@@ -219,52 +219,6 @@ def test_resume_at_any_step_equals_never_stopping(
     assert len({str(twin.state_dict()) for twin in twins}) == 1
 
 
-@reaching_its_limit
-@settings(max_examples=80, derandomize=True, deadline=None)
-@given(SETTINGS, FILTERS, st.lists(st.floats(-9, 9), min_size=1, max_size=40))
-def test_multiplier_and_weight_are_never_negative(
-    given: dict[str, Any], each: Filter | None, values: list[float]
-) -> None:
-    c = constraint(**{**given, "filter": each})
-    for value in values:
-        c.observe(value)
-        assert c.step() >= 0 and c.multiplier >= 0
-
-
-@reaching_its_limit
-@settings(max_examples=80, derandomize=True, deadline=None)
-@given(SETTINGS, FILTERS, st.lists(st.floats(-9, 9), min_size=1, max_size=40))
-def test_at_least_f_is_at_most_minus_f_whatever_the_rules(
-    given: dict[str, Any], each: Filter | None, values: list[float]
-) -> None:
-    least = constraint(**{**given, "filter": each, "sense": ">=", "alpha": 2.0})
-    most = constraint(**{**given, "filter": each, "sense": "<=", "alpha": -2.0})
-    for value in values:
-        least.observe(value)
-        most.observe(-value)
-        assert least.step() == most.step()
-    other = {"value": 0, "alpha": 0}
-    assert least.metrics() | other == most.metrics() | other
-
-
-@settings(max_examples=80, derandomize=True, deadline=None)
-@given(
-    st.sampled_from([None, Mean(4), Mean(3), EMA(0.7)]),
-    st.lists(st.floats(-9, 9), min_size=1, max_size=20),
-    st.integers(0, 19),
-    st.floats(0, 5),
-)
-def test_more_violation_in_a_step_never_means_less_weight(
-    each: Filter | None, values: list[float], place: int, more: float
-) -> None:
-    worse = [v - more if i == place % len(values) else v for i, v in enumerate(values)]
-    calm, pressed = (constraint(filter=each) for _ in range(2))
-    for before, after in zip(values, worse, strict=True):
-        calm.observe(before)
-        pressed.observe(after)
-        assert pressed.step() >= calm.step() - 1e-12
-
-
 def test_a_checkpoint_with_something_missing_inside_is_refused() -> None:
     c = constraint()
     follow(c, [0.0, 0.5])

@@ -1,7 +1,6 @@
 """One multiplier per example, observed by index."""
 
 import math
-import random
 from typing import Any
 
 import pytest
@@ -9,32 +8,11 @@ import torch
 from torch import Tensor
 
 from torch_alm import ALMConstraint
-from torch_alm.filters import EMA, Mean
+from torch_alm.filters import Mean
 
 
 def per_example(n: int = 5, **given: Any) -> ALMConstraint:
     return ALMConstraint(None, **{"alpha": torch.ones(n), "mu": 0.5, **given})
-
-
-@pytest.mark.parametrize(
-    "given", [{}, {"filter": Mean(3, deadband=0.5)}, {"filter": EMA(0.6)}], ids=str
-)
-def test_entries_are_constraints_of_their_own(given: dict[str, Any]) -> None:
-    noise = random.Random(0)
-    together = per_example(multiplier=0.1, **given)
-    apart = [ALMConstraint(None, alpha=1.0, mu=0.5, multiplier=0.1, **given) for _ in range(5)]
-    for _ in range(40):
-        index = noise.sample(range(5), k=3)
-        values = [noise.gauss(0.9, 0.6) for _ in index]
-        together.observe(torch.tensor(values, dtype=torch.float64), index=index)
-        weights = together.step()
-        for i, value in zip(index, values, strict=True):
-            apart[i].observe(value)
-            assert weights[i].item() == pytest.approx(apart[i].step(), abs=1e-12)
-        assert together.multiplier.tolist() == pytest.approx(
-            [c.multiplier for c in apart], abs=1e-12
-        )
-    assert (together.multiplier == 0).any() or (together.multiplier > 0).all()
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])

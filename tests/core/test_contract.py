@@ -72,18 +72,6 @@ def test_a_scheduler_on_it_reaches_the_innermost_optimizer(name: str, schedule: 
 
 
 @every
-def test_schedulers_on_the_innermost_optimizers_work(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    before = learning_rates(optimizer)
-    schedulers = [lr_scheduler.ExponentialLR(one, 0.5) for one in innermost(optimizer)]
-    for step in range(3):
-        train(optimizer, model, [step])
-        for scheduler in schedulers:
-            scheduler.step()
-    assert learning_rates(optimizer) == [rate / 8 for rate in before]
-
-
-@every
 def test_a_plateau_scheduler_works(name: str) -> None:
     model, optimizer = build(ROWS[name])
     before = learning_rates(optimizer)
@@ -363,21 +351,6 @@ def test_a_step_forgets_the_forget_gradient_even_if_only_the_model_is_cleared(na
         model.zero_grad()
     train(reference, other, range(4))
     assert_same(values(model), values(other))
-
-
-@dual
-def test_zero_grad_takes_back_a_step_that_was_decided_early(name: str) -> None:
-    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
-    optimizer.backward(
-        retain=lambda: loss(model, batch(0).retain),
-        forget=lambda: loss(model, batch(0).forget),
-        last=True,
-    )
-    optimizer.zero_grad()
-    backward(optimizer, model, batch(1))
-    backward(reference, other, batch(1))
-    found, wanted = ([p.grad for p in parameters(one)] for one in (optimizer, reference))
-    assert_same(found, wanted)
 
 
 @ours

@@ -27,32 +27,11 @@ def test_the_cap_limits_what_is_stored_and_not_the_weight() -> None:
         follow(c, [0.0])
 
 
-def test_a_step_that_saw_nothing_is_neither_met_nor_violated() -> None:
-    c = constraint(rules=[Leak(share=0.5, after=2)], multiplier=8.0, alpha=0.0, mu=1.0)
-    blind = constraint(rules=[Leak(share=0.5, after=1)], multiplier=8.0, alpha=0.0, mu=1.0)
-    follow(c, [0.0])
-    for each in (c, blind):
-        with pytest.warns(UserWarning, match="not finite"):
-            follow(each, [math.nan])
-        assert each.multiplier == 8.0
-    assert follow(c, [0.0]) == [4.0] == follow(blind, [0.0])
-
-
 def test_an_equality_has_nothing_to_release() -> None:
     with pytest.raises(
         ValueError, match=r"rules is .* each for this sense \(an equality has no side"
     ):
         constraint(sense="==", rules=[Leak(0.5)])
-
-
-def test_growth_asks_for_complementarity_too() -> None:
-    """Met with slack, but the multiplier is not gone: |max(c, -lambda / mu)| stays at the slack."""
-    c = constraint(alpha=0.0, mu=1.0, multiplier=10.0, rules=[PenaltyGrowth(2.0, limit=100.0)])
-    follow(c, [1.0, 1.0])
-    assert c.mu == 2.0
-    closed = constraint(alpha=0.0, mu=1.0, rules=[PenaltyGrowth(2.0, limit=100.0)])
-    follow(closed, [1.0, 1.0, 1.0])
-    assert closed.mu == 1.0, "met and complementary: the residual is zero"
 
 
 def test_a_limit_below_mu_does_not_lower_it() -> None:

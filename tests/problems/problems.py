@@ -1,7 +1,6 @@
 """Problems with a known optimum, most of them Hock and Schittkowski's, and a way to solve them.
 
-They stand in `problems.txt` and `problems_more.txt`. Inequalities are g(x) >= 0; bounds are among
-them.
+They stand in `problems.txt`. Inequalities are g(x) >= 0; bounds are among them.
 """
 
 import math
@@ -95,7 +94,7 @@ def written(texts: Sequence[str], size: int) -> Function | None:
     return vector(*(eval(f"lambda {names}: {text}", NAMES) for text in texts)) if texts else None
 
 
-EASY, MORE = read("problems.txt"), read("problems_more.txt")
+EASY = read("problems.txt")
 
 
 @dataclass(frozen=True)
@@ -117,12 +116,6 @@ def constrained(problem: Problem, **settings: object) -> ConstraintGroup:
     if problem.equal is not None:
         members["equal"] = ALMConstraint(problem.equal, alpha=0.0, sense="==", **settings)
     return ConstraintGroup(members)
-
-
-def solve(problem: Problem, steps: int = 4000, lr: float = 5e-2, **settings: object) -> Solution:
-    """One default for all: Adam, a cosine schedule, mu = 1, a dual update every 50 steps."""
-    group = constrained(problem, **{"mu": 1.0, "every": 50, **settings})
-    return solve_side_by_side([(problem, group)], steps, lr)[0]
 
 
 def solve_side_by_side(
