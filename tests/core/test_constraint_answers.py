@@ -192,7 +192,7 @@ reaching_its_limit = pytest.mark.filterwarnings(
 
 @reaching_its_limit
 @settings(max_examples=60, derandomize=True, deadline=None)
-@given(SETTINGS, FILTERS, st.sampled_from([None, 3]), st.integers(0, 150), st.integers(0, 99))
+@given(SETTINGS, FILTERS, st.sampled_from([None, 3]), st.integers(0, 60), st.integers(0, 99))
 def test_resume_at_any_step_equals_never_stopping(
     given: dict[str, Any], each: Filter | None, size: int | None, stop: int, seed: int
 ) -> None:
