@@ -174,23 +174,6 @@ def test_all_rows_are_asked_and_those_that_are_left_out_are_told(
     assert seen == [(first, kept, asked), (first[:2], kept, first[:2])]
 
 
-def test_an_attack_that_has_nothing_to_ask_is_told(
-    command: Command, tmp_path: Path, capsys: Any
-) -> None:
-    words = ("--rows", 1, "--prefix", 0.99, "--relearn-steps", 1)
-    last = {**FORGET[-1], "paraphrased_question": FORGET[-1]["question"]}
-    assert command("attack", *words, forget=write(tmp_path / "f.jsonl", [*FORGET[:-1], last])) == 0
-    found, told = report(tmp_path / "out"), " ".join(capsys.readouterr().out.split())
-    made = {each["name"] for each in found["attacks"][0]["rows"]}
-    assert made == {"relearn retain", "int8", "int4"}
-    for note in (
-        "No paraphrases: there is none of a forget row that was asked.",
-        "Not relearned on forget rows: no others are left to be asked after it.",
-        "No answers were begun: --prefix 0.99 leaves nothing to say.",
-    ):
-        assert note in found["notes"] and note in told
-
-
 def one(name: str, *sides: tuple[float, ...]) -> dict[str, Any]:
     def numbers(rouge: float, loss: float, said: float = 0.0) -> dict[str, float]:
         return {"rows": 20.0, "rouge": rouge, "rouge_error": 0.02, "loss": loss, "said": said}

@@ -27,7 +27,6 @@ from torch_alm.command.asking import read
 from torch_alm.command.asking import said as how_much
 from torch_alm.command.loading import Loaded, encode_entries
 from torch_alm.command.model import place
-from torch_alm.command.report import worst
 from torch_alm.command.rows import read_entries
 from torch_alm.command.wording import rouge_l_recall
 from torch_alm.language import Format, Reading, answer_ids, encode
@@ -47,13 +46,10 @@ def test_rows_beyond_those_that_are_shown_and_single_answers_count(
     assert found["models"][1]["numbers"]["forget"]["gold"] > 2
     assert found["verdict"]["missed"][0] == "said"
     assert "6 of 11 answers are still said, 6 word for word" in found["verdict"]["text"]
-    shown = [(row["where"].rpartition(" ")[2], row["rouge"]) for row in found["verdict"]["worst"]]
-    assert sorted(shown[:6], key=lambda row: int(row[0])) == [(str(i), 1.0) for i in range(6, 12)]
-    assert len(shown) == 10
 
 
 def test_a_model_that_lost_the_rest_is_not_plainly_green(command: Command, tmp_path: Path) -> None:
-    steps = ("--method", "grad_diff", "--lr", "3e-2", "--batch-size", 3, "--epochs", 8)
+    steps = ("--lr", "3e-2", "--batch-size", 3, "--epochs", 8)
     assert command("unlearn", *steps, "--alpha", 3) == 4
     model = tmp_path / "out" / "model"
     assert said(model, FORGET) == 0
@@ -206,13 +202,6 @@ def test_nearly_all_of_an_answer_is_an_answer() -> None:
     assert rouge_l_recall(" ".join(words[:17]), " ".join(words)) == 0.85
 
 
-def test_the_worst_rows_are_those_that_are_said_and_then_the_most_likely() -> None:
-    rows = [(True, 0.5, 9.0), (False, 1.0, 3.0), (False, 1.0, 2.0), (False, 0.4, None)]
-    named = [dict(zip(("verbatim", "rouge", "loss"), row, strict=True)) for row in rows]
-    assert worst(named[::-1]) == [named[0], named[2], named[1], named[3]]
-    assert worst(named, 1) == named[:1]
-
-
 def test_an_answer_longer_than_a_row_is_measured_and_trained_on_to_its_end(
     command: Command, tmp_path: Path, tokenizer: Any
 ) -> None:
@@ -293,7 +282,6 @@ def test_one_line_of_json_and_nothing_else_for_scripts(
     assert (found["text"], found["cost"]) == (whole["verdict"]["text"], whole["verdict"]["cost"])
     assert found["numbers"] == {each["name"]: each["numbers"] for each in whole["models"]}
     assert found["output"] == str(tmp_path / "a")
-    assert [set(row) for row in found["worst"]] == [{"where", "rouge", "verbatim", "loss"}] * 6
     assert "Rome" not in json.dumps(found), "nobody's text"
     assert line(lambda: command("evaluate", "--json", output="b"), 0)["outcome"] == "done"
     found = line(lambda: command("attack", "--relearn", 0, "--json", output="c"), 0)

@@ -4,7 +4,7 @@ import argparse
 import json
 import shutil
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,26 +30,6 @@ NEAR = 1e-2  # of the largest logit: what merging may change by rounding
 def is_adapter(name: str) -> bool:
     """Tell whether a folder, or a model on the hub, holds adapters for another model."""
     return find_adapter_config_file(name) is not None
-
-
-def with_new(model: LanguageModel, rank: int, targets: str | Sequence[str] = ALL) -> LanguageModel:
-    """The model with new adapters, which alone are trained; they change nothing before a step.
-
-    Args:
-        model: a causal language model of transformers; wrapped in place.
-        rank: of the adapters; they count twice (`lora_alpha` is 2 rank).
-        targets: names of layers; every linear one but the output by default.
-
-    Raises:
-        ValueError: no layer has such a name, or one is of a kind that peft has no adapters for.
-    """
-    config = peft.LoraConfig(
-        r=rank,
-        lora_alpha=2 * rank,
-        target_modules=targets if isinstance(targets, str) else [*targets],
-        task_type="CAUSAL_LM",
-    )
-    return peft.get_peft_model(model, config)
 
 
 def base_of(name: str) -> str:
@@ -193,6 +173,11 @@ def with_adapters(given: argparse.Namespace, model: LanguageModel) -> LanguageMo
 
 
 def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:
+    """The model with new adapters, which alone are trained; they change nothing before a step.
+
+    They count twice (`lora_alpha` is 2 rank), and are on every linear layer but the output if
+    `targets` is `ALL`.
+    """
     names = targets if targets == ALL else targets.split(",")
     if names != ALL:
         _check_targets(model, names)
@@ -202,10 +187,13 @@ def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:
             f"--lora-rank {rank}: no weight of the model has a rank above {most}, so the adapters "
             f"would be larger than what they adapt, and no better. Did you mean {RANK}?"
         )
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=2 * rank, target_modules=names, task_type="CAUSAL_LM"
+    )
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of tied weights, which are refused
         try:
-            adapted = with_new(model, rank, names)
+            adapted = peft.get_peft_model(model, config)
         except ValueError as error:  # layers of a kind that peft has no adapters for
             told = str(error).splitlines()[0]
             raise Refusal(f"--lora-targets {targets}: {told} Did you mean {ALL}?") from error

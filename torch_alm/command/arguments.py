@@ -11,7 +11,7 @@ from typing import Any, NoReturn, cast
 from torch_alm import __version__
 from torch_alm.command.output import WIDTH, Refusal
 
-METHODS = ("dual", "saul", "grad_diff", "npo", "simnpo")
+METHODS = ("dual", "saul")
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
 FILES = ("forget", "retain", "holdout", "probe", "general", "paraphrases")
 
@@ -177,7 +177,6 @@ def _add_training(verb: argparse.ArgumentParser) -> None:
     add("--layers", type=_at_least(0), metavar="N", help=told)
     add("--rho", type=_positive, metavar="X", help="SAUL's radius; default: 1e-3")
     add("--mu", type=_positive, default=0.01, metavar="X", help="step size of the multiplier")
-    add("--beta", type=_positive, metavar="X", help="of npo (0.1) and simnpo (4.5)")
     add("--accumulate", type=_at_least(1), default=1, metavar="N", help="batches per step")
     told = "compute layers a second time in the backward pass, and keep less in memory"
     add("--gradient-checkpointing", action="store_true", help=told)
@@ -306,14 +305,12 @@ def _check_paths(given: argparse.Namespace) -> None:
 
 
 def _check_unlearn(given: argparse.Namespace) -> None:
-    """Refuse numbers of another method, and options of adapters where none are trained."""
-    own = (("--rho", given.rho, ("saul",)), ("--beta", given.beta, ("npo", "simnpo")))
-    for name, value, has_it in own:
-        if value is not None and given.method not in has_it:
-            raise Refusal(
-                f"{name} {value:g} is of {' and '.join(has_it)}, and --method {given.method} has "
-                "none. Did you mean another method?"
-            )
+    """Refuse a radius without its method, and options of adapters where none are trained."""
+    if given.rho is not None and given.method != "saul":
+        raise Refusal(
+            f"--rho {given.rho:g} is of saul, and --method {given.method} has none. Did you mean "
+            "--method saul?"
+        )
     asked = {"--lora-rank": given.lora_rank, "--lora-targets": given.lora_targets}
     asked["--merge"] = given.merge
     first = next((name for name, value in asked.items() if value), None)

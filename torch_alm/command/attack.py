@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
@@ -155,20 +155,7 @@ def _attacked(
     for each in attacks:
         say(f"{name}: {each.name}")
         told.append(_summary(loaded, each, entries))
-    notes += _left_out({each["name"] for each in told}, given, is_reworded=bool(reworded))
     return told
-
-
-def _left_out(made: Collection[str], given: argparse.Namespace, *, is_reworded: bool) -> list[str]:
-    """The attacks that were asked for and had nothing to ask, told."""
-    found: list[str] = []
-    if given.relearn and "relearn forget" not in made:
-        found.append("Not relearned on forget rows: no others are left to be asked after it.")
-    if is_reworded and "paraphrase" not in made:
-        found.append("No paraphrases: there is none of a forget row that was asked.")
-    if "answer prefix" not in made:
-        found.append(f"No answers were begun: --prefix {given.prefix} leaves nothing to say.")
-    return found
 
 
 def _summary(loaded: Any, each: Attacked, entries: Mapping[int, Entry]) -> dict[str, Any]:
@@ -275,8 +262,7 @@ def verdict_of(attacks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _verdict(outcome: str, text: str, cost: str = "", missed: Sequence[str] = ()) -> dict[str, Any]:
     cost = f"{cost}." if cost else ""
-    told = {"outcome": outcome, "code": 0, "missed": [*missed], "text": text, "cost": cost}
-    return {**told, "worst": []}
+    return {"outcome": outcome, "code": 0, "missed": [*missed], "text": text, "cost": cost}
 
 
 def _unattacked(model: Mapping[str, Any]) -> Numbers:

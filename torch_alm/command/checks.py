@@ -307,7 +307,7 @@ class Checks(TrainerCallback):
         for group in optimizer.param_groups:
             group["lr"] = self.pace.rate
         dual = getattr(optimizer, "optimizer", optimizer)  # accelerate's is around it
-        for group in dual.forget.param_groups if hasattr(dual, "forget") else ():
+        for group in dual.forget.param_groups:
             group["lr"] = self.pace.rate * self.pace.share
 
 

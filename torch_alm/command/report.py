@@ -79,7 +79,7 @@ def unlearned(
         "subtitle": f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
         "settings": {**settings, "known_before": start.known},
         "goal": asdict(start.goal),
-        "verdict": {**asdict(verdict), "worst": worst(after["answers"]["forget"])},
+        "verdict": asdict(verdict),
         "models": [{"name": "before", **start.measured}, {"name": "after", **after}],
         "trace": trace,
         "attacks": [],
@@ -143,12 +143,6 @@ def html(content: Content) -> str:
 def _parts(text: str) -> dict[str, str]:
     head, _, rest = text.partition(": ")
     return {"head": head, "text": rest}
-
-
-def worst(answers: Sequence[Content], count: int = 10) -> list[dict[str, Any]]:
-    """The rows of which most is still said; among equals, those of the lowest loss."""
-    order = sorted(answers, key=lambda a: (not a["verbatim"], -a["rouge"], a["loss"] or 0.0))
-    return [dict(answer) for answer in order[:count]]
 
 
 def _answers(models: Sequence[Content]) -> list[dict[str, Any]]:
@@ -275,8 +269,7 @@ def figure(trace: Sequence[Content], goal: Content | None) -> Markup | None:
 
 def summary(content: Content) -> dict[str, Any]:
     """A run as a script wants to know it: in numbers, and without anybody's text."""
-    found: Content = content["verdict"] or {"outcome": "done", "code": 0, "worst": []}
-    keys = ("where", "rouge", "verbatim", "loss")
+    found: Content = content["verdict"] or {"outcome": "done", "code": 0}
     attacks = {
         each["name"]: [
             {k: row[k] for k in ("name", "attacker", "before", "after")} for row in each["rows"]
@@ -285,7 +278,6 @@ def summary(content: Content) -> dict[str, Any]:
     }
     told = {
         **found,
-        "worst": [{key: row[key] for key in keys} for row in found["worst"]],
         "numbers": {model["name"]: model["numbers"] for model in content["models"]},
         "attacks": attacks,
     }
@@ -303,10 +295,6 @@ def terminal(content: Content) -> str:
             out += [_row(f"  {row['name']}", row["cells"]) for row in part["rows"]]
     if (verdict := content["verdict"]) is not None:
         out += [verdict["text"], *([verdict["cost"]] if verdict["cost"] else [])]
-        most = [
-            f"{row['rouge']:.0%} {row['where'].rpartition(', ')[2]}" for row in verdict["worst"]
-        ]
-        out += [f"Said most: {', '.join(most)}."] if most else []
     return "\n".join(out)
 
 

@@ -23,39 +23,26 @@ from torch_alm.command.goal import Goal
 from torch_alm.command.loading import Loaded
 from torch_alm.command.model import trainable
 from torch_alm.command.output import UNFINISHED
-from torch_alm.integrations.transformers import (
-    ALMTrainer,
-    PairedCollator,
-    PairedDataset,
-    SAULTrainer,
-)
-from torch_alm.language import IGNORE, Row, losses, pad_id
-from torch_alm.measures import npo_of_logits, simnpo_of_logits
+from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
+from torch_alm.language import Row
 from torch_alm.rules import Leak
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 LR, LORA_LR = 1e-5, 1e-4  # where a run begins whose rate was not given
-RHO, BETAS = 1e-3, {"npo": 0.1, "simnpo": 4.5}
+RHO = 1e-3
 
 
 class Objective:
-    """The measure of a constraint over forget batches; of NPO and SimNPO a loss beside it."""
+    """The measure of a constraint over forget batches, up to the aim that the checks set."""
 
-    def __init__(self, goal: Goal, method: str, beta: float | None) -> None:
-        self.goal, self.method, self.aim = goal, method, goal.alpha
-        self.beta = beta or BETAS.get(method, 0.0)
+    def __init__(self, goal: Goal) -> None:
+        self.goal, self.aim = goal, goal.alpha
 
-    def __call__(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
-        """The value that is constrained, or (loss, value)."""
+    def __call__(self, model: Any, batch: Any) -> Tensor:
+        """The value that is constrained."""
         inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
-        logits, labels = model(**inputs, use_cache=False).logits, batch["labels"]
-        value = self.goal.measure(logits, labels, self.aim)
-        if self.method == "npo":
-            reference: Tensor = batch["reference_nll"]
-            return npo_of_logits(logits, labels, reference, beta=self.beta), value
-        if self.method == "simnpo":
-            return simnpo_of_logits(logits, labels, beta=self.beta), value
-        return value
+        logits = model(**inputs, use_cache=False).logits
+        return self.goal.measure(logits, batch["labels"], self.aim)
 
 
 def trainer_of(
@@ -66,31 +53,20 @@ def trainer_of(
     folder: Path,
 ) -> Any:
     """The Trainer of a method, before its first step; `rows` to forget and to keep."""
-    objective: Any = Objective(goal, given.method, given.beta)
-    constraint = ALMConstraint(objective, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
+    measure: Any = Objective(goal)
+    constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
     forget, retain = (list(each) for each in rows)
-    if given.method == "npo":
-        summed = losses(loaded.model, forget, pad_id(loaded.tokenizer))
-        pairs = zip(forget, summed, strict=True)
-        forget = [_with_reference(row, loss) for row, loss in pairs]
-    kind: Any = ALMTrainer if given.method == "grad_diff" else SAULTrainer
-    rho = given.rho or RHO if given.method == "saul" else 0.0
-    own = {} if kind is ALMTrainer else {"rho": rho, "probe_every": 8}
-    trainer = kind(
+    trainer: Any = SAULTrainer(
         model=loaded.model,
         args=_arguments(given, loaded, len(forget), folder),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(loaded.tokenizer),
         constraint=constraint,
-        **own,
+        rho=given.rho or RHO if given.method == "saul" else 0.0,
+        probe_every=8,
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
-
-
-def _with_reference(row: Any, loss: float) -> Any:
-    """The row with the sum of its loss, by which NPO measures."""
-    return {**row, "reference_nll": loss * sum(label != IGNORE for label in row["labels"])}
 
 
 def _arguments(
@@ -154,11 +130,10 @@ def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     begun, state = perf_counter(), torch.get_rng_state()
     with loaded.place.context():
         trainer.retain_objective(loaded.model, batch["retain"]).backward()
-        found = trainer.forget_objective(loaded.model, batch["forget"])
-        (found[0] if isinstance(found, tuple) else found).backward()
+        trainer.forget_objective(loaded.model, batch["forget"]).backward()
     loaded.model.zero_grad()
     torch.set_rng_state(state)
-    passes = trainer.args.gradient_accumulation_steps * (2 if getattr(trainer, "rho", 0) else 1)
+    passes = trainer.args.gradient_accumulation_steps * (2 if trainer.rho else 1)
     moments = 4 * 4 * sum(p.numel() for p in trainable(loaded.model).values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak *= 1 if sys.platform == "darwin" else 1024
