@@ -21,7 +21,6 @@ from torch_alm.language import LanguageModel
 ALL, RANK = "all-linear", 16
 MERGED = ("LORA", "LOHA", "LOKR", "IA3", "ADALORA", "OFT", "BOFT", "VERA", "FOURIERFT", "HRA")
 """Kinds that peft merges into the weights, so that a plain model is what they say."""
-APART = ("alora_invocation_tokens", "trainable_token_indices")
 DERIVED = (".vera_A.default", ".vera_B.default", ".ranknum.default")
 """What peft computes again, or shares between layers."""
 NEAR = 1e-2  # of the largest logit: what merging may change by rounding

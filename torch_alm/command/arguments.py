@@ -35,7 +35,7 @@ examples:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Refuse in a sentence, without the whole usage."""
-        raise Refusal(f"{message.rstrip('.?')}. Would --help say more?")
+        raise Refusal(f"{message} See --help.")
 
 
 class _Form(argparse.RawDescriptionHelpFormatter):
@@ -129,8 +129,8 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
     add("--method", default="dual", choices=METHODS, help="how to forget")
     level = verb.add_mutually_exclusive_group()
-    told = "forget until the mean loss is so many nats per token; default: until every answer is "
-    told += "as unknown as what the model gets wrong (of --holdout, or of facts built in)"
+    told = "forget until the mean telling loss is so many nats; default: until every answer is "
+    told += "as unknown as built-in facts that the model gets wrong"
     level.add_argument("--alpha", type=_positive, metavar="X", help=told)
     told = "forget until this share of answers is certified not to be said word for word"
     level.add_argument("--certify", type=_share, metavar="RATE", help=told)
@@ -225,19 +225,19 @@ def _at_least(least: int):  # noqa: ANN202  # argparse names a type by its funct
 
 def _positive(text: str) -> float:
     if not 0 < (value := float(text)) < 3e38:  # float32's largest
-        raise argparse.ArgumentTypeError(f"{text} is not above 0, or too large. Is a sign wrong?")
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number above 0.")
     return value
 
 
 def _share(text: str) -> float:
     if not 0 < (value := float(text)) < 1 or math.isnan(value):
-        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1. Is it in percent?")
+        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1, such as 0.95.")
     return value
 
 
 def _part(text: str) -> float:
     if not 0 <= (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1. Is it in percent?")
+        raise argparse.ArgumentTypeError(f"{text} is no share from 0 to 1, such as 0.1.")
     return value
 
 

@@ -44,7 +44,6 @@ ROWS = {  # what a number is called, its digits, and whether it is a share
     "certificate": ("certified not word for word", 0, True),
 }
 ATTACKED = {"rouge": "words", "exact_match": "verbatim", "loss": "loss"}
-DRAWN = {"forget": "forget rows", "retain_loss": "retain rows"}
 TONES = {
     "met": "met",
     "nothing comes back": "met",
