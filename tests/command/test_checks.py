@@ -67,6 +67,13 @@ def test_the_model_is_asked_once_the_probe_rows_are_back() -> None:
     assert "the run ends" in one.asked("") and one.ended == "the goal is met"
 
 
+def test_the_rate_is_not_doubled_because_steps_shrink_near_the_goal() -> None:
+    one = pace(fixed=False, value=3.2)
+    assert one.check(3.3, 0.0, 0.0, reached=False) == "goes on"
+    assert one.check(3.32, 0.0, 0.0, reached=False) == "forgetting is slow: the rate is doubled"
+    assert one.rate == 2e-4
+
+
 def test_a_cost_that_does_not_shrink_ends_the_run() -> None:
     one = pace(needed=1)
     assert one.is_ready(4.4, 0.0, 0.2, reached=True)

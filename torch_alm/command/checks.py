@@ -22,7 +22,7 @@ SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
 FACTOR = 2.0  # by which the rate rises and falls
 MOST = 1e-2  # rate: beyond it AdamW breaks what it shall keep
 LEAST = 0.1  # of the rate, by which the forget side steps where little of the aim is missing
-PROGRESS = 0.05  # of the level: less between two checks is none
+PROGRESS = 0.05  # of what is missing: less between two checks is none
 PATIENCE = 25  # checks without a smaller gap, and the run is given up
 SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
 COSTLY = "at a cost"  # a goal that is met so ends the run once the cost no longer shrinks
@@ -42,10 +42,10 @@ class Pace:
     run if neither probe rows nor retain loss have come nearer, and at the third asking.
 
     A retain loss above its limit, unless it falls, halves the rate, and forgetting rests; probe
-    rows lost beyond theirs halve it, too. A forget value that rose by less than a twentieth of the
-    level doubles it, but never back to a rate that was halved. 25 checks that bring neither value
-    nor retain loss nearer by a hundredth, or a number that is not finite, and the run is given up.
-    A rate that is given stays, and the run is not given up.
+    rows lost beyond theirs halve it, too. A forget value that rose by less than a twentieth of
+    what it lacks of the aim doubles it, but never back to a rate that was halved. 25 checks that
+    bring neither value nor retain loss nearer by a hundredth, or a number that is not finite, and
+    the run is given up. A rate that is given stays, and the run is not given up.
 
     Attributes:
         alpha: the level that the forget value shall reach.
@@ -121,7 +121,8 @@ class Pace:
             return "retain loss above its limit: forgetting rests" + self._slower(not worse < 0)
         if more_lost:
             return "probe rows are lost" + self._slower(True)
-        if not reached and gained < PROGRESS * self.alpha and FACTOR * self.rate <= self.most:
+        is_slow = gained < PROGRESS * (self.aim - value)  # steps shrink with what is missing
+        if not reached and is_slow and FACTOR * self.rate <= self.most:
             self.rate *= FACTOR
             return "forgetting is slow: the rate is doubled"
         return "goes on"
