@@ -194,7 +194,7 @@ class PenaltyGrowth(Rule):
         >>> from torch_alm import ALMConstraint
         >>> growth = PenaltyGrowth(factor=10.0, limit=5.0)
         >>> constraint = ALMConstraint(None, alpha=1.0, mu=0.1, rules=[growth])
-        >>> for value in (0.0, 0.5, 0.4):  # violated by 1, 0.5, 0.6
+        >>> for value in (0.0, 0.6, 0.5):  # violated by 1, 0.4, 0.5
         ...     constraint.observe(value)
         ...     _ = constraint.step()
         >>> constraint.mu
