@@ -24,12 +24,12 @@ NUMBERS = {
 
 SHORT = """Retain side alone
 Dual AdamW
+Dual AdamW, steps 10
 Dual AdamW + ALM
-Dual AdamW + ALM, measure row_nll
+Dual AdamW + ALM, every row
 NPO
 NPO + ALM
-SAUL
-SAUL w/o SAM""".splitlines()
+SAUL""".splitlines()
 """Rows of the short page."""
 FEWEST = 3
 """Draws of which a difference is shown."""
@@ -54,6 +54,7 @@ def main() -> None:
 def named(runs: pd.DataFrame) -> pd.DataFrame:
     """The runs with a `name`: the method, and what differs from the study."""
     others = runs.overrides.map(lambda o: "".join(f", {name} {o[name]}" for name in o))
+    others = others.str.replace("measure row_nll", "every row")
     return runs.assign(name=runs.method.map(methods.label) + others)
 
 
@@ -74,7 +75,7 @@ def pairs(runs: pd.DataFrame) -> pd.DataFrame:
     alm, tuned = "Dual AdamW + ALM", [n for n in names if n.startswith("Dual AdamW, steps")]
     wanted = {f"{name}: + ALM": (f"{name} + ALM", name) for name in names}
     wanted |= {f"{alm}, and {name}": (alm, name) for name in tuned}
-    wanted |= {f"{name}: every row": (f"{name}, measure row_nll", name) for name in names}
+    wanted |= {f"{name}: every row": (f"{name}, every row", name) for name in names}
     wanted["SAM on both sides"] = ("SAUL", alm)
     wanted["SAM on the forget side"] = ("SAUL", "SAUL w/o SAM")
     found = {
