@@ -74,7 +74,7 @@ class _Plain(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelp
 
 
 def overridden(given: argparse.Namespace, study: dict[str, Any]) -> dict[str, Any]:
-    """What differs from the study: `--set`, the model and what of it is trained.
+    """Collect what differs from the study: `--set`, the model and what of it is trained.
 
     Raises:
         ValueError: A name that neither the study nor one of the methods has.
@@ -91,7 +91,7 @@ def overridden(given: argparse.Namespace, study: dict[str, Any]) -> dict[str, An
 
 
 def run_name(run: dict[str, Any]) -> str:
-    """What tells one run from another."""
+    """Name a run by what tells it from others."""
     return json.dumps([run[name] for name in ("method", "draw", "kind", "overrides")])
 
 

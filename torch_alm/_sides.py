@@ -256,7 +256,12 @@ class Sides(Wrapper):
 
 
 def check_parameters(retain: Optimizer, forget: Optimizer) -> None:
-    """Raise if the two sides would move different weights."""
+    """Raise if the two sides would move different weights, or are one optimizer."""
+    if retain is forget:
+        raise ValueError(
+            "DualOptimizer: retain and forget are one optimizer, whose moments would mix both "
+            "gradients. Did you mean a second one over the same parameters?"
+        )
     first, second = (parameters(side) for side in (retain, forget))
     if {*first} != {*second}:
         raise ValueError(

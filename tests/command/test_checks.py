@@ -1,4 +1,4 @@
-"""When a run asks, slows down and ends; and a plain small model, unlearned and said to be."""
+"""The rule by which a run asks, slows down and ends; and a plain small model, unlearned."""
 
 import random
 from pathlib import Path

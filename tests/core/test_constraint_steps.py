@@ -1,4 +1,4 @@
-"""What a step leaves behind where it fails or never comes, and what a filter keeps of alpha."""
+"""State left by a step that fails or never comes, and by a filter when alpha moves."""
 
 import warnings
 

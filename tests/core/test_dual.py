@@ -366,3 +366,9 @@ def test_a_mu_that_is_found_does_not_depend_on_who_scales_the_loss() -> None:
         return float(constraint.mu)
 
     assert found(8.0) == pytest.approx(found(1.0), rel=1e-9)
+
+
+def test_one_optimizer_is_not_two_sides() -> None:
+    only = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
+    with pytest.raises(ValueError, match="are one optimizer, whose moments would mix"):
+        DualOptimizer(retain=only, forget=only)

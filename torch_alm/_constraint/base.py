@@ -1,4 +1,4 @@
-"""What a constraint does with its state and shapes besides the algorithm."""
+"""State and shapes of a constraint, besides the algorithm."""
 
 # pyright: reportPrivateUsage=false
 
@@ -46,7 +46,7 @@ class Stored:
 
     @property
     def sense(self) -> Sense:
-        """Which side of alpha is satisfied. It may be assigned: a filter then begins anew."""
+        """The satisfied side of alpha. It may be assigned: a filter then begins anew."""
         return self._sense
 
     @sense.setter

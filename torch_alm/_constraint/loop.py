@@ -1,4 +1,4 @@
-"""What a constraint sees of a training loop: steps of an optimizer, and gradients before them.
+"""A training loop as a constraint sees it: optimizer steps, and gradients before them.
 
 The gradient of the measure is `autograd.grad`'s; what the loss made of the penalty is read from a
 zero that is added to it, whose gradient is that factor.

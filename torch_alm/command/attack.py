@@ -215,7 +215,7 @@ class Returned(NamedTuple):
 
     @property
     def told(self) -> str:
-        """What was there before the attack, and after it."""
+        """Tell what was there before the attack, and after it."""
         sides = [self.own] if self.other is None else [self.own, self.other]
         words = [f"{was['rouge']:.0%} before and {now['rouge']:.0%} after" for was, now in sides]
         nats = [f"{was['loss']:.2f} before and {now['loss']:.2f} after" for was, now in sides]

@@ -189,7 +189,7 @@ class Look:
         return fmean(losses(self.loaded.model, self.retain, self.pad))
 
     def lost(self) -> int:
-        """How many probe rows are no longer known by tokens that were."""
+        """Count the probe rows no longer known by tokens that were."""
         if not self.probe:
             return 0
         scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
@@ -246,7 +246,7 @@ class Checks(TrainerCallback):
 
     @staticmethod
     def ended_of(state: Mapping[str, Any]) -> str:
-        """Why the run of a checkpoint's `trainer_state.json` is over; empty if it is not."""
+        """Read why the run of a checkpoint's `trainer_state.json` is over; empty if it is not."""
         return state["stateful_callbacks"][KEY]["ended"]
 
     def on_train_begin(

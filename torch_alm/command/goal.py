@@ -1,4 +1,4 @@
-"""What is asked for, and the verdict on it: is it gone, was it known, and what did that cost?"""
+"""The goal, and the verdict on it: is it gone, was it known, and what did that cost?"""
 
 import argparse
 import math
@@ -103,7 +103,7 @@ class Goal:
         return number(numbers["certificate" if self.kind == "rate" else "gold"])
 
     def low(self, rows: Sequence[Sequence[Answer]]) -> int:
-        """How many rows are below the level."""
+        """Count the rows below the level."""
         means = [fmean(number(part["gold"]) for part in row) for row in rows]
         return sum(not mean >= self.alpha - ROUNDING for mean in means)
 

@@ -1,4 +1,4 @@
-"""What is said and written: sentences on the terminal, files whole or not at all, the output."""
+"""Output: sentences on the terminal, files whole or not at all, the folder of a run."""
 
 import json
 import math
@@ -196,7 +196,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """What an earlier run has written down in its folder, if there is one."""
+    """Read the record of an earlier run in its folder, if there is one."""
     path = folder / "run.json"
     if not path.is_file():
         return None

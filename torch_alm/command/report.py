@@ -199,7 +199,7 @@ def _returned(attacks: Sequence[Content]) -> list[dict[str, Any]]:
 
 
 def tables(content: Content) -> list[dict[str, Any]]:
-    """What it knows, a column per model; or what comes back, from before to after each attack."""
+    """Tables: what it knows, a column per model; or what comes back after each attack."""
     models, attacks = content["models"], content["attacks"]
     if attacks:
         return [_attack_table(attacks)]

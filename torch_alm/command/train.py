@@ -105,7 +105,7 @@ def rate_of(given: argparse.Namespace) -> float:
 def known_now(
     loaded: Loaded, trainer: Any, goal: Goal, measured: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:
-    """What the model says, how well it knows it, the goal, and what a step takes; in numbers."""
+    """Measure what the model says, how well it knows it, the goal, and what a step takes."""
     numbers, rows = measured["numbers"], measured["answers"]
     said = {k: f"{sum(a['said'] for a in v)} of {len(v)}" for k, v in rows.items()}
     probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"

@@ -76,7 +76,7 @@ class Start:
 
 @dataclass
 class Run:
-    """What was asked for, what was read for it, and where the run began."""
+    """A request, the rows read for it, and the beginning of its run."""
 
     given: argparse.Namespace
     say: Say

@@ -27,7 +27,7 @@ def require_asked(model: LanguageModel) -> None:
 
 
 def positions(model: LanguageModel) -> int:
-    """How many tokens a model with learned positions takes (GPT-2, OPT); others take any number."""
+    """The tokens that a model with learned positions takes (GPT-2, OPT); others take any number."""
     known: int | None = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     words = model.get_input_embeddings()
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not words]

@@ -45,7 +45,7 @@ class Upper(nn.Module):
 
 @torch.no_grad()
 def hidden(model: Any, first: int, ids: Sequence[int]) -> Tensor:
-    """What enters layer `first`: (1, tokens, width)."""
+    """Compute what enters layer `first`: (1, tokens, width)."""
     tokens = torch.tensor([list(ids)], device=model.device)
     return model(input_ids=tokens, output_hidden_states=True).hidden_states[first]
 
@@ -71,7 +71,7 @@ class Rows:
         }
 
     def states(self, ids: Sequence[int]) -> Tensor:
-        """What enters the first trained layer behind the common start: (tokens, width)."""
+        """Take what enters the first trained layer behind the common start: (tokens, width)."""
         key = tuple(ids)
         if key not in self.known:
             self.known[key] = hidden(self.model, self.first, ids)[0, self.common :]

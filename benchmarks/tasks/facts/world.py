@@ -95,7 +95,7 @@ class World:
             yield self.rows.batch(kept), self.rows.batch(gone)
 
     def answers(self, questions: Sequence[str]) -> list[str]:
-        """What `generate` says, greedily."""
+        """Ask with `generate`, greedily."""
         prompts = [asked(self.tokenizer, question) for question in questions]
         return generate(
             self.model, self.tokenizer, prompts, max_new_tokens=self.new_tokens, batch_size=64
