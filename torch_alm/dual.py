@@ -199,8 +199,6 @@ class DualOptimizer(Sides):
     ) -> tuple[Register, Evaluation]:
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
         if isinstance(side, SharpnessAware):
-            if self.retain is self.forget:
-                side.renew()  # the delta that it may reuse is the other objective's
             gradients.put(params, so_far)
             found = side.accumulate(objective, weight, self.backward_fn, pair=pair, wanted=wanted)
         else:

@@ -193,19 +193,3 @@ def test_loading_both_sides_finds_their_deltas_anew() -> None:
     assert run.passes == 8
     step()
     assert run.passes == 10
-
-
-def test_one_wrapper_on_both_sides_finds_a_delta_for_each() -> None:
-    theta, seen = start(), list[Tensor]()
-    both = SAM(SGD([theta], lr=LR), rho=RHO, every=9)
-    optimizer = DualOptimizer(both, both, ALMConstraint(None, alpha=9.0, mu=0.1, sense="<="))
-
-    def forget() -> Tensor:
-        seen.append(theta.detach().clone())
-        return theta[1]
-
-    for _ in range(2):
-        optimizer.backward(retain=lambda: theta[0], forget=forget)
-    there = start().detach() + RHO * torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
-    assert len(seen) == 4 and torch.allclose(seen[1], there, rtol=0, atol=1e-11)
-    assert torch.equal(seen[1], seen[3])
