@@ -165,7 +165,7 @@ def replaying(tensors: list[Tensor]) -> Callable[[], object]:
         partial(random.setstate, random.getstate()),
     ]
     if (numpy := sys.modules.get("numpy.random")) is not None:
-        calls.append(partial(numpy.set_state, numpy.get_state(legacy=False)))
+        calls.append(_replaying_numpy(numpy))
     if torch.cuda.is_initialized():  # weights may be offloaded, and dropout be drawn on a GPU
         calls.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
@@ -174,3 +174,12 @@ def replaying(tensors: list[Tensor]) -> Callable[[], object]:
         kind = next(iter(others)).type
         calls.append(partial(set_device_states, devices, states, device_type=kind))
     return lambda: [call() for call in calls]
+
+
+def _replaying_numpy(numpy: Any) -> Callable[[], object]:  # noqa: ANN401
+    """Do so for NumPy's, which it reads from a list twenty times faster than from its own array."""
+    state = numpy.get_state(legacy=False)
+    words = state["state"]
+    if "key" in words:  # of the usual generator, 624 numbers
+        words["key"] = words["key"].tolist()
+    return partial(numpy.set_state, state)
