@@ -4,7 +4,7 @@ Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algor
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, SupportsIndex, final
 
 import torch
@@ -312,13 +312,11 @@ class ALMConstraint(Stored):
         auto = self._state.auto
         return Attachment(optimizer, self, None if auto is None else auto.loop)
 
-    def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
+    def metrics(self) -> dict[str, Any]:
         """Return the state in plain numbers.
 
         Means over a vector's entries: `alpha`, `value`, `violation` (filtered), `multiplier`, `mu`,
-        `weight`. The worst entry: `overshoot` (how far beyond alpha the violation has ever been),
-        `kkt_feasibility` ([c]_+, or |c| for `==`), `kkt_complementarity` (|min(-c, lambda+)|).
-        `active_share` (of the steps, with a weight not 0), `skipped`, `steps`; `status`:
+        `weight`. `active_share` (of the steps, with a weight not 0), `skipped`, `steps`; `status`:
 
         - "unmeasured": of some entry nothing finite was ever seen, and no other is violated;
         - "non_finite": the latest step saw nothing finite;
@@ -330,13 +328,9 @@ class ALMConstraint(Stored):
         - "violated": not met. A violation of up to a millionth of alpha (of 1 if alpha is 0) is
           none here: it is rounding.
 
-        Args:
-            gradient: that of the Lagrangian: what `.grad` holds after `(objective +
-                constraint(...)).backward()`. Its norm is added as `kkt_stationarity`.
-
-        Cost: no device synchronisation; one for the gradient.
+        Cost: no device synchronisation.
         """
-        return status.with_stationarity(status.metrics(self._state, self), gradient)
+        return status.metrics(self._state, self)
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

@@ -1,6 +1,5 @@
 """ConstraintGroup: several constraints, by name, as one."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, final
 
@@ -9,7 +8,7 @@ from torch.optim import Optimizer
 
 from torch_alm._constraint.loop import Attachments
 from torch_alm._constraint.numbers import Numeric
-from torch_alm._constraint.status import STATUSES, with_stationarity
+from torch_alm._constraint.status import STATUSES
 from torch_alm.constraint import ALMConstraint
 
 
@@ -23,7 +22,8 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         constraints: the constraints by name.
 
     Raises:
-        TypeError, ValueError: for other members, names that are empty or have a "/", or no member.
+        TypeError, ValueError: for no dict, other members, or none; for names that are empty or
+            have a "/".
 
     Cost: that of its members, one reduction over ranks each.
 
@@ -40,6 +40,11 @@ class ConstraintGroup(dict[str, ALMConstraint]):
     """
 
     def __init__(self, constraints: Mapping[str, ALMConstraint]) -> None:
+        if not isinstance(constraints, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(
+                f"ConstraintGroup: constraints is a {type(constraints).__name__}; its members "
+                'could not be told apart. Did you mean a dict, such as {"forgotten": constraint}?'
+            )
         super().__init__(sorted(constraints.items()))
         is_twice = len({*map(id, self.values())}) != len(self)
         if not self or is_twice or any(not name or "/" in name for name in self):
@@ -90,21 +95,17 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         """Attach every constraint to an optimizer; see `ALMConstraint.attach`."""
         return Attachments(member.attach(optimizer) for member in self.values())
 
-    def metrics(self, *, gradient: Iterable[Tensor | None] | None = None) -> dict[str, Any]:
-        """Return every constraint's metrics as `name/metric`, and those of the group.
+    def metrics(self) -> dict[str, Any]:
+        """Return every constraint's metrics as `name/metric`, and two of the group.
 
-        For the group: `kkt_feasibility`, `kkt_complementarity` and `status`, the worst of all (in
-        the order non_finite, suspected_infeasible, capped, violated, unmeasured, satisfied,
-        released); `steps`, the most; with the Lagrangian's gradient, `kkt_stationarity`.
+        `steps`, the most; `status`, the worst of all, in the order non_finite,
+        suspected_infeasible, capped, violated, unmeasured, satisfied, released.
         """
         members = {name: member.metrics() for name, member in self.items()}
         found = {f"{name}/{key}": v for name, each in members.items() for key, v in each.items()}
-        for key in ("kkt_feasibility", "kkt_complementarity"):
-            known = [each[key] for each in members.values() if each[key] == each[key]]
-            found[key] = max(known, default=math.nan)
         found["steps"] = max(each["steps"] for each in members.values())
         found["status"] = min((each["status"] for each in members.values()), key=STATUSES.index)
-        return with_stationarity(found, gradient)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return every constraint's state by name."""

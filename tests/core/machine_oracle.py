@@ -157,7 +157,6 @@ class Controller:
     active: int = 0
     skipped: int = 0
     is_blind: bool = False
-    overshoot: float = 0.0
 
     def __post_init__(self) -> None:
         self.weight = self.multiplier
@@ -197,7 +196,6 @@ class Controller:
         if seen is not None:
             self.history = self.recent(seen[1])
             self.value, self.violation = seen[0], sum(self.history) / len(self.history)
-            self.overshoot = max(self.overshoot, -self.violation)
             self.measured += 1
             if self.measured % self.every == 0:
                 self.multiplier = self.weight
@@ -219,7 +217,7 @@ class Controller:
         found = {name: getattr(self, name) for name in names}
         found["active_share"] = self.active / max(self.steps, 1)
         found["status"] = self.status()
-        return found if self.sense == "==" else {**found, "overshoot": self.overshoot}
+        return found
 
     def loaded(self, saved: "Controller") -> "Controller":
         """The state of `saved` under the settings here; mu is state, for it may grow."""

@@ -101,11 +101,10 @@ def test_metrics_ignore_entries_that_were_never_seen() -> None:
     c.step()
     metrics = c.metrics()
     assert metrics["value"] == 2.0 and metrics["violation"] == -1.0
-    assert metrics["status"] == "unmeasured" and metrics["overshoot"] == 1.0
+    assert metrics["status"] == "unmeasured"
     c.observe(torch.tensor([0.0]), index=[0])
     c.step()
     assert c.metrics()["status"] == "violated"
-    assert c.metrics()["kkt_feasibility"] == 1.0
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (2,), (1, 2)], ids=str)

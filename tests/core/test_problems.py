@@ -58,7 +58,6 @@ def test_one_default_finds_optimum_and_multipliers(problem: Problem) -> None:
     assert residual <= 1e-4
     by_name = np.concatenate([expected[name] for name in sorted(expected)])
     assert solution.multipliers.numpy() == pytest.approx(by_name, abs=1e-3)
-    assert solution.group.metrics()["kkt_complementarity"] <= 1e-3
 
 
 def test_a_rescaled_constraint_has_a_rescaled_multiplier() -> None:

@@ -1,8 +1,6 @@
 """Rules for the stored multiplier: Hold, Leak, Cap; how mu grows; rules together."""
 
 import math
-import re
-import warnings
 from typing import Any
 
 import pytest
@@ -38,50 +36,6 @@ def test_a_limit_below_mu_does_not_lower_it() -> None:
     c = constraint(mu=2.0, rules=[PenaltyGrowth(2.0, limit=1.0)])
     follow(c, [0.0, 0.0, 0.0])
     assert c.mu == 2.0
-
-
-def asked(total_steps: int, value: float = 0.3, **given: Any) -> tuple[bool, list[str]]:
-    """The answer after one measurement, and what was said."""
-    c = constraint(**{"mu": 1e-3, "multiplier": 1.0, "alpha": 10.0, **given})
-    follow(c, [value])
-    before = str(c.state_dict())
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        answer = c.check_unwind(total_steps)
-    assert str(c.state_dict()) == before, "asking changes nothing"
-    return answer, [str(each.message) for each in heard]
-
-
-def test_a_run_too_short_to_close_the_gate_says_so_with_the_numbers() -> None:
-    answer, (sentence,) = asked(50)
-    assert not answer
-    assert re.search(r"lambda is 1\.0097, and in the 49 steps left of 50.* now, 9\.7,", sentence)
-
-
-@pytest.mark.parametrize(
-    ("total_steps", "given"),
-    [
-        (50, {"multiplier": 0.0, "value": 20.0}),
-        (51, {"mu": 0.0625, "value": 9.0, "multiplier": 3.0625}),  # to zero exactly
-        (500, {}),
-        (50, {"rules": [Leak(0.5)]}),
-        (50, {"sense": "=="}),
-    ],
-    ids=str,
-)
-def test_a_run_that_is_long_enough_is_silent(total_steps: int, given: dict[str, Any]) -> None:
-    assert asked(total_steps, **given) == (True, [])
-
-
-def test_the_last_step_decides_and_cadence_warm_up_and_filter_shorten_a_run() -> None:
-    """lambda = 1 + 0.25 after a step of c = 1, and 0.25 back with each of the next: five more."""
-    plain = {"mu": 0.25, "alpha": 1.0, "value": 0.0}
-    assert asked(6, **plain) == (True, [])
-    assert asked(5, **plain)[0] is False
-    assert asked(10, every=3, **plain)[0] and not asked(9, every=3, **plain)[0]
-    late = {**plain, "rules": [WarmUp(3)]}
-    assert asked(7, **late)[0] and not asked(6, **late)[0], "four from 1, after three"
-    assert not asked(6, filter=Mean(3), **plain)[0], "the window has to empty first"
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,17 @@
 
 # pyright: reportPrivateUsage=false
 
-import copy
-import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint import numbers, observations, status
+from torch_alm._constraint import numbers, observations
 from torch_alm._constraint.loop import Gradient
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Index, Mean, Observations
+from torch_alm._constraint.observations import Index, Observations
 from torch_alm._constraint.settings import Filter, Given, Policy, Rule, Sense
 from torch_alm._constraint.state import State
 from torch_alm._optim.objective import is_first_pass
@@ -190,28 +188,6 @@ class Stored:
         """Return the share of a finished forget step to take; the weight, unless mu is found."""
         auto = self._state.auto
         return weight if auto is None or self.sense == "==" else auto.aim(weight)
-
-    def check_unwind(self, total_steps: SupportsIndex) -> bool:
-        """Tell whether the gate could still close in a run of this length; warn if it could not.
-
-        The steps that are left are gone through as if each were met by |c|, c the latest violation,
-        with the cadence, filter and rules there are. Entries that were never measured are left out,
-        and an equality has no gate to close.
-
-        Args:
-            total_steps: the length of the run, from its first step.
-
-        Cost: that of the steps that are left, on the host; ask once, after the first step.
-        """
-        total, state = operator.index(total_steps), copy.deepcopy(self._state)
-        c = state.violation
-        met = Mean(state.value, -abs(c), c == c, 0)
-        while self.sense != "==" and numbers.any_of((state.weight != 0) & met.seen):
-            if state.history.steps >= total:
-                status.warn_wound_up(self._state, total)
-                return False
-            state.step(met, self)
-        return True
 
 
 LOADING = "ALMConstraint.load_state_dict"

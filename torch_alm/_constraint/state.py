@@ -9,7 +9,7 @@ from torch import Size
 from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
-from torch_alm._constraint.settings import Filter, Reading, Rule, Sense, Settings, Update
+from torch_alm._constraint.settings import Filter, Reading, Rule, Settings, Update
 
 STEPS, UPDATES = 64, 8  # before the first stretch: a run that is shorter says nothing
 SHARE = 0.9  # above this share of the last stretch's mean violation, a stretch made no progress
@@ -51,9 +51,9 @@ class Stateful:
 
 
 class History(Stateful):
-    """The past of a constraint: steps, open gates, skipped measurements, the furthest overshoot."""
+    """The past of a constraint: steps, open gates, and skipped measurements."""
 
-    PER_ENTRY = ("visits", "met_for", "overshoot", "first")
+    PER_ENTRY = ("visits", "met_for")
 
     def __init__(self) -> None:
         self.steps = 0
@@ -62,21 +62,14 @@ class History(Stateful):
         self.skipped = 0
         self.is_blind = False  # the latest step saw nothing finite
         self.met_for: Number = 0.0  # steps in a row
-        self.overshoot: Number = 0.0
-        self.first: Number = math.nan  # an equality overshoots to the side it did not come from
 
-    def step(self, c: Number, weight: Number, seen: Mask, met: Mask, sense: Sense) -> None:
-        """Count a step with the violation c and the weight that acted."""
+    def step(self, weight: Number, seen: Mask, met: Mask) -> None:
+        """Count a step with the weight that acted."""
         self.steps += 1
         self.active_steps += numbers.any_of(weight != 0)
         self.is_blind = not numbers.any_of(seen)
         self.visits = self.visits + 1.0 * seen
         self.met_for = numbers.choose(seen, (self.met_for + 1) * met, self.met_for)
-        beyond = -c
-        if sense == "==":
-            self.first = numbers.choose(self.first == self.first, self.first, side_of(c))
-            beyond = beyond * self.first
-        self.overshoot = numbers.choose(beyond > self.overshoot, beyond, self.overshoot)
 
 
 def side_of(c: Number) -> Number:
@@ -263,7 +256,7 @@ class State(Stateful):
         self.value = numbers.choose(now.seen, found.value, self.value)
         self.violation = numbers.choose(now.seen, now.violation, self.violation)
         met = is_met(settings, self.violation)
-        self.history.step(self.violation, self.weight, now.seen, met, settings.sense)
+        self.history.step(self.weight, now.seen, met)
 
     def _watch_for_stall(self, seen: Mask, settings: Settings, *, is_free: bool) -> None:
         """Compare violations, where the multiplier is free to push against them."""

@@ -1,20 +1,13 @@
-"""The status of a constraint: numbers, residuals, one word, and warnings.
-
-The residuals are those of the conditions of Karush, Kuhn and Tucker.
-"""
+"""The status of a constraint: numbers, one word, and warnings."""
 
 import warnings
-from collections.abc import Iterable
 from typing import Any
-
-from torch import Tensor
 
 from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Number
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.settings import Rule, Settings
 from torch_alm._constraint.state import State, is_violated
-from torch_alm._optim import gradients
 
 ROUNDING = 1e-6  # of alpha, or of 1 if that is 0: float32 measures no finer
 
@@ -32,35 +25,19 @@ STATUSES = (
 
 def metrics(state: State, settings: Settings) -> dict[str, Any]:
     """Return the numbers of `ALMConstraint.metrics`."""
-    history, c, weight = state.history, state.violation, state.weight
-    is_equality = settings.sense == "=="
-    feasibility = abs(c) if is_equality else numbers.projected(c)
-    slack = numbers.choose(-c < weight, -c, weight)  # zero if met without slack or without weight
-    complementarity = 0.0 * c if is_equality else abs(slack)
+    history = state.history
     return {
         "alpha": numbers.average(settings.alpha),
         "value": numbers.average(state.value),
-        "violation": numbers.average(c),
+        "violation": numbers.average(state.violation),
         "multiplier": numbers.average(state.multiplier),
-        "weight": numbers.average(weight),
+        "weight": numbers.average(state.weight),
         "active_share": history.active_steps / max(history.steps, 1),
-        "overshoot": numbers.largest(history.overshoot),
-        "kkt_feasibility": numbers.largest(feasibility),
-        "kkt_complementarity": numbers.largest(complementarity),
         "mu": numbers.average(state.mu),
         "skipped": history.skipped,
         "steps": history.steps,
         "status": status(state, settings),
     }
-
-
-def with_stationarity(
-    found: dict[str, Any], gradient: Iterable[Tensor | None] | None
-) -> dict[str, Any]:
-    """Add the norm of the Lagrangian's gradient over all tensors jointly, if that is given."""
-    if gradient is None:
-        return found
-    return {**found, "kkt_stationarity": gradients.norm(gradient).item()}
 
 
 def status(state: State, settings: Settings) -> str:
@@ -126,18 +103,6 @@ def warn_limited(rule: Rule, c: Number) -> None:
         f"ALMConstraint.step: the stored multiplier has reached the limit of {rule!r} at a "
         f"violation of {numbers.largest(c):g} and grows no further. Can the constraint be met, or "
         "is the limit too low?"
-    )
-
-
-def warn_wound_up(state: State, total_steps: int) -> None:
-    """Say that no step left would bring the multiplier to zero."""
-    c = numbers.largest(abs(state.violation))
-    _warn(
-        f"ALMConstraint.check_unwind: lambda is {numbers.largest(state.multiplier):g}, and in the "
-        f"{max(total_steps - state.history.steps, 0)} steps left of {total_steps}, each met by as "
-        f"much as the violation is now, {c:g}, it would not come to zero with mu = "
-        f"{numbers.largest(state.mu):g}: the gate would stay open to the end. Did you "
-        "mean a larger mu, a multiplier that starts at 0, or a `Leak`?",
     )
 
 
