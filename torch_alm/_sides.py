@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
-from torch_alm._optim.wrapper import Wrapper, check_base, check_sizes, count
+from torch_alm._optim.wrapper import Wrapper, check_base, check_sizes, count, innermost
 from torch_alm.constraint import ALMConstraint
 from torch_alm.sam import SharpnessAware
 
@@ -113,12 +113,8 @@ class Sides(Wrapper):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """The groups of both sides, retain first: the live dictionaries in a new list.
-
-        Those of a base that both sides share appear once: schedulers multiply each by its factor.
-        """
-        groups = [*self.retain.param_groups, *self.forget.param_groups]
-        return list({id(group): group for group in groups}.values())
+        """The groups of both sides, retain first: the live dictionaries in a new list."""
+        return [*self.retain.param_groups, *self.forget.param_groups]
 
     @property
     def state(self) -> dict[str, Any]:
@@ -257,7 +253,7 @@ class Sides(Wrapper):
 
 def check_parameters(retain: Optimizer, forget: Optimizer) -> None:
     """Raise if the two sides would move different weights, or are one optimizer."""
-    if retain is forget:
+    if innermost(retain) is innermost(forget):
         raise ValueError(
             "DualOptimizer: retain and forget are one optimizer, whose moments would mix both "
             "gradients. Did you mean a second one over the same parameters?"

@@ -368,7 +368,10 @@ def test_a_mu_that_is_found_does_not_depend_on_who_scales_the_loss() -> None:
     assert found(8.0) == pytest.approx(found(1.0), rel=1e-9)
 
 
-def test_one_optimizer_is_not_two_sides() -> None:
+@pytest.mark.parametrize("wrap", [lambda base: base, ReverseSAM])
+def test_one_optimizer_is_not_two_sides(wrap: Any) -> None:
     only = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])
     with pytest.raises(ValueError, match="are one optimizer, whose moments would mix"):
-        DualOptimizer(retain=only, forget=only)
+        DualOptimizer(retain=only, forget=wrap(only))
+    with pytest.raises(ValueError, match="are one optimizer, whose moments would mix"):
+        DualOptimizer(retain=SAM(only), forget=wrap(only))

@@ -1,10 +1,9 @@
-"""A DualOptimizer whose sides share a base or memory, or that is set otherwise later."""
+"""A DualOptimizer that is set otherwise later, or has sides with modes."""
 
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
-from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
@@ -39,19 +38,6 @@ def test_a_sense_that_no_longer_fits_the_forget_side_is_refused() -> None:
     constraint.sense = ">="
     backward(optimizer, theta)
     assert constraint.observed == 1
-
-
-def test_a_base_that_both_sides_share_has_its_groups_once() -> None:
-    theta, more = (nn.Parameter(torch.ones(2)) for _ in range(2))
-    base = SGD([theta], lr=1.0)
-    optimizer = DualOptimizer(SAM(base, rho=0.1), ReverseSAM(base, rho=0.1))
-    scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
-    for _ in range(2):
-        scheduler.step(1.0)
-    assert base.param_groups[0]["lr"] == 0.5
-    optimizer.add_param_group({"params": [more]})
-    assert [group["params"] for group in base.param_groups] == [[theta], [more]]
-    assert optimizer.param_groups == base.param_groups
 
 
 def test_what_evaluation_did_last_is_undone_first() -> None:

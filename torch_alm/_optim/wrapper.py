@@ -64,7 +64,7 @@ class Wrapper(Optimizer, ABC):
         """Add a group to each wrapped optimizer; its `"rho"`, if any, is its own radius."""
         params = param_group["params"]
         group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
-        for base in {innermost(base): None for base in self._bases.values()}:
+        for base in self._bases.values():
             base.add_param_group(dict(group))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
