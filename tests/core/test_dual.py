@@ -375,3 +375,32 @@ def test_one_optimizer_is_not_two_sides(wrap: Any) -> None:
         DualOptimizer(retain=only, forget=wrap(only))
     with pytest.raises(ValueError, match="are one optimizer, whose moments would mix"):
         DualOptimizer(retain=SAM(only), forget=wrap(only))
+
+
+def test_a_scheduler_of_a_forget_side_that_skips_goes_on_without_a_warning() -> None:
+    theta = theta_of(1.0, 2.0)
+    forget = SGD([theta], lr=0.1)
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), forget)
+    scheduler = torch.optim.lr_scheduler.StepLR(forget, 1, gamma=0.5)
+    optimizer.backward(retain=theta.sum, forget=lambda: theta.sum() * math.inf)
+    with pytest.warns(UserWarning, match="the forget step is skipped"):
+        optimizer.step()
+    scheduler.step()  # a warning is an error
+    assert forget.param_groups[0]["lr"] == 0.05
+
+
+def test_a_micro_batch_that_fails_takes_back_its_own_measurement_only() -> None:
+    theta = theta_of(1.0, 2.0)
+    constraint = ALMConstraint(None, alpha=9.0, mu=1.0)
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
+
+    def failing() -> Tensor:
+        constraint.observe(theta.sum())
+        raise ArithmeticError
+
+    optimizer.backward(retain=theta.sum, forget=theta.sum, weight=0.5)
+    with pytest.raises(ArithmeticError):
+        optimizer.backward(retain=theta.sum, forget=failing, weight=0.5)
+    assert constraint.observed == 1
+    optimizer.step()
+    assert constraint.multiplier == 6.0  # [0 + 1 (9 - 3)]_+

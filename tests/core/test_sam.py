@@ -315,3 +315,22 @@ def test_a_copy_is_kept_only_where_it_fits() -> None:
         before = theta.detach().clone()
         optimizer.backward(lambda: theta.sum())
         assert torch.equal(theta.detach(), before)
+
+
+def test_a_constraint_sees_what_a_closure_measures_at_the_perturbed_point_alone() -> None:
+    theta, constraint = (
+        nn.Parameter(torch.tensor([3.0, 4.0])),
+        ALMConstraint(None, alpha=40.0, mu=1),
+    )
+    optimizer = SAM(SGD([theta], lr=0.1), rho=1.0)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = theta.square().sum()
+        constraint.observe(loss)
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 25
+    assert constraint.observed == 1
+    assert constraint.step() == pytest.approx(40 - 36)  # at theta it would be 15
