@@ -36,7 +36,7 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_950, 4_200),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_948, 4_200),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_410, 1_300),
     "lines of language": (package("language"), 1_420, 1_000),
     "lines of integrations": (package("integrations"), 1_610, 1_600),
