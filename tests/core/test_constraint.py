@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ def test_penalty_gradient_is_the_next_multiplier(
         assert price.dtype == torch.promote_types(dtype, torch.float32)
         assert price.item() == pytest.approx(expected, rel=1e-6)
         assert gradient.item() == plus * (1 if sense == "<=" else -1)
-    assert c.step() == plus
+    assert c.step() == plus == c.multiplier and c.mu == mu
 
 
 def test_penalty_is_pure_and_call_observes() -> None:
@@ -261,3 +262,16 @@ def test_far_inside_the_penalty_is_flat_at_what_the_multiplier_is_worth(mu: floa
     penalty = constraint.penalty(value)
     assert penalty.item() == -(0.5**2) / (2 * mu)
     assert torch.autograd.grad(penalty, value)[0] == 0
+
+
+def test_measured_a_hundred_times_and_never_stepped_it_says_so_once() -> None:
+    c = ALMConstraint(None, 1.0, 0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(99):
+            c.observe(0.0)
+    with pytest.warns(UserWarning, match=r"100 measurements wait.*`constraint.step\(\)`"):
+        c.observe(0.0)
+    for _ in range(200):
+        c.observe(0.0)  # warnings are errors
+    assert c.step() == 0.5
