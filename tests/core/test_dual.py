@@ -381,6 +381,9 @@ def test_a_micro_batch_that_fails_takes_back_its_own_measurement_only() -> None:
     assert constraint.observed == 1
     optimizer.step()
     assert constraint.multiplier == 6.0  # [0 + 1 (9 - 3)]_+
+    optimizer.backward(retain=theta.sum, forget=theta.sum)
+    optimizer.zero_grad()
+    assert constraint.observed == 0, "a step that is dropped takes its measurements along"
 
 
 @pytest.mark.parametrize("every", [1, 2])
