@@ -60,17 +60,6 @@ CHATS = {
         f"<s>[INST] {QUESTION} [/INST]",
         f" {ANSWER} </s>",
     ),
-    "Mistral v0.1": Chat(
-        "{{ bos_token }}"
-        + each(
-            "{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
-            "{% elif m.role == 'assistant' %}{{ m.content + eos_token + ' ' }}"
-            "{% else %}{{ raise_exception('Only user and assistant roles are supported!') }}"
-            "{% endif %}"
-        ),
-        f"<s>[INST] {QUESTION} [/INST]",
-        f"{ANSWER}</s>",
-    ),
     "Mistral": Chat(
         "{{ bos_token }}"
         + each(

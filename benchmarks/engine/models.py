@@ -4,11 +4,11 @@ import hashlib
 import json
 import os
 import re
-import shutil
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from uuid import uuid4
 
 import torch
 from torch import nn
@@ -43,32 +43,28 @@ def load_model(name: str | Path) -> tuple[Any, Any]:
 
 
 def trained(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None) -> tuple[Any, Any]:
-    """The model that has learnt a lesson, from the cache where it was trained before."""
+    """The model that has learnt a lesson, from the cache where it was trained before.
+
+    The cache is `torch-alm` in `$XDG_CACHE_HOME` or `~/.cache` where none is given.
+    """
     content = [CACHE_VERSION, asdict(recipe), lesson.content, lesson.texts]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
-    folder = Path(cache or default_cache()) / f"{lesson.name}-{key}"
+    usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
+    folder = Path(cache or usual) / f"{lesson.name}-{key}"
     if not folder.is_dir():
         _save(folder, *teach(lesson, recipe))
     return load_model(folder)
 
 
-def default_cache() -> Path:
-    """`torch-alm` in `$XDG_CACHE_HOME` or `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
-
-
 def _save(folder: Path, model: Any, tokenizer: Any) -> None:
     """Write beside the folder, then rename: a reader never finds half a model."""
-    partial = folder.with_name(f"partial-{folder.name}-{uuid4().hex}")
-    try:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent) as place:
+        partial = Path(place, folder.name)
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
-        os.replace(partial, folder)
-    except OSError:
-        if not folder.is_dir():  # otherwise another process has just finished the same model
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        with suppress(OSError):  # another process has just finished the same model
+            partial.rename(folder)
 
 
 def set_up(model: Any, options: Options) -> Any:

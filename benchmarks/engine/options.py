@@ -23,7 +23,9 @@ Kind = TypeVar("Kind", bound="Options")
 
 
 def option(told: str, default: Any = None, **more: Any) -> Any:
-    """A field of the options with its line of `--help`."""
+    """A field of the options with its line of `--help`; a list may be given several times."""
+    if isinstance(default, list):
+        return field(default_factory=list, metadata={"help": told, "action": "extend"})
     return field(default=default, metadata={"help": told, **more})
 
 
@@ -44,10 +46,7 @@ class Options:
     )
     match: str | None = option("METRIC=LEVEL: search settings that forget so much, then report")
     trials: int = option("runs of that search for each method", 8)
-    set: list[str] = field(
-        default_factory=list,
-        metadata={"help": "NAME=VALUE: any other setting of the methods", "action": "extend"},
-    )
+    set: list[str] = option("NAME=VALUE: any other setting of the methods", [])
     lr: str | None = option("learning rate; takes the forget side's along")
     alpha: str | None = option("threshold; alone in nats per token")
     mu: str | None = option("step size of the multiplier, or auto")

@@ -1,9 +1,8 @@
 """Tables of settings in YAML: for all methods, then by method, then by split."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -12,17 +11,14 @@ from benchmarks.methods import ALM, Settings, settings_of
 Change = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The settings of one method on one split, with what to know before trusting them.
+class Preset(NamedTuple):
+    """The settings of one method on one split.
 
-    Attributes:
-        settings: Every number.
-        note: The reading used, where the source leaves or makes a doubt; empty otherwise.
+    `note` is the reading used, where the source leaves or makes a doubt; empty otherwise.
     """
 
     settings: Settings
-    note: str = ""
+    note: str
 
 
 class Presets:

@@ -22,19 +22,17 @@ class Schedule:
         epochs: Most passes over the data.
         batch_size: Rows per step.
         lr: Largest learning rate; it warms up over one epoch and falls to a tenth along a cosine.
-        target: Share of exact matches at which the training stops.
     """
 
     epochs: int
     batch_size: int
     lr: float
-    target: float = 1.0
 
 
 def train_to_memorisation(
-    model: nn.Module, rows: Sequence[Row], pad_id: int, schedule: Schedule, *, label: str
+    model: Any, rows: Sequence[Row], pad_id: int, schedule: Schedule, *, label: str
 ) -> dict[str, float]:
-    """AdamW on the answer tokens until the target share of exact matches, or for all epochs.
+    """AdamW on the answer tokens until all rows are exact matches, or for all epochs.
 
     The model is trained in place, where it is. `pad_id` fills rows up to the length of their batch,
     `label` stands beside the progress bar.
@@ -53,14 +51,15 @@ def train_to_memorisation(
     reached, epoch = 0.0, 0
     model.train()
     with tqdm(total=schedule.epochs * steps, desc=label) as bar:
-        while epoch < schedule.epochs and reached < schedule.target:
+        while epoch < schedule.epochs and reached < 1.0:
             right = 0
             for batch in _batches(rows, schedule.batch_size, pad_id, random):
-                right += _step(model, _moved(batch, model), optimizer)
+                there = {name: tensor.to(model.device) for name, tensor in batch.items()}
+                right += _step(model, there, optimizer)
                 rate.step()
                 bar.update()
             epoch += 1
-            if right >= (schedule.target - 0.05) * len(rows) or epoch == schedule.epochs:
+            if right >= 0.95 * len(rows) or epoch == schedule.epochs:
                 reached = fmean(s.exact_match for s in answer_scores(model, rows, pad_id, tau=1.0))
             bar.set_postfix(exact=f"{right / len(rows):.1%}")
     model.eval()
@@ -101,16 +100,7 @@ def _batches(
     """One epoch: shuffled, then sorted by length in stretches of eight batches, to pad little."""
     stretches = torch.randperm(len(rows), generator=random).split(8 * batch_size)
     by_length = [sorted(s.tolist(), key=lambda i: len(rows[i]["input_ids"])) for s in stretches]
-    chunks = [chunk for stretch in by_length for chunk in _chunks(stretch, batch_size)]
+    starts = ((stretch, at) for stretch in by_length for at in range(0, len(stretch), batch_size))
+    chunks = [stretch[at : at + batch_size] for stretch, at in starts]
     for index in torch.randperm(len(chunks), generator=random).tolist():
         yield collate([rows[i] for i in chunks[index]], pad_id)
-
-
-def _chunks(items: list[int], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]
-
-
-def _moved(batch: Batch, model: nn.Module) -> Batch:
-    device = next(model.parameters()).device
-    return {name: tensor.to(device) for name, tensor in batch.items()}

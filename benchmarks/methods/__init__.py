@@ -18,21 +18,9 @@ from benchmarks.methods.rmu import RetainOnlyOnRMU
 from benchmarks.methods.settings import Settings, hints
 
 __all__ = [
-    "ALM",
-    "CONTROL",
-    "LOSSES",
-    "Method",
-    "Settings",
-    "build",
-    "check",
-    "is_controlled",
-    "kind_of",
-    "knob_of",
-    "label",
-    "method_of",
-    "names",
-    "settings_of",
-]
+    "ALM", "CONTROL", "LOSSES", "Method", "Settings", "build", "check", "is_controlled", "kind_of",
+    "knob_of", "label", "method_of", "names", "settings_of",
+]  # fmt: skip
 
 ALM = "+alm"
 CONTROLS: dict[str, type[Method]] = {"tokens": RetainOnly, "rmu": RetainOnlyOnRMU}
@@ -49,7 +37,8 @@ def names(losses: str = "tokens") -> list[str]:
         losses: Those that know these losses, a key of `LOSSES`; `any` lists them all.
     """
     entries = sorted(_entries(losses).items(), key=lambda item: item[1].position)
-    return [key + suffix for key, entry in entries for suffix in entry.suffixes()]
+    both = {"optional": ("", ALM)}
+    return [k + end for k, entry in entries for end in both.get(entry.method.alm, ("",))]
 
 
 def _entries(losses: str = "any") -> dict[str, Entry]:

@@ -159,10 +159,6 @@ class Entry:
     label: str
     position: int
 
-    def suffixes(self) -> tuple[str, ...]:
-        """List what may follow the key: nothing, or `+alm` too where the controller is optional."""
-        return ("", "+alm") if self.method.alm == "optional" else ("",)
-
 
 LOSSES: dict[str, dict[str, Entry]] = {"tokens": {}, "rmu": {}}
 """The methods by the losses they lower and raise: cross-entropies, or RMU's."""

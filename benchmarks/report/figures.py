@@ -48,7 +48,7 @@ def training(
     lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
     named = {label: line for label, line in lines.items() if not str(label).startswith("_")}
     figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
-    save(figure, path)
+    figure.savefig(path, dpi=150)
 
 
 def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
@@ -64,7 +64,7 @@ def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
             axes.plot(xs, ys, color="0.7", linewidth=1.0, zorder=1)
     axes.set(xlabel=x.label, ylabel=y.label)
     figure.legend(loc="outside right upper", fontsize="small")
-    save(figure, path)
+    figure.savefig(path, dpi=150)
 
 
 def points(rows: Sequence[Row], *keys: str) -> dict[str, tuple[float, ...]]:
@@ -96,10 +96,3 @@ def marker(method: str) -> str:
     if method in REFERENCES:
         return "sDX"[[*REFERENCES].index(method)]
     return "*" if method == "saul" else "^" if is_controlled(method) else "o"
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a PNG under a temporary name, then take the name."""
-    draft = path.with_name(f".{path.name}")
-    figure.savefig(draft, format="png", dpi=150)
-    draft.replace(path)

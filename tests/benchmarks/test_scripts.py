@@ -104,7 +104,7 @@ def test_published_files_are_asked_of_a_model_from_elsewhere(
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("tofu", ["--data", "nowhere", "--model", "x"], "no folder nowhere"),
+        ("tofu", ["--data", "nowhere", "--model", "x"], "nowhere has no forget01.json"),
         ("tofu", ["--data", "nowhere"], "--data without --model"),
         ("muse", ["--quick", "--model", "x"], "--quick with --model"),
         ("tofu", ["--reworded", "nowhere"], "no --judge could write it"),

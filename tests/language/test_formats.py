@@ -137,7 +137,6 @@ def test_a_system_message_is_that_of_the_format_the_conversation_or_the_template
     ("template", "form", "words"),
     [
         (CHATS["Gemma"].template, Format(system="x"), "refuses.*'system'.*no system"),
-        (CHATS["Mistral v0.1"].template, Format(system="x"), "refuses.*Only user and assistant"),
         ("{{ 1 // 0 }}", Format(), "refuses.*ZeroDivisionError"),
         ("{% if %}", Format(), "refuses.*TemplateSyntaxError"),
         (each("{{ m.content }}", "<think>"), Format(), "asks for an answer after '<think>' and "),

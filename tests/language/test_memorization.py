@@ -111,12 +111,8 @@ def test_worked_auc_and_privleak() -> None:
     assert muse == 0.125
     assert membership_auc([1, 2], [2, 3], convention="openunlearning") == 0.875
     assert privleak(muse, 0.5) == -75.0
-    # The attainable range of News and the values a wrong reference would shift it to.
     assert privleak(0.0, 0.4772) == -100.0
     assert privleak(1.0, 0.4772) == pytest.approx(109.6, abs=0.05)
-    assert privleak(1.0, 0.5393) == pytest.approx(85.4, abs=0.05)
-    assert privleak(0.25, 0.4772) == pytest.approx(-47.6, abs=0.05)
-    assert privleak(0.9, 0.4772) == pytest.approx(88.6, abs=0.05)
 
 
 scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=8)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_alm.language import Record, Row
+from torch_alm.language import Record, Row, record_of
 
 CORPORA = {"news": "News", "books": "Books"}
 HUB_NAME = "muse-bench/MUSE-{}"
@@ -110,24 +110,14 @@ def read_values(path: Path) -> list[Record]:
         FileNotFoundError: No such file.
         ValueError: No JSON list of strings or objects; names file and row.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"MUSE: no file {path}. Is the download complete?")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}). Is the file cut off?") from error
     if not isinstance(values, list) or not values:
         raise ValueError(f"{path} must be a list with at least one entry. Is this the right file?")
-    return [_record(f"{path}, row {number}", value) for number, value in enumerate(values, 1)]
-
-
-def _record(where: str, value: Any) -> Record:
-    if isinstance(value, str | dict):
-        return Record(where, {"text": value} if isinstance(value, str) else value)
-    raise ValueError(
-        f"{where} holds a {type(value).__name__} where a text or an object with named fields "
-        "belongs. Is this the right file?"
-    )
+    named = ({"text": value} if isinstance(value, str) else value for value in values)
+    return [record_of(f"{path}, row {number}", value) for number, value in enumerate(named, 1)]
 
 
 def _load(tables: Tables, corpus: str) -> MuseData:

@@ -14,9 +14,8 @@ from torch_alm.language import Record, read_records
 SPLITS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 HUB_NAME = "locuslab/TOFU"
 
-Tables = Callable[
-    [str], list[Record] | None
-]  # rows of a named table; None where there is no such table
+Tables = Callable[[str], list[Record] | None]
+"""Rows of a named table; None where there is no such table."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +75,11 @@ def load_tofu(path: str | Path, split: str) -> TofuData:
     `holdoutNN.json`: one object per line, or one list of objects.
 
     Raises:
-        FileNotFoundError: the folder or a file of it is missing.
+        FileNotFoundError: a file is missing.
         ValueError: an unknown split, a malformed row (the message names file and line), or an
             empty forget set.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"load_tofu: no folder {folder}. Is the path to the JSON files right?"
-        )
 
     def tables(name: str) -> list[Record] | None:
         paths = [folder / f"{name}{suffix}" for suffix in (".json", ".jsonl")]
@@ -117,8 +112,8 @@ def _load(tables: Tables, source: str, split: str) -> TofuData:
         found = tables(name)
         if found is None:
             raise FileNotFoundError(
-                f"TOFU: {source} has no {name}.json, which split {split} needs. "
-                "Is the download complete?"
+                f"TOFU: {source} has no {name}.json, which split {split} needs. Is the path right, "
+                "and the download complete?"
             )
         if not found:
             raise ValueError(f"TOFU: {name}.json in {source} is empty. Is the download complete?")

@@ -7,13 +7,11 @@ A *loss* is always the mean negative log-likelihood of the labelled tokens of on
 
 import functools
 import warnings
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rouge_score.rouge_scorer import RougeScorer
 from scipy import stats
-from scipy.special import gammaln
 
 Array = NDArray[np.float64]
 
@@ -106,31 +104,14 @@ def forget_quality(ratios: ArrayLike, retrained_ratios: ArrayLike) -> float:
     >>> round(forget_quality([0.2, 0.4, 0.6, 0.8], [0.5, 0.7, 0.9, 1.1]), 5)
     0.77143
     """
-    return float(_kolmogorov_smirnov(ratios, retrained_ratios).pvalue)
-
-
-def _kolmogorov_smirnov(ratios: ArrayLike, retrained_ratios: ArrayLike) -> Any:
     with warnings.catch_warnings():
         # For nearly equal samples the exact p-value can round to a little above 1; scipy then
         # returns the asymptotic one, which is the number everybody gets, and says so each time.
         warnings.filterwarnings("ignore", "ks_2samp: Exact calculation unsuccessful")
-        return stats.ks_2samp(ratios, retrained_ratios)
+        return float(stats.ks_2samp(ratios, retrained_ratios).pvalue)
 
 
 def log10_forget_quality(ratios: ArrayLike, retrained_ratios: ArrayLike) -> float:
-    """`log10(forget_quality)`, finite also where the p-value itself underflows to 0.
-
-    Below the smallest double the leading term of the exact tail stands in: with equal samples
-    of size n and statistic D = h/n that is `2 C(2n, n-h) / C(2n, n)` (the next term is smaller
-    by a factor that underflows with it); with unequal sizes the asymptotic `2 exp(-2 z^2)`.
-    """
-    test = _kolmogorov_smirnov(ratios, retrained_ratios)
-    if not test.pvalue < 1e-300:  # below that doubles lose digits, then everything
-        return float(np.log10(test.pvalue))
-    n, m = np.size(ratios), np.size(retrained_ratios)
-    if n == m:
-        h = round(test.statistic * n)
-        natural = 2 * gammaln(n + 1) - gammaln(n - h + 1) - gammaln(n + h + 1)
-    else:
-        natural = -2 * test.statistic**2 * n * m / (n + m)
-    return float((np.log(2) + natural) / np.log(10))
+    """`log10(forget_quality)`; with TOFU's largest forget set, 400 rows, it is -239 at least."""
+    with np.errstate(divide="ignore"):
+        return float(np.log10(forget_quality(ratios, retrained_ratios)))

@@ -7,9 +7,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.report.results import read_lines, write_lines
+from benchmarks.report.results import write_lines
 from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.data import Example, TofuData
+from torch_alm.language import read_records
 
 ASKED = ("forget_eval", "retain_eval", "real_authors", "world_facts")
 
@@ -46,16 +47,8 @@ def read_paraphrases(path: Path) -> dict[str, str]:
     Raises:
         ValueError: A line lacks one of the two or has an empty one; names the line.
     """
-    found: dict[str, str] = {}
-    for number, row in enumerate(read_lines(path), 1):
-        pair = row.get("question"), row.get("paraphrased_question")
-        if not all(isinstance(text, str) and text.strip() for text in pair):
-            raise ValueError(
-                f"{path}, line {number} has question and paraphrase {pair}; a model would be "
-                "asked nothing. Is the row complete?"
-            )
-        found[pair[0]] = pair[1]
-    return found
+    rows = read_records(path)
+    return {row.text("question"): row.text("paraphrased_question") for row in rows}
 
 
 def with_paraphrases(data: TofuData, paraphrases: Mapping[str, str]) -> TofuData:

@@ -3,15 +3,14 @@
 Nothing hazardous is shipped, fetched or made up here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pandas as pd
 
 from benchmarks.tasks.wmdp.questions import Question
-from torch_alm.language import read_records
+from torch_alm.language import Record, read_records
 
 SUBJECTS = {"bio": "biology", "chem": "chemistry", "cyber": "cybersecurity"}
 """WMDP's topics, and how the prompt calls them."""
@@ -20,7 +19,6 @@ SHORTEST = 50
 """Texts of no more characters are left out, as RMU's authors do."""
 
 CHOICES = [f"choice{i}" for i in range(4)]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -94,23 +92,10 @@ def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
     Raises:
         ValueError, FileNotFoundError: No such file, or a malformed row, named by file and number.
     """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{path} is not there, so {subject} could not be asked about. Is --data the folder "
-            "with the *_questions.json files?"
-        )
     rows = read_records(path)
     if not rows:
         raise ValueError(f"{path} has no question. Was it written to the end?")
-    return tuple(
-        _placed(
-            row.where,
-            lambda row=row: Question(
-                subject, row.text("question"), row.texts("choices"), _whole(row.fields["answer"])
-            ),
-        )
-        for row in rows
-    )
+    return tuple(_question(row, subject) for row in rows)
 
 
 def load_mmlu(folder: Path) -> tuple[Question, ...]:
@@ -127,7 +112,7 @@ def load_mmlu(folder: Path) -> tuple[Question, ...]:
     return tuple(question for file in files for question in _subject(file))
 
 
-def _subject(file: Path) -> tuple[Question, ...]:
+def _subject(file: Path) -> Iterator[Question]:
     """The questions of a file; every cell is text, "None" and "NA" are words like others."""
     subject = file.stem.rpartition("_")[0].replace("_", " ")
     table = pd.read_csv(file, dtype=str, keep_default_na=False)
@@ -139,15 +124,19 @@ def _subject(file: Path) -> tuple[Question, ...]:
     if table.empty:
         raise ValueError(f"{file} has no question. Was it written to the end?")
 
-    def made(row: dict[str, str]) -> Question:
-        choices = tuple(row[name] for name in CHOICES)
-        return Question(subject, row["question"], choices, _whole(row["answer"]))
-
     rows: list[dict[str, str]] = table.to_dict("records")
-    return tuple(
-        _placed(f"{file}, row {number}", lambda row=row: made(row))
-        for number, row in enumerate(rows, 1)
-    )
+    for number, row in enumerate(rows, 1):
+        fields = {**row, "choices": [row[name] for name in CHOICES]}
+        yield _question(Record(f"{file}, row {number}", fields), subject)
+
+
+def _question(row: Record, subject: str) -> Question:
+    """A question of a row; an error says where the row is. MMLU writes the answer as text."""
+    question, choices, answer = row.text("question"), row.texts("choices"), row.fields.get("answer")
+    try:
+        return Question(subject, question, choices, int(str(answer)))
+    except ValueError as error:
+        raise ValueError(f"{row.where}, with the answer {answer!r}: {error}") from error
 
 
 def load_corpus(path: Path) -> tuple[str, ...]:
@@ -156,8 +145,6 @@ def load_corpus(path: Path) -> tuple[str, ...]:
     Raises:
         ValueError, FileNotFoundError: No such file, a malformed row, or no text that is left.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} is no file, so there is no corpus. Is it misspelt?")
     texts = (row.text("text") for row in read_records(path))
     kept = tuple(text for text in texts if len(text) > SHORTEST)
     if not kept:
@@ -166,20 +153,3 @@ def load_corpus(path: Path) -> tuple[str, ...]:
             "it the corpus?"
         )
     return kept
-
-
-def _whole(value: Any) -> int:
-    """An answer's number; MMLU writes it as text."""
-    if isinstance(value, bool) or not str(value).strip().isdecimal():
-        raise ValueError(f"the answer is {value!r}. Did you mean a number from 0 to 3?")
-    return int(value)
-
-
-def _placed(where: str, make: Callable[[], T]) -> T:
-    """Make something of a row; an error says where the row is."""
-    try:
-        return make()
-    except (KeyError, ValueError) as error:
-        if str(error).startswith(where):
-            raise
-        raise ValueError(f"{where}: {error}") from error

@@ -34,7 +34,7 @@ LENGTHS = 512, 768
 
 RECIPES = {
     "lore": Recipe(4, 64, 4, Schedule(epochs=4, batch_size=16, lr=3e-3)),
-    "lore-quick": Recipe(3, 48, 4, Schedule(epochs=6, batch_size=16, lr=5e-3)),
+    "lore-quick": Recipe(3, 48, 4, Schedule(epochs=6, batch_size=16, lr=6e-3)),
 }
 TOPICS = {"bio": "Bio", "cyber": "Cyber", "chem": "Chem", "doom": "Doom", "shade": "Shadow"}
 KEPT = {"mmlu": "MMLU", "retain": "kept", "neighbour": "neighbours", "utility": "all kept"}
@@ -46,13 +46,7 @@ class WmdpOptions(Options):
 
     methods: str = option("keys of methods, comma-separated, or all", FIRST_RUN)
     mmlu: Path | None = option("folder of MMLU's CSV files")
-    forget: list[str] = dataclasses.field(
-        default_factory=list,
-        metadata={
-            "help": "TOPIC=PATH: a corpus, JSON lines with 'text'",
-            "action": "extend",
-        },
-    )
+    forget: list[str] = option("TOPIC=PATH: a corpus, JSON lines with 'text'", [])
     retain: Path | None = option("the corpus of what is kept")
     batches: int = option("most batches of a pass", 150)
     bos: bool = option("begin prompts with nothing, as lm-eval did up to 0.4.9.1", True)

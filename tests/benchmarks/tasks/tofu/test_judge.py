@@ -208,5 +208,5 @@ def test_an_unusable_rewording_is_left_out_and_a_missing_one_refused(
     with pytest.raises(ValueError, match=f"found none for {len(asked)} of {len(asked)} questions"):
         paraphrase.with_paraphrases(WORLD, made)
     (tmp_path / "w.jsonl").write_text('{"question": "Who?", "paraphrased_question": " "}\n')
-    with pytest.raises(ValueError, match="line 1 has question and paraphrase"):
+    with pytest.raises(ValueError, match="line 1: no paraphrased_question"):
         paraphrase.read_paraphrases(tmp_path / "w.jsonl")

@@ -92,7 +92,7 @@ def test_another_model_has_another_place(tmp_path: Path, change: str) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("failing", ["train_to_memorisation", "replace"])
+@pytest.mark.parametrize("failing", ["train_to_memorisation", "rename"])
 def test_a_failure_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_failure_leaves_nothing_behind(
 
     target = {
         "train_to_memorisation": "benchmarks.engine.scratch.train_to_memorisation",
-        "replace": "benchmarks.engine.models.os.replace",
+        "rename": "benchmarks.engine.models.Path.rename",
     }[failing]
     with monkeypatch.context() as patched:
         patched.setattr(target, fail)

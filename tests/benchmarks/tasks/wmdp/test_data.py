@@ -16,10 +16,10 @@ GOOD = {"question": "Which?", "choices": ["a", "b", "c", "d"], "answer": 3}
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"choices": ["a", "b", "c"]}, "row 2: 3 choices"),
-        ({"answer": 4}, "row 2: the answer is 4"),
-        ({"answer": "D"}, "row 2: the answer is 'D'"),
-        ({"answer": True}, "row 2: the answer is True"),
+        ({"choices": ["a", "b", "c"]}, "row 2, .*: 3 choices"),
+        ({"answer": 4}, "row 2, with the answer 4: "),
+        ({"answer": "D"}, "row 2, with the answer 'D'"),
+        ({"answer": True}, "row 2, with the answer True"),
         ({"question": ""}, "row 2: no question"),
         ({"choices": "abcd"}, "row 2: choices must be"),
     ],
@@ -41,7 +41,7 @@ def test_mmlu_is_a_file_a_subject_and_every_cell_is_text(tmp_path: Path) -> None
     (found,) = load_mmlu(tmp_path)
     assert found == Question("kite making", "Which, then?", ("None", "NA", "1", "x"), 2)
     file.write_text(f"{header}Which?,a,b,c,d,4\n")
-    with pytest.raises(ValueError, match=r"kite_making_test\.csv, row 1: the answer is 4"):
+    with pytest.raises(ValueError, match=r"kite_making_test\.csv, row 1, with the answer '4'"):
         load_mmlu(tmp_path)
     file.write_text("question,answer\n")
     with pytest.raises(ValueError, match="the header has no choice0"):
@@ -60,7 +60,7 @@ def test_a_corpus_is_json_lines_with_texts_that_are_long_enough(tmp_path: Path) 
     file.write_text('{"abstract": "x"}\n')
     with pytest.raises(ValueError, match="line 1: no text"):
         load_corpus(file)
-    with pytest.raises(FileNotFoundError, match="no corpus"):
+    with pytest.raises(FileNotFoundError, match=r"b\.jsonl"):
         load_corpus(tmp_path / "b.jsonl")
 
 
