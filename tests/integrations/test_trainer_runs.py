@@ -271,27 +271,6 @@ def test_pairs_are_evaluated_as_all_rows_of_both_sides(tmp_path: Path) -> None:
     assert all(one == found[0] for one in found)
 
 
-GROUPED = (
-    {"train_sampling_strategy": "group_by_length"}
-    if transformers.__version__ >= "5"
-    else {"group_by_length": True}
-)
-
-
-def test_pairs_are_grouped_by_the_length_of_what_is_forgotten(tmp_path: Path) -> None:
-    spread = []
-    for grouped in (GROUPED, {}):
-        args = {**grouped, "num_train_epochs": 1}
-        given = {"constraint": toy.constraint(), "train_dataset": toy.pairs(40)}
-        trainer = toy.trainer(toy.recording(SAULTrainer), tmp_path, args=args, **given)
-        trainer.train()
-        batches = [micro["forget"] for step in trainer.steps for micro in step]
-        lengths = [batch["attention_mask"].sum(1) for batch in batches]
-        assert sum(len(each) for each in lengths) == 40
-        spread.append(sum(int(each.max() - each.min()) for each in lengths))
-    assert 2 * spread[0] < spread[1]
-
-
 def three(model: nn.Module, batch: Any, reference: Any) -> torch.Tensor:
     raise AssertionError
 

@@ -14,7 +14,7 @@ from tests import by_hand
 from tests.integrations import toy
 from tests.models import word_tokenizer
 from torch_alm import ALMConstraint
-from torch_alm.integrations.transformers import ALMTrainer, PairedDataset, SAMTrainer, SAULTrainer
+from torch_alm.integrations.transformers import ALMTrainer, PairedDataset, SAULTrainer
 from torch_alm.measures import token_nll
 
 trl = pytest.importorskip("trl", reason="trl is not installed")
@@ -175,21 +175,3 @@ def test_an_evaluation_of_nothing_is_refused_at_once(tmp_path: Path) -> None:
     given = {**control(SAULTrainer, "SFT"), "args": {"eval_strategy": "epoch"}}
     with pytest.raises(ValueError, match=r'no `eval_dataset` for `eval_strategy="epoch"`\. Did'):
         trainer(SAULTrainer, "SFT", tmp_path, **given)
-
-
-@pytest.mark.parametrize("name", ["SFT", "DPO"])
-def test_sam_in_front_without_a_radius_is_the_trainer_behind(name: str, tmp_path: Path) -> None:
-    thetas = []
-    for front in ((SAMTrainer,), ()):
-        behind, config = getattr(trl, f"{name}Trainer"), getattr(trl, f"{name}Config")
-        args = config(str(tmp_path), max_steps=3, learning_rate=0.02, use_cpu=True, bf16=False)
-        args.set_logging(report_to=[]).set_save("no")
-        model = small()
-        given = {"ref_model": copy.deepcopy(model)} if name == "DPO" else {}
-        given |= {"rho": 0.0} if front else {}
-        data = of_kind(rows("ABCDE", "Rome"), name)
-        joined = type("Joined", (*front, behind), {})
-        made = joined(model, args=args, train_dataset=data, processing_class=tokenizer(), **given)
-        made.train()
-        thetas.append(toy.values(made.model))
-    assert all(torch.equal(thetas[1][name], p) for name, p in thetas[0].items())

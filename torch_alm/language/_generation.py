@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torch_alm.language._encoding import ASKED, Row, answer_ids, check_eos, pad_id, prompt_ids
 from torch_alm.language._formats import end_tokens
-from torch_alm.language._memorization import extraction_strength, min_k_score
+from torch_alm.language._memorization import extraction_strength
 from torch_alm.language._models import (
     LanguageModel,
     Tokenizer,
@@ -37,7 +37,6 @@ class Reading:
     exact_match: bool  # whether greedy decoding reproduces the answer to its end
     certificate: float  # max(phi, 0) of the smallest margin: a lower bound on 1 - exact_match
     extraction_strength: float  # see the function; the end of sequence is left out
-    min_k: float  # see `min_k_score`; likewise
     text: str | None = None  # the greedy answer, if it was asked for
 
 
@@ -159,7 +158,6 @@ def read_answers(
             exact_match=score.exact_match,
             certificate=max(score.certificate, 0.0),
             extraction_strength=extraction_strength(score.matches[:-1]),
-            min_k=min_k_score(score.log_probabilities[:-1]),
             text=text,
         )
         for score, text in zip(scores, written, strict=True)

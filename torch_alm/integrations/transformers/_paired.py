@@ -150,16 +150,6 @@ class PairedTrainer(Trainer):
         excess = {">=": below, "<=": -below, "==": abs(below)}[self.constraint.sense]
         return bool(excess <= self.constraint.tolerance)  # which nan is not
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        """Sample; the length of a pair (`group_by_length`) is that of its forget row."""
-        given = self.train_dataset if train_dataset is None else train_dataset
-        outer = self.train_dataset
-        self.train_dataset = given.forget if isinstance(given, PairedDataset) else given
-        try:
-            return super()._get_train_sampler()
-        finally:
-            self.train_dataset = outer
-
     def _set_signature_columns_if_needed(self) -> None:
         """Keep `remove_unused_columns=True` from removing both sides of a pair."""
         super()._set_signature_columns_if_needed()
