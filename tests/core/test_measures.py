@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 from torch_alm import measures
 
-LOG_2 = math.log(2.0)
 VOCABULARY = 7
 
 

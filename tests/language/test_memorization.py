@@ -1,4 +1,4 @@
-"""Extraction strength, Min-K%, membership AUC and PrivLeak against worked values and oracles."""
+"""Extraction strength, Min-K% and membership AUC against worked values and oracles."""
 
 import math
 import statistics
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.tasks.muse.metrics import privleak
 from torch_alm.language import (
     exact_memorization,
     extraction_strength,
@@ -106,13 +105,10 @@ def test_min_k_plus_plus_at_the_edges() -> None:
     assert min_k_plus_plus_score([], []) == 0.0
 
 
-def test_worked_auc_and_privleak() -> None:
+def test_worked_auc() -> None:
     muse = membership_auc([1, 2], [2, 3], convention="muse")
     assert muse == 0.125
     assert membership_auc([1, 2], [2, 3], convention="openunlearning") == 0.875
-    assert privleak(muse, 0.5) == -75.0
-    assert privleak(0.0, 0.4772) == -100.0
-    assert privleak(1.0, 0.4772) == pytest.approx(109.6, abs=0.05)
 
 
 scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=8)
