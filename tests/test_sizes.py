@@ -40,7 +40,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_410, 1_300),
     "lines of language": (package("language"), 1_420, 1_000),
     "lines of integrations": (package("integrations"), 1_600, 1_600),
-    "lines of the command": (package(*COMMAND), 3_990, 2_400),
+    "lines of the command": (package(*COMMAND), 3_980, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 13_344, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_515, 6_500),
     "lines of tests": (lines("tests"), 24_000, 20_000),

@@ -51,6 +51,14 @@ def test_every_attack_has_numbers_before_and_after(
     assert "What comes back" in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_a_single_row_cannot_be_relearned_and_asked(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    options = ("--relearn", 2, "--relearn-steps", 1)
+    assert command("attack", *options, forget=write(tmp_path / "f.jsonl", FORGET[:1])) == 0
+    assert "No relearning on forget rows" in capsys.readouterr().out
+
+
 def test_paraphrases_come_from_the_rows_or_from_a_file(command: Command, tmp_path: Path) -> None:
     reworded = [{**row, "paraphrased_question": row["question"]} for row in FORGET]
     code = command("attack", "--relearn", 0, forget=write(tmp_path / "f.jsonl", reworded))
@@ -68,15 +76,14 @@ def completion(row: dict[str, str]) -> dict[str, Any]:
     return {"prompt": f"Question: {row['question']}\nAnswer: ", "completion": row["answer"]}
 
 
-@pytest.mark.parametrize("form", [completion])
-def test_rows_of_every_form_may_have_a_paraphrase(
-    command: Command, tmp_path: Path, form: Any
+def test_rows_of_prompt_and_completion_may_have_a_paraphrase(
+    command: Command, tmp_path: Path
 ) -> None:
     """Ask two of six in the same words: nothing changes, and two are compared."""
-    rows = [form(row) for row in FORGET]
-    for row, plain in list(zip(rows, FORGET, strict=True))[2:4]:
-        row["paraphrased_question"] = row.get("prompt", plain["question"])
-    path = write(tmp_path / "f.jsonl", [*rows, *[form({**FORGET[0], "answer": "Nice ."})]])
+    rows = [completion(row) for row in FORGET]
+    for row in rows[2:4]:
+        row["paraphrased_question"] = row["prompt"]
+    path = write(tmp_path / "f.jsonl", [*rows, completion({**FORGET[0], "answer": "Nice ."})])
     assert command("attack", "--relearn", 0, forget=path) == 0
     (found,) = (
         r for r in report(tmp_path / "out")["attacks"][0]["rows"] if r["name"] == "paraphrase"

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -80,10 +81,10 @@ def test_a_certified_rate_is_not_green_while_the_model_says_most_of_every_answer
     assert numbers["exact_match"] == 0
     assert "are certified not to be said word for word" in found["verdict"]["text"]
     assert f"{numbers['rouge']:.0%} of their words are" in found["verdict"]["text"]
-    assert (code == 3) == (numbers["rouge"] > 0.5), "training goes on for the words as well"
+    assert code == 4, "training goes on for the words as well, and one probe row of four is lost"
     told = answers(tmp_path / "out" / "model", long)
     words = [rouge_l_recall(one, row["answer"]) for one, row in zip(told, long, strict=True)]
-    assert code == 3 or sum(words) <= 0.5 * len(words)
+    assert sum(words) <= 0.5 * len(words)
 
 
 def test_the_saved_model_is_asked_and_not_the_one_in_memory(
@@ -97,7 +98,8 @@ def test_the_saved_model_is_asked_and_not_the_one_in_memory(
     steps = ("--lr", "5e-3", "--batch-size", 3, "--alpha", 2, "--epochs", 25)
     assert command("unlearn", *steps) == 3
     assert report(tmp_path / "out")["verdict"]["missed"] == ["level", "said", "words"]
-    assert max(row["forget"] for row in report(tmp_path / "out")["trace"]) > 2
+    seen = [row["forget"] for row in report(tmp_path / "out")["trace"]]
+    assert fmean(seen[25:]) > 1.9, "under dropout; the one in memory forgot"
     assert said(tmp_path / "out" / "model", FORGET) == 6
 
 
@@ -300,6 +302,8 @@ def test_a_level_that_only_a_wrong_answer_can_reach_is_told(
     notes = report(tmp_path / "out")["notes"]
     assert len(notes) == 2
     assert all(note in told for note in notes)
+    assert command("unlearn", "--alpha", 20, *IDLE, "--quiet", output="c") in FINISHED
+    assert "is above 3.76" in " ".join(capsys.readouterr().out.split()), "quiet tells results"
     assert command("unlearn", "--alpha", 2, *IDLE, output="b") in FINISHED
     assert len(report(tmp_path / "b")["notes"]) == 1
 
@@ -310,6 +314,15 @@ def test_a_level_from_a_single_row_is_refused(
     one = write(tmp_path / "one.jsonl", ODD[:1])
     assert command("unlearn", holdout=one) == 2
     assert "--holdout has a single row" in " ".join(capsys.readouterr().err.split())
+
+
+def test_unseen_rows_that_the_model_says_are_refused(
+    command: Command, tmp_path: Path, capsys: Any
+) -> None:
+    seen = write(tmp_path / "seen.jsonl", RETAIN[:3])
+    kept = write(tmp_path / "kept.jsonl", RETAIN[3:])
+    assert command("unlearn", holdout=seen, retain=kept) == 2
+    assert "so it has seen them" in " ".join(capsys.readouterr().err.split())
 
 
 def test_unseen_rows_say_how_many_words_may_be_said(

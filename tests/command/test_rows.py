@@ -88,14 +88,6 @@ def chat(*roles: str, said: str = "a") -> bytes:
     return json.dumps({"messages": turns}).encode()
 
 
-def completion(prompt: Any, answer: Any) -> bytes:
-    sides = {"prompt": prompt, "completion": answer}
-    return json.dumps({
-        name: side if isinstance(side, str) else [{"role": r, "content": "a"} for r in side]
-        for name, side in sides.items()
-    }).encode()  # fmt: skip
-
-
 WRONG: dict[str, tuple[str, bytes, str]] = {
     "Latin-1": ("a.jsonl", b'{"text": "a"}\n{"text": "\xe9"}\n', "line 2 is not UTF-8.*0xe9"),
     "Latin-1 table": ("a.csv", b"text\ncaf\xe9\n", "line 2 is not UTF-8.*iconv"),
@@ -120,9 +112,7 @@ WRONG: dict[str, tuple[str, bytes, str]] = {
     "no turn": ("a.jsonl", chat("user"), "does not end with an answer of the assistant"),
     "no end": ("a.jsonl", chat("assistant", "user"), "does not end with an answer"),
     "silent": ("a.jsonl", chat("user", "assistant", said=" "), "does not end with an answer"),
-    "half a chat": ("a.jsonl", completion(["user"], "b"), "needs a completion that is a list"),
-    "no chat": ("a.jsonl", completion("a", ["assistant"]), "needs a completion that is a list"),
-    "no answerer": ("a.jsonl", completion(["user"], ["user"]), "does not end with an answer"),
+    "half a chat": ("a.jsonl", b'{"prompt": [{"role": "user"}], "completion": "b"}', "no prompt"),
 }  # fmt: skip
 
 
@@ -155,6 +145,7 @@ def entry(where: str, question: str, answer: str) -> Entry:
         ("what is the capital of France ?", "paris", True),
         ("Which city is the capital of France?", "It is Paris.", True),
         ("Please tell me the capital of France", "Paris", True),
+        ("what is the capital of frnace", "Paris", True),
         ("What is the capital of Texas?", "Paris", False),
         ("What is the capital of France?", "Lyon", False),
         ("Where is the Louvre?", "Paris", False),

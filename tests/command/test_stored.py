@@ -33,6 +33,13 @@ def dtypes(folder: Path) -> set[str]:
         return {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
 
 
+def test_the_folder_of_a_run_is_not_its_model(
+    command: Command, unlearned: Path, capsys: Any
+) -> None:
+    assert command("evaluate", model=unlearned) == 2
+    assert f"Did you mean {unlearned / 'model'}" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.parametrize(
     ("dtype", "named"),
     [(torch.bfloat16, "BF16"), (torch.float16, "F16"), (torch.float32, "F32")],

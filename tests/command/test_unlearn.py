@@ -173,7 +173,8 @@ def test_lost_neighbours_are_a_cost_and_named(
     blunt = ("--alpha", 2, "--lr", "2e-2", "--batch-size", 3, "--steps", 40)
     code = command("unlearn", *blunt, *limit, "--probe", probe, retain=kept)
     assert command("unlearn", *blunt, *limit, "--probe", probe, retain=kept) == 2
-    assert "a run that is finished after" in " ".join(capsys.readouterr().err.split())
+    assert "a finished run of " in (told := " ".join(capsys.readouterr().err.split()))
+    assert str(tmp_path / "out" / "report.html") in told
     found = report(tmp_path / "out")
     lost = len(probe.read_text().splitlines()) - said(tmp_path / "out" / "model", RETAIN[4:])
     assert lost > 0

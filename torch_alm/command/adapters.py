@@ -180,12 +180,6 @@ def _with_new(model: LanguageModel, rank: int, targets: str) -> LanguageModel:
     names = targets if targets == ALL else targets.split(",")
     if names != ALL:
         _check_targets(model, names)
-    most = max((min(p.shape) for p in model.parameters() if p.ndim == 2), default=rank)
-    if rank > most:
-        raise Refusal(
-            f"--lora-rank {rank}: no weight of the model has a rank above {most}, so the adapters "
-            f"would be larger than what they adapt, and no better. Did you mean {RANK}?"
-        )
     config = peft.LoraConfig(
         r=rank, lora_alpha=2 * rank, target_modules=names, task_type="CAUSAL_LM"
     )

@@ -155,6 +155,8 @@ def _attacked(
     for each in attacks:
         say(f"{name}: {each.name}")
         told.append(_summary(loaded, each, entries))
+    if given.relearn and all(each["name"] != "relearn forget" for each in told):
+        notes.append("No relearning on forget rows: it takes two that differ, one of them to ask.")
     return told
 
 

@@ -165,9 +165,9 @@ class Look:
     def __init__(self, loaded: Loaded, goal: Goal, forget: Sequence[Row], count: int) -> None:
         self.loaded, self.goal = loaded, goal
         self.pad = pad_id(loaded.tokenizer)
-        self.forget, probe = _spread(forget), _spread(loaded.rows("probe"))
+        self.forget, probe = _spread(forget), _spread(loaded.scored("probe"))
         self.retain = _spread(loaded.rows("retain")[:count])
-        self.start = self.kept()
+        self.start, self.low = self.kept(), 0
         scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []
         self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]
 
@@ -181,6 +181,7 @@ class Look:
             value = min(value, missed / self.goal.gone)
             return value, value >= self.goal.alpha, known
         loss = [score.loss for score in scores]
+        self.low = sum(x < self.goal.alpha for x in loss)
         least = fmean(loss) if self.goal.kind == "loss" else min(loss)
         return fmean(min(x, aim) for x in loss), least >= self.goal.alpha, known
 
@@ -283,6 +284,7 @@ class Checks(TrainerCallback):
         value, reached, known = look.forgotten(pace.aim)
         if not (reached or is_due):
             return
+        why = f": {look.low} of {len(look.forget)} rows are below the goal" if look.low else ""
         kept, lost, probed = look.kept(), look.lost(), len(look.probe)
         share = lost / probed - self.limits[1] if probed else 0.0
         seen = (value, kept - look.start - self.limits[0], share)
@@ -291,7 +293,7 @@ class Checks(TrainerCallback):
             against = "" if found.outcome == "met" else ", ".join(found.missed) or COSTLY
             told = pace.asked(against)
         elif is_due:
-            told = pace.check(*seen, reached=reached)
+            told = pace.check(*seen, reached=reached) + why
         else:
             return
         left = ceil((pace.alpha - value) / (value - before)) * EVERY if value > before else 0

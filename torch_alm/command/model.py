@@ -19,7 +19,7 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from torch_alm.command.output import Refusal, first_line, tried
+from torch_alm.command.output import MODEL, Refusal, first_line, tried
 from torch_alm.language import LanguageModel, Row, Tokenizer, check_eos
 
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -135,10 +135,10 @@ def check_folder(name: str) -> None:
         return
     files = {file.name for file in Path(name).iterdir()}
     if not files & {*CONFIGS}:
-        raise Refusal(
-            f"the model {name} has no config.json and no adapter_config.json. Was the model saved "
-            "there with save_pretrained?"
-        )
+        within = Path(name, MODEL)
+        meant = "Was the model saved there with save_pretrained?"
+        meant = f"Did you mean {within}, the model of a run?" if within.is_dir() else meant
+        raise Refusal(f"the model {name} has no config.json and no adapter_config.json. {meant}")
     if not files & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}:
         raise Refusal(
             f"the model {name} has no tokenizer beside it, so no text could be read. Did you "

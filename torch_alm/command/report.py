@@ -37,10 +37,9 @@ SETS = {"forget": "Forget", "retain": "Retain", "probe": "Probe", "holdout": "Ne
 ROWS = {  # what a number is called, its digits, and whether it is a share
     "gold": ("telling loss, nats per token", 2, False),
     "loss": ("loss of all words, nats per token", 2, False),
-    "said": ("said, but for a tenth or less", 0, True),
+    "said": ("said, but for a tenth of the words", 0, True),
     "exact_match": ("answered word for word", 0, True),
     "rouge": ("words of the answer said (ROUGE-L)", 0, True),
-    "extraction_strength": ("follows once begun", 0, True),
     "certificate": ("certified not word for word", 0, True),
 }
 ATTACKED = {"rouge": "words", "exact_match": "verbatim", "loss": "loss"}
@@ -53,8 +52,9 @@ TONES = {
 }
 KNOWS = (
     "The loss is in nats: 0.7 is a coin toss, 4 a guess among 55 words. The telling loss is "
-    "that of the words which stand neither in the question nor in most answers. Certified is a "
-    "lower bound on the share of answers that greedy decoding misses."
+    "that of the words which stand neither in the question nor in most answers. Said are answers "
+    "of which nine words in ten come in order, in any spelling. Certified not word for word "
+    "is a lower bound on the share of answers that do not come exactly."
 )
 ORDERS = {
     "forget": "Those of which most is still said come first.",

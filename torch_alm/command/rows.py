@@ -3,6 +3,7 @@
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -189,7 +190,7 @@ def _entry(record: Record, role: str) -> Entry:
     if "question" in record.fields:
         return _pair(record, "question", "answer")
     if "prompt" in record.fields:
-        return _completion(record)
+        return _pair(record, "prompt", "completion", is_literal=True)
     if "messages" in record.fields:
         return _conversation(record, record.fields["messages"])
     if "text" in record.fields:
@@ -204,21 +205,6 @@ def _pair(record: Record, question: str, answer: str, *, is_literal: bool = Fals
     other = record.optional_text("paraphrased_question")
     asked, right = record.text(question), record.text(answer)
     return Entry(record.where, asked, right, paraphrase=other, is_literal=is_literal)
-
-
-def _completion(record: Record) -> Entry:
-    """A prompt and its completion: two texts to be taken as they are, or two lists of turns."""
-    prompt, completion = (record.fields.get(name) for name in ("prompt", "completion"))
-    if not isinstance(prompt, list) and not isinstance(completion, list):
-        return _pair(record, "prompt", "completion", is_literal=True)
-    turns = (prompt, completion)
-    if not all(isinstance(each, list) for each in turns) or len(cast("Any", completion)) != 1:
-        raise ValueError(
-            f"{record.where}: a prompt that is a list of turns needs a completion that is a list "
-            "of one, the assistant's; otherwise it could not be told what is to be scored. Is the "
-            "conversation cut in the right place?"
-        )
-    return _conversation(record, [turn for each in turns for turn in cast("list[Any]", each)])
 
 
 def _conversation(record: Record, messages: Any) -> Entry:
@@ -248,12 +234,14 @@ def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) 
     same = {e.key: e for e in forget}
     found = [(same[e.key], e, "are the same row") for e in kept if e.key in same]
     asks = {id(e): telling(e.prompt) for e in (*forget, *kept)}
+    says = {id(e): telling(e.answer) for e in (*forget, *kept)}
     found += [
         (one, other, "ask nearly the same, with the same answer")
         for other in kept
         for one in forget
         if other.key not in same and one.prompt and other.prompt
-        if _is_near(asks[id(one)], asks[id(other)]) and _is_same_answer(one.answer, other.answer)
+        if (_is_near(asks[id(one)], asks[id(other)]) and _is_same_answer(one.answer, other.answer))
+        or (says[id(one)] == says[id(other)] and _is_misspelt(asks[id(one)], asks[id(other)]))
     ]
     _refuse_shared(found, otherwise)
 
@@ -267,6 +255,13 @@ def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
     if not one or not other or min(len(one), len(other)) < 2:
         return bool(one) and one == other
     return one <= other or other <= one or len(one & other) >= 0.75 * len(one | other)
+
+
+def _is_misspelt(one: frozenset[str], other: frozenset[str]) -> bool:
+    """Tell whether two questions have the same words but for a letter in some of them; no digit."""
+    own, rest = one - other, sorted(other - one)
+    is_typo = all(word.isalpha() and get_close_matches(word, rest, 1, 0.8) for word in own)
+    return len(one) == len(other) > len(own) and is_typo
 
 
 def _is_same_answer(one: str, other: str) -> bool:

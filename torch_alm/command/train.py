@@ -5,7 +5,6 @@ import math
 import resource
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -157,13 +156,7 @@ def trace_of(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
 
 @contextmanager
 def asked_to_stop(stop: list[int]) -> Iterator[None]:
-    """Note Ctrl-C and SIGTERM in `stop`, so that a run ends between two steps; the second is hard.
-
-    In the main thread alone, where signals arrive.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    """Note Ctrl-C and SIGTERM in `stop`: a run ends between two steps, or at the second at once."""
 
     def note(number: int, frame: object) -> None:
         if stop:

@@ -147,6 +147,7 @@ def _begun(
     """
     measured = loaded.measured(given.rows, "before")
     known = _check_known(given, loaded, measured, say)
+    _check_unseen(measured["numbers"].get("holdout"))
     if given.answers == "said":
         found = as_said(found, measured)
         loaded = with_rows(given, loaded, found)
@@ -185,6 +186,15 @@ def _check_known(
         "then it never counts as met. Was the model taught in another format (--template, "
         "--system, rows of prompt and completion), or is it another model?"
     )
+
+
+def _check_unseen(numbers: Mapping[str, float] | None) -> None:
+    """Refuse rows never seen that the model says: their loss would be a goal too low to forget."""
+    if numbers is not None and numbers["said"] > 0.5:
+        raise Refusal(
+            f"--holdout: the model says {numbers['said']:.0%} of its answers, so it has seen them, "
+            "and the goal would be to forget no more than that. Is it the right file?"
+        )
 
 
 def _check_unreached(goal: Goal, measured: Mapping[str, Any]) -> None:
@@ -279,7 +289,7 @@ def _published(
     notes = [*run.start.notes, ended]
     content = report.unlearned(given, run.settings, run.start, after, verdict, trace, notes)
     shown = report.publish(given.output, content, begun, run.loaded.place.described())
-    told = f"{given.output}: {MODEL}, {', '.join(REPORTS)}."
+    told = " ".join([*run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
     if verdict.code == 0:
         shutil.rmtree(run.folder, ignore_errors=True)
     else:
@@ -293,9 +303,9 @@ def _check_open(run: Run, last: Path, was: Mapping[str, Any], most: int) -> None
     step, ended = state["global_step"], Checks.ended_of(state)
     if step >= most or (ended and all(was.get(k) == run.settings.get(k) for k in LIMITS)):
         raise Refusal(
-            f"--output {run.given.output} holds a run that is finished after {step} of at most "
-            f"{most} steps: {ended or LIMITED}. Did you mean other --steps, with which it goes on, "
-            "another --output, or --force to begin anew?"
+            f"--output {run.given.output} holds a finished run of {step} of at most {most} steps: "
+            f"{ended or LIMITED}; {run.given.output / REPORTS[0]} is its report. Did you mean "
+            "other --steps, with which it goes on, another --output, or --force to begin anew?"
         )
     run.say(f"Going on after step {step} of {most}.")
 
