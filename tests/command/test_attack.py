@@ -72,25 +72,6 @@ def test_paraphrases_come_from_the_rows_or_from_a_file(command: Command, tmp_pat
     assert rows[2]["after"]["rows"] == 2
 
 
-def completion(row: dict[str, str]) -> dict[str, Any]:
-    return {"prompt": f"Question: {row['question']}\nAnswer: ", "completion": row["answer"]}
-
-
-def test_rows_of_prompt_and_completion_may_have_a_paraphrase(
-    command: Command, tmp_path: Path
-) -> None:
-    """Ask two of six in the same words: nothing changes, and two are compared."""
-    rows = [completion(row) for row in FORGET]
-    for row in rows[2:4]:
-        row["paraphrased_question"] = row["prompt"]
-    path = write(tmp_path / "f.jsonl", [*rows, completion({**FORGET[0], "answer": "Nice ."})])
-    assert command("attack", "--relearn", 0, forget=path) == 0
-    (found,) = (
-        r for r in report(tmp_path / "out")["attacks"][0]["rows"] if r["name"] == "paraphrase"
-    )
-    assert found["before"] == found["after"] and found["after"]["rows"] == 2
-
-
 def test_a_question_in_a_chat_may_have_a_paraphrase() -> None:
     before = [{"role": "system", "content": "Be short ."}]
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
