@@ -1,4 +1,4 @@
-"""A constraint on numbers, with the weights and the multipliers that it goes through."""
+"""A constraint on numbers, with the multipliers that it goes through."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,19 +10,11 @@ def constraint(**given: Any) -> ALMConstraint:
     return ALMConstraint(None, **{"alpha": 1.0, "mu": 0.5, **given})
 
 
-def weights(c: ALMConstraint, values: Iterable[Any]) -> list[Any]:
-    """The weights of one step per value."""
-    found = []
-    for value in values:
-        c.observe(value)
-        found.append(c.step())
-    return found
-
-
 def follow(c: ALMConstraint, values: Iterable[Any]) -> list[Any]:
     """The multipliers after one step per value."""
     found = []
     for value in values:
-        weights(c, [value])
+        c.observe(value)
+        c.step()
         found.append(c.multiplier)
     return found

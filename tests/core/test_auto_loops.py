@@ -52,28 +52,6 @@ def test_a_micro_batch_that_reaches_another_optimizer_counts_as_one(order: int) 
     assert constraint.mu == pytest.approx(first_mu(-ROWS[0] / 2, ones, ones), rel=1e-9)
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_penalties_behind_a_closed_gate_add_up_in_any_order(set_to_none: bool) -> None:
-    """Their passes leave zeros in `.grad`, as clearing it does."""
-    found: list[float] = []
-    for is_first in (True, False):
-        x = weight()
-        optimizer = SGD([x], RATE)
-        constraint = ALMConstraint(lambda x, row: row @ x, -ALPHA, "auto")
-        constraint.attach(optimizer)
-        for _ in range(2):
-            optimizer.zero_grad(set_to_none)
-            penalties = [0.5 * constraint(x, row) for row in ROWS]
-            objectives = [0.5 * (x + 1).square().sum() for _ in ROWS]
-            parts = [*penalties, *objectives] if is_first else [*objectives, *penalties]
-            for one in parts:
-                one.backward()
-            optimizer.step()
-        assert constraint.multiplier == 0
-        found.append(constraint.mu)
-    assert found[0] == pytest.approx(found[1], rel=1e-12)
-
-
 def refused(step: Callable[[], object], word: str) -> None:
     with pytest.raises(RuntimeError, match=rf'mu="auto" found .*{word}.*mu=0.1'):
         step()
@@ -133,3 +111,19 @@ def test_a_number_that_is_assigned_ends_the_search() -> None:
     optimizer.step()
     assert constraint.mu == 0.125 and constraint.multiplier == pytest.approx(expected, rel=1e-12)
     assert not constraint.wants_gradient and "auto" not in constraint.state_dict()
+
+
+def test_a_pass_that_failed_leaves_nothing_in_the_step_that_is_made_again() -> None:
+    x = weight()
+    optimizer = SGD([x], RATE)
+    constraint = attached(optimizer)
+    handle = x.register_hook(lambda g: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        part(x, constraint, ROWS[0]).backward()
+    handle.remove()
+    constraint.discard()
+    for row in ROWS:
+        part(x, constraint, row).backward()
+    optimizer.step()
+    ones = torch.ones(3, dtype=WIDE)
+    assert constraint.mu == pytest.approx(first_mu(ROWS.mean(0), 2 * ones, 2 * ones), rel=1e-12)

@@ -1,7 +1,5 @@
 """mu="auto" of a vector: one mu per entry, for the backward passes of one."""
 
-import io
-
 import pytest
 import torch
 from torch import Tensor
@@ -40,21 +38,6 @@ def test_each_entry_of_a_vector_finds_its_own() -> None:
     scaled = loop.constraint.multiplier * loop.units
     torch.testing.assert_close(scaled, torch.tensor([1.0, 2.0, 0.0], dtype=WIDE), rtol=0.01, atol=0)
     assert len({*(loop.constraint.mu * loop.units**2).tolist()}) == 3 and loop.constraint.mu.all()
-
-
-def test_a_resumed_vector_is_the_one_that_never_stopped() -> None:
-    whole, first, second = Entries().run(90), Entries().run(41), Entries()
-    saved = io.BytesIO()
-    parts = first.constraint.state_dict(), first.optimizer.state_dict(), first.theta.detach()
-    torch.save(parts, saved)
-    saved.seek(0)
-    state, optimizer, theta = torch.load(saved, weights_only=True)
-    second.constraint.load_state_dict(state)
-    second.optimizer.load_state_dict(optimizer)
-    second.theta.data.copy_(theta)
-    assert torch.equal(second.run(49).theta, whole.theta)
-    mine, theirs = second.constraint.state_dict(), whole.constraint.state_dict()
-    torch.testing.assert_close(mine["auto"], theirs["auto"], rtol=0, atol=0)
 
 
 def test_one_entry_of_a_vector_is_differentiated_per_step() -> None:

@@ -8,7 +8,13 @@ from torch import Tensor
 from torch.amp import GradScaler
 from torch.optim import SGD, AdamW
 
-from torch_alm import SAM, ALMConstraint, ConstraintGroup
+from torch_alm import SAM, ALMConstraint, ConstraintGroup, DualOptimizer, ReverseSAM
+
+BASES: dict[str, Any] = {
+    "SGD": SGD,
+    "AdamW": AdamW,
+    "AdamW, fused": lambda p, lr: AdamW(p, lr=lr, fused=True),
+}
 
 
 class Loop:
@@ -62,14 +68,12 @@ def test_removed_hooks_do_nothing() -> None:
 
 @pytest.mark.parametrize("clear_first", [True, False], ids=["zero_grad before", "zero_grad after"])
 @pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize(
-    "make", [SGD, AdamW, lambda p, lr: AdamW(p, lr=lr, fused=True)], ids=["SGD", "AdamW", "fused"]
-)
+@pytest.mark.parametrize("base", BASES)
 def test_a_step_that_a_scaler_skips_is_none_and_moves_nothing(
-    make: Any, parts: int, clear_first: bool
+    base: str, parts: int, clear_first: bool
 ) -> None:
     """Fused, it is heard of and dropped; else it is averaged with the next, of the same theta."""
-    loop = Loop(make)
+    loop = Loop(BASES[base])
     scaler = GradScaler("cpu", init_scale=4.0)
     values = []
     for step in range(5):
@@ -94,32 +98,6 @@ def test_a_step_that_a_scaler_skips_is_none_and_moves_nothing(
     assert loop.steps == 3 and values[1] == values[2]
 
 
-def test_a_sam_step_that_a_scaler_skips_leaves_no_trace() -> None:
-    loop = Loop(lambda p, lr: SAM(SGD(p, lr=lr), rho=0.0))
-    scaler = GradScaler("cpu", init_scale=4.0)
-    loop.optimizer.backward_fn = lambda loss: scaler.scale(loss).backward()
-    for step in range(3):
-        shift, factor = float(step), torch.inf if step == 1 else 0.0
-        for _ in range(2):
-            loop.optimizer.backward(lambda s=shift, f=factor: loop.loss(s) + loop.x.sum() * f)
-        before = loop.x.item()
-        scaler.step(loop.optimizer)
-        scaler.update()
-        loop.optimizer.zero_grad()
-        if step != 1:
-            assert loop.constraint.metrics()["value"] == pytest.approx(before + step)
-        assert loop.steps == (1, 1, 2)[step]
-
-
-def test_micro_batches_under_sam_are_not_taken_for_skipped_steps() -> None:
-    loop = Loop(lambda p, lr: SAM(SGD(p, lr=lr), rho=0.01))
-    for shift in (0.0, -2.0, -4.0):
-        loop.optimizer.backward(lambda s=shift: loop.loss(s))
-    assert loop.constraint.observed == 3
-    loop.optimizer.step()
-    assert loop.steps == 1
-
-
 def test_something_that_is_no_optimizer_is_named() -> None:
     with pytest.raises(TypeError, match=r"attach takes a torch.optim.Optimizer and found Linear"):
         ALMConstraint(None, 1.0, 1.0).attach(torch.nn.Linear(1, 1))
@@ -139,3 +117,70 @@ def test_a_group_attaches_as_one() -> None:
     group.observe({"a": 0.0, "b": 0.0})
     optimizer.step()
     assert [c.observed for c in group.values()] == [1, 1]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("where", ["retain", "forget", "both"])
+@pytest.mark.parametrize("kind", ["plain", "SAM"])
+def test_a_constraint_inside_the_objectives_of_a_dual_optimizer(
+    kind: str, where: str, parts: int
+) -> None:
+    """A step is the mean of what its second passes have measured; in the first none is observed."""
+
+    def made(p: Any, lr: float) -> DualOptimizer:
+        first, second = SGD(p, lr=lr), SGD(p, lr=lr)
+        if kind == "SAM":
+            return DualOptimizer(SAM(first, rho=0.0), ReverseSAM(second, rho=0.0))
+        return DualOptimizer(first, second)
+
+    loop, shifts = Loop(made), {"retain": 0.0, "forget": -2.0}
+
+    def objective(side: str) -> Tensor:
+        plain = loop.x.square().sum()
+        return loop.loss(shifts[side]) if where in (side, "both") else plain
+
+    for step in range(1, 6):
+        expected = loop.x.item() + (-1.0 if where == "both" else shifts[where])
+        for _ in range(parts):
+            loop.optimizer.backward(
+                retain=lambda: objective("retain"), forget=lambda: objective("forget")
+            )
+        assert loop.constraint.observed == parts * (2 if where == "both" else 1)
+        loop.optimizer.step()
+        loop.optimizer.zero_grad()
+        assert loop.steps == step
+        assert loop.constraint.metrics()["value"] == pytest.approx(expected, abs=1e-6)
+    assert loop.constraint.multiplier > 0
+
+
+@pytest.mark.parametrize("followed", ["outermost", "base", "none"])
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_skipped_sam_step_leaves_no_trace_wherever_one_is_attached(
+    parts: int, base: str, followed: str
+) -> None:
+    """One that is attached no more hears of no step."""
+    loop = Loop(lambda p, lr: SAM(BASES[base](p, lr=lr), rho=0.01))
+    outer, scaler = loop.optimizer, GradScaler("cpu", init_scale=4.0)
+    outer.backward_fn = lambda loss: scaler.scale(loss).backward()
+    if followed != "outermost":
+        loop.handle.remove()
+    if followed == "base":
+        loop.constraint.attach(outer.base)
+
+    def objective(value: float) -> Tensor:
+        loop.constraint.observe(value)
+        return loop.x.sum() * (torch.inf if value == 5.0 else 1.0)
+
+    found = []
+    for value in (1.0, 5.0, 1.0):
+        for _ in range(parts):
+            outer.backward(lambda value=value: objective(value))
+        scaler.step(outer)
+        scaler.update()
+        outer.zero_grad()
+        found.append((loop.steps, loop.constraint.metrics()["value"]))
+    if followed == "none":
+        assert loop.steps == 0 and loop.constraint.observed == 3 * parts
+    else:
+        assert found == [(1, 1.0), (1, 1.0), (2, 1.0)]

@@ -1,6 +1,5 @@
 """One multiplier per example, observed by index."""
 
-import math
 from typing import Any
 
 import pytest
@@ -13,22 +12,6 @@ from torch_alm.filters import Mean
 
 def per_example(n: int = 5, **given: Any) -> ALMConstraint:
     return ALMConstraint(None, **{"alpha": torch.ones(n), "mu": 0.5, **given})
-
-
-@pytest.mark.parametrize("every", [1, 2, 3])
-def test_each_entry_has_a_cadence_of_its_own(every: int) -> None:
-    """Take three fixed batches: each of them has its turn, also where updates are three apart."""
-    together = per_example(6, every=every)
-    for step in range(24):
-        together.observe(torch.zeros(2), index=[2 * (step % 3), 2 * (step % 3) + 1])
-        together.step()
-    assert together.multiplier.tolist() == [0.5 * (8 // every)] * 6
-
-
-def test_an_entry_that_is_not_observed_keeps_its_multiplier_which_is_its_weight() -> None:
-    c = per_example(multiplier=torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0]))
-    c.observe(torch.tensor([0.0]), index=torch.tensor([3]))
-    assert c.step().tolist() == [0.0, 1.0, 2.0, 3.5, 4.0] == c.multiplier.tolist()
 
 
 def test_duplicates_are_averaged_by_weight_within_and_between_observations() -> None:
@@ -45,14 +28,6 @@ def test_a_batch_without_examples_of_this_constraint_changes_nothing() -> None:
     c.observe(torch.empty(0), index=torch.empty(0, dtype=torch.long))
     assert c.step().tolist() == [1.0] * 5
     assert c.metrics()["steps"] == 1
-
-
-def test_one_bad_value_is_skipped_where_it_is() -> None:
-    c = per_example(3)
-    c.observe(torch.tensor([math.nan, 0.0]), index=[0, 2])
-    with pytest.warns(UserWarning, match="1 measurement"):
-        assert c.step().tolist() == [0.0, 0.0, 0.5]
-    assert c.skipped == 1
 
 
 @pytest.mark.parametrize("given", [{}, {"filter": Mean(2)}], ids=str)

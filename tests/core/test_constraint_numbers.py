@@ -1,7 +1,6 @@
 """Every number a constraint takes may be one of Python, of NumPy, or a tensor."""
 
 import io
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -137,28 +136,3 @@ def test_a_vector_takes_them_too(kind: str) -> None:
         c.step()
         assert_plain(loaded(c.state_dict()))
         assert c.multiplier.dtype == torch.float64
-
-
-@pytest.mark.parametrize("flag", [True, np.bool_(True), torch.tensor(True)], ids=repr)
-def test_a_bool_is_0_or_1_as_in_torch(flag: Any) -> None:
-    c = ALMConstraint(None, alpha=flag, mu=0.5)
-    c.observe(flag)
-    assert c.alpha == 1.0 and c.step() == 0.0 and c.metrics()["value"] == 1.0
-    c.observe(not flag)
-    assert c.step() == 0.5
-
-
-@pytest.mark.parametrize("given", [{"share": 0.0}, {"share": torch.tensor(2.0)}, {"share": abs}])
-def test_a_leak_is_checked_after_it_is_converted(given: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"Leak: share is .*; it must be above 0"):
-        Leak(**given)
-
-
-def test_the_numbers_of_a_leak_and_of_growth_are_those_of_python() -> None:
-    leak = Leak(np.float32(0.5), after=torch.tensor(2))
-    assert (type(leak.share), type(leak.after)) == (float, int)
-    growth = PenaltyGrowth(np.float32(2.0), torch.tensor(8.0), np.float64(0.25))
-    assert [type(n) for n in (growth.factor, growth.limit, growth.progress)] == [float] * 3
-    for name in ("factor", "limit", "progress"):
-        with pytest.raises(ValueError, match=f"PenaltyGrowth: {name} is nan"):
-            PenaltyGrowth(**{"factor": 2.0, "limit": 8.0, name: np.float32(math.nan)})

@@ -1,12 +1,10 @@
 """Measurements of micro-batches, devices and other ranks become one mean."""
 
 import math
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from torch_alm import ALMConstraint
@@ -34,52 +32,6 @@ def test_a_bad_entry_is_counted_where_another_micro_batch_makes_up_for_it() -> N
     with pytest.warns(UserWarning, match=r"1 measurement.*\(1 so far\)"):
         assert c.step().tolist() == [2.0, 2.0]
     assert c.skipped == 1
-
-
-class OtherRank:
-    """A process group of two, of which the other has summed up `sums`."""
-
-    def __init__(self) -> None:
-        self.sums: list[Tensor] = []
-        self.size = 2
-
-    def add(self, shared: Tensor) -> None:
-        assert shared.dtype == torch.float64 and shared.device.type == "cpu"
-        shared += self.sums.pop(0)
-
-
-@pytest.fixture
-def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherRank]:
-    rank = OtherRank()
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "get_world_size", lambda: rank.size)
-    monkeypatch.setattr(dist, "get_backend", lambda: "gloo")
-    monkeypatch.setattr(dist, "all_reduce", rank.add)
-    yield rank
-    assert not rank.sums, "all of it was asked for"
-
-
-def test_a_number_is_the_mean_over_ranks(other: OtherRank) -> None:
-    c = ALMConstraint(None, alpha=0.0, mu=1.0)
-    other.sums = [torch.tensor([[-6.0], [6.0], [3.0], [1.0]])]  # total, violation, weight, bad
-    c.observe(-0.1)
-    with pytest.warns(UserWarning, match="1 measurement"):
-        assert c.step() == (0.1 + 6.0) / 4
-    assert c.skipped == 1
-
-
-def test_a_vector_is_the_mean_over_ranks(other: OtherRank) -> None:
-    c = ALMConstraint(None, alpha=torch.zeros(2), mu=1.0)
-    other.sums = [torch.tensor([[0.0, -6.0], [0.0, 6.0], [0.0, 3.0], [0.0, 0.0]])]
-    c.observe(torch.tensor([-0.25, -0.5]))
-    assert c.step().tolist() == [0.25, (0.5 + 6.0) / 4]
-
-
-def test_a_single_process_waits_for_nobody(other: OtherRank) -> None:
-    other.size = 1
-    c = ALMConstraint(None, alpha=0.0, mu=1.0)
-    c.observe(1.0)
-    assert c.step() == 0.0
 
 
 @pytest.mark.parametrize("no_gradient", [torch.no_grad, torch.inference_mode])

@@ -30,6 +30,7 @@ KINDS: dict[str, Any] = {
     "plain": lambda: ALMConstraint(mean, alpha=0.6, mu=1.0, multiplier=0.5),
     "of tensors": lambda: ALMConstraint(each, alpha=torch.tensor([0.6, 0.2]), mu=1.0),
     "auto": lambda: ALMConstraint(mean, alpha=0.6, mu="auto"),
+    "auto of tensors": lambda: ALMConstraint(each, alpha=torch.tensor([0.6, 0.2]), mu="auto"),
     "with all it may keep": lambda: ALMConstraint(
         each,
         alpha=torch.tensor([0.6, 0.2]),
