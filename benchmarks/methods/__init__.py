@@ -70,7 +70,8 @@ def label(key: str) -> str:
 
 def is_controlled(key: str) -> bool:
     """Tell whether the controller weighs the forget direction of method `key`."""
-    return key != CONTROL and (key.endswith(ALM) or _entries()[key].method.alm == "built in")
+    entry = _entries().get(key)  # none of a control, or of a model to compare with
+    return key.endswith(ALM) or (entry is not None and entry.method.alm == "built in")
 
 
 def method_of(key: str, losses: str = "tokens") -> type[Method]:

@@ -40,8 +40,8 @@ def training(
         for method, steps in traces.items():
             measured = [row for row in steps if row.get(key) is not None]
             xs, ys = [row["step"] for row in measured], [row[key] for row in measured]
-            style = {"color": colour(method), "linestyle": "-" if is_controlled(method) else "--"}
-            axes.plot(xs, ys, label=name_of(method), **style)
+            line = "-" if methods.is_controlled(method) else "--"
+            axes.plot(xs, ys, label=name_of(method), color=colour(method), linestyle=line)
         axes.set(title=title, xlabel="step")
         if key == "violation":
             axes.axhline(0.0, color="0.6", linewidth=0.8)
@@ -86,13 +86,8 @@ def colour(method: str) -> tuple[float, ...] | str:
     return colormaps["tab20"](2 * at % 20 + 2 * at // 20)
 
 
-def is_controlled(method: str) -> bool:
-    """True if the controller weighs its forget side; a reference has none."""
-    return method not in REFERENCES and methods.is_controlled(method)
-
-
 def marker(method: str) -> str:
     """Circles without the controller, triangles with it, a star for SAUL, others for references."""
     if method in REFERENCES:
         return "sDX"[[*REFERENCES].index(method)]
-    return "*" if method == "saul" else "^" if is_controlled(method) else "o"
+    return "*" if method == "saul" else "^" if methods.is_controlled(method) else "o"

@@ -90,11 +90,11 @@ def continuations(
     require_asked(model)
     check_eos(tokenizer)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    batch_size, room = batch_size if _reads_batches(model) else 1, positions(model)
-    fitting = sum(len(prompt) + max_new_tokens <= room for prompt in prompts)
-    batches = [order[i : min(i + batch_size, fitting)] for i in range(0, fitting, batch_size)]
+    fits = all(len(prompt) + max_new_tokens <= positions(model) for prompt in prompts)
+    size = batch_size if fits and _reads_batches(model) else 1  # else each has room of its own
     config, written = _greedy(model, tokenizer, ends), [list[int]() for _ in prompts]
-    for rows in [*batches, *([i] for i in order[fitting:])]:  # those have less room, each its own
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
         found = _continue(model, [prompts[i] for i in rows], config, max_new_tokens)
         for i, ids in zip(rows, found, strict=True):
             written[i] = ids

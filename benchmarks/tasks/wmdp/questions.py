@@ -19,15 +19,13 @@ class Question:
         """Refuse what could not be asked or scored.
 
         Raises:
-            ValueError: Not four choices, an empty text, or an answer that is none of the choices.
+            ValueError: Not four choices, or an answer that is none of the choices.
         """
         if len(self.choices) != len(LETTERS):
             raise ValueError(
                 f"{len(self.choices)} choices, and the prompt has the letters A to D. Is this a "
                 "question with four choices?"
             )
-        if not all(text.strip() for text in (self.question, *self.choices)):
-            raise ValueError("the question or one of its choices is empty. Is the row complete?")
         if self.answer not in range(len(LETTERS)):
             raise ValueError(
                 f"the answer is {self.answer!r}, which is none of the choices. Did you mean a "

@@ -39,8 +39,6 @@ def model(tokenizer: Any) -> Any:
     ("changes", "message"),
     [
         ({"choices": ("a", "b", "c")}, "3 choices"),
-        ({"choices": ("a", "b", "c", " ")}, "is empty"),
-        ({"question": "\n"}, "is empty"),
         ({"answer": 4}, "none of the choices"),
     ],
 )
