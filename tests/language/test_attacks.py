@@ -143,6 +143,8 @@ def test_copies_of_what_was_shown_are_not_asked(model: Any) -> None:
     assert found.name == "relearn forget" and found.asked == [ROWS[1], ROWS[2]]
     names = [each.name for each in attack(model, Words(), [ROWS[0], dict(ROWS[0])], [], has)]
     assert "relearn forget" not in names
+    has = Attacks(relearn_rows=9, relearn_steps=1, bits=())
+    assert next(attack(model, Words(), ROWS, [], has)).asked == [ROWS[-1]], "one is not shown"
 
 
 def test_paraphrases_of_some_rows_stand_beside_those(model: Any) -> None:
