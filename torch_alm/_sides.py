@@ -67,16 +67,6 @@ def about(constraint: ALMConstraint | None) -> list[Any]:
     return [constraint, *numbers, constraint.sense, constraint.steps]
 
 
-def cadence(value: Any) -> int:  # noqa: ANN401
-    """Convert to a whole number of steps, at least 1, or raise a `ValueError`."""
-    if value == "auto":
-        raise ValueError(
-            'DualOptimizer: probe_every is "auto", which does not exist. Did you mean '
-            "`probe_every=8`, which measures a released constraint on every 8th step?"
-        )
-    return count(value, "DualOptimizer: probe_every")
-
-
 class Norms(NamedTuple):
     """Gradient norms of both sides before clipping."""
 
@@ -99,7 +89,7 @@ class Sides(Wrapper):
         self.forget = check_base(forget, "DualOptimizer", (SharpnessAware,))
         check_parameters(self.retain, self.forget)
         self.skipped = 0
-        self.probe_every = cadence(probe_every)
+        self.probe_every = count(probe_every, "DualOptimizer: probe_every")
         self._gate = Gate()
         self._adopt()
 
@@ -136,8 +126,11 @@ class Sides(Wrapper):
         """
         g_r = gradients.read(parameters(self.retain))
         sides = (g_r, [*(self._forget_register or {}).values()])
-        norms = Norms(*(gradients.clip_(register, max_norm) for register in sides))
-        self._times = self._times * (max_norm / (norms.forget + 1e-6)).clamp(max=1.0)
+        norms = Norms(*map(gradients.norm, sides))
+        factors = [(max_norm / (norm + 1e-6)).clamp(max=1.0) for norm in norms]
+        for register, factor in zip(sides, factors, strict=True):
+            gradients.scale_(register, factor)
+        self._times = self._times * factors[1]
         return norms
 
     def control_state_dict(self) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def perturbed(
     """
     if sign not in (1, -1):
         raise ValueError(f"perturbed: sign is {sign!r}; +1 climbs, -1 descends. Which is it?")
-    radii = radii_of(params, check_radius(rho, "perturbed: rho", down="`sign=-1`"), sign)
+    radii = radii_of(params, check_radius(rho, "perturbed: rho"), sign)
     eps = check_radius(eps, "perturbed: eps")
     check_rounding(rounding, "perturbed: rounding")
     gradients.check_apart([local(p) for p in radii], "perturbed")

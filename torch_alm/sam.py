@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, SupportsIndex, TypeAlias, TypeVar, final
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -19,18 +19,9 @@ from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replaying, running
 from torch_alm._optim.rounding import DROPPED, Rounding, check_rounding
-from torch_alm._optim.wrapper import (
-    Wrapper,
-    announce,
-    check_base,
-    check_radius,
-    check_sizes,
-    checked,
-    count,
-)
+from torch_alm._optim.wrapper import Wrapper, announce, check_base, check_radius, check_sizes, count
 from torch_alm.perturb import Excursion, Memory, Perturbation, Realised, radii_of
 
-T = TypeVar("T")
 Closure: TypeAlias = Callable[[], Tensor | float]
 
 
@@ -39,7 +30,6 @@ class SharpnessAware(Wrapper):
 
     sign: ClassVar[int]
 
-    @checked
     def __init__(
         self,
         base: Optimizer,
@@ -238,18 +228,10 @@ class SharpnessAware(Wrapper):
         """The base optimizer's groups: the same list, not a copy."""
         return self.base.param_groups
 
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.base.param_groups = groups
-
     @property
     def state(self) -> defaultdict[Tensor, Any]:
         """The base optimizer's state."""
         return self.base.state
-
-    @state.setter
-    def state(self, state: defaultdict[Tensor, Any]) -> None:
-        self.base.state = state
 
     def _state_dict(self) -> dict[str, Any]:
         return self.base.state_dict()

@@ -166,7 +166,7 @@ def test_a_radius_that_is_none_is_refused_and_named(rho: float) -> None:
     ):
         with pytest.raises(ValueError, match=r"(rho|eps) is .*ball"):
             refused()
-    with pytest.raises(ValueError, match=r"rho is -0.05.*`sign=-1` to descend"):
+    with pytest.raises(ValueError, match=r"rho is -0.05.*`sign=-1`, to descend"):
         perturbed(theta, -0.05)
     with pytest.raises(ValueError, match="sign is 2"):
         perturbed(theta, 0.1, sign=2).__enter__()

@@ -195,13 +195,6 @@ def scale_(register: Iterable[Tensor | None], factor: float | Tensor) -> None:
         torch._foreach_mul_(group, here)
 
 
-def clip_(register: Sequence[Tensor | None], max_norm: float) -> Tensor:
-    """Scale a register down to a norm of `max_norm`; returns the norm before."""
-    before = norm(register)
-    scale_(register, (max_norm / (before + 1e-6)).clamp(max=1.0))
-    return before
-
-
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Recognise a DTensor without the half second that importing the class costs."""
     if type(tensor) in PLAIN or (module := sys.modules.get(SHARDS)) is None:

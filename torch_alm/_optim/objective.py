@@ -22,6 +22,7 @@ from torch_alm._optim.gradients import Backward, differentiate
 P = ParamSpec("P")
 T = TypeVar("T")
 Objective: TypeAlias = Callable[[], Any]
+Ask: TypeAlias = Callable[[Tensor], bool]
 
 _passes: dict[int, bool] = {}  # by thread, whether the pass that it runs counts
 
@@ -84,9 +85,6 @@ class Evaluation(NamedTuple):
     times: float | Tensor = 0.0
 
 
-Ask: TypeAlias = Callable[[Tensor], bool]
-
-
 def accumulate(
     objective: Objective,
     weight: float,
@@ -101,16 +99,10 @@ def accumulate(
 ) -> Evaluation:
     """`.grad += weight * grad objective`, at theta as it stands.
 
-    Args:
-        objective: runs the forward pass.
-        weight: scales the gradient.
-        backward: differentiates the loss.
-        params: those whose gradients are asked for.
-        owner: the call to name in errors.
-        pair: whether the objective may return `(loss, value)`.
-        wanted: looks at the value and decides whether the gradient is needed.
-        counts: false for a first pass, whose measurements nobody observes.
-        pair_sign: multiplies the gradient of a pair's loss.
+    With `pair` the objective may return `(loss, value)`, and the gradient of such a loss is
+    multiplied by `pair_sign`. `wanted` looks at the value and decides whether the gradient is
+    needed. A pass that does not count only finds delta: nobody observes what it measures. Errors
+    name the `owner`.
     """
     with running(counts=counts):
         found = _evaluate(objective, owner, pair)
@@ -165,7 +157,7 @@ def replaying(tensors: list[Tensor]) -> Callable[[], object]:
         partial(random.setstate, random.getstate()),
     ]
     if (numpy := sys.modules.get("numpy.random")) is not None:
-        calls.append(_replaying_numpy(numpy))
+        calls.append(partial(numpy.set_state, numpy.get_state(legacy=False)))
     if torch.cuda.is_initialized():  # weights may be offloaded, and dropout be drawn on a GPU
         calls.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
@@ -174,12 +166,3 @@ def replaying(tensors: list[Tensor]) -> Callable[[], object]:
         kind = next(iter(others)).type
         calls.append(partial(set_device_states, devices, states, device_type=kind))
     return lambda: [call() for call in calls]
-
-
-def _replaying_numpy(numpy: Any) -> Callable[[], object]:  # noqa: ANN401
-    """Do so for NumPy's, which it reads from a list twenty times faster than from its own array."""
-    state = numpy.get_state(legacy=False)
-    words = state["state"]
-    if "key" in words:  # of the usual generator, 624 numbers
-        words["key"] = words["key"].tolist()
-    return partial(numpy.set_state, state)

@@ -7,13 +7,13 @@ checkpoints and trainers find one truth wherever they look.
 # pyright: reportPrivateUsage=false
 
 import copy
-import functools
 import inspect
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ParamSpec, Protocol, cast
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor
@@ -21,8 +21,6 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
-
-P = ParamSpec("P")
 
 
 class Wrapper(Optimizer, ABC):
@@ -102,11 +100,15 @@ class Wrapper(Optimizer, ABC):
         return state_dict
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a checkpoint, sharing no memory with it (but tensors that cannot be copied)."""
+        """Restore a checkpoint, sharing no memory with it."""
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replaced = before(self, state_dict)
             state_dict = state_dict if replaced is None else replaced
-        self._load_state_dict(cast("dict[str, Any]", _owned(state_dict)))
+        with suppress(
+            NotImplementedError
+        ):  # of tensor classes without `clone`: shared, as in torch
+            state_dict = copy.deepcopy(state_dict)
+        self._load_state_dict(state_dict)
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)
 
@@ -147,18 +149,6 @@ def mark_called(optimizer: Optimizer) -> None:
     """Take a step that leaves this optimizer alone for one of its steps: its schedulers go on."""
     for each in nested(optimizer):
         each._opt_called = True  # type: ignore[attr-defined]
-
-
-def checked(init: Callable[P, None]) -> Callable[P, None]:
-    """Look at what is wrapped before Python binds the rest: published SAMs take it apart."""
-
-    @functools.wraps(init)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        if len(args) > 1:
-            check_base(args[1], type(args[0]).__name__)
-        init(*args, **kwargs)
-
-    return run
 
 
 class Follower(Protocol):
@@ -246,7 +236,7 @@ def check_sizes(base: Optimizer, state_dict: Mapping[str, Any], owner: str) -> N
         )
 
 
-def check_radius(value: Any, name: str, *, down: str = "`ReverseSAM`") -> float:  # noqa: ANN401
+def check_radius(value: Any, name: str) -> float:  # noqa: ANN401
     """Convert to a finite number, at least 0, or raise an error that names it."""
     try:
         value = value.detach() if isinstance(value, Tensor) else value
@@ -258,7 +248,7 @@ def check_radius(value: Any, name: str, *, down: str = "`ReverseSAM`") -> float:
     if not (math.isfinite(radius) and radius >= 0):
         raise ValueError(
             f"{name} is {value!r}, which no ball has as its radius. Did you mean a small number "
-            f"such as 0.05 (and {down} to descend)?"
+            "such as 0.05 (and `ReverseSAM`, or `sign=-1`, to descend)?"
         )
     return radius
 
@@ -266,15 +256,7 @@ def check_radius(value: Any, name: str, *, down: str = "`ReverseSAM`") -> float:
 def count(value: Any, name: str) -> int:  # noqa: ANN401
     """Convert to a whole number, at least 1, or raise a `ValueError` that names it."""
     if not hasattr(value, "__index__") or value.__index__() < 1:
-        raise ValueError(f"{name} is {value!r}, and counts from 1. Did you mean 1, every time?")
+        raise ValueError(
+            f"{name} is {value!r}, and counts from 1. Did you mean 1, every time, or 8, every 8th?"
+        )
     return value.__index__()
-
-
-def _owned(entry: object) -> object:
-    """Copy a checkpoint; what refuses to be copied is handed on, as torch itself does."""
-    if isinstance(entry, dict):
-        return {key: _owned(value) for key, value in entry.items()}
-    try:
-        return copy.deepcopy(entry)
-    except NotImplementedError:  # tensor classes without `clone`, such as quantised moments
-        return [_owned(value) for value in entry] if isinstance(entry, list) else entry
