@@ -12,8 +12,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from tests.core import machine_world as worlds
+from tests.core.machine_dual import DualOracle
 from tests.core.machine_objectives import DATA, FAULTS, Boom, Fault
-from tests.core.machine_oracle import BASES, LONG, Controller, Oracle, Side
+from tests.core.machine_oracle import BASES, LONG, Controller, Side
 from torch_alm import SAM, ALMConstraint, ReverseSAM
 from torch_alm.filters import Mean
 
@@ -33,6 +34,7 @@ sides = st.fixed_dictionaries(
         "base": st.sampled_from((*BASES, "adamw")),
         "decay": st.sampled_from((0.0, 0.02)),
         "rho": st.sampled_from(RADII),
+        "adaptive": st.sampled_from((False, False, True)),
     }
 )
 terms = st.fixed_dictionaries(
@@ -54,24 +56,25 @@ def over(side: dict[str, Any], theta: list[nn.Parameter]) -> Optimizer:
     return base
 
 
-def of_oracle(side: dict[str, Any], oracle: Oracle) -> Side:
+def of_oracle(side: dict[str, Any], oracle: DualOracle) -> Side:
     rho = None if side["kind"] == "plain" else side["rho"]
-    return Side(over(side, oracle.theta), rho, SIGNS[side["kind"]])
+    return Side(over(side, oracle.theta), rho, SIGNS[side["kind"]], adaptive=side["adaptive"])
 
 
-def of_library(side: dict[str, Any], expected: Side, theta: list[nn.Parameter], **kw: Any) -> Any:
+def of_library(side: dict[str, Any], expected: Side, theta: list[nn.Parameter]) -> Any:
     base = over(side, theta)
     if expected.rho is None:
         return base
-    return {"sam": SAM, "reverse": ReverseSAM}[side["kind"]](base, rho=expected.rho, **kw)
+    kind = {"sam": SAM, "reverse": ReverseSAM}[side["kind"]]
+    return kind(base, rho=expected.rho, adaptive=side["adaptive"])
 
 
-def constraint_like(expected: Controller, measure: Any = None) -> ALMConstraint:
+def constraint_like(expected: Controller) -> ALMConstraint:
     """The settings of the oracle's; its state comes from a checkpoint."""
     names = ("alpha", "mu", "sense", "every", "multiplier")
     window = None if expected.window == 1 else Mean(expected.window)
     given = {name: getattr(expected, name) for name in names}
-    return ALMConstraint(measure, **given, filter=window)
+    return ALMConstraint(None, **given, filter=window)
 
 
 class Common(RuleBasedStateMachine):
@@ -79,7 +82,7 @@ class Common(RuleBasedStateMachine):
 
     seen: ClassVar[Counter[str]] = Counter()
     world: worlds.World
-    oracle: Any
+    oracle: DualOracle
     sides: dict[str, dict[str, Any]]
 
     def __init__(self) -> None:
@@ -90,7 +93,7 @@ class Common(RuleBasedStateMachine):
         self.exact = self.is_exact = False
         self.schedules_sides = True
 
-    def build(self, oracle: Any) -> worlds.World:
+    def build(self, oracle: DualOracle) -> worlds.World:
         """A world with the settings of the oracle, and none of its state."""
         raise NotImplementedError
 
@@ -124,9 +127,9 @@ class Common(RuleBasedStateMachine):
         """Between steps: nothing measured or taken is waiting."""
         return not self.oracle.is_pending()
 
-    def has_run_long(self, ahead: int = 1) -> bool:
+    def has_run_long(self) -> bool:
         """Longer, and the constraint may be suspected to be infeasible."""
-        return self.oracle.controller is not None and self.oracle.controller.steps >= LONG - ahead
+        return self.oracle.controller is not None and self.oracle.controller.steps >= LONG - 1
 
     def is_sharp(self) -> bool:
         return any(side.rho is not None for side in self.oracle.sides.values())
@@ -202,7 +205,7 @@ class Common(RuleBasedStateMachine):
         if then.extras != self.oracle.extras:
             self.refuse_other_groups(blob)
             return
-        self.seen["loaded before a step"] += self.oracle.keeps_gradients()
+        self.seen["loaded before a step"] += self.oracle.is_pending()
         self.has_moved = False
         self.world.load(blob)
         self.oracle.load(then)
@@ -226,13 +229,13 @@ class Common(RuleBasedStateMachine):
             self.world.start_schedule(of_sides=self.schedules_sides)
         self.world.load(blob)
         self.seen["resumed"] += 1
-        self.seen["resumed while released"] += bool(getattr(self.oracle, "idle", None))
+        self.seen["resumed while released"] += bool(self.oracle.idle)
 
     @rule(pickled=st.booleans())
     def go_on_with_a_copy(self, pickled: bool) -> None:
-        if not self.oracle.keeps_gradients():
+        if not self.oracle.is_pending():  # torch's copies of parameters have no gradients
             self.zero_grad(True)
-        self.seen["copied before a step"] += self.oracle.keeps_gradients()
+        self.seen["copied before a step"] += self.oracle.is_pending()
         self.world.duplicate(pickled=pickled)
         self.oracle.has_stepped = False
         self.seen["pickled" if pickled else "copied"] += 1

@@ -26,9 +26,6 @@ class DualOracle(Oracle):
     def is_pending(self) -> bool:
         return self.register is not None
 
-    def keeps_gradients(self) -> bool:
-        return self.register is not None
-
     def measures(self) -> bool:
         return self.idle is None or self.idle + 1 >= self.probe_every
 

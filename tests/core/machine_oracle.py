@@ -253,14 +253,6 @@ class Oracle:
         for p, g in zip(self.theta, register, strict=True):
             p.grad = None if g is None else g.clone()
 
-    def is_pending(self) -> bool:
-        """True if something was measured or taken whose step has not come."""
-        return self.controller is not None and bool(self.controller.observed)
-
-    def keeps_gradients(self) -> bool:
-        """True if copies have gradients: torch's copies of parameters have none."""
-        raise NotImplementedError
-
     def zero_grad(self, set_to_none: bool = True) -> None:
         for p in self.theta:
             p.grad = None if set_to_none or p.grad is None else torch.zeros_like(p)

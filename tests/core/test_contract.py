@@ -4,7 +4,6 @@ Copies and checkpoints are in `test_contract_state.py`.
 """
 
 import itertools
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -80,32 +79,6 @@ def test_a_plateau_scheduler_works(name: str) -> None:
         train(optimizer, model, [step])
         scheduler.step(1.0)
     assert learning_rates(optimizer) == [rate / 4 for rate in before]
-
-
-@every
-def test_a_scheduler_still_reaches_it_after_loading(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    rates = learning_rates(optimizer)
-    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
-    train(optimizer, model, [0])
-    scheduler.step()
-    optimizer.load_state_dict(optimizer.state_dict())
-    train(optimizer, model, [1])
-    scheduler.step()
-    assert learning_rates(optimizer) == [rate / 4 for rate in rates]
-    assert [r for one in innermost(optimizer) for r in learning_rates(one)] == learning_rates(
-        optimizer
-    )
-
-
-def test_a_step_before_any_backward_counts_for_the_scheduler() -> None:
-    _, optimizer = build(ROWS["SAUL"])
-    scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "DualOptimizer.step.. without a backward")
-        optimizer.step()
-    scheduler.step()
-    assert learning_rates(optimizer) == [0.005, 0.005]
 
 
 @pytest.fixture
@@ -211,23 +184,6 @@ def test_the_gate_opens_and_closes_in_this_table() -> None:
         assert any(closed) and not all(closed), name
 
 
-@pytest.mark.parametrize("name", ["SAUL", "SAUL, scale=step"])
-def test_unequal_micro_batches_count_by_their_weight(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    seen = [
-        optimizer.backward(
-            retain=lambda part=part: loss(model, part.retain),
-            forget=lambda part=part: loss(model, part.forget),
-            weight=weight,
-        ).forget.item()
-        for part, weight in zip(batch(0).halves(), (0.25, 0.75), strict=True)
-    ]
-    optimizer.step()
-    value = optimizer.constraint.metrics()["value"]
-    assert value == pytest.approx(0.25 * seen[0] + 0.75 * seen[1], abs=1e-15)
-    assert value != pytest.approx((seen[0] + seen[1]) / 2, abs=1e-3)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @every
 def test_trains_in_every_dtype(name: str, dtype: torch.dtype) -> None:
@@ -265,26 +221,6 @@ def test_frozen_and_unused_parameters_are_left_alone(name: str) -> None:
     assert all(
         p not in base.state for base in innermost(optimizer) for p in (model.frozen, model.unused)
     )
-
-
-def test_only_parameters_that_need_it_take_part_in_the_norm() -> None:
-    model, optimizer = build(ROWS["SAM(SGD)"])
-    loss(model, batch(0).retain).backward()
-    with optimizer.perturbed() as perturbation:
-        assert perturbation.moved == sum(
-            p.numel() for n, p in model.named_parameters() if n not in ("frozen", "unused")
-        )
-
-
-@every
-def test_a_parameter_may_get_its_first_gradient_later(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    model.out.bias.requires_grad_(False)
-    train(optimizer, model, range(2))
-    bias = model.out.bias.detach().clone()
-    model.out.bias.requires_grad_(True)
-    train(optimizer, model, range(2, 4))
-    assert not torch.equal(model.out.bias, bias)
 
 
 @every
@@ -331,28 +267,6 @@ def test_zero_grad_clears_everything(name: str, to_none: bool) -> None:
     assert to_none or any(g is not None for g in grads)
 
 
-@dual
-def test_zero_grad_also_clears_the_forget_gradient(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    before = values(model)
-    backward(optimizer, model, batch(0))
-    optimizer.zero_grad()
-    with pytest.warns(UserWarning, match="without a backward"):
-        optimizer.step()
-    assert_same(values(model), before)
-
-
-@dual
-def test_a_step_forgets_the_forget_gradient_even_if_only_the_model_is_cleared(name: str) -> None:
-    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
-    for step in range(4):
-        backward(optimizer, model, batch(step))
-        optimizer.step()
-        model.zero_grad()
-    train(reference, other, range(4))
-    assert_same(values(model), values(other))
-
-
 @ours
 def test_gradients_are_taken_even_inside_no_grad(name: str) -> None:
     (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
@@ -388,24 +302,6 @@ def test_step_without_a_perturbed_gradient_is_a_plain_step_that_warns_once(name:
             stepper.step()
         stepper.zero_grad()
     assert_same(values(model), values(other))
-
-
-@dual
-def test_step_without_a_backward_is_a_plain_retain_step_that_warns_once(name: str) -> None:
-    (model, optimizer), (other, twin) = build(ROWS[name]), build(ROWS[name])
-    for step, (one, stepper) in itertools.product(
-        range(2), [(model, optimizer), (other, innermost(twin)[0])]
-    ):
-        loss(one, batch(step).retain).backward()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            stepper.step()
-        first = stepper is optimizer and step == 0
-        assert ["without a backward" in str(w.message) for w in caught] == [True] * first
-        stepper.zero_grad()
-    assert_same(values(model), values(other))
-    if optimizer.constraint:
-        assert optimizer.constraint.multiplier == 0.2
 
 
 @ours

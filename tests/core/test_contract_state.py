@@ -1,11 +1,7 @@
 """Promises of every optimizer, row by row of `tests/table.py`: copies and checkpoints."""
 
 import copy
-import itertools
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,13 +20,9 @@ from tests.core.table import (
     batch,
     build,
     innermost,
-    loss,
-    sides,
     train,
     values,
 )
-
-ROOT = Path(__file__).parent.parent.parent
 
 every = pytest.mark.parametrize("name", ROWS)
 ours = pytest.mark.parametrize("name", OURS)
@@ -72,28 +64,6 @@ def test_a_copy_of_a_scheduled_optimizer_steps_itself(name: str, how: str) -> No
     train(twin, other, range(2))
     assert_same(values(model), before)
     assert not torch.equal(other.out.weight, model.out.weight)
-
-
-@pytest.mark.parametrize("how", COPIES)
-@ours
-def test_a_copy_keeps_every_public_attribute(name: str, how: str) -> None:
-    _, optimizer = build(ROWS[name])
-    public = {"rho": 0.3, "eps": 1e-6, "adaptive": True, "replay_rng": False, "skipped": 4}
-    public["backward_fn"] = torch.autograd.backward
-    for part, (attribute, value) in itertools.product(
-        [optimizer, *sides(optimizer)], public.items()
-    ):
-        if attribute in vars(part):
-            setattr(part, attribute, value)
-    twin = COPIES[how](optimizer)
-    for mine, its in zip([optimizer, *sides(optimizer)], [twin, *sides(twin)], strict=True):
-        assert type(mine) is type(its)
-        for attribute in vars(mine):
-            if attribute in (*public, "scale"):
-                assert getattr(its, attribute) == getattr(mine, attribute)
-    if getattr(optimizer, "constraint", None):
-        assert vars(twin.constraint).keys() == vars(optimizer.constraint).keys()
-        assert repr(twin.constraint) == repr(optimizer.constraint)
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -146,57 +116,6 @@ def test_a_checkpoint_resumes_bit_for_bit(name: str) -> None:
     train(resumed, other, range(4, 8))
     assert_same(values(other), values(model))
     assert_same(resumed.state_dict(), optimizer.state_dict())
-
-
-def resume(folder: str) -> None:
-    """The work of the fresh process: load, continue, save."""
-    for i, make in enumerate(ROWS.values()):
-        saved = torch.load(f"{folder}/{i}.pt", weights_only=True)
-        model, optimizer = build(make, seed=1)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        weights = train(optimizer, model, range(4, 8))
-        torch.save((values(model), optimizer.state_dict(), weights), f"{folder}/{i}.resumed.pt")
-
-
-@pytest.fixture(scope="module")
-def resumed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Any]]:
-    """For each row: what training on here gave, and what a fresh process got."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    here = {}
-    for i, (name, make) in enumerate(ROWS.items()):
-        model, optimizer = build(make)
-        train(optimizer, model, range(4))
-        saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save(saved, folder / f"{i}.pt")
-        weights = train(optimizer, model, range(4, 8))
-        here[name] = (values(model), optimizer.state_dict(), weights)
-    program = "import sys; from tests.core.test_contract_state import resume; resume(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", program, str(folder)], check=True, cwd=ROOT)
-    there = [torch.load(folder / f"{i}.resumed.pt", weights_only=True) for i in range(len(ROWS))]
-    return {name: (here[name], found) for name, found in zip(ROWS, there, strict=True)}
-
-
-@every
-def test_a_fresh_process_resumes_bit_for_bit(
-    name: str, resumed: dict[str, tuple[Any, Any]]
-) -> None:
-    here, there = resumed[name]
-    assert_same(there, here)
-    if name.startswith("SAUL"):
-        assert 0.0 in here[2] and any(here[2]), "the gate must open and close after the checkpoint"
-
-
-@every
-def test_asking_for_a_checkpoint_changes_nothing(name: str) -> None:
-    (model, optimizer), (other, reference) = build(ROWS[name]), build(ROWS[name])
-    for step in range(4):
-        backward(optimizer, model, batch(step))
-        assert_same(optimizer.state_dict(), everything(optimizer))
-        optimizer.step()
-        optimizer.zero_grad()
-    train(reference, other, range(4))
-    assert_same(values(model), values(other))
 
 
 @every
@@ -275,14 +194,3 @@ def test_refuses_the_checkpoint_of_the_other_sense() -> None:
     state = everything(optimizer)
     state["constraint"]["sense"] = "<="
     refuses(optimizer, state, "sense")
-
-
-def test_a_closure_is_refused_before_anything_moves() -> None:
-    model, optimizer = build(ROWS["SAUL"])
-    backward(optimizer, model, batch(0))
-    before = values(model)
-    with pytest.raises(TypeError, match="takes no closure"):
-        optimizer.step(lambda: loss(model, batch(0).retain))
-    assert_same(values(model), before)
-    optimizer.step()
-    assert not torch.equal(model.out.weight, before["out.weight"])

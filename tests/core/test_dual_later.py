@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR
 
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
@@ -54,3 +55,17 @@ def test_what_evaluation_did_last_is_undone_first() -> None:
     assert len(done) == 2
     optimizer.train()
     assert not done
+
+
+@pytest.mark.filterwarnings("ignore:DualOptimizer.step")
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_schedules_of_both_sides_go_on_after_a_step_without_a_backward(wrapped: bool) -> None:
+    theta = nn.Parameter(torch.ones(2))
+    sides = [SGD([theta], lr=0.1), SGD([theta], lr=0.1)]
+    sides = [SAM(sides[0]), ReverseSAM(sides[1])] if wrapped else sides
+    optimizer = DualOptimizer(*sides)
+    schedulers = [LambdaLR(side, lambda epoch: 0.5**epoch) for side in sides]
+    optimizer.step()
+    for scheduler in schedulers:
+        scheduler.step()  # torch warns of a scheduler that goes before its optimizer
+    assert [group["lr"] for group in optimizer.param_groups] == [0.05, 0.05]

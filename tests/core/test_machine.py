@@ -4,12 +4,13 @@ After every rule weights, gradients, moments, settings of groups, lambda, lambda
 equal those of `machine_oracle.py` and its parts, which import nothing of torch_alm. In the
 suite the sequences are always the same ones; a long run with new ones, here of 10,000, is
 
-    python -m tests.core.test_machine 10000 [--fast] [DualMachine | AloneMachine]
+    python -m tests.core.test_machine 10000 [--fast]
 
 `--fast` reports a failing sequence as it was found; making it shorter takes minutes.
 """
 
 import sys
+from itertools import takewhile
 from typing import Any
 from unittest import mock
 
@@ -22,7 +23,6 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 from tests.core import machine_common as common
 from tests.core import machine_world as worlds
-from tests.core.machine_alone import AloneMachine
 from tests.core.machine_common import Common, of_library, of_oracle, weights, xs
 from tests.core.machine_dual import DualOracle
 from tests.core.machine_objectives import (
@@ -58,6 +58,8 @@ class DualMachine(Common):
         schedules_sides=st.booleans(),
         exact=st.sampled_from((False, False, False, True)),
         resumes=st.booleans(),
+        starts_schedule=st.booleans(),
+        goes_back=st.booleans(),
         steps=steps,
     )
     def begin(
@@ -71,11 +73,14 @@ class DualMachine(Common):
         schedules_sides: bool,
         exact: bool,
         resumes: bool,
+        starts_schedule: bool,
+        goes_back: bool,
         steps: list[list[tuple[float, float]]],
     ) -> None:
         kind = "plain" if forget["kind"] == "plain" else NEARBY[sense]
         self.sides = {"retain": retain, "forget": {**forget, "kind": kind}}
-        if exact:  # the oracle's norms and scaled steps are summed in another order
+        if exact:  # the oracle's norms, windows and scaled steps are summed in another order
+            terms = {**terms, "window": 1}
             self.sides = {k: {**side, "kind": "plain"} for k, side in self.sides.items()}
             scale = "gradient"
         self.schedules_sides = schedules_sides
@@ -85,9 +90,14 @@ class DualMachine(Common):
             self.oracle.controller = Controller(sense=sense, **terms)
         self.exact = self.is_exact = exact
         self.world = self.build(self.oracle)
+        if starts_schedule:
+            self.start_schedule()
         self.train(steps[:1], False, False, None)
         self.save()
         self.train(steps[1:], False, False, None)
+        if goes_back:
+            self.backward(steps[0][0])
+            self.go_back_in_place()
         if resumes:
             self.resume_in_a_new_process(True)
             self.train(steps, True, False, None)
@@ -156,19 +166,25 @@ class DualMachine(Common):
     ) -> None:
         self.backward(data, weight, last=last, is_pair=is_pair)
 
+    def is_undecided(self) -> bool:
+        """`last=True` has not promised yet that the step comes next."""
+        return not self.oracle.is_decided
+
+    @precondition(is_undecided)
     @rule(data=st.tuples(xs, xs), faults=common.faults, last=st.booleans())
     def fail_on_the_retain_side(
         self, data: tuple[float, float], faults: list[Fault], last: bool
     ) -> None:
-        for fault in faults:
+        for fault in takewhile(lambda _: self.is_undecided(), faults):
             self.count_fault("retain", fault, self.backward(data, last=last, retain=fault))
             self.check()
 
+    @precondition(is_undecided)
     @rule(data=st.tuples(xs, xs), faults=common.faults, last=st.booleans(), is_pair=st.booleans())
     def fail_on_the_forget_side(
         self, data: tuple[float, float], faults: list[Fault], last: bool, is_pair: bool
     ) -> None:
-        for fault in faults:
+        for fault in takewhile(lambda _: self.is_undecided(), faults):
             result = self.backward(data, last=last, is_pair=is_pair, forget=fault)
             self.count_fault("forget", fault, result)
             self.check()
@@ -254,8 +270,7 @@ class DualMachine(Common):
         assert worlds.outcome(lambda: scaler.step(optimizer)) is RuntimeError
 
     def may_change(self) -> bool:
-        """`last=True` has promised that the step comes next."""
-        return self.oracle.controller is not None and not self.oracle.is_decided
+        return self.oracle.controller is not None and self.is_undecided()
 
     @precondition(may_change)
     @rule(alpha=st.sampled_from((-2.5, -1.0, 0.2, 1.5, 3.0)))
@@ -269,40 +284,25 @@ class DualMachine(Common):
         self.world.constraint.mu = self.oracle.controller.mu = mu
 
 
-def run(
-    machine: type[Common], examples: int, *, steps: int, shrinks: bool = True, **kw: Any
-) -> None:
-    """Run sequences of a machine; what must happen in them is asked by the tests.
+def run(examples: int, *, shrinks: bool = True, **kw: Any) -> None:
+    """Run sequences of the machine; what must happen in them is asked by the test.
 
     Hypothesis draws numbers that it finds in the modules that are loaded, among others: without
     them the sequences do not depend on what else is tested.
     """
-    machine.seen.clear()
-    with mock.patch.multiple(providers, _get_local_constants=Constants, CONSTANTS_CACHE={}):
-        _run(machine, examples, steps=steps, shrinks=shrinks, **kw)
-
-
-def _run(machine: type[Common], examples: int, *, steps: int, shrinks: bool, **kw: Any) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=steps,
-            deadline=None,
-            database=None,
-            phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-            **kw,
-        ),
+    given = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink) if shrinks else (Phase.generate,),
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        **kw,
     )
-
-
-ANYWHERE = (
-    *("loaded in place", "checkpoint of other groups refused", "resumed", "copied", "pickled"),
-    *("loaded before a step", "copied before a step"),
-    *("group added", "group added before a step", "radius of a group", "frozen", "scheduled"),
-)
+    DualMachine.seen.clear()
+    with mock.patch.multiple(providers, _get_local_constants=Constants, CONSTANTS_CACHE={}):
+        run_state_machine_as_test(DualMachine, settings=given)
 
 
 SURVIVED = tuple(f"forget: {kind} survived" for kind in NOT_FINITE)
@@ -314,18 +314,18 @@ def failures(side: str) -> list[str]:
     return [f"{side}: {kind} in run {run}" for kind in ("raise", "backward") for run in (1, 2)]
 
 
-def assert_seen(machine: type[Common], *names: str) -> None:
+def assert_seen(*names: str) -> None:
     """None of it is compared for nothing."""
-    print(machine.seen)
-    missing = [name for name in names if machine.seen[name] == 0]
-    assert not missing, f"{machine.__name__} never had: {missing}"
+    print(DualMachine.seen)
+    assert not [name for name in names if DualMachine.seen[name] == 0], "never met"
 
 
 def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(DualMachine, 150, steps=40, derandomize=True)
+    run(120, derandomize=True)
     assert_seen(
-        DualMachine,
-        *ANYWHERE,
+        *("loaded in place", "checkpoint of other groups refused", "resumed", "copied", "pickled"),
+        *("loaded before a step", "copied before a step"),
+        *("group added", "group added before a step", "radius of a group", "frozen", "scheduled"),
         *failures("retain"),
         *failures("forget"),
         *(f"backward: {kind}" for kind in ("Boom", "TypeError", "ValueError", "RuntimeError")),
@@ -336,26 +336,8 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
     assert any(DualMachine.seen[name] for name in SURVIVED), "each is too rare for so few sequences"
 
 
-def test_sam_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(AloneMachine, 50, steps=40, derandomize=True)
-    assert_seen(
-        AloneMachine,
-        *ANYWHERE,
-        *failures("alone"),
-        *("penalty open", "penalty closed", "measurement", "taken at theta"),
-        *("skipped by the scaler", "stepped by the scaler", "closure", "closure raised"),
-        *("perturbed by hand", "clipped"),
-    )
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    machines = [AloneMachine, DualMachine]
-    for machine in [each for each in machines if each.__name__ in sys.argv] or machines:
-        try:
-            run(machine, int(sys.argv[1]), steps=40, shrinks="--fast" not in sys.argv)
-        finally:
-            print(machine.__name__, machine.seen)
-        if machine is DualMachine:  # too rare to be met for certain in the short form
-            rare = ("gate closed, not released", "resumed while released", *SURVIVED)
-            assert_seen(DualMachine, *rare)
+    run(int(sys.argv[1]), shrinks="--fast" not in sys.argv)
+    # too rare to be met for certain in the short form
+    assert_seen("gate closed, not released", "resumed while released", *SURVIVED)

@@ -168,17 +168,10 @@ def test_adaptive_norms_are_in_float32() -> None:
         assert found.grad_norm == pytest.approx(expected, rel=1e-6)
 
 
-def test_half_precision_norms_of_many_entries_are_exact_in_any_order() -> None:
-    g = torch.randn(11_000, 300).bfloat16()
-    expected = pytest.approx(g.double().norm().item(), rel=1e-5)
-    assert gradients.norm([g]).item() == expected
-    assert gradients.norm([g.t().contiguous().t()]).item() == expected
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_norms_of_many_entries_are_exact(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_of_many_entries_are_exact_in_any_order(dtype: torch.dtype) -> None:
     """One float32 sum over all of these is off by a thousandth."""
-    g = torch.randn(20_000, 1000, dtype=dtype)
+    g = torch.randn(10_000, 1000).to(dtype)
     expected = pytest.approx(g.double().norm().item(), rel=1e-5)
     assert gradients.norm([g]).item() == expected
     assert gradients.norm([g.t()]).item() == expected

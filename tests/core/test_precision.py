@@ -55,12 +55,6 @@ def test_nothing_to_move_is_not_a_number(value: float) -> None:
     assert all(number != number for number in perturbation.realised)
 
 
-def test_nobody_asked_nobody_measures() -> None:
-    p = weights(torch.float32)
-    with perturbed([p], rho=0.01) as perturbation:
-        assert perturbation.realised is None
-
-
 def perturb_twice(rounding: str, dtype: torch.dtype, rho: float = 1e-4) -> list[str]:
     p = weights(dtype)
     optimizer, g = SAM(SGD([p]), rho=rho, rounding=rounding), p.grad
@@ -96,36 +90,6 @@ def test_stochastic_rounding_is_right_on_average(dtype: torch.dtype, adaptive: b
     noise = 6 / seen.realised.length**-1 / len(g) ** 0.5  # six standard errors
     assert abs(projection.item() - 1) < noise
     assert seen.realised.length * seen.realised.cosine == pytest.approx(projection.item(), rel=1e-3)
-
-
-@NARROW
-def test_rounding_goes_to_a_neighbour_as_often_as_it_is_near(dtype: torch.dtype) -> None:
-    low = torch.tensor(0.02, dtype=dtype)
-    high = torch.nextafter(low.float(), torch.tensor(1.0)).to(dtype)
-    while high == low:
-        high = torch.tensor((low.view(torch.int16) + 1).item(), dtype=torch.int16).view(dtype)
-    value = low.float() + 0.3 * (high.float() - low.float())
-    draws = 30
-    seeds = torch.rand(draws, generator=torch.Generator().manual_seed(0))
-    noises = [Noise(seed) for seed in seeds]
-    rounded = torch.stack([n.rounded(value.repeat(5000), dtype) for n in noises]).to(dtype)
-    assert {*rounded.unique().tolist()} == {low.item(), high.item()}
-    share = (rounded == high).double()
-    assert share.mean().item() == pytest.approx(0.3, abs=0.01)
-    assert (share.mean(0) - 0.3).abs().max() < 0.5, "no entry always goes one way"
-    assert (share.mean(1) - 0.3).abs().max() < 0.05, "no draw does"
-
-
-def test_noise_is_the_same_again_for_the_same_gradient_and_draws_nothing() -> None:
-    there = []
-    state = torch.get_rng_state()
-    for scale in (1.0, 1.0, 3.0):
-        p = weights(torch.bfloat16)
-        p.grad.mul_(scale)
-        with perturbed([p], 1e-3, rounding="stochastic"):
-            there.append(p.detach().clone())
-    assert torch.equal(there[0], there[1]) and not torch.equal(there[0], there[2])
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_an_unknown_rounding_is_refused() -> None:
