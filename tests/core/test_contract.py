@@ -15,13 +15,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from tests import oracle
 from tests.core.table import (
     DUAL,
     OURS,
     PERTURBED,
     ROWS,
-    Batch,
     Model,
     assert_same,
     backward,
@@ -120,68 +118,6 @@ def test_hooks_of_what_it_wraps_run_once_inside_its_own(name: str, order: list[s
     train(optimizer, model, [0])
     inside = [f"{word} {i}" for i in reversed(range(len(bases))) for word in ("pre", "post")]
     assert [word for word in order if "global" not in word] == ["pre", *inside, "post"]
-
-
-def by_hand(name: str, micro: list[list[Batch]]) -> tuple[Model, Any]:
-    """Train a twin with gradients from `tests/oracle.py` and torch's own optimizers."""
-    model, twin = build(ROWS[name])
-    theta = list(model.parameters())
-    constraint = getattr(twin, "constraint", None)
-    multiplier = constraint.multiplier if constraint else 1.0
-    for step in micro:
-        grads, value = [], 0.0
-        for role, side in zip(("retain", "forget"), sides(twin), strict=False):
-            sign = {"SAM": 1.0, "ReverseSAM": -1.0}.get(type(side).__name__, 0.0)
-            radius = getattr(side, "rho", 0.0)
-            data = [getattr(part, role) for part in step]
-            objectives = [lambda d=d: loss(model, d) for d in data]
-            g, value = oracle.mean([oracle.grad_sam(f, theta, radius, sign) for f in objectives])
-            grads.append(g)
-        if constraint:
-            multiplier = max(multiplier + constraint.mu * (constraint.alpha - value), 0.0)
-        move(twin, theta, grads, multiplier)
-    return model, multiplier
-
-
-def move(twin: Any, theta: list[Any], grads: list[Any], multiplier: float) -> None:
-    """The forget step, if there is one and its gate is open, then the retain step."""
-    bases = innermost(twin)
-    if len(bases) == 2 and multiplier > 0:
-        inside, outside = (1.0, multiplier) if twin.scale == "step" else (multiplier, 1.0)
-        before = [p.detach().clone() for p in theta]
-        for p, g in zip(theta, grads[1], strict=True):
-            p.grad = None if g is None else -inside * g
-        bases[1].step()
-        with torch.no_grad():
-            for p, start in zip(theta, before, strict=True):
-                p.copy_(start + outside * (p - start))
-    for p, g in zip(theta, grads[0], strict=True):
-        p.grad = g
-    bases[0].step()
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-@every
-def test_accumulated_micro_batches_match_the_step_by_hand(name: str, parts: int) -> None:
-    steps = [batch(i) for i in range(12)]
-    micro = [[b] if parts == 1 else b.halves() for b in steps]
-    model, optimizer = build(ROWS[name])
-    for step in micro:
-        for part in step:
-            backward(optimizer, model, part, weight=1 / parts)
-        optimizer.step()
-        optimizer.zero_grad()
-    wanted, multiplier = by_hand(name, micro)
-    torch.testing.assert_close(values(model), values(wanted), rtol=0, atol=1e-11)
-    if name.startswith("SAUL"):
-        assert optimizer.constraint.multiplier == pytest.approx(multiplier, abs=1e-12)
-
-
-def test_the_gate_opens_and_closes_in_this_table() -> None:
-    for name in ("SAUL", "SAUL, scale=step"):
-        model, optimizer = build(ROWS[name])
-        closed = [weight == 0 for weight in train(optimizer, model, range(12))]
-        assert any(closed) and not all(closed), name
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -221,16 +221,8 @@ def test_a_closure_under_a_grad_scaler_is_refused(name: str) -> None:
     with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
         scaler.step(optimizer, closure=closure)
     assert_same(values(model), before)
-    works_without_a_scaler(optimizer, model)
-
-
-def works_without_a_scaler(optimizer: Any, model: nn.Module) -> None:
-    """torch takes its attributes back only after a step that returned."""
-    before = values(model)
-    optimizer.backward_fn = Tensor.backward
     optimizer.zero_grad()
-    train(optimizer, model, [0])
-    assert_same(values(model)["frozen"], before["frozen"])
+    train(optimizer, model, [0])  # torch takes its attributes back only after a step that returned
     change = (values(model)["out.weight"] - before["out.weight"]).abs().max()
     assert 1e-5 < change < 0.1, "a step of the usual size"
 

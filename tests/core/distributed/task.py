@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
@@ -104,6 +105,15 @@ def rows_of(rank: int, world: int = WORLD) -> slice:
     return slice(rank * share, (rank + 1) * share)
 
 
+def rows_under(engine: str, rank: int) -> slice:
+    """Find a rank's rows; those of one tensor-parallel group see the same ones."""
+    if engine == "tp":
+        return slice(None)
+    if engine == "tp-fsdp":
+        return rows_of(rank // 2, 2)
+    return rows_of(rank, dist.get_world_size())
+
+
 def losses(net: Callable, data: Batch) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     x, y, z, w = data
     return lambda: F.cross_entropy(net(x), y), lambda: F.cross_entropy(net(z), w)
@@ -178,7 +188,7 @@ def train(
 
     params = list(net.parameters())
     optimizer = dual(params, backward=backward, **settings)
-    rows = slice(None) if rank is None or engine == "tp" else rows_of(rank)
+    rows = slice(None) if rank is None else rows_under(engine, rank)
     sync = lambda k: net.no_sync() if k < unsynced else nullcontext()  # noqa: E731
     multipliers, weights = [], []
     for _ in steps(net, optimizer, rows, range(len(thresholds)), micro, sync, last, thresholds):

@@ -1,6 +1,5 @@
 """Saved on some ranks, loaded on others: training goes on as if nothing had happened."""
 
-import copy
 import io
 import pickle
 import warnings
@@ -17,7 +16,6 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_mo
 
 from tests.core.distributed import task
 from tests.core.distributed.ranks import Ranks
-from tests.core.table import assert_same
 from torch_alm import DualOptimizer
 from torch_alm.checkpoint import DualState
 
@@ -131,43 +129,6 @@ def test_from_some_ranks_to_others(
     through = call(None, "alone", (0, task.STEPS), options)
     for found in resumed:
         assert_close(found, through)
-
-
-@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["number", "tensor"])
-def test_parameters_without_a_step_stay_so_beside_others(
-    rate: float | Tensor, tmp_path: Path
-) -> None:
-    torch.manual_seed(0)
-    used, unused = nn.Linear(2, 1), nn.Linear(2, 1)
-    frozen = nn.Linear(2, 1).requires_grad_(False)
-    net = nn.ModuleDict({"frozen": frozen, "used": used, "unused": unused})
-
-    def fresh() -> DualOptimizer:
-        rates = (copy.copy(rate) for _ in range(2))
-        return DualOptimizer(*(torch.optim.AdamW(net.parameters(), lr=lr) for lr in rates))
-
-    optimizer = fresh()
-    x = torch.randn(4, 2)
-    objective = lambda: used(x).square().mean()  # noqa: E731
-    optimizer.backward(retain=objective, forget=objective)
-    optimizer.step()
-    weights = [p.detach().clone() for p in net.parameters()]
-    states = [copy.deepcopy(side.state) for side in (optimizer.retain, optimizer.forget)]
-    Saved(net, optimizer).save(str(tmp_path))
-    loaded = fresh()
-    grads = [torch.randn_like(p) for p in net.parameters()]
-    for p, g in zip(net.parameters(), grads, strict=True):
-        p.grad = g
-    Saved(net, loaded).load(str(tmp_path))
-    assert all(p.grad is g for p, g in zip(net.parameters(), grads, strict=True))
-    assert all(torch.equal(p, w) for p, w in zip(net.parameters(), weights, strict=True))
-    for group in (*optimizer.param_groups, *loaded.param_groups):
-        assert type(group["lr"]) is type(rate) and group["lr"] == rate
-    sides = (optimizer.retain, optimizer.forget, loaded.retain, loaded.forget)
-    for side, state in zip(sides, states * 2, strict=True):
-        assert {*side.state} == {*used.parameters()}
-        for p, before in zip(used.parameters(), state.values(), strict=True):
-            assert_same(side.state[p], before)
 
 
 @pytest.mark.parametrize("every", [4])
