@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD
-from transformers import Trainer
+from transformers import Trainer, TrainerControl, TrainerState
 
 from tests.integrations import toy
 from tests.integrations.test_trainer_runs import per_token
@@ -109,6 +109,17 @@ def test_two_stops_count_apart(tmp_path: Path) -> None:
         trainer = toy.trainer(SAULTrainer, tmp_path, args={"num_train_epochs": 4}, **given)
         trainer.train()
         assert trainer.state.global_step == 3
+
+
+def test_a_count_begins_again_after_a_log_within_the_bounds() -> None:
+    stop, state, control = (
+        StopOnMetric("loss", above=1.0, times=2),
+        TrainerState(),
+        TrainerControl(),
+    )
+    for loss, stopped in ((2.0, False), (0.5, False), (2.0, False), (2.0, True)):
+        stop.on_log(None, state, control, logs={"loss": loss})
+        assert control.should_training_stop == stopped
 
 
 class Own(Trainer):
