@@ -113,7 +113,7 @@ class ALMConstraint(Stored):
         self._state = State(
             found["multiplier"], 0.0 if is_found else start, Auto() if is_found else None
         )
-        self._observed, self._is_told = Observations(), False
+        self._observed = Observations()
         self._alpha = found["alpha"]
         self._sense: Sense = sense
         self.every: int = found["every"]
@@ -236,9 +236,8 @@ class ALMConstraint(Stored):
         if is_first_pass():
             return
         self._observed.append(now)
-        if len(self._observed) >= PILE and not self._is_told and not self.steps:
-            self._is_told = True
-            status.warn_never_stepped(len(self._observed), self.multiplier)
+        if len(self._observed) == PILE and not self.steps:
+            status.warn_never_stepped(PILE, self.multiplier)
 
     def preview(self) -> float | Tensor:
         """Return the weight that `step()` would return now; nothing changes.
@@ -269,17 +268,13 @@ class ALMConstraint(Stored):
             found = self._mean("step")
             if state.auto is not None and state.auto.is_blind and not found.bad:
                 refuse_values()
-            before, now = state.multiplier, state.step(found, self)
+            now = state.step(found, self)
         finally:
             self._observed.drop()  # or the next step would fail as well
-        state.history.skipped += found.bad
-        if found.bad:
-            status.warn_not_finite(found.bad, state.history.skipped)
-        limiting = state.limiting(self)
-        if limiting is not None and not limiting.is_limiting(before):
-            status.warn_limited(limiting, state.violation)
-        if now.overflows:
-            status.warn_overflowed(state, found.c)
+        bad = found.bad + now.overflows
+        state.history.skipped += bad
+        if bad:
+            status.warn_not_finite(bad, state.history.skipped)
         return numbers.kept(state.weight)
 
     def _mean(self, verb: str) -> Mean:

@@ -19,8 +19,6 @@ from torch_alm._constraint.settings import Filter, Reading
 
 __all__ = ["EMA", "Filter", "Mean", "Reading"]
 
-TINY = torch.finfo(torch.float64).tiny
-
 
 @final
 @dataclass(frozen=True)
@@ -157,9 +155,7 @@ def _cut(history: Tensor, deadband: float, *, is_equality: bool) -> Tensor:
         return mean
     count = (~history.isnan()).sum(0)
     deviations = torch.where(history.isnan(), torch.zeros_like(history), history - mean)
-    unit = deviations.abs().amax(0).clamp(min=TINY)  # squares of it would overflow
-    spread = unit * (deviations / unit).square().sum(0).sqrt()
-    noise = deadband * spread / ((count - 1).clamp(min=1) * count).double().sqrt()
+    noise = deadband * (deviations.square().sum(0) / ((count - 1).clamp(min=1) * count)).sqrt()
     if is_equality:
         return mean.sign() * (mean.abs() - noise).clamp(min=0)
     return torch.maximum(mean - noise, mean.clamp(max=0))

@@ -40,10 +40,11 @@ class ConstraintGroup(dict[str, ALMConstraint]):
     """
 
     def __init__(self, constraints: Mapping[str, ALMConstraint]) -> None:
-        if not isinstance(constraints, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        members = constraints.values() if isinstance(constraints, Mapping) else [None]  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not all(isinstance(each, ALMConstraint) for each in members):
             raise TypeError(
-                f"ConstraintGroup: constraints is a {type(constraints).__name__}; its members "
-                'could not be told apart. Did you mean a dict, such as {"forgotten": constraint}?'
+                f"ConstraintGroup: constraints is {constraints!r}; members would not be told apart "
+                'or stepped. Did you mean a dict, such as {"forgotten": ALMConstraint(...)}?'
             )
         super().__init__(sorted(constraints.items()))
         is_twice = len({*map(id, self.values())}) != len(self)
@@ -52,8 +53,6 @@ class ConstraintGroup(dict[str, ALMConstraint]):
                 f"ConstraintGroup: the names are {[*self]}; it takes one at least, each of another "
                 'constraint, none empty or with a "/", which would make two metrics one.'
             )
-        if not all(isinstance(each, ALMConstraint) for each in self.values()):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError("ConstraintGroup: each member must be an ALMConstraint to be stepped.")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Add up all penalties, each constraint called with the same arguments."""

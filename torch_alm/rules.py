@@ -114,8 +114,8 @@ class Leak(Rule):
 class Cap(Rule):
     """Limit the stored multiplier (for `==`, its size); the weight may exceed it by mu c.
 
-    It warns when the limit is reached, and the status is then `"capped"`: a limit that says nothing
-    looks like convergence.
+    A violated constraint whose limit is reached has the status `"capped"`: a limit that says
+    nothing looks like convergence.
 
     Args:
         limit: above 0, in the units of the multiplier.

@@ -99,7 +99,6 @@ def assert_plain(state: Any) -> None:
             assert type(entry) in (float, int, bool, str, type(None))
 
 
-@pytest.mark.filterwarnings("ignore:ALMConstraint.step. the stored multiplier has reached")
 @thorough
 @given(st.data())
 def test_numbers_of_any_type_control_as_floats_do(data: st.DataObject) -> None:

@@ -95,10 +95,9 @@ def test_members_are_checked() -> None:
         ConstraintGroup({"a/b": c})
     with pytest.raises(ValueError, match="one at least"):
         ConstraintGroup({})
-    with pytest.raises(TypeError, match="must be an ALMConstraint"):
-        ConstraintGroup({"a": 1.0})
-    with pytest.raises(TypeError, match=r"constraints is a list; .* Did you mean a dict"):
-        ConstraintGroup([c])
+    for wrong in ({"a": 1.0}, [c]):
+        with pytest.raises(TypeError, match=r"constraints is .* Did you mean a dict"):
+            ConstraintGroup(wrong)
 
 
 @pytest.mark.parametrize("bad", [math.nan, -9e307], ids=["not finite", "overflows"])

@@ -209,8 +209,3 @@ def _check_checkpoint(found: Given, mine: Given, where: str = "") -> None:
             f"{LOADING}: the checkpoint's sense is \"{found['sense']}\" and this one's "
             f'"{mine["sense"]}"; the multiplier would push the wrong way. Is it another constraint?'
         )
-    if not where and not numbers.is_finite(found["multiplier"]):
-        raise ValueError(
-            f"{LOADING}: the checkpoint's multiplier is not finite and would stay so. Was it saved "
-            "by another library?"
-        )

@@ -147,21 +147,13 @@ def joint(given: Mapping[str, Number]) -> torch.Size:
     Raises:
         ValueError: if those of alpha and multiplier do not fit one another.
     """
-    size = torch.Size()
-    for name in ("alpha", "multiplier"):
-        found = numbers.shape(given[name])
-        try:
-            both = torch.broadcast_shapes(size, found)
-        except RuntimeError:
-            both = None
-        if both is None:
-            raise ValueError(
-                f"ALMConstraint: {name} has shape {tuple(found)} and the multipliers "
-                f"{tuple(size)}; there would be no one multiplier per entry. Did you mean one "
-                "number, or one per multiplier?"
-            )
-        size = both
-    return size
+    size, other = (numbers.shape(given[name]) for name in ("alpha", "multiplier"))
+    if size != other and () not in (size, other):
+        raise ValueError(
+            f"ALMConstraint: multiplier has shape {tuple(other)} and alpha {tuple(size)}; there "
+            "would be no one multiplier per entry. Did you mean one number, or one per entry?"
+        )
+    return size or other
 
 
 def shaped(value: object, size: torch.Size) -> Tensor:

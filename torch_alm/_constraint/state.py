@@ -63,18 +63,13 @@ class History(Stateful):
         self.is_blind = False  # the latest step saw nothing finite
         self.met_for: Number = 0.0  # steps in a row
 
-    def step(self, weight: Number, seen: Mask, met: Mask) -> None:
+    def step(self, weight: Number, seen: Mask, met_for: Number) -> None:
         """Count a step with the weight that acted."""
         self.steps += 1
         self.active_steps += numbers.any_of(weight != 0)
         self.is_blind = not numbers.any_of(seen)
         self.visits = self.visits + 1.0 * seen
-        self.met_for = numbers.choose(seen, (self.met_for + 1) * met, self.met_for)
-
-
-def side_of(c: Number) -> Number:
-    """Return 1 or -1, the sign of c; `nan` for neither."""
-    return numbers.choose(c > 0, 1.0, numbers.choose(c < 0, -1.0, math.nan))
+        self.met_for = met_for
 
 
 class Stall(Stateful):
@@ -118,7 +113,7 @@ class Stall(Stateful):
             weight: lambda+ of the step.
         """
         first = float(max(STEPS, UPDATES * every))
-        side = numbers.choose(excess != 0, side_of(excess), 0.0)
+        side = numbers.choose(excess > 0, 1.0, numbers.choose(excess < 0, -1.0, 0.0))
         goes_on = self.run * side > 0
         anew = {"run": side, "end": 2 * first, **dict.fromkeys(self.OF_STRETCHES[1:], 0.0)}
         self._take(anew, seen & (goes_on == 0))
@@ -143,11 +138,6 @@ class Stall(Stateful):
 def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
     """Tell whether the violation is at most the tolerance, or `more` than that."""
     return (abs(c) if settings.sense == "==" else c) <= settings.tolerance + more
-
-
-def is_violated(settings: Settings, c: Number, more: Number = 0.0) -> bool:
-    """Tell whether it is not met, by more than that, in some entry that was ever measured."""
-    return numbers.any_of((c == c) & (is_met(settings, c, more) == 0))
 
 
 class Preview(NamedTuple):
@@ -193,15 +183,13 @@ class State(Stateful):
         self.history = History()
         self.stall = Stall()
 
-    def is_waiting(self, settings: Settings, steps: int | None = None) -> bool:
-        """Tell whether, after so many steps, some rule has mu act as 0, and nothing updated."""
-        steps = self.history.steps if steps is None else steps
-        return any(rule.is_waiting(steps) for rule in settings.rules)
+    def is_waiting(self, settings: Settings) -> bool:
+        """Tell whether some rule has mu act as 0 now, and nothing updated."""
+        return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
 
-    def limiting(self, settings: Settings) -> Rule | None:
-        """Return the first rule at whose limit some entry is."""
-        at = (rule for rule in settings.rules if rule.is_limiting(self.multiplier))
-        return next(at, None)
+    def is_limited(self, settings: Settings) -> bool:
+        """Tell whether some entry is at the limit of a rule."""
+        return any(rule.is_limiting(self.multiplier) for rule in settings.rules)
 
     def preview(self, found: Mean, settings: Settings) -> Preview:
         """Look at the step that this mean would make; nothing is remembered."""
@@ -234,33 +222,32 @@ class State(Stateful):
         What a filter or rule of the user's may refuse is computed before anything changes.
         """
         now = self.preview(found, settings)
-        visits = self.history.visits + 1.0 * now.seen
         waits = self.is_waiting(settings)
-        is_due = not waits and now.acts & (visits % settings.every == 0)
-        ruled = self._ruled(now, is_due, settings)
-        self._take(now, found, settings)
+        is_due = not waits and now.acts & ((self.history.visits + 1) % settings.every == 0)
+        c = numbers.choose(now.seen, now.violation, self.violation)
+        met_for = (self.history.met_for + 1) * is_met(settings, c)
+        met_for = numbers.choose(now.seen, met_for, self.history.met_for)
+        ruled = self._ruled(now, is_due, c, met_for, settings)
+        self._take(now, found, c, settings)
+        self.history.step(now.weight, now.seen, met_for)
         if self.auto is not None:
             self._find(now.acts, settings)
         else:
             self.multiplier, self.mu, self.rules = ruled
         self._watch_for_stall(now.seen, settings, is_free=not waits)
-        self.history.skipped += now.overflows
         return now
 
-    def _take(self, now: Preview, found: Mean, settings: Settings) -> None:
+    def _take(self, now: Preview, found: Mean, c: Number, settings: Settings) -> None:
         """Remember what was seen, and the weight that acts."""
         if numbers.any_of(self.level != settings.alpha):
             self.stall = Stall()
-        self.filter, self.weight = now.memory, now.weight
+        self.filter, self.weight, self.violation = now.memory, now.weight, c
         self.level = settings.alpha + 0.0 * self.multiplier
         self.value = numbers.choose(now.seen, found.value, self.value)
-        self.violation = numbers.choose(now.seen, now.violation, self.violation)
-        met = is_met(settings, self.violation)
-        self.history.step(self.weight, now.seen, met)
 
     def _watch_for_stall(self, seen: Mask, settings: Settings, *, is_free: bool) -> None:
         """Compare violations, where the multiplier is free to push against them."""
-        is_free = is_free and numbers.any_of(self.mu > 0) and self.limiting(settings) is None
+        is_free = is_free and numbers.any_of(self.mu > 0) and not self.is_limited(settings)
         met = is_met(settings, self.violation)
         excess = numbers.choose(met, 0.0, self.violation) if is_free else 0.0 * self.violation
         every = settings.every if self.auto is None else self.auto.every
@@ -275,15 +262,13 @@ class State(Stateful):
         self.multiplier = numbers.choose(is_beyond, self.multiplier, grown)
 
     def _ruled(
-        self, now: Preview, is_due: Mask, settings: Settings
+        self, now: Preview, is_due: Mask, c: Number, met_for: Number, settings: Settings
     ) -> tuple[Number, Number, list[Any]]:
         """Return lambda, mu and the memories that the rules make of lambda+ where it is due."""
         kept = _memories(settings.rules, self.rules) if settings.rules else []
         if not settings.rules or not numbers.any_of(is_due):
             return numbers.choose(is_due, now.weight, self.multiplier), self.mu, kept
         assert isinstance(self.mu, (int, float))  # one that is found takes no rules
-        c, met_for = numbers.choose(now.seen, now.violation, self.violation), self.history.met_for
-        met_for = numbers.choose(now.seen, (met_for + 1) * is_met(settings, c), met_for)
         update = Update(
             stored=now.weight,
             mu=self.mu,

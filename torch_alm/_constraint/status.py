@@ -6,8 +6,8 @@ from typing import Any
 from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Number
 from torch_alm._constraint.observations import Mean
-from torch_alm._constraint.settings import Rule, Settings
-from torch_alm._constraint.state import State, is_violated
+from torch_alm._constraint.settings import Settings
+from torch_alm._constraint.state import State, is_met
 
 ROUNDING = 1e-6  # of alpha, or of 1 if that is 0: float32 measures no finer
 
@@ -44,47 +44,32 @@ def status(state: State, settings: Settings) -> str:
     """Return one word for the state after a step."""
     if state.history.is_blind:
         return "non_finite"
-    alpha = numbers.choose(settings.alpha == 0, 1.0, settings.alpha)
-    if is_violated(settings, state.violation, ROUNDING * abs(alpha)):
-        if state.limiting(settings) is not None:
+    alpha, c = numbers.choose(settings.alpha == 0, 1.0, settings.alpha), state.violation
+    if numbers.any_of((c == c) & (is_met(settings, c, ROUNDING * abs(alpha)) == 0)):
+        if state.is_limited(settings):
             return "capped"
         return "suspected_infeasible" if state.stall.is_stalled else "violated"
-    if numbers.any_of(state.violation != state.violation):
+    if numbers.any_of(c != c):
         return "unmeasured"
     return "satisfied" if numbers.any_of(state.weight != 0) else "released"
 
 
 def warn_not_finite(bad: int, so_far: int) -> None:
-    """Say that measurements were skipped."""
+    """Say that measurements were skipped, or an update."""
     _warn(
-        f"ALMConstraint.step: {bad} measurement(s) of this step are not finite; skipped "
-        f"({so_far} so far), the multiplier does not see them. Is the loss unbounded?"
+        f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite; "
+        f"skipped ({so_far} so far), the multiplier stays. Is the loss unbounded, or mu too large?"
     )
 
 
 def refuse(found: Mean, state: State, settings: Settings) -> None:
     """Raise for a step that the policy does not skip."""
-    if found.bad:
+    if bad := found.bad + state.preview(found, settings).overflows:
         raise FloatingPointError(
-            f"ALMConstraint.step: {found.bad} measurement(s) of this step are not finite and would "
-            "have made the multiplier so for ever. Is the loss unbounded?"
+            f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite "
+            "and would have made the multiplier so for ever. Is the loss unbounded, or mu too "
+            "large?"
         )
-    if state.preview(found, settings).overflows:
-        raise FloatingPointError(_overflow(state, found.c, "and would have stayed so for ever"))
-
-
-def warn_overflowed(state: State, c: Number) -> None:
-    """Say that an update which would have made the multiplier infinite was left out."""
-    _warn(_overflow(state, c, f"and is left out ({state.history.skipped} so far)"))
-
-
-def _overflow(state: State, c: Number, end: str) -> str:
-    return (
-        f"ALMConstraint.step: lambda + mu c is not finite, with lambda up to "
-        f"{numbers.largest(state.multiplier):g}, mu = {numbers.largest(state.mu):g} and a "
-        f"violation up to {numbers.largest(abs(c)):g}, {end}. Is mu too large, or the measure "
-        "unbounded?"
-    )
 
 
 def warn_never_stepped(count: int, multiplier: Number) -> None:
@@ -94,15 +79,6 @@ def warn_never_stepped(count: int, multiplier: Number) -> None:
         f"{numbers.largest(multiplier):g}. Did you mean `constraint.step()` after each "
         "`optimizer.step()`, or `constraint.attach(optimizer)` before the loop?",
         depth=5,
-    )
-
-
-def warn_limited(rule: Rule, c: Number) -> None:
-    """Say that the stored multiplier has reached its limit."""
-    _warn(
-        f"ALMConstraint.step: the stored multiplier has reached the limit of {rule!r} at a "
-        f"violation of {numbers.largest(c):g} and grows no further. Can the constraint be met, or "
-        "is the limit too low?"
     )
 
 
