@@ -241,3 +241,13 @@ def test_a_checkpoint_of_something_else_is_refused(change: Any, sentence: str) -
     with pytest.raises(ValueError, match=sentence):
         c.load_state_dict(state)
     assert str(c.state_dict()) == before
+
+
+def test_an_alpha_and_a_sense_assigned_after_a_look_act_in_the_step() -> None:
+    c = constraint()
+    c.observe(0.0)
+    assert c.preview() == 0.5
+    c.alpha = 2.0
+    assert c.preview() == 1.0
+    c.sense = "<="
+    assert c.step() == 0.0
