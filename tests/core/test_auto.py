@@ -14,6 +14,8 @@ from tests.core.auto_oracle import Rule, solve
 from torch_alm import SAM, ALMConstraint, ConstraintGroup
 from torch_alm._constraint.loop import Response
 from torch_alm.auto import Entry as Auto
+from torch_alm.filters import Mean
+from torch_alm.rules import Cap
 
 WIDE = torch.float64
 MAKERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
@@ -178,14 +180,12 @@ def test_values_alone_are_refused() -> None:
         loop.optimizer.step()
 
 
-@pytest.mark.parametrize("given", [{"every": 2}, {"filter": "Mean"}, {"rules": "Cap"}])
+@pytest.mark.parametrize(
+    "given", [{"every": 2}, {"filter": Mean(4)}, {"rules": [Cap(1.0)]}], ids=str
+)
 def test_what_it_does_not_go_with_is_refused(given: dict[str, Any]) -> None:
-    from torch_alm import filters, rules
-
-    made = {"Mean": filters.Mean(4), "Cap": [rules.Cap(1.0)]}
-    settings = {"alpha": 1.0, **{k: made[v] if isinstance(v, str) else v for k, v in given.items()}}
     with pytest.raises(ValueError, match=r"mu='auto' found .* Did you mean"):
-        ALMConstraint(None, mu="auto", **settings)
+        ALMConstraint(None, 1.0, "auto", **given)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
