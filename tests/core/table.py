@@ -3,7 +3,6 @@
 torch's own optimizers are rows too: a promise they do not keep would be a mistake in the test.
 """
 
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -76,10 +75,6 @@ class Batch(NamedTuple):
 
     retain: tuple[Tensor, Tensor]
     forget: tuple[Tensor, Tensor]
-
-    def halves(self) -> "list[Batch]":
-        parts = zip(*(t.chunk(2) for t in itertools.chain(*self)), strict=True)
-        return [Batch((a, b), (c, d)) for a, b, c, d in parts]
 
 
 def build(make: Make, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Model, Any]:

@@ -164,10 +164,12 @@ def test_only_the_forget_objective_may_return_a_pair(last: bool) -> None:
 def test_forget_steps_that_are_skipped_are_counted() -> None:
     theta = theta_of(1.0)
     optimizer = two(theta)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer.forget, 1)
     for so_far in (1, 2):
         optimizer.backward(retain=lambda: theta.sum(), forget=lambda: math.inf * theta.sum())
         with pytest.warns(UserWarning, match=rf"skipped \({so_far} so far\)"):
             optimizer.step()
+        scheduler.step()  # and does not warn that no step came before
         optimizer.zero_grad()
     assert optimizer.skipped == 2
 
