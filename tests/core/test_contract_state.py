@@ -13,6 +13,7 @@ from tests.core.table import (
     DUAL,
     OURS,
     PERTURBED,
+    PLAIN,
     ROWS,
     Model,
     assert_same,
@@ -110,7 +111,9 @@ def test_a_checkpoint_resumes_bit_for_bit(name: str) -> None:
     other, resumed = build(ROWS[name], seed=1)
     train(resumed, other, range(2))
     other.load_state_dict(model.state_dict())
-    resumed.load_state_dict(everything(optimizer))
+    # torch's own go on sharing memory with what they load; ours do not
+    state = everything(optimizer) if name in PLAIN else optimizer.state_dict()
+    resumed.load_state_dict(state)
     assert_same(resumed.state_dict(), optimizer.state_dict())
     train(optimizer, model, range(4, 8))
     train(resumed, other, range(4, 8))

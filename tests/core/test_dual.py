@@ -197,17 +197,19 @@ def test_what_is_no_constraint_is_named(constraint: Any) -> None:
         DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1), constraint)
 
 
-def test_a_mu_that_is_found_does_not_depend_on_who_scales_the_loss() -> None:
-    def found(scale: float) -> float:
+def test_a_mu_that_is_found_does_not_depend_on_who_scales_the_loss_or_clips() -> None:
+    def found(scale: float, longest: float = 100.0) -> float:
         theta = theta_of(1.0, 2.0)
         constraint = ALMConstraint(None, alpha=9.0, mu="auto")
         sides = SGD([theta], lr=0.0), AdamW([theta], lr=0.1, eps=0.0)
         optimizer = DualOptimizer(*sides, constraint, backward=lambda x: (scale * x).backward())
         optimizer.backward(retain=lambda: theta.sum(), forget=lambda: theta.square().sum())
+        optimizer.clip_grad_norm_(longest)
         optimizer.step()
         return float(constraint.mu)
 
     assert found(8.0) == pytest.approx(found(1.0), rel=1e-9)
+    assert found(1.0, longest=2.0) == pytest.approx(found(1.0), rel=1e-6)  # of the forget side only
 
 
 @pytest.mark.parametrize("wrap", [lambda base: base, ReverseSAM])
