@@ -104,9 +104,7 @@ class Wrapper(Optimizer, ABC):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             replaced = before(self, state_dict)
             state_dict = state_dict if replaced is None else replaced
-        with suppress(
-            NotImplementedError
-        ):  # of tensor classes without `clone`: shared, as in torch
+        with suppress(NotImplementedError):  # tensors without `clone` are shared, as in torch
             state_dict = copy.deepcopy(state_dict)
         self._load_state_dict(state_dict)
         for after in self._optimizer_load_state_dict_post_hooks.values():
@@ -119,9 +117,9 @@ class Wrapper(Optimizer, ABC):
         """
         kept = {name: value for name, value in vars(self).items() if not name.endswith("_hooks")}
         kept.pop("step", None)
-        return (
-            {**kept, "gradients": gradients.read(parameters(self))} if self._awaits_step() else kept
-        )
+        if self._awaits_step():
+            kept["gradients"] = gradients.read(parameters(self))
+        return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore what `__getstate__` kept, with empty hooks."""
