@@ -216,6 +216,8 @@ def test_measured_a_hundred_times_and_never_stepped_it_says_so_once() -> None:
     for _ in range(200):
         c.observe(0.0)  # warnings are errors
     assert c.step() == 0.5
+    for _ in range(200):
+        c.observe(0.0)  # one that is stepped now and then may wait
 
 
 @pytest.mark.parametrize(
