@@ -49,6 +49,14 @@ def test_what_equals_alpha_in_its_own_type_is_no_violation(
             assert not torch.autograd.grad(penalty, leaf)[0].any()
 
 
+@pytest.mark.parametrize("kind", [np.float32, np.float16, lambda v: np.array(v, np.float32)])
+@pytest.mark.parametrize("sense", SENSES)
+def test_numbers_of_numpy_are_compared_in_their_own_type(kind: Any, sense: Any) -> None:
+    c = ALMConstraint(None, 0.7, 1.0, sense=sense)
+    c.observe(kind(0.7))
+    assert c.step() == 0.0 and c.metrics()["status"] == "released"
+
+
 @thorough
 @given(ALPHAS, ALPHAS, st.sampled_from(TYPES), st.sampled_from(SENSES))
 def test_the_penalty_and_the_controller_see_one_violation(
