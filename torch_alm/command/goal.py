@@ -151,10 +151,12 @@ def _as_unknown(given: argparse.Namespace, loaded: Loaded) -> Goal:
     wrong = [a["gold"] for a in answers if not a["said"]]
     most = min(LEVEL, 0.9 * uniform(loaded))
     told = f"{len(wrong)} of {len(answers)} built-in facts that the model gets wrong"
-    level = fmean(wrong) if len(wrong) >= ENOUGH else math.inf
-    if level > most:
-        return Goal("rows", most, f"the most that is asked by default; {told}, at {level:.2f}")
-    return Goal("rows", level, f"as {told}")
+    if len(wrong) < ENOUGH:
+        return Goal("rows", most, f"the most that is asked by default: only {told}")
+    if fmean(wrong) > most:
+        told = f"the {told} are at {fmean(wrong):.2f}"
+        return Goal("rows", most, f"the most that is asked by default: {told}")
+    return Goal("rows", fmean(wrong), f"as {told}")
 
 
 def uniform(loaded: Loaded) -> float:
