@@ -19,7 +19,15 @@ from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replaying, running
 from torch_alm._optim.rounding import DROPPED, Rounding, check_rounding
-from torch_alm._optim.wrapper import Wrapper, announce, check_base, check_radius, check_sizes, count
+from torch_alm._optim.wrapper import (
+    Wrapper,
+    announce,
+    check_base,
+    check_radius,
+    check_sizes,
+    checked,
+    count,
+)
 from torch_alm.perturb import Excursion, Memory, Perturbation, Realised, radii_of
 
 Closure: TypeAlias = Callable[[], Tensor | float]
@@ -30,6 +38,7 @@ class SharpnessAware(Wrapper):
 
     sign: ClassVar[int]
 
+    @checked
     def __init__(
         self,
         base: Optimizer,

@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
-from torch.optim import SGD, Adam
+from torch.optim import SGD, Adagrad, Adam
 
 from torch_alm import ALMConstraint
+from torch_alm._constraint.loop import preconditioner
 
 WIDE, RATE, ALPHA, LAMBDA = torch.float64, 0.05, 5.0, 4.0
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)
@@ -127,3 +128,17 @@ def test_a_pass_that_failed_leaves_nothing_in_the_step_that_is_made_again() -> N
     optimizer.step()
     ones = torch.ones(3, dtype=WIDE)
     assert constraint.mu == pytest.approx(first_mu(ROWS.mean(0), 2 * ones, 2 * ones), rel=1e-12)
+
+
+def test_a_rate_that_decays_inside_the_optimizer_is_known() -> None:
+    theta = nn.Parameter(torch.tensor([3.0, -4.0], dtype=torch.float64))
+    optimizer = Adagrad([theta], lr=0.5, lr_decay=0.1)
+    for _ in range(5):
+        before, theta.grad = theta.detach().clone(), theta.detach().clone()
+        optimizer.step()
+    rate, root = preconditioner(optimizer.param_groups[0], optimizer.state[theta], before)
+    assert root is not None
+    before, g = theta.detach().clone(), torch.full_like(theta, 1e-4)  # too small to change the root
+    theta.grad = g
+    optimizer.step()
+    torch.testing.assert_close((before - theta.detach()) / g, rate / root, rtol=1e-4, atol=0)

@@ -138,6 +138,8 @@ def test_bases_that_cannot_be_wrapped_are_named() -> None:
         ReverseSAM([*model.parameters()])
     with pytest.raises(TypeError, match="LBFGS evaluates a closure several times"):
         SAM(LBFGS(model.parameters()))
+    with pytest.raises(TypeError, match=r"found generator.*Did you mean `SAM\(AdamW\(params, lr"):
+        SAM(model.parameters(), AdamW, lr=0.1)  # as published ones are made
 
 
 @pytest.mark.parametrize("outer", [SAM, ReverseSAM, DualOptimizer])

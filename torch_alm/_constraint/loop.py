@@ -265,7 +265,8 @@ def preconditioner(
             f"has {'lr=None' if 'lr' in group else 'no lr'}. Did you mean a fixed one (Adafactor: "
             "`relative_step=False`), or a number for mu?"
         )
-    rate, taken = float(group["lr"]), float(state.get("step", 0))
+    taken = float(state.get("step", 0))
+    rate = float(group["lr"]) / (1 + taken * group.get("lr_decay", 0.0))
     eps = group.get("eps") or 0.0
     eps = 0.0 if isinstance(eps, (tuple, list)) else float(eps)  # Adafactor's are of other things
     square = next((state[n] for n in SQUARES if isinstance(state.get(n), Tensor)), None)

@@ -7,13 +7,14 @@ checkpoints and trainers find one truth wherever they look.
 # pyright: reportPrivateUsage=false
 
 import copy
+import functools
 import inspect
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, cast
+from typing import Any, ParamSpec, Protocol, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from torch import Tensor
@@ -21,6 +22,8 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
+
+P = ParamSpec("P")
 
 
 class Wrapper(Optimizer, ABC):
@@ -147,6 +150,18 @@ def mark_called(optimizer: Optimizer) -> None:
     """Take a step that leaves this optimizer alone for one of its steps: its schedulers go on."""
     for each in nested(optimizer):
         each._opt_called = True  # type: ignore[attr-defined]
+
+
+def checked(init: Callable[P, None]) -> Callable[P, None]:
+    """Look at what is wrapped before Python binds the rest: published SAMs take it apart."""
+
+    @functools.wraps(init)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        if len(args) > 1:
+            check_base(args[1], type(args[0]).__name__)
+        init(*args, **kwargs)
+
+    return run
 
 
 class Follower(Protocol):
