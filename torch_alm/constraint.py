@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint import numbers, observations, settings, status
+from torch_alm._constraint import base, numbers, observations, settings
+from torch_alm._constraint.attachment import Attachment
 from torch_alm._constraint.base import Stored
-from torch_alm._constraint.loop import Attachment, refuse_values
+from torch_alm._constraint.loop import refuse_values
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Index, Mean, Observation, Observations, Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
@@ -142,14 +143,16 @@ class ALMConstraint(Stored):
         value, _ = self._placed(self.measure(*args, **kwargs), None)
         if not (torch.is_grad_enabled() or is_running()):
             return self._penalty.of(value)  # no step follows from it, and no other rank is asked
-        now = Observation(numbers.host(value), 1.0, dtype=value.dtype)
+        now = Observation(self._number(value), 1.0)
         found, is_finite = self._found(now)
         penalty, weight = self._tangent(value, now, found)
-        if (auto := self._state.auto) is not None and not is_first_pass():
-            c = value if self.sense == "<=" else -value
-            penalty = auto.watch(penalty, c, weight, is_finite=is_finite)  # may fail
+        auto = self._state.auto
+        if not is_finite:
+            penalty = torch.zeros((), device=value.device, requires_grad=True)
+        elif auto is not None and not is_first_pass():
+            penalty = auto.watch(penalty, value if self.sense == "<=" else -value, weight)
         self._observe(now)
-        return penalty if is_finite else torch.zeros((), device=value.device, requires_grad=True)
+        return penalty
 
     def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu), summed; observe nothing.
@@ -168,7 +171,7 @@ class ALMConstraint(Stored):
         """
         value, row = self._placed(value, index)
         if self.filter is not None:
-            now = Observation(numbers.host(value), 1.0, row, value.dtype)
+            now = Observation(self._number(value, row), 1.0, row)
             return self._tangent(value, now, self._found(now)[0])[0]
         return self._penalty.of(value, row)
 
@@ -176,6 +179,9 @@ class ALMConstraint(Stored):
     def _penalty(self) -> Penalty:
         mu = 0.0 if self._state.is_waiting(self) else self._state.mu
         return Penalty(self._state.multiplier, self.alpha, mu, self.sense)
+
+    def _number(self, value: Tensor, row: Tensor | None = None) -> Number:
+        return numbers.host(observations.widened(value.detach(), self.alpha, row))
 
     @eager
     def _found(self, now: Observation) -> tuple[Mean, bool]:
@@ -228,16 +234,14 @@ class ALMConstraint(Stored):
             )
         if index is not None or found.shape != self._shape:
             found, row = self._placed(found, index)
-        on_host = found.ndim == 0 and found.device.type == "cpu"
-        number = float(found.item()) if on_host else found.clone()
-        self._observe(Observation(number, share, row, found.dtype))
+        self._observe(Observation(observations.widened(found, self.alpha, row), share, row))
 
     def _observe(self, now: Observation) -> None:
         if is_first_pass():
             return
         self._observed.append(now)
         if len(self._observed) == PILE and not self.steps:
-            status.warn_never_stepped(PILE, self.multiplier)
+            base.warn_never_stepped(PILE, self.multiplier)
 
     def preview(self) -> float | Tensor:
         """Return the weight that `step()` would return now; nothing changes.
@@ -274,7 +278,7 @@ class ALMConstraint(Stored):
         bad = found.bad + now.overflows
         state.history.skipped += bad
         if bad:
-            status.warn_not_finite(bad, state.history.skipped)
+            base.warn_not_finite(bad, state.history.skipped)
         return numbers.kept(state.weight)
 
     def _mean(self, verb: str) -> Mean:
@@ -287,7 +291,7 @@ class ALMConstraint(Stored):
             )
         found = self._observed.mean(self._shape, self)
         if self.nonfinite == "raise":
-            status.refuse(found, self._state, self)
+            base.refuse(found.bad + self._state.preview(found, self).overflows)
         return found
 
     def attach(self, optimizer: Optimizer) -> Attachment:
@@ -306,26 +310,6 @@ class ALMConstraint(Stored):
         """
         auto = self._state.auto
         return Attachment(optimizer, self, None if auto is None else auto.loop)
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the state in plain numbers.
-
-        Means over a vector's entries: `alpha`, `value`, `violation` (filtered), `multiplier`, `mu`,
-        `weight`. `active_share` (of the steps, with a weight not 0), `skipped`, `steps`; `status`:
-
-        - "unmeasured": of some entry nothing finite was ever seen, and no other is violated;
-        - "non_finite": the latest step saw nothing finite;
-        - "released": met, and every gate closed;
-        - "satisfied": met, and still pushed;
-        - "capped": not met, and a stored multiplier is at the limit of a rule;
-        - "suspected_infeasible": not met, and 256 measured steps (32 updates) of growing pressure
-          have not helped: mu or the steps are too small, or it is out of reach;
-        - "violated": not met. A violation of up to a millionth of alpha (of 1 if alpha is 0) is
-          none here: it is rounding.
-
-        Cost: no device synchronisation.
-        """
-        return status.metrics(self._state, self)
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

@@ -6,9 +6,9 @@ from typing import Any, final
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint.loop import Attachments
+from torch_alm._constraint.attachment import Attachments
+from torch_alm._constraint.base import STATUSES
 from torch_alm._constraint.numbers import Numeric
-from torch_alm._constraint.status import STATUSES
 from torch_alm.constraint import ALMConstraint
 
 
@@ -16,24 +16,18 @@ from torch_alm.constraint import ALMConstraint
 class ConstraintGroup(dict[str, ALMConstraint]):
     """Constraints that are called, stepped, logged and saved together, keyed by name.
 
-    They are visited by name, on every rank alike, in whatever order they are given.
-
     Args:
         constraints: the constraints by name.
 
     Raises:
-        TypeError, ValueError: for no dict, other members, or none; for names that are empty or
-            have a "/".
+        TypeError, ValueError: for no dict of constraints; for names that are empty or have a "/".
 
-    Cost: that of its members, one reduction over ranks each.
+    Cost: that of its members, one reduction over ranks each, in the order of their names.
 
     Example:
-        >>> group = ConstraintGroup(
-        ...     {
-        ...         "forgotten": ALMConstraint(None, alpha=2.0, mu=0.5),
-        ...         "drift": ALMConstraint(None, alpha=0.1, mu=1.0, sense="<="),
-        ...     }
-        ... )
+        >>> forgotten = ALMConstraint(None, alpha=2.0, mu=0.5)
+        >>> drift = ALMConstraint(None, alpha=0.1, mu=1.0, sense="<=")
+        >>> group = ConstraintGroup({"forgotten": forgotten, "drift": drift})
         >>> group.observe({"forgotten": 1.0, "drift": 0.05})
         >>> group.step(), group.metrics()["status"]
         ({'drift': 0.0, 'forgotten': 0.5}, 'violated')
@@ -43,12 +37,12 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         members = constraints.values() if isinstance(constraints, Mapping) else [None]  # pyright: ignore[reportUnnecessaryIsInstance]
         if not all(isinstance(each, ALMConstraint) for each in members):
             raise TypeError(
-                f"ConstraintGroup: constraints is {constraints!r}; members would not be told apart "
-                'or stepped. Did you mean a dict, such as {"forgotten": ALMConstraint(...)}?'
+                f"ConstraintGroup: constraints is {constraints!r}, which cannot be stepped. "
+                'Did you mean a dict, such as {"forgotten": ALMConstraint(...)}?'
             )
         super().__init__(sorted(constraints.items()))
-        is_twice = len({*map(id, self.values())}) != len(self)
-        if not self or is_twice or any(not name or "/" in name for name in self):
+        others = {*map(id, self.values())}
+        if not len(others) == len(self) > 0 or any(not name or "/" in name for name in self):
             raise ValueError(
                 f"ConstraintGroup: the names are {[*self]}; it takes one at least, each of another "
                 'constraint, none empty or with a "/", which would make two metrics one.'
@@ -74,8 +68,8 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         """Step every constraint once; return the weights by name.
 
         Raises:
-            RuntimeError: if one of them observed nothing since the last step; none is stepped then.
-            FloatingPointError: what a member's `step` raises; none is stepped, all is forgotten.
+            RuntimeError: if one of them observed nothing since the last step; none is stepped then,
+                nor if the `step` of a member would raise.
         """
         if blind := [name for name, member in self.items() if not member.observed]:
             raise RuntimeError(
@@ -100,11 +94,10 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         `steps`, the most; `status`, the worst of all, in the order non_finite,
         suspected_infeasible, capped, violated, unmeasured, satisfied, released.
         """
-        members = {name: member.metrics() for name, member in self.items()}
-        found = {f"{name}/{key}": v for name, each in members.items() for key, v in each.items()}
-        found["steps"] = max(each["steps"] for each in members.values())
-        found["status"] = min((each["status"] for each in members.values()), key=STATUSES.index)
-        return found
+        each = {name: member.metrics() for name, member in self.items()}
+        found = {f"{name}/{key}": value for name in each for key, value in each[name].items()}
+        status = min((of["status"] for of in each.values()), key=STATUSES.index)
+        return {**found, "steps": max(of["steps"] for of in each.values()), "status": status}
 
     def state_dict(self) -> dict[str, Any]:
         """Return every constraint's state by name."""

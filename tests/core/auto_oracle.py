@@ -14,23 +14,21 @@ class Rule:
 
     def __init__(self, sense: str) -> None:
         self.sense = sense
-        self.lam = self.G = self.rho = self.pull = self.norm = 0.0
+        self.lam = self.G = self.rho = self.s2 = self.cbar = self.last = 0.0
         self.c: list[float] = []
-        self.s2 = self.cbar = self.last = self.tilde = self.noise = self.turns = 0.0
+        self.tilde = self.noise = 0.0
 
     def weigh(self, c: float) -> float:
         """w for this step's violation."""
-        t = len(self.c)
         self.c.append(c)
-        self.s2 = c * c if t == 0 else 0.98 * self.s2 + 0.02 * c * c
-        if t >= 2:
-            product = (c - self.c[-2]) * (self.c[-2] - self.c[-3])
-            self.noise += (-product - self.noise) / min(t - 1, 100)
-        self.nu = min(max(self.noise, 0.0) / self.s2, 1.0) if self.s2 else 0.0
-        self.K = max((1 - self.nu) ** 2, 0.05)
-        share = (1 - self.nu) * 0.1 + self.nu / (t % 20 + 1) if t else 1.0
-        self.cbar += share * (c - self.cbar)
-        self.tilde = c if t == 0 else self.tilde + self.K * (c - self.tilde)
+        t = len(self.c)
+        self.s2 = 0.98 * self.s2 + 0.02 * c * c if t > 1 else c * c
+        self.cbar = 0.9 * self.cbar + 0.1 * c if t > 1 else c
+        product = (c - self.c[-2]) * (self.c[-2] - self.c[-3]) if t > 2 else 0.0
+        self.noise = 0.98 * self.noise - 0.02 * product
+        nu = min(max(self.noise, 0.0) / self.s2, 1.0) if self.s2 else 0.0
+        self.K = max((1 - nu) ** 2, 0.05)
+        self.tilde = self.tilde + self.K * (c - self.tilde) if t > 1 else c
         self.w = self.project(self.lam + self.mu * self.tilde)
         return self.w
 
@@ -41,9 +39,7 @@ class Rule:
     def mu(self) -> float:
         if self.G == 0:
             return 0.0
-        s = math.sqrt(self.s2)
-        limit = 10 * self.pull / (self.norm * s) if self.pull else math.inf
-        return min(self.K * 0.3 / self.G, max(min(1e-3 / self.G, limit), 0.3 * self.rho / s))
+        return min(self.K * 0.3 / self.G, max(1e-3 / self.G, 0.3 * self.rho / math.sqrt(self.s2)))
 
     def calibrate(self, a: Tensor, g: Tensor, scaled: Callable[[Tensor, Tensor], Tensor]) -> None:
         r = g - self.w * a
@@ -52,7 +48,6 @@ class Rule:
         self.G, self.rho = (
             (max(G, (self.G + G) / 2), min(rho, (self.rho + rho) / 2)) if self.G else (G, rho)
         )
-        self.norm, self.pull = float(a.norm()), max(float(g.norm()), 0.9 * self.pull)
 
     def advance(self) -> None:
         if len(self.c) % 20:
@@ -60,10 +55,7 @@ class Rule:
         share = 1.0
         if self.last * self.cbar > 0:
             share = min(max(1 - 5 * (self.last - self.cbar) / self.cbar, 0.0), 1.0)
-        share += self.nu * (1 - share)
-        change = 1.0 if self.last * self.cbar < 0 else -0.5
-        self.turns = max(self.turns + self.nu * change, 0.0)
-        self.lam = self.project(self.lam + share * self.mu * self.cbar / (1 + self.turns))
+        self.lam = self.project(self.lam + share * self.mu * self.cbar)
         self.last = self.cbar
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from torch_alm import ALMConstraint, DualOptimizer
-from torch_alm.auto import Aim
+from torch_alm.auto import Entry
 
 ALPHA = 2.0
 
@@ -63,29 +63,32 @@ def test_minibatches_are_aimed_with_as_well() -> None:
 
 
 def test_the_share_is_that_of_a_linear_measure() -> None:
-    """c falls by s G - d, with G = 3 and d = 0.5, of which the first guess was G = 10."""
-    aim, c, shares = Aim(), 20.0, list[float]()
+    """c falls by s R, with R = 3, of which the first guess was R = 10."""
+    entry, c, shares = Entry(), 20.0, list[float]()
+    entry.calibrate((10.0, 0.0))
     for _ in range(40):
-        aim.see(c, 10.0)
-        shares.append(aim.at(c, 1.0))
-        c -= 3.0 * shares[-1] - 0.5
+        shares.append(entry.see(c).aim(1.0))
+        entry.advance()
+        c -= 3.0 * shares[-1]
     assert all(0 <= s <= 1 for s in shares)
-    assert c == pytest.approx(0.0, abs=1e-3) and shares[-1] == pytest.approx(0.5 / 3, abs=1e-3)
+    assert c == pytest.approx(0.0, abs=1e-3)
 
 
 def test_a_step_of_the_secant_by_hand() -> None:
-    aim = Aim()
-    aim.see(0.4, 2.0)
-    assert aim.at(0.4, 1.0) == pytest.approx(0.2)
-    aim.see(0.2, 2.0)  # fell by 0.2, where 0.4 was foretold
-    rate = 0.7 / (0.2**2 + 0.3**2)
-    assert aim.fall == pytest.approx(2.0 - rate * 0.2 * 0.2)
-    assert aim.drift == pytest.approx(rate * 0.09 * 0.2)
+    entry = Entry()
+    entry.calibrate((2.0, 0.0))
+    assert entry.see(0.4).aim(1.0) == pytest.approx(0.2)
+    entry.advance()
+    entry.see(0.2)  # fell by 0.2, where 0.4 was foretold
+    reach = 2.0 - 0.7 / (0.2**2 + 0.3**2) * 0.2 * 0.2
+    assert entry.aim(1.0) == pytest.approx(0.2 / reach) and entry.reach == pytest.approx(reach)
+    assert entry.aim(0.0) == 0.0
 
 
 def test_one_odd_measurement_does_not_hold_the_steps_for_good() -> None:
-    aim = Aim()
+    entry = Entry()
+    entry.calibrate((2.0, 0.0))
     for c in (0.4, -20.0, 0.4):
-        aim.see(c, 2.0)
-        aim.at(0.4, 1.0)
-    assert 0 <= aim.drift <= aim.fall <= 6.0 and aim.share > 0
+        entry.see(c).aim(1.0)
+        entry.advance()
+    assert 0.2 <= entry.reach <= 6.0

@@ -16,14 +16,10 @@ WIDE, RATE, ALPHA, LAMBDA = torch.float64, 0.05, 5.0, 4.0
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)
 
 
-def first_mu(a: Tensor, rest: Tensor, total: Tensor, acts: float = 1.0) -> float:
-    """The rule for one step of SGD: a is grad c, rest the objective's gradient, total their sum.
-
-    Of the penalty `acts` times its gradient arrives.
-    """
-    gain, balance = RATE * acts * float(a @ a), float(rest.norm() / a.norm()) / acts
-    least = min(1e-3 / gain, 10 * float(total.norm()) / (acts * float(a.norm()) * ALPHA))
-    return min(0.3 / gain, max(least, 0.3 * balance / ALPHA))
+def first_mu(a: Tensor, rest: Tensor) -> float:
+    """The rule for one step of SGD: a is grad c, rest the objective's gradient."""
+    gain, balance = RATE * float(a @ a), float(rest.norm() / a.norm())
+    return min(0.3 / gain, max(1e-3 / gain, 0.3 * balance / ALPHA))
 
 
 def weight(size: int = 3) -> Tensor:
@@ -50,7 +46,7 @@ def test_a_micro_batch_that_reaches_another_optimizer_counts_as_one(order: int) 
         part(p, constraint, row).backward()
     optimizer.step()
     ones = torch.ones(3, dtype=WIDE)
-    assert constraint.mu == pytest.approx(first_mu(-ROWS[0] / 2, ones, ones), rel=1e-9)
+    assert constraint.mu == pytest.approx(first_mu(-ROWS[0] / 2, ones), rel=1e-9)
 
 
 def refused(step: Callable[[], object], word: str) -> None:
@@ -127,7 +123,7 @@ def test_a_pass_that_failed_leaves_nothing_in_the_step_that_is_made_again() -> N
         part(x, constraint, row).backward()
     optimizer.step()
     ones = torch.ones(3, dtype=WIDE)
-    assert constraint.mu == pytest.approx(first_mu(ROWS.mean(0), 2 * ones, 2 * ones), rel=1e-12)
+    assert constraint.mu == pytest.approx(first_mu(ROWS.mean(0), 2 * ones), rel=1e-12)
 
 
 def test_a_rate_that_decays_inside_the_optimizer_is_known() -> None:

@@ -59,26 +59,6 @@ def test_one_entry_of_a_vector_is_differentiated_per_step() -> None:
     assert passes == 120 + 60 + 3  # its own, those of the first steps, and every 20th later
 
 
-@pytest.mark.filterwarnings("ignore:.*are not finite")
-@pytest.mark.parametrize("period", [2, 5, 20])
-def test_a_gradient_that_was_due_in_a_step_with_a_nan_is_taken_in_the_next(period: int) -> None:
-    theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
-    optimizer = SGD([theta], lr=0.05)
-    constraint = ALMConstraint(
-        lambda bad: torch.stack([theta[0], theta[1] + bad]), torch.ones(2), "auto"
-    )
-    constraint.attach(optimizer)
-    found: list[Tensor] = []
-    for step in range(1500):
-        optimizer.zero_grad()
-        bad = float("nan") if step % period == 0 else 0.0
-        (theta.square().sum() + constraint(bad)).backward()
-        optimizer.step()
-        found.append(theta.detach().clone())
-    about = torch.stack(found[-200:]).mean(0)
-    torch.testing.assert_close(about, torch.ones(2, dtype=WIDE), rtol=0, atol=0.02)
-
-
 def test_an_entry_out_of_reach_does_not_hold_the_others() -> None:
     """The first two contradict each other; the third becomes harder after both are suspected."""
     theta = torch.zeros(2, dtype=WIDE, requires_grad=True)

@@ -63,25 +63,6 @@ def test_penalty_is_pure_and_call_observes() -> None:
     assert c.step() == 1.5 and c.metrics()["value"] == -2.0
 
 
-@pytest.mark.parametrize("multiplier", [1.0, torch.tensor([1.0, 0.0, 0.0])])
-@pytest.mark.parametrize("sense", [">=", "<=", "=="])
-def test_a_call_has_the_penaltys_first_and_second_derivatives(sense: Any, multiplier: Any) -> None:
-    """Optimizers of second order (AdaHessian) see the constraint's curvature."""
-    many = isinstance(multiplier, torch.Tensor)
-
-    def measure(w: torch.Tensor) -> torch.Tensor:
-        return torch.stack([w.square().sum(), w.prod(), 2 * w[0]]) if many else w.square().sum()
-
-    given = {"alpha": 0.5, "mu": 3.0, "sense": sense, "multiplier": multiplier}
-    w = torch.tensor([0.6, 0.2], dtype=torch.float64)
-    called, plain = (ALMConstraint(measure, **given) for _ in range(2))
-    for found in (torch.autograd.functional.jacobian, torch.autograd.functional.hessian):
-        by_hand = found(lambda w: plain.penalty(measure(w)), w)
-        torch.testing.assert_close(found(called, w), by_hand)
-        assert by_hand.any()
-        called.discard()
-
-
 @steps
 @given(st.lists(st.tuples(values, st.floats(0.1, 5)), min_size=2, max_size=6), st.randoms())
 def test_micro_batches_are_averaged_by_weight_in_any_order(

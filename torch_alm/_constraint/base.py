@@ -2,6 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,19 @@ from torch_alm._constraint.loop import Gradient
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Index, Observations
 from torch_alm._constraint.settings import Filter, Given, Policy, Rule, Sense
-from torch_alm._constraint.state import State
+from torch_alm._constraint.state import State, is_met
 from torch_alm._optim.objective import is_first_pass
+
+ROUNDING = 1e-6  # of alpha, or of 1 if that is 0: float32 measures no finer
+STATUSES = (  # worst first: a group is as well as its worst member
+    "non_finite",
+    "suspected_infeasible",
+    "capped",
+    "violated",
+    "unmeasured",
+    "satisfied",
+    "released",
+)
 
 
 class Stored:
@@ -101,6 +113,51 @@ class Stored:
     def steps(self) -> int:
         """The number of updates so far."""
         return self._state.history.steps
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the state in plain numbers.
+
+        Means over a vector's entries: `alpha`, `value`, `violation` (filtered), `multiplier`, `mu`,
+        `weight`. `active_share` (of the steps, with a weight not 0), `skipped`, `steps`; `status`:
+
+        - "unmeasured": of some entry nothing finite was ever seen, and no other is violated;
+        - "non_finite": the latest step saw nothing finite;
+        - "released": met, and every gate closed;
+        - "satisfied": met, and still pushed;
+        - "capped": not met, and a stored multiplier is at the limit of a rule;
+        - "suspected_infeasible": not met, and 256 measured steps (32 updates) of growing pressure
+          have not helped: mu or the steps are too small, or it is out of reach;
+        - "violated": not met. A violation of up to a millionth of alpha (of 1 if alpha is 0) is
+          none here: it is rounding.
+
+        Cost: no device synchronisation.
+        """
+        state, history, mean = self._state, self._state.history, numbers.average
+        return {
+            "alpha": mean(self.alpha),
+            "value": mean(state.value),
+            "violation": mean(state.violation),
+            "multiplier": mean(state.multiplier),
+            "weight": mean(state.weight),
+            "active_share": history.active_steps / max(history.steps, 1),
+            "mu": mean(state.mu),
+            "skipped": history.skipped,
+            "steps": history.steps,
+            "status": self._status(),
+        }
+
+    def _status(self) -> str:
+        state, c = self._state, self._state.violation
+        if state.history.is_blind:
+            return "non_finite"
+        alpha = numbers.choose(self.alpha == 0, 1.0, self.alpha)
+        if numbers.any_of((c == c) & (is_met(self, c, ROUNDING * abs(alpha)) == 0)):
+            if state.is_limited(self):
+                return "capped"
+            return "suspected_infeasible" if state.stall.is_stalled else "violated"
+        if numbers.any_of(c != c):
+            return "unmeasured"
+        return "satisfied" if numbers.any_of(state.weight != 0) else "released"
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a resumed run needs, sharing no memory; loads with `weights_only=True`.
@@ -209,3 +266,32 @@ def _check_checkpoint(found: Given, mine: Given, where: str = "") -> None:
             f"{LOADING}: the checkpoint's sense is \"{found['sense']}\" and this one's "
             f'"{mine["sense"]}"; the multiplier would push the wrong way. Is it another constraint?'
         )
+
+
+def warn_not_finite(bad: int, so_far: int) -> None:
+    """Say that measurements were skipped, or an update."""
+    warnings.warn(
+        f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite; "
+        f"skipped ({so_far} so far), the multiplier stays. Is the loss unbounded, or mu too large?",
+        stacklevel=3,
+    )
+
+
+def refuse(bad: int) -> None:
+    """Raise for a step that the policy does not skip."""
+    if bad:
+        raise FloatingPointError(
+            f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite "
+            "and would have made the multiplier so for ever. Is the loss unbounded, or mu too "
+            "large?"
+        )
+
+
+def warn_never_stepped(count: int, multiplier: Number) -> None:
+    """Say that measurements pile up, and nobody steps the constraint."""
+    warnings.warn(
+        f"ALMConstraint: {count} measurements wait for a step. lambda is still "
+        f"{numbers.largest(multiplier):g}. Did you mean `constraint.step()` after each "
+        "`optimizer.step()`, or `constraint.attach(optimizer)` before the loop?",
+        stacklevel=4,
+    )

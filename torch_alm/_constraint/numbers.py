@@ -6,7 +6,6 @@ floats.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import torch
@@ -57,26 +56,6 @@ def tried(convert: Callable[[Any], object], value: object) -> object:
         return value
 
 
-def rounded(value: Number, dtype: torch.dtype | None) -> Number:
-    """Round to the nearest number that a measurement of this type can be; `None`: of Python.
-
-    A narrow type cannot tell the numbers between two of its own apart: one that has reached the
-    rounded value may have been reached before it was rounded.
-    """
-    if dtype is None or dtype == torch.float64 or not dtype.is_floating_point:
-        return value
-    if isinstance(value, Tensor):
-        found = value.to(dtype).double()
-        return torch.where(found.isfinite(), found, value)
-    found = _nearest(value, dtype)
-    return found if math.isfinite(found) else value
-
-
-@lru_cache(maxsize=64)
-def _nearest(value: float, dtype: torch.dtype) -> float:
-    return torch.tensor(value, dtype=torch.float64).to(dtype).item()
-
-
 def shape(value: Number) -> torch.Size:
     """Return the shape, `()` for a float."""
     return value.shape if isinstance(value, Tensor) else torch.Size()
@@ -94,12 +73,8 @@ def limited(value: Number, least: float, most: float) -> Number:
     return min(max(value, least), most)
 
 
-def beyond(alpha: Number, sense: str, value: Number, dtype: torch.dtype | None) -> Number:
-    """Measure how far a value is on the wrong side of alpha, as the measurement's type has it.
-
-    A float32 that equals alpha, rounded to float32, is no violation.
-    """
-    alpha = rounded(alpha, dtype)
+def beyond(alpha: Any, sense: str, value: Any) -> Any:  # noqa: ANN401  # a float or a tensor
+    """Measure how far a value is on the wrong side of alpha."""
     return value - alpha if sense == "<=" else alpha - value
 
 

@@ -3,7 +3,6 @@
 Source of the penalty: SAUL, section 4.1; Rockafellar 1973.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -19,22 +18,18 @@ Index: TypeAlias = Tensor | Sequence[int]
 
 
 class Observation(NamedTuple):
-    """A value, its share in the mean of its step, and the entries it is for (`None`: all).
-
-    And the type it was measured in, if it was a tensor's.
-    """
+    """A value, its share in the mean of its step, and the entries it is for (`None`: all)."""
 
     value: Number
     weight: float
     row: Tensor | None = None
-    dtype: torch.dtype | None = None
 
 
 class Mean(NamedTuple):
     """The weighted means of what was finite, where there was something, and how much was not.
 
-    Violations are averaged next to the values, each against alpha in the type of its measurement:
-    the mean of measurements that equal alpha is no violation, whatever the weights round to.
+    Violations are averaged next to the values: the mean of measurements that equal alpha is no
+    violation, whatever the weights round to.
     """
 
     value: Number
@@ -77,7 +72,7 @@ def mean(observations: Sequence[Observation], size: torch.Size, settings: Settin
     first = observations[0]
     if len(observations) == 1 and first.row is None and not is_distributed():
         value = first.value if isinstance(first.value, float) else numbers.host(first.value)
-        c = numbers.beyond(settings.alpha, settings.sense, value, first.dtype)
+        c = numbers.beyond(settings.alpha, settings.sense, value)
         if numbers.is_finite(c):  # the common case, in which there is no sum
             return Mean(value, c, True, 0)
     index, columns = _columns(observations, size, settings)
@@ -103,10 +98,8 @@ def _columns(
     everywhere = torch.arange(size.numel())
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])
     weights = torch.cat([_filled(o.weight, o, size) for o in observations])
-    levels = torch.cat(
-        [_filled(numbers.rounded(settings.alpha, o.dtype), o, size) for o in observations]
-    )
-    c = values - levels if settings.sense == "<=" else levels - values
+    levels = torch.cat([_filled(settings.alpha, o, size) for o in observations])
+    c = numbers.beyond(levels, settings.sense, values)
     finite, nothing = c.isfinite(), torch.zeros_like(weights)
     weights = weights.where(finite, nothing)
     products = [each.where(finite, nothing) * weights for each in (values, c)]
@@ -115,11 +108,9 @@ def _columns(
 
 def _flat(values: list[Number]) -> Tensor:
     """Put all entries in one row on the host, in one transfer."""
-    home = next((v.device for v in values if isinstance(v, Tensor)), torch.device("cpu"))
-    # A number of Python is one of float64, which not every device knows.
-    wide = torch.float32 if home.type == "mps" else torch.float64
-    rows = [v if isinstance(v, Tensor) else torch.tensor(v, dtype=wide) for v in values]
-    return torch.cat([row.to(home).reshape(-1) for row in rows]).cpu().double()
+    home = next((v for v in values if isinstance(v, Tensor)), torch.zeros(()))
+    rows = [torch.as_tensor(v, dtype=wide(home), device=home.device).reshape(-1) for v in values]
+    return torch.cat(rows).cpu().double()
 
 
 def _filled(number: Number, observation: Observation, size: torch.Size) -> Tensor:
@@ -179,6 +170,27 @@ def shaped(value: object, size: torch.Size) -> Tensor:
     )
 
 
+def widened(value: Tensor, alpha: Number, row: Tensor | None = None) -> Number:
+    """Convert to float64, where the device knows it, and to a float of Python on the host.
+
+    What equals alpha in its own type becomes alpha: a narrow type cannot tell apart the numbers
+    between two of its own, and alpha may be one of those.
+    """
+    alpha = numbers.pick(alpha, row)
+    if isinstance(alpha, Tensor):
+        alpha = alpha.to(value.device, wide(value), non_blocking=True)
+        own = alpha.to(value.dtype) if value.is_floating_point() else alpha
+    else:
+        own = alpha
+    found = torch.where(value == own, alpha, value.to(wide(value)))
+    return found.item() if found.ndim == 0 and found.device.type == "cpu" else found
+
+
+def wide(value: Tensor) -> torch.dtype:
+    """Return the widest type that the value's device knows."""
+    return torch.float32 if value.device.type == "mps" else torch.float64
+
+
 def entries(index: Index, value: Tensor, size: torch.Size) -> Tensor:
     """Return the index as a row of whole numbers on the host, one per entry of `value`.
 
@@ -235,25 +247,18 @@ class Penalty(NamedTuple):
     def tangent(self, value: Tensor, *, weight: Number, now: Observation) -> Tensor:
         """Sum the penalties of a value as `now` has it, with the gradient weight grad c.
 
-        Which weight is right may be known only from other steps and other ranks. As the penalty's,
-        the second derivative is weight grad^2 c + mu grad c grad c^T where the weight is not 0.
+        Which weight is right may be known only from other steps and other ranks.
         """
         c, row = _merged(self._violation(value, now.row), now.row)
-        weight, mu = (numbers.pick(n, row) for n in (weight, self.mu))
-        acts = weight == weight if self.sense == "==" else weight != 0
-        curve = _like(numbers.choose(acts, 0.5 * mu, 0.0), c)
-        curve = curve.clamp(max=torch.finfo(c.dtype).max)  # infinity times nothing is nan
+        weight = numbers.pick(weight, row)
         weight = _like(weight, c) if isinstance(weight, Tensor) else weight
-        moved = c - c.detach()
-        return ((weight + curve * moved) * moved + self.at(c.detach(), row)).sum()
+        return (weight * (c - c.detach()) + self.at(c.detach(), row)).sum()
 
     def _violation(self, value: Tensor, row: Tensor | None) -> Tensor:
         """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""
-        alpha = numbers.pick(numbers.rounded(self.alpha, value.dtype), row)
-        value = value.to(torch.promote_types(value.dtype, torch.float32))
-        if isinstance(alpha, Tensor):
-            alpha = _like(alpha, value)
-        return value - alpha if self.sense == "<=" else alpha - value
+        c = value.to(torch.promote_types(value.dtype, torch.float32))
+        own = value if value.is_floating_point() else c
+        return numbers.beyond(_like(numbers.pick(self.alpha, row), own), self.sense, c)
 
 
 def _merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -269,8 +274,8 @@ def _merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
 
 def _like(number: Number, c: Tensor) -> Tensor:
     """Convert to the type and the device of c, which need not wait for a number of the host's."""
+    most = torch.finfo(c.dtype).max
+    number = numbers.limited(number, -most, most)
     if isinstance(number, Tensor):
         return number.to(c.device, c.dtype, non_blocking=True)
-    if abs(number) > torch.finfo(c.dtype).max:  # which `new_full` refuses
-        number = math.copysign(math.inf, number)
     return c.new_full((), number)

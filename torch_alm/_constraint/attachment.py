@@ -1,0 +1,86 @@
+"""A constraint's hooks on an optimizer."""
+
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torch_alm._optim.wrapper import follow, unfollow
+
+
+class Member(Protocol):
+    """A constraint, as its hooks know it."""
+
+    @property
+    def observed(self) -> int: ...
+
+    def step(self) -> object: ...
+
+    def discard(self) -> None: ...
+
+
+class Reader(Protocol):
+    """Somebody who looks at the gradients that an optimizer is about to use."""
+
+    optimizer: Optimizer | None
+
+    def read(self, optimizer: Optimizer, *_: object) -> None: ...
+
+
+class Attachment:
+    """A constraint's hooks on an optimizer; `remove()` takes them off."""
+
+    def __init__(self, optimizer: Optimizer, member: Member, reader: Reader | None) -> None:
+        """Step the member after each step taken; show the reader the gradients before."""
+        self._member, self._optimizer = member, with_hooks(optimizer)
+        follow(self._optimizer, self)
+        self._handles = [self._optimizer.register_step_post_hook(self._after_step)]
+        if reader is not None:
+            reader.optimizer = self._optimizer
+            self._handles.append(self._optimizer.register_step_pre_hook(reader.read))
+
+    def remove(self) -> None:
+        """Take all hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        unfollow(self._optimizer, self)
+
+    def step_was_skipped(self) -> None:
+        """Drop what was observed: a wrapper has left this optimizer's step out."""
+        self._member.discard()
+
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        found_inf = getattr(optimizer, "found_inf", None)  # which a GradScaler lends a fused one
+        if isinstance(found_inf, Tensor) and found_inf.item() != 0:
+            self.step_was_skipped()
+        elif self._member.observed:
+            self._member.step()
+
+
+class Attachments(list[Attachment]):
+    """The attachments of several constraints; `remove()` takes all off."""
+
+    def remove(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take all hooks off."""
+        for each in self:
+            each.remove()
+
+
+def with_hooks(optimizer: object) -> Optimizer:
+    """Find the optimizer, or the one inside it, whose step runs hooks.
+
+    A shell such as accelerate's is an `Optimizer` by its class alone: it was never initialised as
+    one, and hands each step that is really taken on to its attribute `optimizer`.
+
+    Raises:
+        TypeError: if there is none.
+    """
+    found: Any = optimizer
+    while isinstance(found, Optimizer):
+        if "_optimizer_step_post_hooks" in vars(found):
+            return found
+        found = vars(found).get("optimizer")
+    raise TypeError(
+        f"ALMConstraint.attach takes a torch.optim.Optimizer and found {type(optimizer).__name__}, "
+        "which has no hooks for its steps. Did you mean the optimizer inside it?"
+    )
