@@ -87,5 +87,5 @@ def parts_of_its_own(rank: int) -> float:
 def test_ranks_whose_measures_reach_other_parameters_find_one_mu(ranks: Ranks) -> None:
     rows = [torch.arange(1.0, size + 1, dtype=WIDE) for size in (3, 4)]
     rest = torch.full((7,), 2.0, dtype=WIDE)
-    expected = first_mu(-torch.cat(rows) / WORLD, rest, rest)
+    expected = first_mu(-torch.cat(rows) / WORLD, rest)
     assert ranks(parts_of_its_own) == [pytest.approx(expected, rel=1e-9)] * WORLD
