@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, SupportsIndex
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -118,6 +119,7 @@ class Sides(Wrapper):
             self.constraint.discard()
         self._forget_register = None
 
+    @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> Norms:
         """Clip each side to `max_norm` on its own; returns both norms before clipping.
 
@@ -130,6 +132,7 @@ class Sides(Wrapper):
         factors = [(max_norm / (norm + 1e-6)).clamp(max=1.0) for norm in norms]
         for register, factor in zip(sides, factors, strict=True):
             gradients.scale_(register, factor)
+        self._retain_times = self._retain_times * factors[0]
         self._times = self._times * factors[1]
         return norms
 

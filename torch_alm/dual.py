@@ -199,12 +199,12 @@ class DualOptimizer(Sides):
     ) -> tuple[Register, Evaluation]:
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
         if isinstance(side, SharpnessAware):
-            gradients.put(params, so_far)
-            found = side.accumulate(objective, weight, self.backward_fn, pair=pair, wanted=wanted)
+            accumulate = partial(side.accumulate, objective, weight, self.backward_fn, so_far)
         else:
             gradients.put(params, gradients.copies(so_far))
-            given = self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
-            found = passes.accumulate(objective, weight, *given, pair=pair, wanted=wanted)
+            given = objective, self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
+            accumulate = partial(passes.accumulate, *given, weight=weight)
+        found = accumulate(pair=pair, wanted=wanted)
         return gradients.take(params), found
 
     def _measure(

@@ -21,6 +21,8 @@ from torch_alm._optim.wrapper import check_radius
 
 Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]]
 
+Move: TypeAlias = tuple[Tensor, Tensor, float]  # theta, direction, signed radius
+
 SMALL = 16_384  # entries below which a call costs more than the moving
 
 
@@ -152,52 +154,53 @@ class Excursion(AbstractContextManager[Perturbation]):
         """theta <- theta + delta; clear `.grad`, the direction."""
         torch.clear_autocast_cache()
         try:
-            perturbation = self._go()
+            with torch.no_grad():
+                perturbation = self._go()
         except BaseException:
             self.__exit__()
             raise
-        gradients.put(self.radii, [None] * len(self.radii))
+        gradients.clear(self.radii)
         return perturbation
 
-    @torch.no_grad()
     def __exit__(self, *_: object) -> None:
         """Bring theta back, bit for bit, the last one first."""
-        back = self._saved[::-1]
-        if back:
-            torch._foreach_copy_([theta for theta, _ in back], [saved for _, saved in back])
+        if self._saved:
+            moved, saved = zip(*reversed(self._saved), strict=True)
+            with torch.no_grad():
+                torch._foreach_copy_(moved, saved)
         torch.clear_autocast_cache()
         self.memory.update(self._copies)
 
-    @torch.no_grad()
     def _go(self) -> Perturbation:
         """theta <- theta + sign * rho * g / (||g|| + eps), with one norm over all."""
-        g = {p: _direction(p) for p, rho in self.radii.items() if rho != 0 and p.grad is not None}
-        weighed = [p.abs() * _wide(x) for p, x in g.items()] if self.adaptive else g.values()
-        norm = gradients.norm(weighed)
+        here = [(p, p.grad, rho) for p, rho in self.radii.items() if rho != 0]
+        moves = [(p, _direction(p, g), rho) for p, g, rho in here if g is not None]
+        norm = gradients.norm(p.abs() * _wide(g) if self.adaptive else g for p, g, _ in moves)
         inverse = _inverse(norm, self.eps)
         if inverse is not None:
             noise = Noise(norm) if self.rounding == "stochastic" else None
-            for p in self._move_small(g, inverse):
-                self._move(p, local(g[p]), self.radii[p] * inverse, noise)
+            for p, g, rho in self._move_small(moves, inverse):
+                self._move(p, local(g), rho * inverse, noise)
         realised = _realised(self._sums) if self.diagnose else None
-        return Perturbation(realised, norm, sum(p.numel() for p in g))
+        return Perturbation(realised, norm, sum(p.numel() for p, _, _ in moves))
 
-    def _move_small(self, g: Mapping[Tensor, Tensor], inverse: float | Tensor) -> list[Tensor]:
+    def _move_small(self, moves: list[Move], inverse: float | Tensor) -> list[Move]:
         """Move what a host moves faster together; return the rest."""
-        small, rest = dict[float, list[Tensor]](), list[Tensor]()
+        small, rest = dict[float, list[Move]](), list[Move]()
         if not isinstance(inverse, float) or self.adaptive or self.diagnose:
-            return [*g]
-        for p, x in g.items():
-            is_small = p.numel() <= SMALL and p.dtype == x.dtype
-            if is_small and not (p.dtype in DROPPED or is_sharded(p)):
-                small.setdefault(self.radii[p], []).append(p)
+            return moves
+        for move in moves:
+            p, g, rho = move
+            if p.numel() > SMALL or p.dtype != g.dtype or p.dtype in DROPPED or is_sharded(p):
+                rest.append(move)
             else:
-                rest.append(p)
-        for radius, thetas in small.items():
+                small.setdefault(rho, []).append(move)
+        for rho, together in small.items():
+            thetas, directions, _ = zip(*together, strict=True)
             copies = [torch.empty_like(p) for p in thetas]
             torch._foreach_copy_(copies, thetas)
             self._saved += zip(thetas, copies, strict=True)
-            torch._foreach_add_(thetas, [g[p] for p in thetas], alpha=radius * inverse)
+            torch._foreach_add_(thetas, directions, alpha=rho * inverse)
         return rest
 
     def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
@@ -260,10 +263,8 @@ def _is_usable(length: float) -> bool:
     return length != 0 and math.isfinite(length)
 
 
-def _direction(p: Tensor) -> Tensor:
+def _direction(p: Tensor, g: Tensor) -> Tensor:
     """Return the gradient, dense and distributed as its parameter is."""
-    g = p.grad
-    assert g is not None
     if is_sharded(g) and is_sharded(p) and g.placements != p.placements:
         return g.redistribute(p.device_mesh, p.placements)  # tensor parallel ones may be summands
     return g.to_dense() if g.is_sparse else g

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim import objective as passes
-from torch_alm._optim.gradients import Backward, parameters
+from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replaying, running
 from torch_alm._optim.rounding import DROPPED, Rounding, check_rounding
 from torch_alm._optim.wrapper import (
@@ -88,36 +88,41 @@ class SharpnessAware(Wrapper):
 
         Cost: 2 forward and 2 backward passes; a copy of the parameters and one of the gradients.
         """
-        return self.accumulate(objective, weight, None).loss
+        params = parameters(self)
+        so_far = gradients.take(params)
+        try:
+            return self.accumulate(objective, weight, None, so_far).loss
+        except BaseException:
+            gradients.put(params, so_far)
+            raise
 
     def accumulate(
         self,
         objective: Objective,
         weight: float,
         backward: Backward | None,
+        so_far: Register,
         *,
         pair: bool = False,
         wanted: Ask | None = None,
     ) -> Evaluation:
-        """Grad_SAM, for optimizers built on this one: with any `backward`, pairs, if `wanted`."""
+        """Grad_SAM, for optimizers built on this one: with any `backward`, pairs, if `wanted`.
+
+        `.grad`, empty before, is `so_far + weight * grad L(theta + delta)` afterwards.
+        """
         params, owner = parameters(self), f"{type(self).__name__}.backward"
-        gradient = partial(passes.accumulate, objective, pair=pair, params=params, owner=owner)
-        gradient = partial(gradient, backward=backward or self.backward_fn)
+        given = objective, backward or self.backward_fn, params, owner
+        gradient = partial(passes.accumulate, *given, pair=pair)
         replay = replaying(params) if self.replay_rng else lambda: None
-        accumulated = gradients.take(params)
-        try:
-            # g <- grad L(theta)
-            self._take_g(params, partial(gradient, weight=1.0, counts=False, pair_sign=self.sign))
-            # theta + delta, delta = sign rho g / (||g|| + eps)
-            with self.perturbed():
-                # Before the second backward: engines may reduce while they differentiate.
-                gradients.put(params, gradients.copies(accumulated))
-                replay()
-                # .grad += weight grad L(theta + delta)
-                return gradient(weight=weight, wanted=wanted)
-        except BaseException:
-            gradients.put(params, accumulated)
-            raise
+        # g <- grad L(theta)
+        self._take_g(params, partial(gradient, weight=1.0, counts=False, pair_sign=self.sign))
+        # theta + delta, delta = sign rho g / (||g|| + eps)
+        with self.perturbed():
+            # Before the second backward: engines may reduce while they differentiate.
+            gradients.put(params, gradients.copies(so_far))
+            replay()
+            # .grad += weight grad L(theta + delta)
+            return gradient(weight=weight, wanted=wanted)
 
     def _take_g(self, params: list[Tensor], first_pass: Callable[[], object]) -> None:
         """Leave g, the direction of delta, in `.grad`: of a pass at theta, or the one before."""
@@ -185,6 +190,7 @@ class SharpnessAware(Wrapper):
             losses.append(closure())
         return losses[0]
 
+    @torch.no_grad()
     def _unscale(self, closure: Closure | None) -> bool:
         """Take a GradScaler's scale out of `.grad`; tell whether it found all of it finite."""
         if closure is not None:

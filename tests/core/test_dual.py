@@ -210,6 +210,7 @@ def test_a_mu_that_is_found_does_not_depend_on_who_scales_the_loss_or_clips() ->
 
     assert found(8.0) == pytest.approx(found(1.0), rel=1e-9)
     assert found(1.0, longest=2.0) == pytest.approx(found(1.0), rel=1e-6)  # of the forget side only
+    assert found(1.0, longest=0.5) == pytest.approx(found(1.0), rel=1e-6)  # of both
 
 
 @pytest.mark.parametrize("wrap", [lambda base: base, ReverseSAM])

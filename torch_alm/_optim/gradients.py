@@ -52,6 +52,12 @@ def put(params: Iterable[Tensor], register: Iterable[Tensor | None]) -> None:
         p.grad = g
 
 
+def clear(params: Iterable[Tensor]) -> None:
+    """Leave no gradients."""
+    for p in params:
+        p.grad = None
+
+
 def copies(register: Iterable[Tensor | None]) -> Register:
     """Copy the gradients into memory of their own."""
     return [None if g is None else g.detach().clone() for g in register]
@@ -83,14 +89,14 @@ def differentiate(
     is_plain = backward is Tensor.backward and weight == 1.0
     handle = None if is_plain else loss.register_hook(weighted)
     params = [p for p in params if p.requires_grad]
-    versions = [p._version for p in params]
+    before = [p._version for p in params]
     try:
         backward(loss)
     finally:
         if handle is not None:
             handle.remove()
-    moved = [p for p, version in zip(params, versions, strict=True) if p._version != version]
-    if moved or any(p.grad is None for p in params):
+    moved = [p for p, version in zip(params, before, strict=True) if p._version != version]
+    if moved or [p for p in params if p.grad is None]:
         _check_arrived(params, moved, owner)
     return times[-1] * weight if times else weight
 
@@ -98,8 +104,7 @@ def differentiate(
 def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> None:
     """Raise if the backward pass has moved weights, or left nothing for any of them."""
     sharded: list[Tensor] = [p for p in params if is_sharded(p)]
-    count = len(moved) - sum(map(is_sharded, moved))
-    if count:
+    if count := sum(not is_sharded(p) for p in moved):
         raise RuntimeError(
             f"{owner}: the backward pass has moved {count} parameters. An optimizer that steps "
             "inside backward (layerwise GaLore, LOMO, fused backward) would step in every pass, at "
@@ -121,9 +126,10 @@ def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> Non
     )
 
 
-@torch.no_grad()
 def norm(register: Iterable[Tensor | None]) -> Tensor:
     """L2 norm over all entries jointly, other ranks' shards included: a 0-dim tensor.
+
+    Call it, as all that computes with gradients here, where gradients are disabled.
 
     Accumulated in float32 or wider, in float64 on CUDA, and on the host (where that is slow) if the
     squares overflow or vanish in float32.
@@ -131,7 +137,7 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
     Cost: one pass, one reduction per device mesh; no wait for an accelerator.
     """
     parts: list[Tensor] = []
-    for group in _alike(_whole(g) for g in register if g is not None):
+    for group in _alike(register, _whole):
         part = _joint_norm(group, torch.float64 if group[0].is_cuda else torch.float32)
         if group[0].device.type in HOST and not LEAST < part.item() < MOST:
             part = _joint_norm(group, torch.float64)
@@ -151,7 +157,7 @@ def _joint_norm(alike: list[Tensor], least: torch.dtype) -> Tensor:
     if on_host and wide != alike[0].dtype:
         norms = _converted_norms(entries, wide)
     else:
-        if on_host and any(t.numel() > BLOCK for t in entries):
+        if on_host and max(map(Tensor.numel, entries)) > BLOCK:
             entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
         norms = list(torch._foreach_norm(entries, 2, dtype=wide))
     norm = torch.linalg.vector_norm(torch.stack(norms))
@@ -175,24 +181,34 @@ def _whole(g: Tensor) -> Tensor:
     return torch.view_as_real(g.resolve_conj()) if g.is_complex() else g
 
 
-def _alike(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Group tensors of one device, dtype and distribution."""
+def _alike(
+    register: Iterable[Tensor | None], form: Callable[[Tensor], Tensor]
+) -> Iterable[list[Tensor]]:
+    """Group a register by device, dtype and distribution, in a form that is dense."""
+    given = [g for g in register if g is not None]
+    kinds = {(type(g), g.layout, g.dtype, g.device) for g in given}
+    is_usual = len(kinds) == 1 and type(given[0]) in PLAIN and not given[0].is_complex()
+    if is_usual and given[0].layout is torch.strided:
+        return [given]
     groups: dict[object, list[Tensor]] = {}
-    for t in tensors:
+    for t in map(form, given):
         spread = (t.device_mesh, t.placements) if is_sharded(t) else None
         groups.setdefault((t.device, t.dtype, spread), []).append(t)
     return groups.values()
 
 
-@torch.no_grad()
 def scale_(register: Iterable[Tensor | None], factor: float | Tensor) -> None:
     """Multiply a register in place."""
-    values = [g.to_local() if is_sharded(g) else g for g in register if g is not None]
-    values = [g._values() if g.is_sparse else g for g in values]
-    # foreach refuses lazily conjugated ones
-    for group in _alike(g.conj() if g.is_conj() else g for g in values):
+    for group in _alike(register, _entries):
         here = factor.to(group[0].device) if isinstance(factor, Tensor) else factor
         torch._foreach_mul_(group, here)
+
+
+def _entries(g: Tensor) -> Tensor:
+    """Refer to the entries that live here, as foreach takes them: no lazily conjugated ones."""
+    g = g.to_local() if is_sharded(g) else g
+    g = g._values() if g.is_sparse else g
+    return g.conj() if g.is_conj() else g
 
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":

@@ -11,7 +11,6 @@ import functools
 import inspect
 import math
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, ParamSpec, Protocol, cast
@@ -26,7 +25,7 @@ from torch_alm._optim.gradients import parameters
 P = ParamSpec("P")
 
 
-class Wrapper(Optimizer, ABC):
+class Wrapper(Optimizer):
     """A `torch.optim.Optimizer` around others.
 
     Step hooks registered on the wrapper run once around its `step`, those of a wrapped optimizer
@@ -48,9 +47,9 @@ class Wrapper(Optimizer, ABC):
             del self.defaults["differentiable"]
 
     @property
-    @abstractmethod
     def _bases(self) -> Mapping[str, Optimizer]:
         """The wrapped optimizers by name; the first one is the face shown to the world."""
+        raise NotImplementedError
 
     @property
     def _face(self) -> Optimizer:
@@ -70,7 +69,10 @@ class Wrapper(Optimizer, ABC):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients of all parameters."""
-        self._face.zero_grad(set_to_none)
+        if not set_to_none:
+            self._face.zero_grad(set_to_none=False)
+        else:
+            gradients.clear(parameters(self._face))
 
     def train(self) -> None:
         """Put wrapped optimizers with modes (schedule-free ones) into training, the last first."""
@@ -82,15 +84,15 @@ class Wrapper(Optimizer, ABC):
         for base in self._bases.values():
             getattr(base, "eval", lambda: None)()
 
-    @abstractmethod
     def _awaits_step(self) -> bool:
         """Tell whether a backward has run whose gradients `step` has not used yet."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def _state_dict(self) -> dict[str, Any]: ...
+    def _state_dict(self) -> dict[str, Any]:
+        raise NotImplementedError
 
-    @abstractmethod
-    def _load_state_dict(self, state_dict: dict[str, Any]) -> None: ...
+    def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """Collect the checkpoint, through the hooks registered here."""
