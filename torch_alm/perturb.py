@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -34,29 +34,16 @@ class Memory(dict[Tensor, Tensor]):
         return Memory, ()
 
 
-class Realised(NamedTuple):
-    """The perturbation that took place against the one that was meant; 1 is right for all.
-
-    Attributes:
-        length: its length over the intended one.
-        cosine: of the angle between them.
-        share: of the entries that were to move, those that did.
-    """
-
-    length: float
-    cosine: float
-    share: float
-
-
 @dataclass(frozen=True)
 class Perturbation:
     """The outcome of `perturbed`.
 
     Attributes:
-        realised: with `diagnose=True`, how much of the perturbation the weights' dtype held.
+        realised: the share of delta, along delta, that bfloat16 or float16 weights held: measured
+            until `SAM` has found it once, else `None`.
     """
 
-    realised: Realised | None = None
+    realised: float | None = None
     _norm: Tensor = field(default_factory=lambda: torch.zeros(()), repr=False)
     _entries: int = field(default=0, repr=False)
 
@@ -82,7 +69,6 @@ def perturbed(
     eps: float = 1e-12,
     adaptive: bool = False,
     rounding: Rounding = "nearest",
-    diagnose: bool = False,
     memory: dict[Tensor, Tensor] | None = None,
 ) -> AbstractContextManager[Perturbation]:
     r"""Put theta at theta + delta inside the `with` block; on exit it is back, bit for bit.
@@ -106,7 +92,6 @@ def perturbed(
             delta = sign * rho * theta^2 g / (|| |theta| g ||_2 + eps).
         rounding: "nearest" or, for bfloat16 and float16 weights, "stochastic": right on average
             where delta is shorter than the distance between neighbouring numbers.
-        diagnose: report in `realised` how much of delta the weights' dtype held.
         memory: where copies of large parameters may be kept for the next call. On a CPU fresh
             memory costs several times the copy itself.
 
@@ -116,7 +101,7 @@ def perturbed(
             then as before.
 
     Cost: no backward pass; one copy of the perturbed parameters inside the block, seven passes over
-    their memory. One synchronisation on a CPU, none on an accelerator; `diagnose` adds one.
+    their memory. One synchronisation on a CPU, none on an accelerator.
 
     Example:
         >>> theta = torch.tensor([3.0, 4.0], requires_grad=True)
@@ -133,7 +118,7 @@ def perturbed(
     eps = check_radius(eps, "perturbed: eps")
     check_rounding(rounding, "perturbed: rounding")
     gradients.check_apart([local(p) for p in radii], "perturbed")
-    return Excursion(radii, eps, adaptive, rounding, diagnose, {} if memory is None else memory)
+    return Excursion(radii, eps, adaptive, rounding, {} if memory is None else memory)
 
 
 @dataclass(eq=False)
@@ -144,11 +129,11 @@ class Excursion(AbstractContextManager[Perturbation]):
     eps: float
     adaptive: bool
     rounding: Rounding
-    diagnose: bool
     memory: dict[Tensor, Tensor]
+    is_watched: bool = False  # whether narrow weights hold delta
     _saved: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _copies: dict[Tensor, Tensor] = field(default_factory=dict)
-    _sums: list[Tensor] = field(default_factory=list)
+    _held: list[Tensor] = field(default_factory=list)  # <moved, delta> and |delta|^2
 
     def __enter__(self) -> Perturbation:
         """theta <- theta + delta; clear `.grad`, the direction."""
@@ -181,13 +166,14 @@ class Excursion(AbstractContextManager[Perturbation]):
             noise = Noise(norm) if self.rounding == "stochastic" else None
             for p, g, rho in self._move_small(moves, inverse):
                 self._move(p, local(g), rho * inverse, noise)
-        realised = _realised(self._sums) if self.diagnose else None
+        moved, meant = torch.stack(self._held).sum(0).tolist() if self._held else (0.0, 0.0)
+        realised = moved / meant if meant else None
         return Perturbation(realised, norm, sum(p.numel() for p, _, _ in moves))
 
     def _move_small(self, moves: list[Move], inverse: float | Tensor) -> list[Move]:
         """Move what a host moves faster together; return the rest."""
         small, rest = dict[float, list[Move]](), list[Move]()
-        if not isinstance(inverse, float) or self.adaptive or self.diagnose:
+        if not isinstance(inverse, float) or self.adaptive:
             return moves
         for move in moves:
             p, g, rho = move
@@ -205,19 +191,19 @@ class Excursion(AbstractContextManager[Perturbation]):
 
     def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """Save and move one parameter."""
-        theta, sums = local(p), list[Tensor]()
+        theta, held = local(p), torch.zeros(2)
+        is_watched = self.is_watched and theta.dtype in DROPPED
         copy = self._copy_of(p, theta)
         scale = scale.to(theta.device) if isinstance(scale, Tensor) else scale
         for here, saved, direction in _runs(theta, copy, g, is_noisy=noise is not None):
             saved.copy_(here)
             self._saved.append((here, saved))
             self._add(here, direction, scale, noise)
-            if self.diagnose:
-                step = self._step(saved, direction, scale)
-                sums.append(_compared(_exact(here) - _exact(saved), _exact(step)))
-        if sums:
-            total = torch.stack(sums).sum(0)
-            self._sums.append((gradients.reduced(total, p) if is_sharded(p) else total).cpu())
+            if is_watched:
+                step, moved = self._step(saved, direction, scale), _wide(here) - _wide(saved)
+                held = held + torch.stack([(moved * step).sum(), step.square().sum()]).cpu()
+        if is_watched:
+            self._held.append(gradients.reduced(held, p).cpu() if is_sharded(p) else held)
 
     def _add(self, theta: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """theta <- theta + delta, rounded once."""
@@ -286,25 +272,6 @@ def _kind(t: Tensor) -> object:
 
 def _wide(t: Tensor) -> Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
-
-
-def _exact(t: Tensor) -> Tensor:
-    return t.to(torch.promote_types(t.dtype, torch.float64))
-
-
-def _compared(moved: Tensor, meant: Tensor) -> Tensor:
-    """Add up |moved|^2, |meant|^2, <moved, meant>, and the entries that changed or should have."""
-    pairs = (moved, moved), (meant, meant), (moved, meant)
-    counts = [(x != 0).sum().double() for x in (moved, meant)]
-    return torch.stack([*((a * b.conj()).sum().real for a, b in pairs), *counts])
-
-
-def _realised(sums: list[Tensor]) -> Realised:
-    moved, meant, both, changed, wanted = torch.stack(sums).sum(0).tolist() if sums else [0.0] * 5
-    if not wanted:
-        return Realised(math.nan, math.nan, math.nan)
-    cosine = both / (moved * meant) ** 0.5 if moved else 0.0
-    return Realised((moved / meant) ** 0.5, cosine, changed / wanted)
 
 
 def radii_of(params: Params, rho: float, sign: int) -> dict[Tensor, float]:

@@ -18,7 +18,7 @@ from torch_alm._optim import gradients
 from torch_alm._optim import objective as passes
 from torch_alm._optim.gradients import Backward, Register, parameters
 from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replaying, running
-from torch_alm._optim.rounding import DROPPED, Rounding, check_rounding
+from torch_alm._optim.rounding import Rounding, check_rounding
 from torch_alm._optim.wrapper import (
     Wrapper,
     announce,
@@ -28,7 +28,7 @@ from torch_alm._optim.wrapper import (
     checked,
     count,
 )
-from torch_alm.perturb import Excursion, Memory, Perturbation, Realised, radii_of
+from torch_alm.perturb import Excursion, Memory, Perturbation, radii_of
 
 Closure: TypeAlias = Callable[[], Tensor | float]
 
@@ -51,7 +51,6 @@ class SharpnessAware(Wrapper):
         replay_rng: bool = True,
         first_pass: Callable[[], AbstractContextManager[object]] = nullcontext,
         rounding: Rounding = "nearest",
-        diagnose: bool = False,
     ) -> None:
         name = type(self).__name__
         self.base = check_base(base, name)
@@ -62,11 +61,10 @@ class SharpnessAware(Wrapper):
         self.replay_rng = replay_rng
         self.first_pass = first_pass
         self.rounding: Rounding = check_rounding(rounding, f"{name}: rounding")
-        self.diagnose = diagnose
         self.perturbation: Perturbation | None = None
         self.uses = 0  # of the direction that is kept, see `every`
         self._direction: dict[Tensor, Tensor | None] = {}
-        self._has_diagnosed = False
+        self._has_looked = False  # whether narrow weights hold delta
         self._has_perturbed_gradient = False
         self.memory = Memory()
         self._adopt()
@@ -147,11 +145,9 @@ class SharpnessAware(Wrapper):
         # `"rho"` in a group is a radius, unless it is a setting of the base (Adadelta has one).
         groups = params if "rho" in self.base.defaults else self.base.param_groups
         radii = radii_of(groups, self.rho, self.sign)
-        is_new = self.rho > 0 and not self._has_diagnosed
-        diagnose = self.diagnose or (is_new and any(p.dtype in DROPPED for p in params))
-        how = self.eps, self.adaptive, self.rounding, diagnose, self.memory
+        how = self.eps, self.adaptive, self.rounding, self.memory, not self._has_looked
         with Excursion(radii, *how) as self.perturbation:
-            if is_new and self.perturbation.realised is not None:
+            if self.perturbation.realised is not None:
                 self._warn_swallowed(self.perturbation.realised)
             yield self.perturbation
         self._has_perturbed_gradient, self.uses = True, self.uses + 1
@@ -209,17 +205,14 @@ class SharpnessAware(Wrapper):
             gradients.scale_(gradients.read(parameters(self)), 1 / self.grad_scale)
         return True
 
-    def _warn_swallowed(self, found: Realised) -> None:
+    def _warn_swallowed(self, realised: float) -> None:
         """Warn, once, if less than half of the intended perturbation took place."""
-        if found.share != found.share:
-            return
-        self._has_diagnosed = True
-        if found.length * found.cosine < 0.5:
+        self._has_looked = True
+        if realised < 0.5:
             warnings.warn(
                 f"{type(self).__name__}: the weights' dtype swallows the perturbation. "
-                f"{found.share:.2%} of the entries moved, and {found.length * found.cosine:.1%} of "
-                f"rho = {self.rho} in the intended direction. Did you mean float32 weights under "
-                'bfloat16 autocast, or `rounding="stochastic"`?',
+                f"{realised:.1%} of rho = {self.rho} was moved in the intended direction. Did you "
+                'mean float32 weights under bfloat16 autocast, or `rounding="stochastic"`?',
                 stacklevel=7,
             )
 
@@ -286,10 +279,9 @@ class SAM(SharpnessAware):
         replay_rng: run the second pass with the random state of the first (the same dropout).
         first_pass: makes a context for the pass that only finds delta, such as `model.no_sync`.
         rounding: "stochastic" for pure bfloat16 weights, which drop most of a short delta.
-        diagnose: have `perturbation.realised` tell how much of delta the weights' dtype held.
 
     Attributes:
-        perturbation: the latest one: norm of g, entries moved, what was realised.
+        perturbation: the latest one: norm of g, entries moved, what narrow weights held of delta.
         uses: of its direction so far, see `every`.
 
     Warns:

@@ -181,7 +181,7 @@ def test_what_is_not_said_is_the_papers(wrapper: type) -> None:
     optimizer = wrapper(SGD(network()[0].parameters(), lr=0.1))
     assert (optimizer.rho, optimizer.eps, optimizer.rounding) == (0.05, 1e-12, "nearest")
     assert optimizer.replay_rng is True
-    assert optimizer.adaptive is optimizer.diagnose is False
+    assert optimizer.adaptive is False
     assert optimizer.perturbation is None
 
 
@@ -226,14 +226,13 @@ def test_the_second_pass_draws_what_the_first_drew_with_numpy_and_python(kind: s
 
     np.random.set_bit_generator(getattr(np.random, kind)(3))
     try:
-        for _ in range(2):
+        for _ in range(3):
             SAM(SGD(model.parameters(), lr=0.1)).backward(objective)
         drawn.append((random.random(), float(np.random.randn())))
     finally:
         np.random.set_bit_generator(usual)
-    assert drawn[0] == drawn[1]
-    assert drawn[2] == drawn[3]
-    assert len({*drawn}) == 3
+    assert drawn[:6:2] == drawn[1:6:2]
+    assert len({*drawn}) == 4
 
 
 def steps_inside(theta: list[nn.Parameter], *, by: str) -> None:

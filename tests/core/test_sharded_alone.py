@@ -67,9 +67,8 @@ def test_shards_are_moved_in_their_place(mesh: DeviceMesh) -> None:
     def square() -> Tensor:
         return p.square().sum().full_tensor()
 
-    optimizer = SAM(SGD([p], lr=0.5), rho=1.0, diagnose=True)
+    optimizer = SAM(SGD([p], lr=0.5), rho=1.0)
     assert optimizer.backward(square).item() == pytest.approx(36.0)
-    assert optimizer.perturbation.realised.length == pytest.approx(1.0)
     assert p.full_tensor().tolist() == [3.0, 4.0]
     assert p.grad.full_tensor().tolist() == pytest.approx([7.2, 9.6])
 

@@ -161,7 +161,7 @@ def _numpy_state(numpy: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 @functools.lru_cache(maxsize=1)
-def _state_of(words: bytes) -> dict[str, Any]:  # noqa: ARG001
+def _state_of(words: bytes) -> dict[str, Any]:
     """Read all of it, word by word: as long as a forward pass of a small net takes."""
     state = sys.modules["numpy.random"].get_state(legacy=False)
     state["state"]["key"] = state["state"]["key"].tolist()  # set twenty times faster

@@ -9,7 +9,7 @@ from torch.optim import SGD
 
 from tests.core.distributed import task
 from tests.core.distributed.ranks import Ranks
-from torch_alm import DualOptimizer, perturbed
+from torch_alm import SAM, DualOptimizer, perturbed
 
 RHO = 0.3
 
@@ -71,19 +71,23 @@ def test_the_ball_is_that_of_all_parameters_together(ranks: Ranks, adaptive: boo
         assert norm == pytest.approx(length.item(), rel=1e-13) and returned
 
 
-def diagnosed(rank: int) -> tuple[float, float, float]:
-    with perturbed(parameters(torch.bfloat16), 0.01, diagnose=True) as perturbation:
-        return tuple(perturbation.realised)
+def realised(params: list[nn.Parameter]) -> float:
+    with SAM(SGD(params), 0.02).perturbed() as perturbation:
+        return perturbation.realised
+
+
+def realised_on(rank: int) -> float:
+    return realised(parameters(torch.bfloat16))
 
 
 def test_what_was_realised_is_told_for_all_shards_together(ranks: Ranks) -> None:
     params = [nn.Parameter(theta) for theta, _ in numbers(torch.bfloat16)]
     for p, (_, g) in zip(params, numbers(torch.bfloat16), strict=True):
         p.grad = g
-    with perturbed(params, 0.01, diagnose=True) as alone:
-        assert 0 < alone.realised.share < 1
-    for found in ranks(diagnosed):
-        assert found == pytest.approx(tuple(alone.realised), rel=1e-6)
+    alone = realised(params)
+    assert 0.5 < alone < 0.99
+    for found in ranks(realised_on):
+        assert found == pytest.approx(alone, rel=1e-6)
 
 
 def clipped(rank: int) -> tuple[float, Tensor]:
