@@ -68,7 +68,7 @@ class ALMConstraint(Stored):
         ValueError: if a setting makes no sense; it is named, with what it may be.
 
     Attributes:
-        every, filter, rules, tolerance: as given. They may be assigned, as alpha, mu, sense and the
+        every, filter, rules, tolerance: as given. They may be assigned, as alpha, mu and the
             multiplier, and are used as assigned.
 
     Warns:
@@ -187,8 +187,8 @@ class ALMConstraint(Stored):
     def _found(self, now: Observation) -> tuple[Mean, bool]:
         """Average it over all ranks, for a filter with its step's; tell if it is finite on all."""
         before = [] if self.filter is None else list(self._observed)
-        found = observations.mean([*before, now], self._shape, self)
-        is_finite = not (found.bad and observations.mean([now], self._shape, self).bad)
+        found = observations.mean([*before, now], self._shape, self.alpha)
+        is_finite = not (found.bad and observations.mean([now], self._shape, self.alpha).bad)
         return found, is_finite
 
     @eager
@@ -289,7 +289,7 @@ class ALMConstraint(Stored):
                 "`observe(value)` or `DualOptimizer.backward` first? (Under `torch.no_grad()` only "
                 "`observe` takes a measurement.)"
             )
-        found = self._observed.mean(self._shape, self)
+        found = self._observed.mean(self._shape, self.alpha)
         if self.nonfinite == "raise":
             base.refuse(found.bad + self._state.preview(found, self).overflows)
         return found

@@ -57,7 +57,7 @@ def test_an_alpha_of_one_number_needs_a_multiplier_that_says_how_many() -> None:
     [
         ([0.0], [5], "goes from 5 to 5, and there are 5 multipliers, 0 to 4"),
         ([0.0, 0.0], [-1, 2], "goes from -1 to 2"),
-        ([0.0, 0.0], [1], r"index has shape \(1,\) and value \(2,\)"),
+        ([0.0, 0.0], [1], r"shape \(1,\), and value has shape \(2,\)"),
         ([[0.0], [0.0]], [[1], [2]], "in a row"),
         ([0.0], [1.0], "index is of torch.float32"),
         ([0.0, 0.0], [True, False], "index is of torch.bool"),

@@ -16,13 +16,12 @@ ONE = torch.Size()
 
 def test_numbers_on_a_device_are_fetched_together_with_those_of_the_host() -> None:
     """Tensors without dimensions stand for a device's: those of the host are numbers before."""
-    at_most_0 = ALMConstraint(None, alpha=0.0, mu=1.0, sense="<=")
     values = [torch.tensor(0.5), 0.1, torch.tensor(-2.0, dtype=torch.float64)]
     parts = [Observation(v, weight) for v, weight in zip(values, (1, 2, 1), strict=True)]
     expected = (0.5 + 2 * 0.1 - 2.0) / 4
-    assert mean(parts, ONE, at_most_0) == Mean(expected, expected, True, 0)
+    assert mean(parts, ONE, 0.0) == Mean(expected, True, 0)
     bad = Observation(torch.tensor(math.nan), 5.0)
-    assert mean([bad, Observation(0.1, 2.0)], ONE, at_most_0) == Mean(0.1, 0.1, True, 1)
+    assert mean([bad, Observation(0.1, 2.0)], ONE, 0.0) == Mean(0.1, True, 1)
 
 
 def test_a_bad_entry_is_counted_where_another_micro_batch_makes_up_for_it() -> None:

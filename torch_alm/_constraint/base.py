@@ -52,19 +52,11 @@ class Stored:
     @alpha.setter
     def alpha(self, value: Numeric) -> None:
         self._alpha = numbers.host(value)
-        self._observed.forget_mean()
 
     @property
     def sense(self) -> Sense:
-        """The satisfied side of alpha. It may be assigned: a filter then begins anew."""
+        """The satisfied side of alpha."""
         return self._sense
-
-    @sense.setter
-    def sense(self, value: Sense) -> None:
-        if value != self._sense:
-            self._state.filter = []  # violations of the other side
-        self._sense = value
-        self._observed.forget_mean()
 
     @property
     def mu(self) -> Number:
@@ -238,7 +230,7 @@ class Stored:
         """
         if self._state.auto is not None and self._observed:
             a = gradient if self.sense == "<=" else {p: -x for p, x in gradient.items()}
-            coming = self._state.preview(self._observed.mean(self._shape, self), self)
+            coming = self._state.preview(self._observed.mean(self._shape, self.alpha), self)
             self._state.auto.calibrate(optimizer, a, rest, float(coming.weight))
 
     def aim(self, weight: float) -> float:

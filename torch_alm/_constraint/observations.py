@@ -12,7 +12,6 @@ from torch import Tensor
 
 from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Mask, Number
-from torch_alm._constraint.settings import Settings
 
 Index: TypeAlias = Tensor | Sequence[int]
 
@@ -26,14 +25,9 @@ class Observation(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """The weighted means of what was finite, where there was something, and how much was not.
-
-    Violations are averaged next to the values: the mean of measurements that equal alpha is no
-    violation, whatever the weights round to.
-    """
+    """The weighted means of what was finite, where there was something, and how much was not."""
 
     value: Number
-    c: Number
     seen: Mask
     bad: int
 
@@ -45,15 +39,11 @@ class Observations(list[Observation]):
         super().__init__()
         self._known: tuple[int, Mean] | None = None  # of so many measurements
 
-    def mean(self, size: torch.Size, settings: Settings) -> Mean:
+    def mean(self, size: torch.Size, alpha: Number) -> Mean:
         """Average all of it; asked twice, it waits for devices and other ranks once."""
         if self._known is None or self._known[0] != len(self):
-            self._known = len(self), mean(self, size, settings)
+            self._known = len(self), mean(self, size, alpha)
         return self._known[1]
-
-    def forget_mean(self) -> None:
-        """Average anew: alpha or sense has changed."""
-        self._known = None
 
     def drop(self, keep: int = 0) -> None:
         """Start again, or go back to the first `keep`."""
@@ -61,49 +51,48 @@ class Observations(list[Observation]):
         del self[keep:]
 
 
-def mean(observations: Sequence[Observation], size: torch.Size, settings: Settings) -> Mean:
+def mean(observations: Sequence[Observation], size: torch.Size, alpha: Number) -> Mean:
     """Average the observations of all ranks; at most one device synchronisation.
+
+    What is averaged is the distance from alpha: the mean of measurements that equal it is alpha,
+    whatever the weights round to.
 
     Args:
         observations: numbers of the shape `size`, or with an index its entries.
         size: `()` for one number.
-        settings: which side of which alpha is a violation.
+        alpha: the threshold.
     """
     first = observations[0]
     if len(observations) == 1 and first.row is None and not is_distributed():
         value = first.value if isinstance(first.value, float) else numbers.host(first.value)
-        c = numbers.beyond(settings.alpha, settings.sense, value)
-        if numbers.is_finite(c):  # the common case, in which there is no sum
-            return Mean(value, c, True, 0)
-    index, columns = _columns(observations, size, settings)
-    sums = torch.zeros(4, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
-    total, violation, weight, bad = (over_ranks(sums) if is_distributed() else sums).unbind()
-    seen = weight > 0
-    weight = weight.where(seen, torch.ones_like(weight))
-    value, c, bad = total / weight, violation / weight, int(bad.sum())
+        if numbers.is_finite(value - alpha):  # the common case, in which there is no sum
+            return Mean(value, True, 0)
+    index, columns = _columns(observations, size, alpha)
+    sums = torch.zeros(3, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
+    total, weight, bad = (over_ranks(sums) if is_distributed() else sums).unbind()
+    seen, bad = weight > 0, int(bad.sum())
+    value = alpha + (total / weight.where(seen, torch.ones_like(weight))).reshape(size)
     if size == ():
-        return Mean(value.item(), c.item(), bool(seen), bad)
-    # As a plain truth, it costs nothing further on.
-    return Mean(value.reshape(size), c.reshape(size), bool(seen.all()) or seen.reshape(size), bad)
+        return Mean(value.item(), bool(seen), bad)
+    return Mean(value, bool(seen.all()) or seen.reshape(size), bad)  # a plain truth costs less
 
 
 def _columns(
-    observations: Sequence[Observation], size: torch.Size, settings: Settings
+    observations: Sequence[Observation], size: torch.Size, alpha: Number
 ) -> tuple[Tensor, Tensor]:
     """Return the entry that each number is for, and what of it is summed up there.
 
-    Value and violation times weight, the weight, and a 1 where they are not finite.
+    Its distance from alpha times its weight, the weight, and a 1 where it is not finite.
     """
-    values = _flat([o.value for o in observations])
     everywhere = torch.arange(size.numel())
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])
     weights = torch.cat([_filled(o.weight, o, size) for o in observations])
-    levels = torch.cat([_filled(settings.alpha, o, size) for o in observations])
-    c = numbers.beyond(levels, settings.sense, values)
-    finite, nothing = c.isfinite(), torch.zeros_like(weights)
+    levels = torch.cat([_filled(alpha, o, size) for o in observations])
+    distances = _flat([o.value for o in observations]) - levels
+    finite, nothing = distances.isfinite(), torch.zeros_like(weights)
     weights = weights.where(finite, nothing)
-    products = [each.where(finite, nothing) * weights for each in (values, c)]
-    return index, torch.stack([*products, weights, (~finite).double()])
+    distances = distances.where(finite, nothing)
+    return index, torch.stack([distances * weights, weights, (~finite).double()])
 
 
 def _flat(values: list[Number]) -> Tensor:
@@ -204,12 +193,12 @@ def entries(index: Index, value: Tensor, size: torch.Size) -> Tensor:
             f"ALMConstraint: index needs one multiplier per entry, and the multipliers have shape "
             f"{tuple(size)}. Did you mean an alpha or a multiplier with one entry per example?"
         )
-    if found.numel() and (found.dtype == torch.bool or found.is_floating_point()):
-        raise ValueError(f"ALMConstraint: index is of {found.dtype}. Did you mean whole numbers?")
-    if found.shape != value.shape or found.ndim > 1:
+    is_whole = not (found.dtype == torch.bool or found.is_floating_point()) or not found.numel()
+    if found.shape != value.shape or found.ndim > 1 or not is_whole:
         raise ValueError(
-            f"ALMConstraint: index has shape {tuple(found.shape)} and value {tuple(value.shape)}; "
-            "values would reach the wrong multipliers. Is there one index per value, in a row?"
+            f"ALMConstraint: index is of {found.dtype} and shape {tuple(found.shape)}, and value "
+            f"has shape {tuple(value.shape)}; values would reach the wrong multipliers. Is there "
+            "one whole number per value, in a row?"
         )
     row = found.reshape(-1).long()
     if row.numel() and (int(row.min()) < 0 or int(row.max()) >= size[0]):

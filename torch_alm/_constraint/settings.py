@@ -133,7 +133,9 @@ class Limit(NamedTuple):
     words: str
 
 
-def settled(owner: str, given: Given, limits: Mapping[str, Limit], question: str) -> dict[str, Any]:
+def settled(
+    owner: str, given: Given, limits: Mapping[str, Limit], question: str = ""
+) -> dict[str, Any]:
     """Convert settings to numbers of Python or float64 tensors on the host, each beside the others.
 
     Raises:
@@ -142,17 +144,14 @@ def settled(owner: str, given: Given, limits: Mapping[str, Limit], question: str
     found = {name: numbers.tried(limits[name].convert, value) for name, value in given.items()}
     for name, (_, holds, words) in limits.items():
         if not holds(found):
-            is_swapped = name in ("alpha", "mu") and callable(given[name])
-            asked = ORDER if is_swapped else question
-            text = f"{owner}: {name} is {found[name]!r}; it must be {words}. {asked}"
-            raise ValueError(text.rstrip())
+            raise ValueError(f"{owner}: {name} is {found[name]!r}; it must be {words}.{question}")
     return found
 
 
 def settle(owner: Filter | Rule, **limits: Limit) -> None:
     """Convert and check the fields of a filter or rule."""
     name = type(owner).__name__
-    question = f"Did you mean to leave `{name}` out?"
+    question = f" Did you mean to leave `{name}` out?"
     vars(owner).update(settled(name, vars(owner), limits, question))
 
 
@@ -202,7 +201,6 @@ def _rules(given: Given) -> bool:
     )
 
 
-ORDER = "Are the arguments in the order (measure, alpha, mu)?"
 LIMITS: dict[str, Limit] = {
     "alpha": Limit(
         numbers.host, lambda given: numbers.is_number(given["alpha"]), "a finite threshold"
@@ -237,7 +235,7 @@ def of_constraint(**given: Any) -> dict[str, Any]:
     Raises:
         ValueError: also for what cannot be next to a mu that is found.
     """
-    found = settled("ALMConstraint", given, LIMITS, "")
+    found = settled("ALMConstraint", given, LIMITS)
     off = {"every": 1, "filter": None, "rules": ()}
     taken = [name for name in off if found["mu"] == "auto" and found[name] != off[name]]
     if taken:

@@ -193,7 +193,8 @@ class State(Stateful):
 
     def preview(self, found: Mean, settings: Settings) -> Preview:
         """Look at the step that this mean would make; nothing is remembered."""
-        c, seen, kept = found.c, numbers.only_finite(found.seen, found.c), self.filter
+        c, kept = numbers.beyond(settings.alpha, settings.sense, found.value), self.filter
+        seen = numbers.only_finite(found.seen, c)
         if settings.filter is not None:
             ((name, memory),) = _memories([settings.filter], kept)
             by = self._moved(settings)
