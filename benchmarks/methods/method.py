@@ -12,8 +12,9 @@ from torch.optim import SGD, AdamW, Optimizer
 from benchmarks.methods import gradients
 from benchmarks.methods.forgetting import check_attainable, measure
 from benchmarks.methods.settings import Settings
+from benchmarks.methods.sharing import frozen
 from torch_alm import ALMConstraint
-from torch_alm.measures import token_nll, token_nll_of_logits
+from torch_alm.measures import kl_divergence, token_nll, token_nll_of_logits
 
 Batch = Mapping[str, Tensor]
 
@@ -54,6 +55,7 @@ class Method(ABC):
         self.weight = settings.forget_weight
         self.epochs_done = 0
         self.losses: dict[str, float] = {}
+        self.original = frozen(model) if settings.retain == "kl" else None
         self.begin()
 
     def begin(self) -> None:
@@ -76,7 +78,9 @@ class Method(ABC):
         return -value, value
 
     def retain_loss(self, retain: Batch) -> Tensor:
-        """Take what is to stay low: the token-mean cross-entropy."""
+        """Take what is to stay low: the token-mean cross-entropy, or KL(original || model)."""
+        if self.original is not None:
+            return kl_divergence(self.model, retain, self.original)
         return token_nll(self.model, retain)
 
     @property

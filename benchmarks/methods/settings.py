@@ -25,6 +25,8 @@ class Settings:
         epochs: Passes over the forget set.
         batch_size: Forget examples per step, and as many retain examples.
         forget_weight: Weight of the forget direction where no controller replaces it.
+        retain: What the retain side lowers: the cross-entropy of the labels, or the divergence from
+            the model before the first step (RMU has its own).
         retain_weight: Weight of the retain loss.
         measure: What the controller looks at: the cross-entropy, that of every row by itself, a
             certified share of wrong answers or tokens, or that share itself, which has no gradient
@@ -44,6 +46,7 @@ class Settings:
     epochs: int = 10
     batch_size: int = 8
     forget_weight: float = 1.0
+    retain: Literal["nll", "kl"] = "nll"
     retain_weight: float = 1.0
     measure: Literal[
         "token_nll", "row_nll", "certificate", "token_certificate", "failure", "token_failure"

@@ -88,6 +88,19 @@ def test_equals_the_method_written_by_hand(
     assert_close(trained(key, original, settings, batches), flat(by_hand), rtol=1e-9, atol=1e-12)
 
 
+def test_a_retain_side_may_hold_what_the_model_predicted(original: nn.Module) -> None:
+    model, retain = copy.deepcopy(original), BATCHES[0][0]
+    method = train("dual_adamw", model, change(retain="kl"), FEW)
+    inputs = {name: retain[name] for name in ("input_ids", "attention_mask")}
+    now, before = (m(**inputs).logits[:, :-1].log_softmax(-1) for m in (model, original))
+    is_answer = retain["labels"][:, 1:] != -100
+    far = ((before.exp() * (before - now)).sum(-1) * is_answer).sum(1) / is_answer.sum(1)
+    assert_close(method.retain_loss(retain), far.mean())
+    assert far.mean() > 1e-3
+    alone = methods.build("retain_only", copy.deepcopy(original), change(retain="kl"))
+    assert alone.retain_loss(retain).item() == pytest.approx(0.0, abs=1e-12)
+
+
 def test_every_method_has_an_oracle() -> None:
     assert ORACLES.keys() == METHODS.keys()
 
