@@ -2,7 +2,6 @@
 
 import copy
 import io
-import math
 import pickle
 import warnings
 from collections.abc import Callable
@@ -126,34 +125,15 @@ def saying(text: str) -> str:
     return found[0]
 
 
-def is_same(found: object, expected: object, *, exact: bool) -> bool:
-    """Bit for bit, or within 1e-12; a NaN equals a NaN."""
-    if isinstance(found, Tensor) and isinstance(expected, Tensor):
-        return torch.equal(found, expected) or is_close(found, expected, exact=exact)
-    if isinstance(found, float) and isinstance(expected, float):
-        within = 0.0 if exact else 1e-12
-        both_nan = math.isnan(found) and math.isnan(expected)
-        return both_nan or math.isclose(found, expected, rel_tol=within, abs_tol=within)
-    if isinstance(found, tuple) and isinstance(expected, tuple):
-        pairs = zip(found, expected, strict=True)
-        return all(is_same(*map(number, pair), exact=exact) for pair in pairs)
-    return type(found) is type(expected) and found == expected
-
-
-def is_close(found: Tensor, expected: Tensor, *, exact: bool) -> bool:
-    within = 0.0 if exact else 1e-12
-    pair = found.detach(), expected.detach()
-    return found.shape == expected.shape and torch.allclose(
-        *pair, rtol=within, atol=within, equal_nan=True
-    )
-
-
-def number(x: Any) -> Any:
-    return x.item() if isinstance(x, Tensor) else x
-
-
 def assert_same(name: str, found: object, expected: object, *, exact: bool) -> None:
-    assert is_same(found, expected, exact=exact), f"{name}: {found} is not {expected}"
+    """Bit for bit, or within 1e-12; a NaN equals a NaN."""
+    if isinstance(expected, tuple) and isinstance(found, tuple):
+        found, expected = ([float(x) for x in each] for each in (found, expected))
+    if isinstance(expected, Tensor | float | list):
+        within, given = 0.0 if exact else 1e-12, {"equal_nan": True, "msg": f"{name}: {{}}".format}
+        torch.testing.assert_close(found, expected, rtol=within, atol=within, **given)
+    else:
+        assert type(found) is type(expected) and found == expected, f"{name}: {found}, {expected}"
 
 
 def assert_equal(world: World, oracle: Oracle, *, exact: bool) -> None:

@@ -153,16 +153,3 @@ def resumes(make: Make, wrapper: str, way: str, folder: str) -> bool:
     saved.load(other, resumed)
     train(other, resumed, range(3, 6))
     return torch.equal(theta(other), theta(net))
-
-
-def saving_changes_nothing(make: Make, wrapper: str, way: str, folder: str) -> bool:
-    """True if a run that saves each step, if it can before the first, trains as one without."""
-    wrap = partial(WRAPPERS[wrapper], make)
-    net, other = model(), model()
-    train(net, wrap(net), range(3))
-    optimizer = wrap(other)
-    save = partial(WAYS[way], other, optimizer, folder)
-    if isinstance(optimizer, DualOptimizer) or way != "distributed":
-        save()  # torch steps a single optimizer to make a state that it has not yet
-    train(other, optimizer, range(3), save)
-    return torch.equal(theta(other), theta(net))

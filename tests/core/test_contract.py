@@ -68,17 +68,6 @@ def test_a_scheduler_on_it_reaches_the_innermost_optimizer(name: str, schedule: 
     assert schedulers[0].get_last_lr() == wanted
 
 
-@every
-def test_a_plateau_scheduler_works(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    before = learning_rates(optimizer)
-    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
-    for step in range(3):
-        train(optimizer, model, [step])
-        scheduler.step(1.0)
-    assert learning_rates(optimizer) == [rate / 4 for rate in before]
-
-
 @pytest.fixture
 def order() -> Iterator[list[str]]:
     """Records global hooks, and takes them away."""

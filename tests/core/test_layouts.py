@@ -115,8 +115,14 @@ def test_a_gradient_that_is_a_lazy_conjugate_is_measured_and_clipped() -> None:
     torch.testing.assert_close(theta.grad.abs().sum().item(), 1.0, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", [1e20, 1e-30, 1e-18])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [
+        *((dtype, s) for dtype in (torch.float32, torch.bfloat16) for s in (1e20, 1e-30, 1e-18)),
+        *((torch.float16, s) for s in (1e4, 6e-8)),
+    ],
+    ids=str,
+)
 def test_very_large_and_very_small_gradients_have_a_direction(
     scale: float, dtype: torch.dtype
 ) -> None:

@@ -1,6 +1,5 @@
 """The ways to move theta agree: in blocks, whole and without waiting, in exchanged memory."""
 
-import math
 from typing import Any
 
 import pytest
@@ -66,20 +65,6 @@ def test_whole_tensors_go_where_blocks_go(
     expected = visit(dtype, **settings)
     monkeypatch.setattr(gradients, "HOST", ())
     assert_close(visit(dtype, **settings), expected, dtype)
-
-
-@pytest.mark.usefixtures("whole")
-@pytest.mark.parametrize("value", [0.0, math.inf, math.nan])
-@pytest.mark.parametrize("adaptive", [False, True])
-def test_without_the_host_a_useless_gradient_moves_nothing_either(
-    value: float, adaptive: bool
-) -> None:
-    theta = [nn.Parameter(torch.tensor([1.0, -2.0, 0.0])), nn.Parameter(torch.ones(2))]
-    before = [p.detach().clone() for p in theta]
-    theta[0].grad, theta[1].grad = torch.zeros(3), torch.tensor([0.0, value])
-    with perturbed(theta, 1.0, adaptive=adaptive, eps=0.0) as perturbation:
-        assert all(torch.equal(p.detach(), b) for p, b in zip(theta, before, strict=True))
-    assert perturbation.moved == 0
 
 
 class Waits(TorchDispatchMode):

@@ -9,10 +9,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.optim import SGD
 
-from torch_alm import SAM, DualOptimizer, perturbed
+from torch_alm import SAM, DualOptimizer
 from torch_alm._optim import gradients
 
 
@@ -27,20 +27,6 @@ def mesh() -> Iterator[DeviceMesh]:
 
 def sharded(values: Any, mesh: DeviceMesh) -> DTensor:
     return distribute_tensor(torch.tensor(values), mesh, [Shard(0)])
-
-
-def test_norms_are_over_everything_and_summands_are_summed_first(mesh: DeviceMesh) -> None:
-    summand = DTensor.from_local(torch.tensor([4.0]), mesh, [Partial()])
-    register = [sharded([1.0, 2.0], mesh), summand, torch.tensor([2.0]), None]
-    assert gradients.norm(register).item() == 5.0
-
-
-def test_a_gradient_is_spread_as_its_parameter_is(mesh: DeviceMesh) -> None:
-    p = nn.Parameter(sharded([1.0, 2.0], mesh))
-    p.grad = DTensor.from_local(torch.tensor([3.0, 4.0]), mesh, [Partial()])
-    with perturbed([p], 5.0):
-        assert p.full_tensor().tolist() == [4.0, 6.0]
-    assert p.full_tensor().tolist() == [1.0, 2.0]
 
 
 def arrived(params: list[Tensor], owner: str) -> None:
@@ -59,25 +45,6 @@ def test_a_backward_that_left_nothing_on_shards_is_an_error(mesh: DeviceMesh) ->
     arrived([frozen, plain], "SAM.backward")
     p.grad = sharded([1.0], mesh)
     arrived([p, nn.Parameter(sharded([1.0], mesh))], "SAM.backward")
-
-
-def test_shards_are_moved_in_their_place(mesh: DeviceMesh) -> None:
-    p = nn.Parameter(sharded([3.0, 4.0], mesh))
-
-    def square() -> Tensor:
-        return p.square().sum().full_tensor()
-
-    optimizer = SAM(SGD([p], lr=0.5), rho=1.0)
-    assert optimizer.backward(square).item() == pytest.approx(36.0)
-    assert p.full_tensor().tolist() == [3.0, 4.0]
-    assert p.grad.full_tensor().tolist() == pytest.approx([7.2, 9.6])
-
-
-def test_the_error_about_gradients_that_do_not_arrive_names_the_call(mesh: DeviceMesh) -> None:
-    p = nn.Parameter(sharded([1.0], mesh))
-    optimizer = SAM(SGD([p], lr=0.5), backward=lambda loss: None)
-    with pytest.raises(RuntimeError, match=r"^SAM\.backward: the backward pass left no gradient"):
-        optimizer.backward(lambda: p.sum().full_tensor())
 
 
 @pytest.mark.parametrize("use_orig_params", [True, False])

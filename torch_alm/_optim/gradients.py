@@ -7,7 +7,6 @@ graphs (CUDA graphs) overwrite them on the next backward pass.
 
 # pyright: reportPrivateUsage=false
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -30,10 +29,6 @@ RUN = 4 * BLOCK  # entries that it moves or converts at a time: it reads ahead i
 
 # Between these a norm in float32 has squares that float32 holds to full precision.
 LEAST, MOST = 1e-15, 1e18
-
-# Before torch 2.5 the class of sharded tensors lies in a private place, with no engine tested here.
-IS_PUBLIC = torch.__version__ >= "2.5"  # compared as versions are
-SHARDS = "torch.distributed.tensor" if IS_PUBLIC else "torch.distributed._tensor"
 
 
 def parameters(optimizer: Optimizer) -> list[Tensor]:
@@ -213,9 +208,7 @@ def _entries(g: Tensor) -> Tensor:
 
 def is_sharded(tensor: Tensor) -> "TypeGuard[DTensor]":
     """Recognise a DTensor without the half second that importing the class costs."""
-    if type(tensor) in PLAIN or (module := sys.modules.get(SHARDS)) is None:
-        return False
-    return isinstance(tensor, module.DTensor)
+    return type(tensor) not in PLAIN and hasattr(tensor, "placements")
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -226,12 +219,7 @@ def local(tensor: Tensor) -> Tensor:
 
 def reduced(part: Tensor, like: "DTensor") -> Tensor:
     """Complete a sum over the local shards of tensors distributed as `like`, over all ranks."""
-    if not IS_PUBLIC:
-        raise NotImplementedError(
-            f"torch_alm found a sharded parameter under torch {torch.__version__}; sharding is "
-            "tested from torch 2.8 on. Did you mean a newer torch, or DDP?"
-        )
-    from torch.distributed.tensor import DTensor, Partial, Replicate
+    from torch.distributed.tensor import DTensor, Partial, Replicate  # since torch 2.5
 
     there = [Replicate() if p.is_replicate() else Partial() for p in like.placements]
     mesh = like.device_mesh  # weights may be offloaded to the host, which its group does not reach
