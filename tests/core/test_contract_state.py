@@ -13,6 +13,7 @@ from tests.core.table import (
     DUAL,
     OURS,
     PERTURBED,
+    PLAIN,
     ROWS,
     Model,
     assert_same,
@@ -101,6 +102,23 @@ def test_a_copy_after_the_step_has_no_gradients_as_torchs_have_none(name: str, h
     assert model.out.weight.grad is not None
     other, _ = COPIES[how]((model, optimizer))
     assert all(p.grad is None for p in other.parameters())
+
+
+@every
+def test_a_checkpoint_resumes_bit_for_bit(name: str) -> None:
+    model, optimizer = build(ROWS[name])
+    train(optimizer, model, range(4))
+    other, resumed = build(ROWS[name], seed=1)
+    train(resumed, other, range(2))
+    other.load_state_dict(model.state_dict())
+    # torch's own go on sharing memory with what they load; ours do not
+    state = everything(optimizer) if name in PLAIN else optimizer.state_dict()
+    resumed.load_state_dict(state)
+    assert_same(resumed.state_dict(), optimizer.state_dict())
+    train(optimizer, model, range(4, 8))
+    train(resumed, other, range(4, 8))
+    assert_same(values(other), values(model))
+    assert_same(resumed.state_dict(), optimizer.state_dict())
 
 
 @every
