@@ -150,8 +150,12 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
 
 
 def _numpy_state(numpy: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Read the state of NumPy's global generator, again only if its words have moved."""
-    words = numpy.get_bit_generator()
+    """Read the state of NumPy's global generator, again only if its words have moved.
+
+    What `numpy.random.set_state` puts back at the same words, a normal number kept for the next
+    call, is not noticed.
+    """
+    words = numpy.get_bit_generator() if hasattr(numpy, "get_bit_generator") else None  # 1.24
     if type(words).__name__ != "MT19937":
         return numpy.get_state(legacy=False)
     state = _state_of(ctypes.string_at(words.ctypes.state_address, MT19937))
