@@ -36,14 +36,14 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_695, 4_200),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_690, 4_200),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_410, 1_300),
     "lines of language": (package("language"), 1_420, 1_000),
     "lines of integrations": (package("integrations"), 1_600, 1_600),
     "lines of the command": (package(*COMMAND), 3_980, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 13_080, 10_500),
+    "lines of torch_alm": (lines("torch_alm"), 13_075, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_509, 6_500),
-    "lines of tests": (lines("tests"), 22_145, 20_000),
+    "lines of tests": (lines("tests"), 22_030, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
     "words of README": (words("README.md"), 450, 450),
