@@ -52,11 +52,11 @@ def trained(lesson: Lesson, recipe: Recipe, cache: str | Path | None = None) -> 
     usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch-alm"
     folder = Path(cache or usual) / f"{lesson.name}-{key}"
     if not folder.is_dir():
-        _save(folder, *teach(lesson, recipe))
+        save(folder, *teach(lesson, recipe))
     return load_model(folder)
 
 
-def _save(folder: Path, model: Any, tokenizer: Any) -> None:
+def save(folder: Path, model: Any, tokenizer: Any) -> None:
     """Write beside the folder, then rename: a reader never finds half a model."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder.parent) as place:

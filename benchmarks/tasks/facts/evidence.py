@@ -7,9 +7,12 @@ import pandas as pd
 from scipy.stats import t as student
 
 from benchmarks import methods
+from benchmarks.report.results import read_lines
+from benchmarks.report.tables import Column, table
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNS = ROOT / "benchmarks" / "results" / "facts" / "runs.jsonl"
+TAUGHT = RUNS.parents[1] / "taught" / "results.jsonl"
 NUMBERS = {
     "forget_said": "forget, %",
     "reworded_said": "reworded, %",
@@ -20,6 +23,19 @@ NUMBERS = {
     "relearned_said": "relearned, %",
     "pushed": "pushed, %",
 }
+TOFU = (
+    Column("forget_rouge", "forget ROUGE"),
+    Column("forget_exact_match", "forget exact"),
+    Column("forget_loss", "forget loss"),
+    Column("forget_quality_log10", "log10 FQ", 1),
+    Column("retain_rouge", "retain ROUGE"),
+    Column("retain_loss", "retain loss"),
+    Column("real_authors_rouge", "authors ROUGE"),
+    Column("world_facts_rouge", "facts ROUGE"),
+    Column("model_utility", "MU"),
+    Column("gate_open", "pushed"),
+)
+"""Numbers of the taught model."""
 
 
 SHORT = """Retain side alone
@@ -43,10 +59,11 @@ def main() -> None:
     short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
     found = {"SHORT": short, "MEANS": every, "PAIRS": pairs(study)}
     found["SEARCH"] = means(runs[runs.draw == 0])
+    found["TOFU"] = table(read_lines(TAUGHT), TOFU)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
-        for name, table in found.items():
-            rows = table.to_markdown(disable_numparse=True)
+        for name, shown in found.items():
+            rows = shown.to_markdown(disable_numparse=True)
             text = text.replace(f"@{name}@", re.sub(r" *\| *", "|", rows))
         (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
 

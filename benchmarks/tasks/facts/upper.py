@@ -31,7 +31,7 @@ class Upper(nn.Module):
         self.end.model.layers = self.end.model.layers[first:]
         for number, layer in enumerate(self.end.model.layers):
             layer.self_attn.layer_idx = number  # its place in the cache of keys and values
-        self.start: Tensor = hidden(model, first, common)
+        self.start: Tensor = hidden(lower(model, first), common)
 
     def forward(self, inputs_embeds: Tensor, logits_to_keep: Tensor) -> Any:
         """Logits, with the common start before every row."""
@@ -43,18 +43,25 @@ class Upper(nn.Module):
         )
 
 
+def lower(model: Any, first: int) -> Any:
+    """The decoder below layer `first`, with the model's own parameters."""
+    below = copy.deepcopy(model.model, {id(p): p for p in model.parameters()})
+    below.layers, below.norm = below.layers[:first], nn.Identity()
+    return below
+
+
 @torch.no_grad()
-def hidden(model: Any, first: int, ids: Sequence[int]) -> Tensor:
-    """Compute what enters layer `first`: (1, tokens, width)."""
-    tokens = torch.tensor([list(ids)], device=model.device)
-    return model(input_ids=tokens, output_hidden_states=True).hidden_states[first]
+def hidden(below: Any, ids: Sequence[int]) -> Tensor:
+    """Compute what leaves the lower layers: (1, tokens, width)."""
+    tokens = torch.tensor([list(ids)], device=below.device)
+    return below(input_ids=tokens, use_cache=False).last_hidden_state
 
 
 class Rows:
     """Encoded rows as batches for `Upper`; what is below it is computed when a row first comes."""
 
     def __init__(self, model: Any, first: int, common: int) -> None:
-        self.model, self.first, self.common = model, first, common
+        self.below, self.common = lower(model, first), common
         self.known: dict[tuple[int, ...], Tensor] = {}
 
     def batch(self, rows: Sequence[Row]) -> Batch:
@@ -63,7 +70,7 @@ class Rows:
         labels = [torch.tensor(row["labels"][self.common :]) for row in rows]
         padded = nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=IGNORE)
         begin = int((padded != IGNORE).any(0).nonzero()[0]) - 1  # the position that predicts it
-        device = self.model.device
+        device = self.below.device
         return {
             "inputs_embeds": nn.utils.rnn.pad_sequence(states, batch_first=True),
             "logits_to_keep": torch.arange(begin, padded.shape[1], device=device),
@@ -74,7 +81,7 @@ class Rows:
         """Take what enters the first trained layer behind the common start: (tokens, width)."""
         key = tuple(ids)
         if key not in self.known:
-            self.known[key] = hidden(self.model, self.first, ids)[0, self.common :]
+            self.known[key] = hidden(self.below, ids)[0, self.common :]
         return self.known[key]
 
 

@@ -102,6 +102,8 @@ class Tofu(Benchmark):
     presets = Presets(Path(__file__).with_name("presets.yaml"))
     retrained: LogRatios | None = None
     """The retrained model, which forget quality compares with."""
+    new_tokens = 200
+    """Longest answer of a model from elsewhere."""
 
     def __init__(self, options: TofuOptions) -> None:
         super().__init__(options, load_data(options))
@@ -133,7 +135,7 @@ class Tofu(Benchmark):
             self.tokenizer,
             asked(self.data, options.questions),
             retrained=self.retrained,
-            max_new_tokens=200 if options.model else None,
+            max_new_tokens=self.new_tokens if options.model else None,
             generations=generations,
             paraphrased_questions=options.paraphrased or options.reworded is not None,
         )

@@ -61,22 +61,18 @@ def _log_sum(*logs: ArrayLike) -> Array:
 def log_truth_ratio(
     correct_loss: ArrayLike,
     wrong_losses: ArrayLike,
-    *,
-    mean: Literal["geometric", "arithmetic"] = "geometric",
     guard: float = EPSILON,
 ) -> Array:
     """`log R` in nats, with `R = P(wrong answers) / (P(correct answer) + guard)`.
 
     R near 0 = knows the truth, 1 = cannot tell. "Correct" is the paraphrased answer on forget and
-    retain sets, the answer itself on real authors and world facts. `"geometric"` combines the wrong
-    answers by the mean of their losses (TOFU's leaderboard code and OpenUnlearning);
-    `"arithmetic"` by the mean of their probabilities (TOFU's paper, equation 1, and its
-    training-time evaluation). Logarithms neither overflow nor underflow, at any loss.
+    retain sets, the answer itself on real authors and world facts. The wrong answers are combined
+    by the mean of their losses, as in TOFU's leaderboard code and OpenUnlearning; TOFU's paper
+    prints the mean of their probabilities. Logarithms neither overflow nor underflow, at any loss.
 
     Args:
         correct_loss: shape `(...)`.
         wrong_losses: shape `(..., wrong answers)`.
-        mean: of the wrong answers.
         guard: one of `GUARDS`.
 
     >>> round(float(log_truth_ratio(0.5, [1.0, 2.0])), 5)
@@ -87,17 +83,8 @@ def log_truth_ratio(
     0.0
     """
     correct = -np.asarray(correct_loss, dtype=np.float64)
-    wrong = _log_wrong(wrong_losses, mean)
+    wrong = -np.asarray(wrong_losses, dtype=np.float64).mean(axis=-1)
     return wrong - _log_sum(correct, _log(guard))
-
-
-def _log_wrong(wrong_losses: ArrayLike, mean: str) -> Array:
-    wrong = -np.asarray(wrong_losses, dtype=np.float64)
-    if mean == "geometric":
-        return wrong.mean(axis=-1)
-    if mean == "arithmetic":
-        return np.logaddexp.reduce(wrong, axis=-1) - np.log(wrong.shape[-1])
-    raise ValueError(f'log_truth_ratio got mean={mean!r}. Did you mean "geometric"?')
 
 
 def forget_truth_ratio(log_ratios: ArrayLike, guard: float = EPSILON) -> float:
@@ -134,5 +121,5 @@ def truth_share(correct_loss: ArrayLike, wrong_losses: ArrayLike, guard: float =
     0.73106
     """
     correct = -np.asarray(correct_loss, dtype=np.float64)
-    wrong = _log_wrong(wrong_losses, "geometric")
+    wrong = -np.asarray(wrong_losses, dtype=np.float64).mean(axis=-1)
     return float(np.mean(np.exp(correct - _log_sum(correct, wrong, _log(guard)))))

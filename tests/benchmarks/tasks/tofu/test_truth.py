@@ -33,10 +33,6 @@ def test_ratios_are_their_formulas_at_any_loss(
         expected = mpmath.log(mean / (likely(correct) + guard))
         found = truth.log_truth_ratio(correct, wrong, guard=guard)
         assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-9)
-        arithmetic = mpmath.fsum(map(likely, wrong)) / len(wrong)
-        expected = mpmath.log(arithmetic / (likely(correct) + guard))
-        found = truth.log_truth_ratio(correct, wrong, mean="arithmetic", guard=guard)
-        assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-9)
         expected = likely(correct) / (likely(correct) + mean + guard)
         found = truth.truth_share(correct, wrong, guard)
         assert found == pytest.approx(float(expected), rel=1e-9)
@@ -68,8 +64,3 @@ def test_infinite_losses_are_impossible_answers() -> None:
     assert truth.normalised_probability(math.inf, [math.inf]) == 0
     assert math.isnan(truth.normalised_probability(math.inf, [math.inf], 0.0))
     assert math.isnan(truth.log_truth_ratio(math.inf, [math.inf], guard=0.0))
-
-
-def test_an_unknown_mean_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"harmonic.*geometric"):
-        truth.log_truth_ratio(0.5, [1.0], mean="harmonic")  # pyright: ignore
