@@ -1,9 +1,8 @@
-"""A model that is taught TOFU here: what it learns, and the short way to its scores."""
+"""A model that is taught TOFU here: what it learns, the short way to its scores, its target."""
 
 import dataclasses
 import json
 from pathlib import Path
-from statistics import fmean
 
 import pytest
 
@@ -12,26 +11,15 @@ from benchmarks.engine.runner import begin, run
 from benchmarks.engine.scratch import Recipe, build_tokenizer, small_llama
 from benchmarks.engine.training import Schedule
 from benchmarks.studies import taught
-from benchmarks.tasks.tofu.data import Example
 from benchmarks.tasks.tofu.evaluate import evaluate
 from benchmarks.tasks.tofu.models import texts
 from benchmarks.tasks.tofu.task import TofuOptions
 from benchmarks.tasks.tofu.world import build_world
 
 WORLD = build_world(quick=True)
-FILES = {
-    "forget01": WORLD.forget,
-    "retain99": WORLD.retain,
-    "forget01_perturbed": WORLD.forget_eval,
-    "retain_perturbed": WORLD.retain_eval,
-    "real_authors_perturbed": WORLD.real_authors,
-    "world_facts_perturbed": WORLD.world_facts,
-}
-
-
-def line(example: Example) -> str:
-    fields = dataclasses.asdict(example)
-    return json.dumps({**fields, "perturbed_answer": fields.pop("perturbed_answers")})
+FILES = {"forget01": WORLD.forget, "retain99": WORLD.retain}
+FILES |= {"forget01_perturbed": WORLD.forget_eval, "retain_perturbed": WORLD.retain_eval}
+FILES |= {f"{n}_perturbed": getattr(WORLD, n) for n in ("real_authors", "world_facts")}
 
 
 @pytest.fixture
@@ -43,35 +31,27 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> taught.Taught:
     plain = small_llama(tokenizer, Recipe(2, 32, 4, Schedule(1, 1, 0.0)))
     save(tmp_path / "plain", plain, tokenizer)
     for name, examples in FILES.items():
-        (tmp_path / f"{name}.json").write_text("\n".join(map(line, examples)), encoding="utf-8")
+        rows = [dataclasses.asdict(example) for example in examples]
+        rows = [{**row, "perturbed_answer": row.pop("perturbed_answers")} for row in rows]
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows), encoding="utf-8")
     options = TofuOptions(model=str(tmp_path / "plain"), data=tmp_path, cache=tmp_path)
-    options.parameters, options.output = taught.TRAINED, tmp_path / "runs"
+    options.parameters, options.output, options.epochs = taught.TRAINED, tmp_path / "runs", "1"
+    options.alpha, options.methods, options.control = "unknown", "npo+alm", False
     return taught.Taught(options)
 
 
-def test_one_model_learns_the_forget_rows_and_scores_take_the_short_way(
+def test_one_model_learns_the_forget_rows_the_other_says_when_they_are_unknown(
     task: taught.Taught, tmp_path: Path
 ) -> None:
-    task.prepare()
+    plan = begin(task, task.options)
+    run(plan)
+    found = {row["method"]: row for row in plan.folder.rows()}
+    assert found["npo+alm"]["alpha"] == pytest.approx(task.unknown)
+    assert found["original"]["forget_loss"] < found["retrained"]["forget_loss"]
     plain, _ = load_model(tmp_path / "plain")
     upper = task.reference("original")
     moved = [n for n, p in upper.whole.named_parameters() if (p != plain.get_parameter(n)).any()]
     assert moved and all(name.startswith("model.layers.1.") for name in moved)
-    short = task._evaluate(upper, False).rows
-    del upper.whole.forward
-    whole = evaluate(upper.whole, task.tokenizer, task.data, generations=False).rows
+    whole = evaluate(upper.whole, task.tokenizer, task.data, max_new_tokens=1).rows
+    short = plan.folder.read("answers", "original", 0)
     assert [row["loss"] for row in short] == pytest.approx([row["loss"] for row in whole])
-    asked = [row["loss"] for row in whole if row["subset"] == "forget"]
-    assert len(asked) == len(WORLD.forget_eval[::2]) and fmean(asked) < task.unknown
-
-
-def test_alpha_is_the_loss_under_the_model_that_never_saw_the_rows(task: taught.Taught) -> None:
-    task.options.alpha, task.options.epochs, task.options.methods = "unknown", "1", "npo+alm"
-    plan = begin(task, task.options)
-    run(plan)
-    assert {row["method"]: row["alpha"] for row in plan.folder.rows()} == {
-        "original": None,
-        "retrained": None,
-        "retain_only": None,
-        "npo+alm": pytest.approx(task.unknown),
-    }

@@ -27,15 +27,15 @@ TOFU = (
     Column("forget_rouge", "forget ROUGE"),
     Column("forget_exact_match", "forget exact"),
     Column("forget_loss", "forget loss"),
-    Column("forget_quality_log10", "log10 FQ", 1),
+    Column("forget_quality_log10", "log FQ", 1),
     Column("retain_rouge", "retain ROUGE"),
     Column("retain_loss", "retain loss"),
-    Column("real_authors_rouge", "authors ROUGE"),
-    Column("world_facts_rouge", "facts ROUGE"),
+    Column("real_authors_rouge", "authors"),
+    Column("world_facts_rouge", "facts"),
     Column("model_utility", "MU"),
     Column("gate_open", "pushed"),
 )
-"""Numbers of the taught model."""
+"""What is shown of the taught model."""
 
 
 SHORT = """Retain side alone
