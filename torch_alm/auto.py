@@ -10,7 +10,7 @@ optimizer's preconditioner d:
     mu  = min(K kappa / G, max(kappa_0 / G, eta rho / s))
     w   = [lambda + mu c~]_+             every step: the weight that acts (no projection for "==")
     lambda <- [lambda + theta mu cbar]_+             every 20 steps, cbar = EMA_10 c
-    theta = clip(1 - 5 (cbar_before - cbar) / cbar, 0, 1), same sign only: none while c falls fast
+    theta = clip(1 - 5 (cbar_before - cbar) / cbar, 0, 1): none while c falls fast
 
 Noise shows in the steps m of c, which white noise makes correlated by -1/2 and anything smooth
 positively. Left alone it reaches theta: w is correlated with the a of the same batch, and the
@@ -103,9 +103,8 @@ class Entry(Stateful):
 
     def _theta(self) -> float:
         """Against wind-up: nothing is stored while c is on its way to 0 anyway."""
-        if not self.last * self.mean > 0:
-            return 1.0
-        return min(max(1 - DAMPING * (self.last - self.mean) / self.mean, 0.0), 1.0)
+        falls = (self.last - self.mean) / self.mean if self.mean else 0.0
+        return min(max(1 - DAMPING * falls, 0.0), 1.0)
 
     def aim(self, weight: float) -> float:
         """Return the share of a finished forget step that ends the violation, by a secant.

@@ -222,6 +222,14 @@ def test_the_rule_under_noise_is_the_one_by_hand() -> None:
     assert rule.K < 0.5 and rule.lam > 0
 
 
+def test_a_response_that_says_nothing_changes_nothing_and_without_a_rest_mu_is_small() -> None:
+    entry = Entry()
+    entry.see(1.0).calibrate((2.0, 0.0))
+    for nothing in ((math.inf, 1.0), (math.nan, 1.0), (3.0, math.nan), (0.0, 1.0)):
+        entry.calibrate(nothing)
+    assert (entry.gain, entry.balance, entry.mu) == (2.0, 0.0, 1e-3 / 2.0)
+
+
 def test_what_moves_smoothly_is_no_noise() -> None:
     """The weight then follows the violation itself, whatever swings it goes through."""
     auto, times = Entry(), range(200)
