@@ -85,10 +85,11 @@ def test_a_step_of_the_secant_by_hand() -> None:
     assert entry.aim(0.0) == 0.0
 
 
-def test_one_odd_measurement_does_not_hold_the_steps_for_good() -> None:
+@pytest.mark.parametrize(("odd", "reach"), [(-20.0, 3 * 2.0), (20.0, 2.0 / 10)])
+def test_one_odd_measurement_does_not_hold_the_steps_for_good(odd: float, reach: float) -> None:
     entry = Entry()
     entry.calibrate((2.0, 0.0))
-    for c in (0.4, -20.0, 0.4):
+    for c in (0.4, odd):
         entry.see(c).aim(1.0)
         entry.advance()
-    assert 0.2 <= entry.reach <= 6.0
+    assert entry.reach == pytest.approx(reach)

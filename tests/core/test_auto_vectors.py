@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam
 
 from torch_alm import ALMConstraint
+from torch_alm.auto import Auto
 
 WIDE = torch.float64
 
@@ -57,6 +58,16 @@ def test_one_entry_of_a_vector_is_differentiated_per_step() -> None:
     loop.constraint.measure = counted
     loop.run(120)
     assert passes == 120 + 60 + 3  # its own, those of the first steps, and every 20th later
+
+
+def test_two_entries_take_turns_in_the_first_steps_and_later() -> None:
+    auto, turns = Auto(), list[int]()
+    auto.expand(torch.Size([2]))
+    for count in (58, 59, 60, 80, 100):
+        for each in auto.each:
+            each.count = count
+        turns.append(auto._entry)
+    assert turns == [0, 1, 1, 0, 1]
 
 
 def test_an_entry_out_of_reach_does_not_hold_the_others() -> None:
