@@ -173,6 +173,11 @@ def test_values_alone_are_refused() -> None:
     ):
         constraint.step()
     loop = Loop()
+    loop.constraint.measure = lambda: torch.zeros(())
+    loop.loss().backward()
+    with pytest.raises(RuntimeError, match="needs the constraint's gradient"):
+        loop.optimizer.step()
+    loop = Loop()
     loop.constraint()  # not part of the loss
     loop.theta.square().sum().backward()
     with pytest.raises(RuntimeError, match=r"no `backward\(\)` has passed"):

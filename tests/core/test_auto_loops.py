@@ -16,9 +16,12 @@ WIDE, RATE, ALPHA, LAMBDA = torch.float64, 0.05, 5.0, 4.0
 ROWS = torch.tensor([[1.0, 2.0, 3.0], [3.0, -1.0, 1.0]], dtype=WIDE)
 
 
-def first_mu(a: Tensor, rest: Tensor) -> float:
-    """The rule for one step of SGD: a is grad c, rest the objective's gradient."""
-    gain, balance = RATE * float(a @ a), float(rest.norm() / a.norm())
+def first_mu(a: Tensor, rest: Tensor, acts: float = 1.0) -> float:
+    """The rule for one step of SGD: a is grad c, rest the objective's gradient.
+
+    Of the penalty `acts` times its gradient arrives.
+    """
+    gain, balance = RATE * acts * float(a @ a), float(rest.norm() / a.norm()) / acts
     return min(0.3 / gain, max(1e-3 / gain, 0.3 * balance / ALPHA))
 
 
@@ -49,6 +52,16 @@ def test_a_micro_batch_that_reaches_another_optimizer_counts_as_one(order: int) 
     assert constraint.mu == pytest.approx(first_mu(-ROWS[0] / 2, ones), rel=1e-9)
 
 
+def test_what_the_loss_makes_of_the_penalty_is_in_mu() -> None:
+    x = weight()
+    optimizer = SGD([x], RATE)
+    constraint = attached(optimizer, LAMBDA)
+    (4 * part(x, constraint, ROWS[0])).backward()
+    optimizer.step()
+    expected = first_mu(-ROWS[0], torch.full((3,), 4.0, dtype=WIDE), acts=2.0)
+    assert constraint.mu == pytest.approx(expected, rel=1e-12)
+
+
 def refused(step: Callable[[], object], word: str) -> None:
     with pytest.raises(RuntimeError, match=rf'mu="auto" found .*{word}.*mu=0.1'):
         step()
@@ -57,15 +70,16 @@ def refused(step: Callable[[], object], word: str) -> None:
 def test_clipping_of_the_sum_is_refused_by_name() -> None:
     loop = Clipped()
     refused(lambda: [loop.step(0.5) for _ in range(60)], "clipped")
-    for _ in range(60):
-        Clipped().step(1e9)
+    for loop, limit in ((Clipped(), 1e9), (Clipped(-1.0), 0.5)):  # the second does not push
+        for _ in range(60):
+            loop.step(limit)
 
 
 class Clipped:
-    def __init__(self) -> None:
+    def __init__(self, alpha: float = 40.0) -> None:
         self.theta = torch.tensor([3.0, -2.0, 1.0], requires_grad=True)
         self.optimizer = Adam([self.theta], lr=0.05)
-        self.constraint = ALMConstraint(lambda: self.theta.square().sum(), 40.0, "auto")
+        self.constraint = ALMConstraint(lambda: self.theta.square().sum(), alpha, "auto")
         self.constraint.attach(self.optimizer)
 
     def step(self, limit: float) -> None:

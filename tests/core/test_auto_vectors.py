@@ -68,6 +68,10 @@ def test_two_entries_take_turns_in_the_first_steps_and_later() -> None:
             each.count = count
         turns.append(auto._entry)
     assert turns == [0, 1, 1, 0, 1]
+    many = Auto()
+    many.expand(torch.Size([100]))
+    many.each[0].count = 80
+    assert many._entry == 80, "each has had its turn before it is a matter of every 20th step"
 
 
 def test_an_entry_out_of_reach_does_not_hold_the_others() -> None:
