@@ -93,6 +93,9 @@ def test_whole_numbers_do_not_round_alpha() -> None:
         c = ALMConstraint(None, 2.5, 1.0)
         c.observe(value)
         assert c.step() == 2.5 - float(value)
+    c = ALMConstraint(None, [2.5, 0.5], 1.0)
+    c.observe(torch.tensor([2, 0]))
+    assert c.step().tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("value", [7 / 10, np.float32(0.7), torch.tensor(0.7)], ids=repr)
