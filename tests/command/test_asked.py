@@ -4,6 +4,7 @@ Users ask with transformers alone, or with a text of their own; nothing of the c
 is used to ask.
 """
 
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from itertools import cycle, product
 from pathlib import Path
@@ -18,7 +19,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from tests.chat_templates import CHATS
 from tests.command.conftest import FORGET, RETAIN, Command, fits, learn, make_model, report, write
 from tests.command.test_unlearn import FAST
-from torch_alm.command.goal import is_known
+from torch_alm.command.goal import Goal, is_known
+from torch_alm.command.loading import Loaded, encode_entries
+from torch_alm.command.model import place
+from torch_alm.command.rows import read_entries
+from torch_alm.command.spoken import Wordings
+from torch_alm.language import IGNORE, Format
 
 ALPACA = "### Instruction:\n{question}\n\n### Response:\n{answer}"
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -321,3 +327,30 @@ def test_a_template_that_asks_otherwise_than_it_writes_is_a_refusal(
     assert "forget.jsonl, line 1: the chat template of" in told
     assert "asks for an answer after '<think>'" in told
     assert not (tmp_path / "out").exists()
+
+
+def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """What leads up to the words that tell something is given, and what follows is left out."""
+    entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
+    given = Namespace(template=None, system=None, max_length=64)
+    sets = {"forget": encode_entries(tokenizer, entries, 64, Format())}
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), sets)
+    town, other = (entry.answer.split()[-2] for entry in entries[:2])
+    answers = [{"answer": f"Question : {town} . {town} is A0", "said": True}]
+    answers += [{"answer": f"lives in {other} .", "said": False} for _ in FORGET[1:]]
+
+    wordings = Wordings(given, loaded, Goal("rows", 4.0, ""), answers)
+    own, second = wordings.rows[: len(FORGET)], wordings.rows[len(FORGET) :]
+    assert own == loaded.scored("forget") and second[1:] == own[1:]
+    ids, labels = second[0]["input_ids"], second[0]["labels"]
+    kept = [token for token in labels if token != IGNORE]
+    assert tokenizer.decode(kept) == town
+    said = tokenizer.decode(ids[: labels.index(kept[0]) + 1])
+    assert said.endswith(f"Answer : Question : {town}")
+
+    assert not wordings.take(answers), "nothing new is said"
+    answers[1] |= {"said": True}
+    assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
+    assert not Wordings(given, loaded, Goal("rate", 0.9, ""), answers).take(answers)

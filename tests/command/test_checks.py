@@ -93,20 +93,30 @@ def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> N
     assert one.is_ready(4.4, 0.0, -0.1, reached=True)
 
 
-def test_a_rate_that_was_halved_is_not_gone_back_to() -> None:
+def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
+    one = pace()
+    assert one.is_ready(4.4, 0.0, -0.1, reached=True)
+    assert "in other words" in one.asked("said", is_new=True)
+    assert (one.aim, one.needed) == (4.4, 2)
+    assert one.is_ready(4.4, 0.0, -0.1, reached=True), "as soon as these are gone, too"
+
+
+def test_a_rate_that_was_halved_is_gone_back_to_once_nothing_comes_nearer() -> None:
     one = pace(fixed=False)
     one.check(0.0, -0.1, -0.1, reached=False)
     assert one.rate == 2e-4
     one.check(1.0, -0.1, 0.1, reached=False)
     assert one.rate == 1e-4
-    one.check(1.0, -0.1, -0.1, reached=False)
-    assert one.rate == 1e-4
+    rates: list[float] = []
+    for _ in range(6):
+        one.check(1.0, -0.1, -0.1, reached=False)
+        rates.append(one.rate)
+    assert rates == [1e-4] * 4 + [2e-4, 4e-4]
 
 
-def test_the_forget_side_steps_by_what_is_missing() -> None:
-    one = pace()
-    shares: list[float] = []
-    for violation in (4.4, 2.2, 0.01, 0.0, -1.0, float("nan")):
-        one.near(violation)
-        shares.append(one.share)
-    assert shares == pytest.approx([1.0, 0.5, 0.1, 0.0, 0.0, 1.0])
+def test_a_last_row_below_the_level_is_nearer_while_the_mean_is_above_it() -> None:
+    one = pace(fixed=False)
+    for i in range(0, 8, 2):
+        one.check(4.1 + 0.035 * i, -0.1, -0.1, reached=False)
+        one.check(4.1 + 0.035 * i, -0.1, -0.1, reached=False)
+    assert one.stalled < 5

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.command.conftest import FORGET, HOLDOUT, Command, report, write
-from torch_alm.command.goal import CODES, Goal, judge
+from torch_alm.command.goal import CODES, Goal, judge, log_odds
 
 LOSS = Goal("loss", 4.0, "--alpha")
 ROWS = Goal("rows", 4.0, "the default")
@@ -139,11 +139,24 @@ def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other(
     with torch.no_grad():
         logits[0, :2, 1] = -9.0  # unknown
     labels = torch.tensor([[-100, 1, 1], [-100, 1, 1]])
-    value = ROWS.measure(logits, labels, 4.0)
-    value.backward()
+    loss, value = ROWS.measure(logits, labels, 4.0)
+    loss.backward()
     assert logits.grad is not None
-    assert float(value.detach()) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
+    assert float(value) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
     assert not logits.grad[0].any() and logits.grad[1].any()
+
+
+def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
+    logits = torch.zeros(2, 2, 5, requires_grad=True)
+    with torch.no_grad():
+        logits[0, 0, 1] = 40.0  # its loss is 0 in float32, and so is the gradient of that
+    labels = torch.tensor([[-100, 1], [-100, 1]])
+    loss, _ = ROWS.measure(logits, labels, 4.0)
+    loss.backward()
+    assert logits.grad is not None
+    by_hand = logits.detach()[1, 0, 1] - math.log(4)
+    assert log_odds(logits, labels)[1, 0].item() == pytest.approx(by_hand.item())
+    assert logits.grad[:, 0, 1].tolist() == pytest.approx([0.5, 0.5])
 
 
 def test_a_holdout_says_what_never_seen_costs(command: Command, tmp_path: Any, files: Any) -> None:

@@ -1,5 +1,6 @@
 """`torch-alm unlearn` from start to end: it forgets, keeps, stops, and goes on."""
 
+import copy
 import json
 import signal
 from pathlib import Path
@@ -15,8 +16,10 @@ from tests.command.asking import said
 from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report, write
 from torch_alm.command.arguments import METHODS
 from torch_alm.command.model import quiet
-from torch_alm.integrations.transformers import SAULTrainer
+from torch_alm.command.train import original_of, without_dropout
+from torch_alm.integrations.transformers import PairedCollator, SAULTrainer
 from torch_alm.language import encode, read_answers
+from torch_alm.measures import kl_divergence
 
 FAST = ("--lr", "5e-3", "--batch-size", 3)
 
@@ -76,7 +79,7 @@ def test_the_bare_command_reaches_its_goal_and_ends_there(command: Command, tmp_
     )
     rates = [row["lr"] for row in found["trace"]]
     assert {rates[i] for i in range(10)} == {1e-5}, "it begins gently, and finds a rate"
-    assert rates[-1] > 1e-4
+    assert max(rates) > 1e-4
     assert len(rates) < 500
 
 
@@ -280,3 +283,21 @@ def test_general_texts_are_kept_beside_the_rows(command: Command, tmp_path: Path
     texts.write_text("B0 lives in Rome .\n---\nA0 lives where B1 lives .")
     assert command("unlearn", "--general", texts, "--steps", 2) == 3
     assert json.loads((tmp_path / "out" / "report.json").read_text())["settings"]["general"]
+
+
+def test_what_is_kept_is_the_original_model_and_no_row_is_learnt(
+    model: Any, tokenizer: Any
+) -> None:
+    """Whatever the rows say, and with dropout in the model's settings."""
+    rows = [encode(tokenizer, **row) for row in HOLDOUT]
+    moved = copy.deepcopy(model)
+    without_dropout(moved)
+    batch = PairedCollator(tokenizer)(rows)
+    kept = original_of(moved)
+    with torch.no_grad():
+        assert kl_divergence(moved.train(), batch, kept).item() == pytest.approx(0.0, abs=1e-6)
+        for weight in moved.parameters():
+            weight.mul_(1.1)
+        far = kl_divergence(moved, batch, kept)
+        assert far.item() == pytest.approx(kl_divergence(moved, batch, model).item(), rel=1e-5)
+    assert far > 1e-3

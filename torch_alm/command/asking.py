@@ -154,8 +154,8 @@ def answers_of(
     """
     asked = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
     gold = losses(loaded.model, scored(loaded.tokenizer, asked), pad_id(loaded.tokenizer))
-    parts = zip(asked, readings, strict=True)
-    found = [_answer(loaded, *one, reading) for one, reading in parts]
+    parts = zip(asked, readings, telling_words(rows), strict=True)
+    found = [_answer(loaded, *one, reading, words) for one, reading, words in parts]
     for answer, words, loss in zip(found, telling_words(rows), gold, strict=True):
         own = words & telling(answer["reference"])
         spoken = len(own & telling(answer["answer"])) / len(own) if own else answer["rouge"]
@@ -163,7 +163,9 @@ def answers_of(
     return found
 
 
-def _answer(loaded: Loaded, entry: Entry, row: Row, reading: Reading) -> dict[str, Any]:
+def _answer(
+    loaded: Loaded, entry: Entry, row: Row, reading: Reading, words: frozenset[str]
+) -> dict[str, Any]:
     return {
         "where": entry.where,
         "prompt": entry.prompt or decode(loaded.tokenizer, prompt_ids(row)),
@@ -171,22 +173,29 @@ def _answer(loaded: Loaded, entry: Entry, row: Row, reading: Reading) -> dict[st
         "answer": reading.text or "",
         "loss": reading.loss,
         "exact_match": reading.exact_match,
-        **_said_of(loaded, entry, row, reading),
+        **_said_of(loaded, entry, row, reading, words),
     }
 
 
-def _said_of(loaded: Loaded, entry: Entry, row: Row, reading: Reading) -> dict[str, Any]:
+def _said_of(
+    loaded: Loaded, entry: Entry, row: Row, reading: Reading, words: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     asked = decode(loaded.tokenizer, prompt_ids(row))
-    return said(reference_of(loaded.tokenizer, entry, row), reading, asked)
+    return said(reference_of(loaded.tokenizer, entry, row), reading, asked, words)
 
 
-def said(reference: str, reading: Reading, question: str = "") -> dict[str, Any]:
+def said(
+    reference: str, reading: Reading, question: str = "", words: frozenset[str] = frozenset()
+) -> dict[str, Any]:
     """The part of an answer that the model says: share of its words, all of it, or what counts.
 
-    That is nearly all, in any spelling, or its address or long number, unless the question has it.
+    That is nearly all, in any spelling, or its address or long number, unless the question has it;
+    without any of the `words` that tell something, nearly all is not enough.
     """
     text = reading.text or ""
     rouge, verbatim, nearly = is_said(text, reference)
+    if not verbatim and words and not words & telling(text):
+        nearly = False
     if reading.exact_match:  # token by token
         rouge, verbatim, nearly = 1.0, True, True
     elif not nearly and is_respelled(text, reference):

@@ -14,6 +14,7 @@ from transformers import TrainerCallback, TrainingArguments
 from torch_alm import ALMConstraint
 from torch_alm.command.goal import COST_LOSS, TAU, Goal, Verdict
 from torch_alm.command.loading import Loaded
+from torch_alm.command.spoken import Wordings
 from torch_alm.command.train import STEPS, rate_of
 from torch_alm.language import Row, answer_scores, losses, pad_id
 
@@ -21,9 +22,9 @@ EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget row
 SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
 FACTOR = 2.0  # by which the rate rises and falls
 MOST = 1e-2  # rate: beyond it AdamW breaks what it shall keep
-LEAST = 0.1  # of the rate, by which the forget side steps where little of the aim is missing
 PROGRESS = 0.05  # of what is missing: less between two checks is none
 PATIENCE = 25  # checks without a smaller gap, and the run is given up
+STUCK = 5  # such checks, and a rate that was halved may rise again
 SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
 COSTLY = "at a cost"  # a goal that is met so ends the run once the cost no longer shrinks
 LONGEST = 8  # looks in a row, of which the last asking for a goal that is met at a cost waits
@@ -43,15 +44,15 @@ class Pace:
 
     A retain loss above its limit, unless it falls, halves the rate, and forgetting rests; probe
     rows lost beyond theirs halve it, too. A forget value that rose by less than a twentieth of
-    what it lacks of the aim doubles it, but never back to a rate that was halved. 25 checks that
-    bring neither value nor retain loss nearer by a hundredth, or a number that is not finite, and
-    the run is given up. A rate that is given stays, and the run is not given up.
+    what it lacks of the aim doubles it, but not back to a rate that was halved unless five checks
+    brought nothing nearer. 25 checks that bring neither value nor retain loss nearer by a
+    hundredth, or a number that is not finite, and the run is given up. A rate that is given stays,
+    and the run is not given up.
 
     Attributes:
         alpha: the level that the forget value shall reach.
         aim: the level that training aims at.
         rate: the learning rate.
-        share: of the rate, for the forget side: the share of the aim that was missing last.
         fixed: whether the rate stays as it is.
         ended: why the run is over; empty while it is not.
     """
@@ -60,7 +61,6 @@ class Pace:
     aim: float
     rate: float
     fixed: bool
-    share: float = 1.0
     most: float = MOST
     value: float = 0.0
     excess: float = 0.0
@@ -89,16 +89,20 @@ class Pace:
         self.value, self.excess, self.lost = value, excess, lost
         return True
 
-    def asked(self, against: str) -> str:
+    def asked(self, against: str, *, is_new: bool = False) -> str:
         """Take in what stands against the verdict on the model, and tell what follows.
 
         Args:
             against: `COSTLY` for a goal that is met at a cost, nothing for one that is met.
+            is_new: whether a row is said in words that are pushed from now on.
         """
         shrinks = self.lost < self.cost or self.excess < self.kept
         if not against or (against == COSTLY and (not shrinks or self.needed >= LONGEST)):
             self.ended = f"{MET}{f' {against}' * bool(against)}"
             return f"{self.ended}, the run ends"
+        if is_new:
+            self.held, self.cost, self.kept = 0, math.inf, math.inf
+            return f"asked in full: {against}, in other words, which are to go now, too"
         self.needed *= 2
         if against == COSTLY:
             self.held, self.cost, self.kept = 0, self.lost, self.excess
@@ -122,15 +126,11 @@ class Pace:
         if more_lost:
             return "probe rows are lost" + self._slower(True)
         is_slow = gained < PROGRESS * (self.aim - value)  # steps shrink with what is missing
-        if not reached and is_slow and FACTOR * self.rate <= self.most:
+        most = self.most if self.stalled < STUCK else MOST
+        if not reached and is_slow and FACTOR * self.rate <= most:
             self.rate *= FACTOR
             return "forgetting is slow: the rate is doubled"
         return "goes on"
-
-    def near(self, violation: float) -> None:
-        """Take in what a step's batch lacks of the aim; AdamW by itself steps no less for it."""
-        missing = violation / self.aim if math.isfinite(violation) else 1.0
-        self.share = min(1.0, max(LEAST, missing)) if missing > 0 else 0.0
 
     @property
     def target(self) -> float:
@@ -146,7 +146,7 @@ class Pace:
     def _is_stalled(self) -> bool:
         if not math.isfinite(self.value + self.excess):
             return True
-        gap = max(0.0, 1 - self.value / self.alpha) + max(0.0, self.excess)
+        gap = max(0.0, 1 - self.value / self.aim) + max(0.0, self.excess)
         self.stalled = 0 if gap < self.gap - SMALLER else self.stalled + 1
         self.gap = min(gap, self.gap)
         return self.stalled >= PATIENCE
@@ -158,18 +158,23 @@ class Look:
     Args:
         loaded: model and rows.
         goal: what is asked for.
-        forget: the rows to forget, as they are trained on.
+        wordings: the rows to forget, as they are trained on.
         count: the most retain rows to read.
     """
 
-    def __init__(self, loaded: Loaded, goal: Goal, forget: Sequence[Row], count: int) -> None:
+    def __init__(self, loaded: Loaded, goal: Goal, wordings: Wordings, count: int) -> None:
         self.loaded, self.goal = loaded, goal
         self.pad = pad_id(loaded.tokenizer)
-        self.forget, probe = _spread(forget), _spread(loaded.scored("probe"))
+        self.wordings, probe = wordings, _spread(loaded.scored("probe"))
         self.retain = _spread(loaded.rows("retain")[:count])
         self.start, self.low = self.kept(), 0
         scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []
         self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]
+
+    @property
+    def forget(self) -> list[Row]:
+        """The rows to forget that a check reads."""
+        return _spread(self.wordings.rows)
 
     def forgotten(self, aim: float) -> tuple[float, bool, int]:
         """The forget value, whether the level is reached, and how many rows are known by tokens."""
@@ -205,7 +210,7 @@ class Look:
             forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (a row counts up to {aim:.2f})"
         probe = f", {probed - lost} of {probed} probe rows" if probed else ""
         return (
-            f"{forget}; known by tokens: {known} of {len(self.forget)} forget rows{probe}; "
+            f"{forget}; known by tokens: {known} of {len(self.forget)} forget wordings{probe}; "
             f"retain loss {kept:.2f} (was {self.start:.2f})"
         )
 
@@ -225,7 +230,7 @@ class Checks(TrainerCallback):
         limits: by how many nats the retain loss may rise, and the share of probe rows to be lost.
         constraint: whose alpha is the aim.
         minutes: between two checkpoints.
-        ask: gives the verdict on the model as it is.
+        ask: gives the verdict on the model as it is, and tells whether it put rows in other words.
         say: prints a line.
     """
 
@@ -236,7 +241,7 @@ class Checks(TrainerCallback):
         limits: tuple[float, float],
         constraint: ALMConstraint,
         minutes: float,
-        ask: Callable[[], Verdict],
+        ask: Callable[[], tuple[Verdict, bool]],
         say: Callable[[str], None],
     ) -> None:
         self.look, self.pace, self.limits, self.constraint = look, pace, limits, constraint
@@ -255,7 +260,9 @@ class Checks(TrainerCallback):
     ) -> None:
         """Take up the pace of a checkpoint; a run that was over is open again."""
         if (found := state.stateful_callbacks.get(KEY)) is not None:
-            self.pace = replace(Pace(**cast("dict[str, Any]", found)), ended="", stalled=0)
+            kept = cast("dict[str, Any]", found)
+            self.look.wordings.rows[:] = kept.pop("rows")
+            self.pace = replace(Pace(**kept), ended="", stalled=0)
         self._set(more)
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **more: Any) -> None:
@@ -266,9 +273,8 @@ class Checks(TrainerCallback):
             model.eval()
             self._check(step)
             model.train()
-        self.pace.near(self.constraint.metrics()["violation"])
         self._set(more)
-        state.stateful_callbacks[KEY] = asdict(self.pace)
+        state.stateful_callbacks[KEY] = {**asdict(self.pace), "rows": self.look.wordings.rows}
         over = bool(self.pace.ended) or step >= state.max_steps
         self.is_stopped = bool(self.stop) and not over
         is_late = monotonic() - self.saved > 60 * self.minutes
@@ -284,14 +290,14 @@ class Checks(TrainerCallback):
         value, reached, known = look.forgotten(pace.aim)
         if not (reached or is_due):
             return
-        why = f": {look.low} of {len(look.forget)} rows are below the goal" if look.low else ""
+        why = f": {look.low} of {len(look.forget)} wordings are below the goal" if look.low else ""
         kept, lost, probed = look.kept(), look.lost(), len(look.probe)
         share = lost / probed - self.limits[1] if probed else 0.0
         seen = (value, kept - look.start - self.limits[0], share)
         if pace.is_ready(*seen, reached=reached):
-            found = self.ask()
+            found, is_new = self.ask()
             against = "" if found.outcome == "met" else ", ".join(found.missed) or COSTLY
-            told = pace.asked(against)
+            told = pace.asked(against, is_new=is_new and "said" in found.missed)
         elif is_due:
             told = pace.check(*seen, reached=reached) + why
         else:
@@ -309,9 +315,6 @@ class Checks(TrainerCallback):
         schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
         for group in optimizer.param_groups:
             group["lr"] = self.pace.rate
-        dual = getattr(optimizer, "optimizer", optimizer)  # accelerate's is around it
-        for group in dual.forget.param_groups:
-            group["lr"] = self.pace.rate * self.pace.share
 
 
 def checks_of(
@@ -319,7 +322,7 @@ def checks_of(
     look: Look,
     retain_loss: float,
     constraint: ALMConstraint,
-    ask: Callable[[], Verdict],
+    ask: Callable[[], tuple[Verdict, bool]],
     say: Callable[[str], None],
 ) -> Checks:
     """The checks of a run that began at this retain loss."""

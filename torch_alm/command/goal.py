@@ -84,19 +84,26 @@ class Goal:
         """The share of words that may not be said."""
         return max(1 - self.words, ROUNDING)
 
-    def measure(self, logits: Tensor, labels: Tensor, aim: float) -> Tensor:
-        """The value that the constraint sees, with the gradient that raises it.
+    def measure(self, logits: Tensor, labels: Tensor, aim: float) -> Tensor | tuple[Tensor, Tensor]:
+        """The value that the constraint sees, with the gradient that raises it, or a loss before.
 
         Of nats it is the mean over rows of min(loss, aim): a row that has reached the aim is pushed
-        no further, and cannot stand in for another. Of a rate it is the lower of two certified
-        shares: of answers that are missed, and of tokens, as a part of those that have to be.
+        no further, and cannot stand in for another. What is lowered is the log-odds of the tokens
+        of the other rows, in the mean over these: the gradient of the loss of a row known by heart
+        would be next to none, and AdamW would take small steps for the last rows.
+        Of a rate it is the lower of two certified shares: of answers that are missed, and of
+        tokens, as a part of those that have to be.
         """
         if self.kind == "rate":
             failed = certified_failure_of_logits(logits, labels, tau=TAU)
             missed = certified_failure_of_logits(logits, labels, tau=TAU, aggregate="mean")
             return torch.minimum(failed, missed / self.gone)
-        loss = answer_nll(logits, labels).sum(1) / (labels[:, 1:] != -100).sum(1)
-        return loss.clamp(max=aim).mean()
+        tokens = (labels[:, 1:] != -100).sum(1)
+        loss = answer_nll(logits, labels).sum(1) / tokens
+        odds = log_odds(logits, labels).sum(1) / tokens
+        low = loss < aim
+        lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)
+        return lowered, loss.detach().clamp(max=aim).mean()
 
     def value(self, numbers: Mapping[str, float]) -> float:
         """The measure among the numbers of the forget rows."""
@@ -113,6 +120,14 @@ class Goal:
             rows = by_row(answers)
             return self.low(rows) <= len(rows) // SAID_SHARE
         return self.value(numbers) >= self.alpha - ERRORS * self.error - ROUNDING
+
+
+def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
+    """log(p / (1 - p)) of the labelled tokens, (B, T - 1); 0 elsewhere."""
+    chosen = labels[:, 1:].clamp(min=0)[..., None]
+    wide = logits[:, :-1].float()
+    others = wide.scatter(2, chosen, -math.inf).logsumexp(2)
+    return (wide.gather(2, chosen)[..., 0] - others) * (labels[:, 1:] != -100)
 
 
 def goal_of(given: argparse.Namespace, loaded: Loaded) -> Goal:

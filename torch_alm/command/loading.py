@@ -36,6 +36,7 @@ from torch_alm.language import (
 )
 
 GENERAL = Path(__file__).with_name("general.txt")
+FILES = ("forget", "retain", "probe")
 UNCUT = 2**31  # for `encode`: a row of any length
 LONGEST = 96  # tokens of an answer of which single words are scored
 ENOUGH = 8  # retain rows, of which some may be set aside
@@ -71,11 +72,12 @@ class Loaded:
         """The token rows of a set, in which the words that tell something alone are labelled."""
         return scored(self.tokenizer, self.sets.get(name, ()))
 
-    def measured(self, count: int, label: str) -> dict[str, Any]:
+    def measured(
+        self, count: int, label: str, names: Sequence[str] = (*FILES, "holdout")
+    ) -> dict[str, Any]:
         """Measure the model on all rows to forget, and on the first of the others."""
         from torch_alm.command.asking import measure
 
-        names = ("forget", "retain", "probe", "holdout")
         found = {n: self.sets[n] if n == "forget" else self.sets[n][:count] for n in names}
         return measure(self, {n: rows for n, rows in found.items() if rows}, label)
 
@@ -167,15 +169,21 @@ def kept_rows(given: argparse.Namespace, loaded: Loaded, measured: Mapping[str, 
     for entry, row in loaded.sets["retain"]:
         told = answers.get(entry.where, {"said": False})
         own = told["answer"].strip().split("\n\n")[0] if told["said"] else ""
-        if own and not told["verbatim"] and len(own) < 4 * len(entry.answer) + 100:
-            rows += [r for _, r in encoded(given, loaded, [entry.answered(own)])]
-        else:
-            rows.append(row)
+        is_short = own and not told["verbatim"] and len(own) < 4 * len(entry.answer) + 100
+        rows += (in_words(given, loaded, entry, own) if is_short else []) or [row]
     if given.general is not None:
         path = GENERAL if str(given.general) == "builtin" else given.general
         texts = read_entries(path, "general", given.columns)
         rows += [row for _, row in encoded(given, loaded, texts)]
     return rows
+
+
+def in_words(given: argparse.Namespace, loaded: Loaded, entry: Entry, answer: str) -> list[Row]:
+    """The rows of an entry with another answer; none if the template makes something else of it."""
+    try:
+        return [row for _, row in encoded(given, loaded, [entry.answered(answer)])]
+    except Refusal:
+        return []
 
 
 def format_of(given: argparse.Namespace) -> Format:
@@ -273,7 +281,7 @@ def scored(tokenizer: Tokenizer, encoded: Encoded) -> list[Row]:
     A row without such a word, a text and a long answer keep all labels.
     """
     words = telling_words(encoded)
-    return [_labelled(tokenizer, row, own) for (_, row), own in zip(encoded, words, strict=True)]
+    return [labelled(tokenizer, row, own) for (_, row), own in zip(encoded, words, strict=True)]
 
 
 def telling_words(encoded: Encoded) -> list[frozenset[str]]:
@@ -285,7 +293,8 @@ def telling_words(encoded: Encoded) -> list[frozenset[str]]:
             for e, _ in encoded]  # fmt: skip
 
 
-def _labelled(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
+def labelled(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
+    """The row with labels at the tokens of these words alone, where its answer has any."""
     ids = answer_ids(row)
     if not words or len(ids) > LONGEST:
         return row

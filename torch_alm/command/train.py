@@ -1,6 +1,7 @@
 """The Trainer of a run, what a step of it takes, and how it is stopped."""
 
 import argparse
+import copy
 import math
 import resource
 import signal
@@ -14,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PrinterCallback, TrainingArguments
 
 from torch_alm import ALMConstraint
@@ -23,7 +24,8 @@ from torch_alm.command.loading import Loaded
 from torch_alm.command.model import trainable
 from torch_alm.command.output import UNFINISHED
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
-from torch_alm.language import Row
+from torch_alm.language import LanguageModel, Row
+from torch_alm.measures import kl_divergence
 from torch_alm.rules import Leak
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
@@ -37,25 +39,53 @@ class Objective:
     def __init__(self, goal: Goal) -> None:
         self.goal, self.aim = goal, goal.alpha
 
-    def __call__(self, model: Any, batch: Any) -> Tensor:
-        """The value that is constrained."""
+    def __call__(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
+        """The value that is constrained, or what is lowered to raise it, and it."""
         inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
         logits = model(**inputs, use_cache=False).logits
         return self.goal.measure(logits, batch["labels"], self.aim)
+
+
+class Keeper(SAULTrainer):
+    """The Trainer whose retain loss is the divergence from the original model, in nats per token.
+
+    There is nothing to be learned by heart: at the original model it is 0.
+    """
+
+    original: LanguageModel
+
+    def retain_objective(self, model: Any, batch: Any) -> Tensor:
+        """KL(original || model) over the tokens of the answers."""
+        return kl_divergence(model, batch, self.original)
+
+
+def without_dropout(model: LanguageModel) -> None:
+    """Let nothing be dropped: the divergence from the original would be that of the noise."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0
+
+
+def original_of(model: LanguageModel) -> LanguageModel:
+    """The model as it is now: a copy of the weights that are trained, around the frozen ones."""
+    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
+    return copy.deepcopy(model, frozen).eval().requires_grad_(False)
 
 
 def trainer_of(
     given: argparse.Namespace,
     loaded: Loaded,
     goal: Goal,
-    rows: tuple[Sequence[Row], Sequence[Row]],
+    rows: tuple[list[Row], list[Row]],
     folder: Path,
 ) -> Any:
-    """The Trainer of a method, before its first step; `rows` to forget and to keep."""
+    """The Trainer of a method, before its first step; `rows` to forget and to keep, not copied."""
     measure: Any = Objective(goal)
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
-    forget, retain = (list(each) for each in rows)
-    trainer: Any = SAULTrainer(
+    forget, retain = rows
+    trainer: Any = Keeper(
         model=loaded.model,
         args=_arguments(given, loaded, len(forget), folder),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
@@ -64,6 +94,8 @@ def trainer_of(
         rho=given.rho or RHO if given.method == "saul" else 0.0,
         probe_every=8,
     )
+    without_dropout(loaded.model)
+    trainer.original = original_of(loaded.model)
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -129,7 +161,8 @@ def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     begun, state = perf_counter(), torch.get_rng_state()
     with loaded.place.context():
         trainer.retain_objective(loaded.model, batch["retain"]).backward()
-        trainer.forget_objective(loaded.model, batch["forget"]).backward()
+        found = trainer.forget_objective(loaded.model, batch["forget"])
+        (found[0] if isinstance(found, tuple) else found).backward()
     loaded.model.zero_grad()
     torch.set_rng_state(state)
     passes = trainer.args.gradient_accumulation_steps * (2 if trainer.rho else 1)

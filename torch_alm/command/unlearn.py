@@ -50,6 +50,7 @@ from torch_alm.command.output import (
 )
 from torch_alm.command.report import Result
 from torch_alm.command.rows import Entry
+from torch_alm.command.spoken import Wordings
 from torch_alm.command.train import asked_to_stop, known_now, trace_of, trainer_of
 from torch_alm.language import prompt_ids
 
@@ -243,19 +244,30 @@ def _made_trainable(given: argparse.Namespace, loaded: Loaded) -> Loaded:
 def _prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
     """The Trainer of the run, with the checks that pace and end it."""
     given, loaded, start = run.given, run.loaded, run.start
-    forget = loaded.rows("forget") if start.goal.kind == "rate" else loaded.scored("forget")
+    wordings = Wordings(given, loaded, start.goal, start.measured["answers"]["forget"])
     kept = kept_rows(given, loaded, start.measured)
-    trainer = trainer_of(given, loaded, start.goal, (forget, kept), folder)
+    trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder)
     before = start.measured["numbers"]["retain"]["loss"]
 
-    def ask() -> Verdict:
-        asked = replace(run, start=replace(start, known=True))
-        return asked.judged(loaded.measured(given.rows, "asking"))
+    def ask() -> tuple[Verdict, bool]:
+        verdict, answers = _asked(run)
+        return verdict, wordings.take(answers)
 
-    look = Look(loaded, start.goal, forget, given.rows)
+    look = Look(loaded, start.goal, wordings, given.rows)
     checks = checks_of(given, look, before, trainer.constraint, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
+
+
+def _asked(run: Run) -> tuple[Verdict, list[dict[str, Any]]]:
+    """The verdict on the model, and its forget answers; the others are asked once they are gone."""
+    known, found = replace(run, start=replace(run.start, known=True)), run.start.measured
+    for names in (("forget",), ("retain", "probe")):
+        now = run.loaded.measured(run.given.rows, "asking", names)
+        found = {part: {**found[part], **now[part]} for part in now}
+        if (verdict := known.judged(found)).missed:
+            break
+    return verdict, found["answers"]["forget"]
 
 
 def _carried_out(

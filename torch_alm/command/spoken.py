@@ -1,0 +1,76 @@
+"""The rows to forget as they are trained on: as they are given, and as the model says them."""
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch_alm.command.goal import Goal
+from torch_alm.command.loading import LONGEST, Loaded, in_words, labelled, telling_words
+from torch_alm.command.wording import plain
+from torch_alm.language import Row, answer_ids
+
+
+class Wordings:
+    """Rows to forget, each of which may stand a second time, in the words of the model.
+
+    A row is found by what leads up to it: asked for a capital, a model begins "The capital is" or
+    "It is called", and knows the rest behind either. For a rate the rows as they are given count
+    alone, and so do texts and long answers.
+
+    Args:
+        given: options, for the format of a row.
+        loaded: model and rows.
+        goal: what is asked for.
+        answers: what the model says before the first step, for each row.
+
+    Attributes:
+        rows: those of the file, and behind them the second ones, which `take` exchanges in place.
+    """
+
+    def __init__(
+        self,
+        given: argparse.Namespace,
+        loaded: Loaded,
+        goal: Goal,
+        answers: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self.given, self.loaded = given, loaded
+        is_rate = goal.kind == "rate"
+        own = loaded.rows("forget") if is_rate else loaded.scored("forget")
+        places = [] if is_rate else _short(loaded)
+        self.second = {place: len(own) + i for i, place in enumerate(places)}
+        self.rows = [*own, *(own[place] for place in places)]
+        self.take(answers)
+
+    def take(self, answers: Sequence[Mapping[str, Any]]) -> bool:
+        """Put rows in the words in which they are said now; tell whether one is new."""
+        before = list(self.rows)
+        words = telling_words(self.loaded.sets["forget"])
+        for place, second in self.second.items():
+            if answers[place]["said"]:
+                row = self._said(place, answers[place]["answer"], words[place])
+                self.rows[second] = self.rows[second] if row is None else row
+        return self.rows != before
+
+    def _said(self, place: int, text: str, words: frozenset[str]) -> Row | None:
+        """The row with what leads up to its telling words, which alone are labelled."""
+        spoken = [found for found in re.finditer(r"\w+", text) if plain(found.group()) in words]
+        if not spoken:  # in another spelling
+            return None
+        end = max({plain(found.group()): found.end() for found in reversed(spoken)}.values())
+        entry, _ = self.loaded.sets["forget"][place]
+        rows = in_words(self.given, self.loaded, entry, text[:end].lstrip())
+        return labelled(self.loaded.tokenizer, rows[0], words) if rows else None
+
+
+def _short(loaded: Loaded) -> list[int]:
+    """The places of the rows that have telling words, and are neither texts nor long."""
+    rows = loaded.sets["forget"]
+    parts = Counter(id(entry) for entry, _ in rows)
+    return [
+        place
+        for place, ((entry, row), words) in enumerate(zip(rows, telling_words(rows), strict=True))
+        if words and parts[id(entry)] == 1 and len(answer_ids(row)) <= LONGEST
+    ]
