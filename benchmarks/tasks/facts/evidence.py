@@ -59,7 +59,7 @@ def main() -> None:
     short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
     found = {"SHORT": short, "MEANS": every, "PAIRS": pairs(study)}
     found["SEARCH"] = means(runs[runs.draw == 0])
-    found["TOFU"] = table(read_lines(TAUGHT), TOFU)
+    found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
         for name, shown in found.items():
