@@ -161,6 +161,12 @@ def test_only_the_forget_objective_may_return_a_pair(last: bool) -> None:
     assert theta.item() == pytest.approx(1 - 0.1 - 0.1)
 
 
+def test_a_value_that_is_a_float_is_seen_as_it_is() -> None:
+    theta, constraint = nn.Parameter(torch.ones(1)), ALMConstraint(None, alpha=1.0, mu=1.0)
+    two(theta, constraint).backward(retain=theta.sum, forget=lambda: (theta.sum(), 0.1))
+    assert constraint.step() == 1.0 - 0.1, "to the last bit of float64"
+
+
 def test_forget_steps_that_are_skipped_are_counted() -> None:
     theta = theta_of(1.0)
     optimizer = two(theta)

@@ -110,7 +110,7 @@ def test_noise_is_the_same_on_every_machine(dtype: torch.dtype, dropped: int) ->
     """Entry i of the k-th call gets hash(hash(seed + k c) mod 2^18 + i), in the bits dropped."""
     seed = torch.tensor(3.7)
     noise, (start,) = Noise(seed), bits(seed)
-    for call, size in ((1, 50), (2, 2**18), (3, 2**18 + 1), (4, 50)):
+    for call, size in enumerate([50, 2**18, 2**18 + 1, *[50] * 256], 1):
         values = torch.randn(size)
         given = bits(values)
         found = bits(noise.rounded(values.clone(), dtype))

@@ -56,9 +56,7 @@ class Noise:
     def _noise(self, values: Tensor, mask: int) -> Tensor:
         """Draw the bits that are added to each entry's."""
         size, at = values.numel(), self._calls % MANY
-        # A fake one's would be kept for the next, which is not.
-        is_plain = type(values) is Tensor and type(self._seed) is Tensor
-        if is_plain and values.is_cpu and self._seed.is_cpu and size <= CACHED:
+        if values.is_cpu and self._seed.is_cpu and size <= CACHED:
             if at == 0 or not self._starts:
                 counts = torch.arange(MANY) + (self._calls - at + 1)
                 self._starts = self._start((counts * STRIDE % 2**31).int()).tolist()
