@@ -89,6 +89,16 @@ def test_a_sparse_forget_gradient_acts_as_the_dense_one(
     assert raised > Table(sparse=False)(WORDS).mean().item(), "the forget side raises its measure"
 
 
+def test_gradients_that_are_all_sparse_are_measured_and_clipped() -> None:
+    theta = nn.Parameter(torch.ones(5, 3, dtype=torch.float64))
+    optimizer = DualOptimizer(SGD([theta], lr=0.1), SGD([theta], lr=0.1))
+    row = lambda: embedding(WORDS, theta, sparse=True).sum()  # noqa: E731
+    optimizer.backward(retain=row, forget=row)
+    length = (3 * (2**2 + 3**2 + 1)) ** 0.5  # how often each row is named, over three columns
+    assert optimizer.clip_grad_norm_(1.0).retain.item() == pytest.approx(length, rel=1e-12)
+    assert theta.grad.to_dense().norm().item() == pytest.approx(1.0, abs=1e-6)
+
+
 @ADAPTIVE
 def test_complex_weights_move_by_the_metric_of_their_absolute_value(adaptive: bool) -> None:
     torch.manual_seed(0)
