@@ -201,18 +201,6 @@ def test_gradients_are_taken_even_inside_no_grad(name: str) -> None:
     assert_same(values(model), values(other))
 
 
-@ours
-def test_repr_shows_what_is_inside(name: str) -> None:
-    _, optimizer = build(ROWS[name])
-    for part in (optimizer, *sides(optimizer), *innermost(optimizer)):
-        assert type(part).__name__ in repr(optimizer)
-    assert all(
-        f"rho={side.rho}" in repr(optimizer) for side in sides(optimizer) if hasattr(side, "rho")
-    )
-    if getattr(optimizer, "constraint", None):
-        assert repr(optimizer.constraint) in repr(optimizer)
-
-
 @pytest.mark.parametrize("name", [name for name in PERTURBED if name not in DUAL])
 def test_step_without_a_perturbed_gradient_is_a_plain_step_that_warns_once(name: str) -> None:
     (model, optimizer), (other, twin) = build(ROWS[name]), build(ROWS[name])
