@@ -4,7 +4,6 @@ An objective under SAM runs twice: in a first pass that only finds delta, and in
 that counts. Side effects (measurements, dropout) need to know.
 """
 
-import ctypes
 import functools
 import random
 import sys
@@ -19,8 +18,6 @@ from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
 from torch_alm._optim.gradients import Backward, differentiate
-
-MT19937 = 4 * (624 + 1)  # bytes of NumPy's usual generator: words and a position
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -149,29 +146,6 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
     return Evaluation(loss, value, paired)
 
 
-def _numpy_state(numpy: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Read the state of NumPy's global generator, again only if its words have moved.
-
-    What `numpy.random.set_state` puts back at the same words, a normal number kept for the next
-    call, is not noticed.
-    """
-    words = numpy.get_bit_generator() if hasattr(numpy, "get_bit_generator") else None  # 1.24
-    if type(words).__name__ != "MT19937":
-        return numpy.get_state(legacy=False)
-    state = _state_of(ctypes.string_at(words.ctypes.state_address, MT19937))
-    if state["has_gauss"]:  # which is used up without a move of the words
-        _state_of.cache_clear()
-    return state
-
-
-@functools.lru_cache(maxsize=1)
-def _state_of(words: bytes) -> dict[str, Any]:
-    """Read all of it, word by word: as long as a forward pass of a small net takes."""
-    state = sys.modules["numpy.random"].get_state(legacy=False)
-    state["state"]["key"] = state["state"]["key"].tolist()  # set twenty times faster
-    return state
-
-
 def replaying(tensors: list[Tensor]) -> Callable[[], object]:
     """Return a function after which a pass draws the same random numbers as one that begins now.
 
@@ -183,7 +157,10 @@ def replaying(tensors: list[Tensor]) -> Callable[[], object]:
         partial(random.setstate, random.getstate()),
     ]
     if (numpy := sys.modules.get("numpy.random")) is not None:
-        calls.append(partial(numpy.set_state, _numpy_state(numpy)))
+        state = numpy.get_state(legacy=False)
+        if "key" in state["state"]:  # of the usual generator: a list is set twenty times faster
+            state["state"]["key"] = state["state"]["key"].tolist()
+        calls.append(partial(numpy.set_state, state))
     if torch.cuda.is_initialized():  # weights may be offloaded, and dropout be drawn on a GPU
         calls.append(partial(torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     others = {t.device: t for t in tensors if t.device.type not in ("cpu", "cuda", "meta")}
