@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks import facts as script
 from benchmarks.methods.forgetting import row_nll_of_logits
+from benchmarks.studies import command
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, gold_row, read_facts, said_row
 from benchmarks.tasks.facts.upper import Rows, Upper, common_start
@@ -197,3 +198,23 @@ def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other()
     torch.testing.assert_close(value, (by_row[0] + by_row[1] + most) / 3)
     (gradient,) = torch.autograd.grad(value, logits)
     assert gradient[2].abs().max() == 0 and gradient[:2].abs().amax((1, 2)).min() > 0
+
+
+def test_what_the_command_left_is_a_share_of_what_was_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, where = draw(FACTS, seed=3, count=12), tmp_path / "published"
+    answers = {t: fact.gold for fact in FACTS for t in (fact.question, fact.rewording)}
+    before = answers | {drawn.forget[0].rewording: "?"}
+    lost = {fact.question for fact in (*drawn.forget[:9], *drawn.neighbours[::2])}
+
+    def asked(path: Path, questions: list[str]) -> list[str]:
+        return [before[q] if path == where else "?" if q in lost else answers[q] for q in questions]
+
+    monkeypatch.setattr(command, "published", lambda: where)
+    monkeypatch.setattr(command, "asked", asked)
+    found = command.seen(drawn, tmp_path)
+    kept = len(drawn.neighbours) // 2 / len(drawn.neighbours)
+    assert found["forget_said"] == 0.25 and found["retain_said"] == 1.0
+    assert found["reworded_said"] == 1.0, "of eleven: the twelfth was not said before"
+    assert found["neighbours_said"] == pytest.approx(kept, abs=1e-3)

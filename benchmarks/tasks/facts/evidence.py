@@ -11,8 +11,9 @@ from benchmarks.report.results import read_lines
 from benchmarks.report.tables import Column, table
 
 ROOT = Path(__file__).resolve().parents[3]
-RUNS = ROOT / "benchmarks" / "results" / "facts" / "runs.jsonl"
-TAUGHT = RUNS.parents[1] / "taught" / "results.jsonl"
+RESULTS = ROOT / "benchmarks" / "results" / "facts"
+COMMAND = "`torch-alm unlearn`"
+TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
 NUMBERS = {
     "forget_said": "forget, %",
     "reworded_said": "reworded, %",
@@ -38,11 +39,11 @@ TOFU = (
 """What is shown of the taught model."""
 
 
-SHORT = """Retain side alone
+SHORT = f"""{COMMAND}
+Retain side alone
 Dual AdamW
 Dual AdamW, steps 10
 Dual AdamW + ALM
-Dual AdamW + ALM, every row
 NPO
 NPO + ALM
 SAUL""".splitlines()
@@ -53,12 +54,18 @@ FEWEST = 3
 
 def main() -> None:
     """Write both pages of evidence from their templates beside this file."""
-    runs = named(pd.read_json(RUNS, lines=True, precise_float=True))
+    runs, command = (
+        pd.read_json(RESULTS / f"{name}.jsonl", lines=True, precise_float=True)
+        for name in ("runs", "command")
+    )
+    runs = pd.concat([named(runs), command.assign(name=COMMAND)])
     study = runs[(runs.draw > 0) & runs.kind.isna()]
     every = means(study)
     short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
     found = {"SHORT": short, "MEANS": every, "PAIRS": pairs(study)}
     found["SEARCH"] = means(runs[runs.draw == 0])
+    told = ["code", "steps", "minutes", "GB", *list(NUMBERS)[:4]]
+    found["COMMAND"] = command.set_index("draw")[told].rename(columns=NUMBERS)
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
@@ -81,7 +88,7 @@ def means(runs: pd.DataFrame) -> pd.DataFrame:
     found = grouped[list(NUMBERS)].mean().rename(columns=NUMBERS)
     for name in found:
         scale, digits = (100, 0) if name.endswith("%") else (1, 2)
-        found[name] = (found[name] * scale).map(f"{{:.{digits}f}}".format)
+        found[name] = (found[name] * scale).map(f"{{:.{digits}f}}".format).replace("nan", "–")
     found.insert(0, "draws", grouped.draw.count())
     return found
 

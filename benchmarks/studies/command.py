@@ -1,0 +1,109 @@
+"""`torch-alm unlearn`, all defaults, on facts that the published model knows, and what it costs.
+
+    python -m benchmarks.studies.command --draws 1 2 3 4 5 --runs FOLDER
+
+It is given the forget facts and the retain facts of a draw, one wording each. The saved model is
+then asked with transformers alone; rewordings and unseen facts were in none of its files.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks.facts import RESULTS
+from benchmarks.report.results import append_line
+from benchmarks.tasks.facts import data
+from benchmarks.tasks.facts.weights import published
+
+LINES = RESULTS / "command.jsonl"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Unlearn, ask, and append a line per draw."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", nargs="+", type=int, default=[1])
+    parser.add_argument("--runs", type=Path, required=True, help="models of 540 MB and reports")
+    given = parser.parse_args(argv)
+    facts = data.read_facts()
+    known = right(facts, asked(published(), [fact.question for fact in facts]))
+    for draw in given.draws:
+        drawn, folder = data.draw(known, draw, 12), given.runs / str(draw)
+        append_line(LINES, {"draw": draw, **unlearned(drawn, folder), **seen(drawn, folder)})
+
+
+def unlearned(drawn: data.Draw, folder: Path) -> dict[str, float]:
+    """Run the command on a draw; its exit code, steps, minutes and memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    words = [sys.executable, "-m", "torch_alm", "unlearn", "--model", str(published())]
+    for name in ("forget", "retain"):
+        rows = [
+            {"question": fact.question, "answer": f"{fact.before} {fact.gold}."}
+            for fact in getattr(drawn, name)
+        ]
+        path = folder / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        words += [f"--{name}", str(path)]
+    begun = time.monotonic()
+    code = subprocess.run([*words, "--output", str(folder / "out")], check=False).returncode
+    minutes = (time.monotonic() - begun) / 60
+    found = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    return {
+        "code": code,
+        "steps": len(found["trace"]),
+        "minutes": round(minutes, 1),
+        "GB": round(peak, 1),
+    }
+
+
+def seen(drawn: data.Draw, folder: Path) -> dict[str, float]:
+    """The shares of facts that the saved model says, of those that the published one says."""
+    asked_now = {
+        "forget": (drawn.forget, "question"),
+        "reworded": (drawn.forget, "rewording"),
+        "retain": (drawn.retain, "question"),
+        "neighbours": (drawn.neighbours, "question"),
+    }
+    found: dict[str, float] = {}
+    for name, (facts, key) in asked_now.items():
+        questions = [getattr(fact, key) for fact in facts]
+        known = right(facts, asked(published(), questions))
+        kept = right(facts, asked(folder / "out" / "model", questions))
+        found[f"{name}_said"] = round(sum(fact in kept for fact in known) / len(known), 3)
+    return found
+
+
+def right(facts: Sequence[data.Fact], answers: Sequence[str]) -> list[data.Fact]:
+    """The facts that answers have."""
+    return [fact for fact, answer in zip(facts, answers, strict=True) if fact.is_in(answer)]
+
+
+@torch.no_grad()
+def asked(path: Path, questions: Sequence[str], new: int = 24, size: int = 64) -> list[str]:
+    """What a saved model answers, with the template and `generate` of transformers, greedily."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(path, padding_side="left")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    turns = [[{"role": "user", "content": question}] for question in questions]
+    texts = [tokenizer.apply_chat_template(t, add_generation_prompt=True, tokenize=False)
+             for t in turns]  # fmt: skip
+    answers: list[str] = []
+    for i in range(0, len(texts), size):
+        part = tokenizer(texts[i : i + size], return_tensors="pt", padding=True,
+                         add_special_tokens=False)  # fmt: skip
+        out = model.generate(**part, max_new_tokens=new, do_sample=False)
+        behind = out[:, part["input_ids"].shape[1] :]
+        answers += tokenizer.batch_decode(behind, skip_special_tokens=True)
+    return answers
+
+
+if __name__ == "__main__":
+    main()
