@@ -64,8 +64,9 @@ def main() -> None:
     short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
     found = {"SHORT": short, "MEANS": every, "PAIRS": pairs(study)}
     found["SEARCH"] = means(runs[runs.draw == 0])
-    told = ["code", "steps", "minutes", "GB", *list(NUMBERS)[:4]]
-    found["COMMAND"] = command.set_index("draw")[told].rename(columns=NUMBERS)
+    shares = (100 * command.set_index("draw")[[*NUMBERS][:4]]).round().astype(int)
+    costs = command.set_index("draw")[["code", "steps", "minutes", "GB"]]
+    found["COMMAND"] = costs.join(shares.rename(columns=NUMBERS)).astype(str)
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
