@@ -39,8 +39,8 @@ class Perturbation:
     """The outcome of `perturbed`.
 
     Attributes:
-        realised: the share of delta, along delta, that bfloat16 or float16 weights held: measured
-            until `SAM` has found it once, else `None`.
+        realised: the share of delta, along delta, that took place: measured where some weights are
+            bfloat16 or float16, until `SAM` has found it once, else `None`.
     """
 
     realised: float | None = None
@@ -130,7 +130,7 @@ class Excursion(AbstractContextManager[Perturbation]):
     adaptive: bool
     rounding: Rounding
     memory: dict[Tensor, Tensor]
-    is_watched: bool = False  # whether narrow weights hold delta
+    is_watched: bool = False  # whether the weights hold delta, some of which are narrow
     _saved: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _copies: dict[Tensor, Tensor] = field(default_factory=dict)
     _held: list[Tensor] = field(default_factory=list)  # <moved, delta> and |delta|^2
@@ -160,6 +160,7 @@ class Excursion(AbstractContextManager[Perturbation]):
         """theta <- theta + sign * rho * g / (||g|| + eps), with one norm over all."""
         here = [(p, p.grad, rho) for p, rho in self.radii.items() if rho != 0]
         moves = [(p, _direction(p, g), rho) for p, g, rho in here if g is not None]
+        self.is_watched = self.is_watched and any(p.dtype in DROPPED for p, _, _ in moves)
         norm = gradients.norm(p.abs() * _wide(g) if self.adaptive else g for p, g, _ in moves)
         inverse = _inverse(norm, self.eps)
         if inverse is not None:
@@ -173,7 +174,7 @@ class Excursion(AbstractContextManager[Perturbation]):
     def _move_small(self, moves: list[Move], inverse: float | Tensor) -> list[Move]:
         """Move what a host moves faster together; return the rest."""
         small, rest = dict[float, list[Move]](), list[Move]()
-        if not isinstance(inverse, float) or self.adaptive:
+        if not isinstance(inverse, float) or self.adaptive or self.is_watched:
             return moves
         for move in moves:
             p, g, rho = move
@@ -192,17 +193,16 @@ class Excursion(AbstractContextManager[Perturbation]):
     def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """Save and move one parameter."""
         theta, held = local(p), torch.zeros(2)
-        is_watched = self.is_watched and theta.dtype in DROPPED
         copy = self._copy_of(p, theta)
         scale = scale.to(theta.device) if isinstance(scale, Tensor) else scale
         for here, saved, direction in _runs(theta, copy, g, is_noisy=noise is not None):
             saved.copy_(here)
             self._saved.append((here, saved))
             self._add(here, direction, scale, noise)
-            if is_watched:
+            if self.is_watched:
                 step, moved = self._step(saved, direction, scale), _wide(here) - _wide(saved)
                 held = held + torch.stack([(moved * step).sum(), step.square().sum()]).cpu()
-        if is_watched:
+        if self.is_watched:
             self._held.append(gradients.reduced(held, p).cpu() if is_sharded(p) else held)
 
     def _add(self, theta: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
