@@ -43,14 +43,14 @@ SIZES = {  # measured, the limit today, the budget
     "lines of the command": (package(*COMMAND), 4_160, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 13_230, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_790, 6_500),
-    "lines of tests": (lines("tests"), 22_220, 20_000),
+    "lines of tests": (lines("tests"), 22_250, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
     "files": (len(tree()), 420, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_600, 5_000),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_700, 5_000),
 }
 
 

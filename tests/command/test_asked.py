@@ -6,6 +6,7 @@ is used to ask.
 
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import cycle, product
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from tests.chat_templates import CHATS
 from tests.command.conftest import FORGET, RETAIN, Command, fits, learn, make_model, report, write
 from tests.command.test_unlearn import FAST
+from torch_alm.command.asking import answers_of
+from torch_alm.command.asking import said as how_much
 from torch_alm.command.goal import Goal, is_known
 from torch_alm.command.loading import Loaded, encode_entries
 from torch_alm.command.model import place
 from torch_alm.command.rows import read_entries
 from torch_alm.command.spoken import Wordings
-from torch_alm.language import IGNORE, Format
+from torch_alm.language import IGNORE, Format, Reading
 
 ALPACA = "### Instruction:\n{question}\n\n### Response:\n{answer}"
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -354,3 +357,21 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     answers[1] |= {"said": True}
     assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
     assert not Wordings(given, loaded, Goal("rate", 0.9, ""), answers).take(answers)
+
+
+def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
+    rows = encode_entries(tokenizer, entries, 64, Format())
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {})
+    towns = [entry.answer.split()[-2] for entry in entries]
+    texts = [f"well , in {towns[0]} , they say", *(f"well , in {towns[0]}" for _ in towns[1:])]
+    heard = [Reading(3.0, False, 0.9, 0.0, text) for text in texts]
+    found = answers_of(loaded, rows, heard)
+    assert [answer["said"] for answer in found] == [True] + [False] * 5
+
+    river = "The river that flows through New Orleans is the Mississippi."
+    other = replace(heard[0], text=river.replace("Mississippi", "Hudson"))
+    assert how_much(river, other)["said"]
+    assert not how_much(river, other, words=frozenset({"mississippi"}))["said"]

@@ -159,7 +159,8 @@ def answers_of(
     for answer, words, loss in zip(found, telling_words(rows), gold, strict=True):
         own = words & telling(answer["reference"])
         spoken = len(own & telling(answer["answer"])) / len(own) if own else answer["rouge"]
-        answer |= {"gold": loss, "words": 1.0 if answer["said"] else spoken}
+        is_told = answer["said"] or (bool(own) and spoken == 1.0)  # whatever stands around them
+        answer |= {"gold": loss, "words": 1.0 if is_told else spoken, "said": is_told}
     return found
 
 
