@@ -9,15 +9,17 @@ from matplotlib.figure import Figure
 
 from docs.figures import themes
 
-RUNS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "facts" / "runs.jsonl"
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "facts"
 SHAPES = {"retain_only": "*", "dual_adamw": "o", "npo": "s", "saul": "D", "saul_no_sam": "v"}
-NAMES = ["retain side alone", "Dual AdamW", "NPO", "SAUL", "SAUL, plain forget side"]
+SHAPES |= {"command": "P"}
+NAMES = ["retain side alone", "Dual AdamW", "NPO", "SAUL", "SAUL, plain forget side", "command"]
 
 
 def figure(colours: dict[str, str]) -> Figure:
     """Blue points have the constraint; a line joins them to the same draw without it."""
-    runs = pd.read_json(RUNS, lines=True)
+    runs, command = (pd.read_json(RESULTS / f"{n}.jsonl", lines=True) for n in ("runs", "command"))
     runs = runs[(runs.draw > 0) & runs.kind.isna() & (runs.overrides.map(len) == 0)]
+    runs = pd.concat([runs, command.assign(method="command")])
     runs["x"], runs["y"] = 100 * (1 - runs.forget_said), 100 * runs.neighbours_said
     drawn = Figure(figsize=(6.6, 5.6), layout="constrained")
     axes = drawn.subplots()
@@ -27,7 +29,7 @@ def figure(colours: dict[str, str]) -> Figure:
         for _, pair in of_method.groupby("draw"):
             axes.plot(pair.x, pair.y, color=colours["soft"], lw=1.0, zorder=1)
         for run in of_method.itertuples():
-            controlled = run.method.endswith("+alm") or key.startswith("saul")
+            controlled = run.method.endswith("+alm") or key.startswith(("saul", "command"))
             colour = colours["retain"] if controlled else colours["forget"]
             axes.scatter(run.x, run.y, color=colour, marker=shape, s=45, alpha=0.8, zorder=2)
     for shape, name in zip(SHAPES.values(), NAMES, strict=True):
