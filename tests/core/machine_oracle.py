@@ -165,13 +165,15 @@ class Controller:
         return value - self.alpha if self.sense == "<=" else self.alpha - value
 
     def mean(self) -> tuple[float, float] | None:
-        """The weighted means of values and violations; `None` if nothing was finite."""
-        finite = [(v, self.signed(v), w) for v, w in self.observed if math.isfinite(v)]
-        if len(self.observed) == len(finite) == 1:
-            return finite[0][:2]
-        total = sum(w for *_, w in finite)
-        sums = sum(v * w for v, _, w in finite), sum(c * w for _, c, w in finite)
-        return (sums[0] / total, sums[1] / total) if finite else None
+        """The value at the weighted mean distance from alpha, and its violation; or `None`."""
+        finite = [(v, w) for v, w in self.observed if math.isfinite(v)]
+        if not finite:
+            return None
+        value = finite[0][0]
+        if len(self.observed) > 1:
+            far = sum((v - self.alpha) * w for v, w in finite)
+            value = self.alpha + far / sum(w for _, w in finite)
+        return value, self.signed(value)
 
     def recent(self, c: float) -> list[float]:
         return [*self.history, c][-self.window :]

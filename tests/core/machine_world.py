@@ -151,8 +151,7 @@ def assert_equal(world: World, oracle: Oracle, *, exact: bool) -> None:
     assert world.constraint.observed == len(oracle.controller.observed)
     metrics = world.constraint.metrics()
     for name, expected in oracle.controller.metrics().items():
-        # The mean value is told as alpha and the mean distance from it: rounded once more.
-        assert_same(name, metrics[name], expected, exact=exact and name != "value")
+        assert_same(name, metrics[name], expected, exact=exact)
 
 
 def assert_equal_bases(name: str, found: Optimizer, expected: Optimizer, *, exact: bool) -> None:
