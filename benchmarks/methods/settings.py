@@ -26,7 +26,7 @@ class Settings:
         batch_size: Forget examples per step, and as many retain examples.
         forget_weight: Weight of the forget direction where no controller replaces it.
         retain: What the retain side lowers: the cross-entropy of the labels, or the divergence from
-            the model before the first step (RMU has its own).
+            the model before the first step.
         retain_weight: Weight of the retain loss.
         measure: What the controller looks at: the cross-entropy, that of every row by itself, a
             certified share of wrong answers or tokens, or that share itself, which has no gradient
@@ -74,6 +74,11 @@ class Settings:
                     f"the setting {name} is {value!r}, which no method can work with. "
                     f"Did you mean {f'one of {words}' if words else f'something like {usual!r}'}?"
                 )
+        if self.losses == "rmu" and self.retain != "nll":
+            raise ValueError(
+                f"the setting retain is {self.retain!r}, and RMU's losses have a retain side of "
+                "their own. Did you mean losses=tokens?"
+            )
 
     def controller(self) -> dict[str, Any]:
         """The arguments of `ALMConstraint` these settings stand for."""

@@ -12,7 +12,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.facts import RESULTS
-from benchmarks.report.results import append_line
+from benchmarks.report.results import append_line, read_lines
 from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import published
 
@@ -33,15 +33,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--draws", nargs="+", type=int, default=[1])
     parser.add_argument("--runs", type=Path, required=True, help="models of 540 MB and reports")
     given = parser.parse_args(argv)
-    facts = data.read_facts()
-    known = right(facts, asked(published(), [fact.question for fact in facts]))
-    for draw in given.draws:
+    facts, done = data.read_facts(), {line["draw"] for line in read_lines(LINES)}
+    questions = [text for fact in facts for text in (fact.question, fact.rewording)]
+    said = dict(zip(questions, asked(published(), questions), strict=True))
+    known = [fact for fact in facts if fact.is_in(said[fact.question])]
+    for draw in [draw for draw in given.draws if draw not in done]:
         drawn, folder = data.draw(known, draw, 12), given.runs / str(draw)
-        append_line(LINES, {"draw": draw, **unlearned(drawn, folder), **seen(drawn, folder)})
+        found = {**unlearned(drawn, folder), **seen(drawn, folder / "out" / "model", said)}
+        append_line(LINES, {"draw": draw, **found})
 
 
 def unlearned(drawn: data.Draw, folder: Path) -> dict[str, float]:
-    """Run the command on a draw; its exit code, steps, minutes and memory."""
+    """Run the command on a draw; its code, steps, minutes, and the most memory of a run so far."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "torch_alm", "unlearn", "--model", str(published())]
     for name in ("forget", "retain"):
@@ -56,7 +59,7 @@ def unlearned(drawn: data.Draw, folder: Path) -> dict[str, float]:
     code = subprocess.run([*words, "--output", str(folder / "out")], check=False).returncode
     minutes = (time.monotonic() - begun) / 60
     found = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
     return {
         "code": code,
         "steps": len(found["trace"]),
@@ -65,26 +68,20 @@ def unlearned(drawn: data.Draw, folder: Path) -> dict[str, float]:
     }
 
 
-def seen(drawn: data.Draw, folder: Path) -> dict[str, float]:
-    """The shares of facts that the saved model says, of those that the published one says."""
-    asked_now = {
-        "forget": (drawn.forget, "question"),
-        "reworded": (drawn.forget, "rewording"),
-        "retain": (drawn.retain, "question"),
-        "neighbours": (drawn.neighbours, "question"),
-    }
+def seen(drawn: data.Draw, model: Path, said: Mapping[str, str]) -> dict[str, float]:
+    """The shares of facts that a saved model says, of those that were `said` before."""
     found: dict[str, float] = {}
-    for name, (facts, key) in asked_now.items():
-        questions = [getattr(fact, key) for fact in facts]
-        known = right(facts, asked(published(), questions))
-        kept = right(facts, asked(folder / "out" / "model", questions))
-        found[f"{name}_said"] = round(sum(fact in kept for fact in known) / len(known), 3)
+    for name, facts, key in (
+        ("forget", drawn.forget, "question"),
+        ("reworded", drawn.forget, "rewording"),
+        ("retain", drawn.retain, "question"),
+        ("neighbours", drawn.neighbours, "question"),
+    ):
+        known = [fact for fact in facts if fact.is_in(said[getattr(fact, key)])]
+        now = asked(model, [getattr(fact, key) for fact in known])
+        kept = sum(fact.is_in(text) for fact, text in zip(known, now, strict=True))
+        found[f"{name}_said"] = round(kept / len(known), 3)
     return found
-
-
-def right(facts: Sequence[data.Fact], answers: Sequence[str]) -> list[data.Fact]:
-    """The facts that answers have."""
-    return [fact for fact, answer in zip(facts, answers, strict=True) if fact.is_in(answer)]
 
 
 @torch.no_grad()

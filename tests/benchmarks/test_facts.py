@@ -203,17 +203,13 @@ def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other()
 def test_what_the_command_left_is_a_share_of_what_was_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn, where = draw(FACTS, seed=3, count=12), tmp_path / "published"
+    drawn = draw(FACTS, seed=3, count=12)
     answers = {t: fact.gold for fact in FACTS for t in (fact.question, fact.rewording)}
     before = answers | {drawn.forget[0].rewording: "?"}
     lost = {fact.question for fact in (*drawn.forget[:9], *drawn.neighbours[::2])}
-
-    def asked(path: Path, questions: list[str]) -> list[str]:
-        return [before[q] if path == where else "?" if q in lost else answers[q] for q in questions]
-
-    monkeypatch.setattr(command, "published", lambda: where)
-    monkeypatch.setattr(command, "asked", asked)
-    found = command.seen(drawn, tmp_path)
+    now = {question: "?" if question in lost else text for question, text in answers.items()}
+    monkeypatch.setattr(command, "asked", lambda _, questions: [now[q] for q in questions])
+    found = command.seen(drawn, tmp_path, before)
     kept = len(drawn.neighbours) // 2 / len(drawn.neighbours)
     assert found["forget_said"] == 0.25 and found["retain_said"] == 1.0
     assert found["reworded_said"] == 1.0, "of eleven: the twelfth was not said before"

@@ -188,3 +188,8 @@ def test_the_layer_is_the_authors_or_the_last_but_one_of_a_small_model() -> None
     assert steered_layer(Layered(3), "layers.2") == "layers.2"
     with pytest.raises(ValueError, match=r"Did you mean one of layers\.0"):
         steered_layer(Layered(3), "layers.9")
+
+
+def test_a_retain_side_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="retain is 'kl'.*losses=tokens"):
+        Settings(losses="rmu", retain="kl")
