@@ -1,7 +1,9 @@
 """The rule by which a run asks, slows down and ends; and a plain small model, unlearned."""
 
 import random
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from tests.command.asking import said
 from tests.command.conftest import command_in, report, write
 from tests.models import learn, llama, word_tokenizer
-from torch_alm.command.checks import COSTLY, Pace
+from torch_alm.command.checks import COSTLY, KEY, Checks, Pace
 from torch_alm.language import encode
 
 WORDS = [f"w{i}" for i in range(80)]
@@ -67,7 +69,7 @@ def test_the_model_is_asked_once_the_probe_rows_are_back() -> None:
     assert "the run ends" in one.asked("") and one.ended == "the goal is met"
 
 
-def test_the_rate_is_not_doubled_because_steps_shrink_near_the_goal() -> None:
+def test_the_rate_is_doubled_where_little_of_what_is_missing_was_gained() -> None:
     one = pace(fixed=False, value=3.2)
     assert one.check(3.3, 0.0, 0.0, reached=False) == "goes on"
     assert one.check(3.32, 0.0, 0.0, reached=False) == "forgetting is slow: the rate is doubled"
@@ -120,3 +122,17 @@ def test_a_last_row_below_the_level_is_nearer_while_the_mean_is_above_it() -> No
         one.check(4.1 + 0.035 * i, -0.1, -0.1, reached=False)
         one.check(4.1 + 0.035 * i, -0.1, -0.1, reached=False)
     assert one.stalled < 5
+
+
+def test_a_run_goes_on_with_the_words_that_it_had_come_to() -> None:
+    rows, now = [{"input_ids": [1], "labels": [1]}], [{"input_ids": [2], "labels": [2]}]
+    side = SimpleNamespace(base_lrs=[1.0], param_groups=[{"lr": 1.0}])
+    look: Any = SimpleNamespace(wordings=SimpleNamespace(rows=rows))
+    constraint: Any = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
+    checks = Checks(look, pace(), (0.1, 0.1), constraint, 5.0, lambda: None, print)  # type: ignore[arg-type, return-value]
+    kept = {KEY: {**asdict(pace(rate=3e-4, ended="the goal is met")), "rows": now}}
+    args: Any = None
+    state = SimpleNamespace(stateful_callbacks=kept)
+    checks.on_train_begin(args, state, None, lr_scheduler=side, optimizer=side)
+    assert rows == now, "the data set's own list"
+    assert checks.pace == pace(rate=3e-4) and side.param_groups[0]["lr"] == 3e-4

@@ -125,7 +125,7 @@ class Pace:
             return "retain loss above its limit: forgetting rests" + self._slower(not worse < 0)
         if more_lost:
             return "probe rows are lost" + self._slower(True)
-        is_slow = gained < PROGRESS * (self.aim - value)  # steps shrink with what is missing
+        is_slow = gained < PROGRESS * (self.aim - value)
         most = self.most if self.stalled < STUCK else MOST
         if not reached and is_slow and FACTOR * self.rate <= most:
             self.rate *= FACTOR

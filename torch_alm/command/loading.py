@@ -36,7 +36,7 @@ from torch_alm.language import (
 )
 
 GENERAL = Path(__file__).with_name("general.txt")
-FILES = ("forget", "retain", "probe")
+SETS = ("forget", "retain", "probe", "holdout")
 UNCUT = 2**31  # for `encode`: a row of any length
 LONGEST = 96  # tokens of an answer of which single words are scored
 ENOUGH = 8  # retain rows, of which some may be set aside
@@ -72,9 +72,7 @@ class Loaded:
         """The token rows of a set, in which the words that tell something alone are labelled."""
         return scored(self.tokenizer, self.sets.get(name, ()))
 
-    def measured(
-        self, count: int, label: str, names: Sequence[str] = (*FILES, "holdout")
-    ) -> dict[str, Any]:
+    def measured(self, count: int, label: str, names: Sequence[str] = SETS) -> dict[str, Any]:
         """Measure the model on all rows to forget, and on the first of the others."""
         from torch_alm.command.asking import measure
 
