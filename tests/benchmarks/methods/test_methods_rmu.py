@@ -191,5 +191,5 @@ def test_the_layer_is_the_authors_or_the_last_but_one_of_a_small_model() -> None
 
 
 def test_a_retain_side_of_another_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="retain is 'kl'.*losses=tokens"):
+    with pytest.raises(ValueError, match=r"retain is 'kl'.*losses=tokens"):
         Settings(losses="rmu", retain="kl")
