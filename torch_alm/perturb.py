@@ -201,7 +201,8 @@ class Excursion(AbstractContextManager[Perturbation]):
             self._add(here, direction, scale, noise)
             if self.is_watched:
                 step, moved = self._step(saved, direction, scale), _wide(here) - _wide(saved)
-                held = held + torch.stack([(moved * step).sum(), step.square().sum()]).cpu()
+                along = (moved * step.conj()).real.sum(), step.abs().square().sum()
+                held = held + torch.stack(along).cpu()
         if self.is_watched:
             self._held.append(gradients.reduced(held, p).cpu() if is_sharded(p) else held)
 

@@ -41,6 +41,18 @@ def test_realised_is_what_a_float64_computation_finds(
     assert abs(expected - 1) > 1e-3
 
 
+def test_what_was_realised_is_that_of_all_weights_whatever_their_kinds() -> None:
+    kinds = torch.bfloat16, torch.float32, torch.float64, torch.complex64
+    params = [nn.Parameter(torch.ones(3, dtype=kind)) for kind in kinds]
+    for p, length in zip(params, (0.2, 0.6, 0.3, 0.1), strict=True):
+        p.grad = torch.full_like(p, length)
+    norm = sum((p.grad.abs().double() ** 2).sum() for p in params).sqrt().item()
+    with SAM(SGD(params), rho=1e-3).perturbed() as perturbation:
+        assert torch.equal(params[0], torch.ones(3, dtype=torch.bfloat16)), "swallowed"
+    share = 3 * (0.6**2 + 0.3**2 + 0.1**2) / norm**2
+    assert perturbation.realised == pytest.approx(share, rel=1e-2)
+
+
 def test_it_is_measured_once_where_something_moves_and_weights_are_narrow() -> None:
     optimizer, found = SAM(SGD([p := weights(torch.bfloat16)]), rho=10.0), []
     wide, g = SAM(SGD([q := weights(torch.float32)]), rho=10.0), p.grad
