@@ -32,18 +32,20 @@ from torch_alm.language import (
     with_prefix,
 )
 
-SPARE_TOKENS = 256  # so that an answer that goes on is seen to, and one that begins late is seen
+FEW_TOKENS, SPARE_TOKENS = 32, 256  # beyond the row's: of a first asking, and of one in full
 ROWS_PER_BATCH = 128
 TOKENS_PER_BATCH = 16_384  # kept in memory while they are written: 8 GB, at 7 billion weights
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
 
-def measure(loaded: Loaded, sets: Mapping[str, Encoded], label: str) -> dict[str, Any]:
-    """Numbers and answers per set; a bar on standard error bears the label."""
+def measure(
+    loaded: Loaded, sets: Mapping[str, Encoded], label: str, *, whole: bool = False
+) -> dict[str, Any]:
+    """Numbers and answers per set; a bar on standard error bears the label; for `whole`, `read`."""
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
     total, hidden = sum(map(len, sets.values())), not loaded.bars
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
-        found = {name: read(loaded, rows, shown.update) for name, rows in sets.items()}
+        found = {name: read(loaded, rows, shown.update, whole=whole) for name, rows in sets.items()}
     answers = {name: answers_of(loaded, sets[name], found[name]) for name in found}
     return {
         "numbers": {name: numbers(found[name], answers[name]) for name in found},
@@ -57,24 +59,40 @@ def read(
     done: Callable[[int], object] = lambda count: None,
     *,
     literal: bool = False,
+    whole: bool = False,
 ) -> list[Reading]:
-    """Read every row, each answer to its end; a plain text goes on after its first half.
+    """Read every row; a plain text goes on after its first half.
 
-    Where a template writes a header before the answer, the model is asked without it, as its users
-    do, and behind it: either may be what it answers with. After each batch `done` is told how many
-    rows it had. With `literal`, a text is asked as the row is, which has been cut already.
+    A row may say little more than its answer; one that has not said it word for word by then is
+    asked once more, for much more, so that an answer that begins late is seen. Where a template
+    writes a header before the answer, the model is asked without it, as its users do, and then
+    behind it: either may be what it answers with. `done` is told how many rows are read. With
+    `literal`, a text is asked as the row is, which has been cut already; with `whole`, every answer
+    is read to its end.
     """
     questions = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
-    readings = read_rows(loaded, [row for _, row in questions], done)
-    headed = [i for i, (_, row) in enumerate(questions) if ASKED in row]
-    behind = read_rows(loaded, [_headed(loaded.tokenizer, questions[i][1]) for i in headed])
+    asked = [row for _, row in questions]
+    readings = read_rows(loaded, asked, spare=SPARE_TOKENS if whole else FEW_TOKENS)
+
+    def unsaid() -> list[int]:
+        pairs = enumerate(zip(questions, readings, strict=True))
+        return [i for i, (pair, r) in pairs if not _said_of(loaded, *pair, r)["verbatim"]]
+
+    late = [] if whole else unsaid()
+    done(len(rows) - len(late))
+    for i, more in zip(late, read_rows(loaded, [asked[i] for i in late], done), strict=True):
+        readings[i] = more
+    headed = [i for i in unsaid() if ASKED in asked[i]]
+    behind = read_rows(loaded, [_headed(loaded.tokenizer, asked[i]) for i in headed])
     for i, other in zip(headed, behind, strict=True):
         either = (readings[i], other)
         more = max(either, key=lambda r: tuple(_said_of(loaded, *questions[i], r).values()))
         readings[i] = replace(readings[i], text=more.text)
-    texts = [i for i, (_, row) in enumerate(rows) if questions[i][1] is not row]
-    whole = read_answers(loaded.model, loaded.tokenizer, [rows[i][1] for i in texts], texts=False)
-    for i, full in zip(texts, whole, strict=True):
+    texts = [i for i, (_, row) in enumerate(rows) if asked[i] is not row]
+    full_rows = read_answers(
+        loaded.model, loaded.tokenizer, [rows[i][1] for i in texts], texts=False
+    )
+    for i, full in zip(texts, full_rows, strict=True):
         readings[i] = replace(full, text=readings[i].text)
     return readings
 
@@ -89,11 +107,14 @@ def _headed(tokenizer: Tokenizer, row: Row) -> Row:
 
 
 def read_rows(
-    loaded: Loaded, rows: Sequence[Row], done: Callable[[int], object] = lambda count: None
+    loaded: Loaded,
+    rows: Sequence[Row],
+    done: Callable[[int], object] = lambda count: None,
+    spare: int = SPARE_TOKENS,
 ) -> list[Reading]:
-    """Read every row as it is, each answer to its end."""
+    """Read every row as it is, each answer to its end or `spare` tokens beyond the row's."""
     readings: dict[int, Reading] = {}
-    for chosen, limit in _batches(rows, positions_of(loaded.model)):
+    for chosen, limit in _batches(rows, positions_of(loaded.model), spare):
         some = [rows[i] for i in chosen]
         found = read_answers(loaded.model, loaded.tokenizer, some, max_new_tokens=limit)
         readings.update(zip(chosen, found, strict=True))
@@ -101,7 +122,7 @@ def read_rows(
     return [readings[i] for i in range(len(rows))]
 
 
-def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], int]]:
+def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple[list[int], int]]:
     """Rows with answers of similar length, and how many tokens they may take to say them.
 
     More than the longest has, as far as the model's positions go: where they would not reach for
@@ -112,15 +133,15 @@ def _batches(asked: Sequence[Row], positions: int) -> Iterator[tuple[list[int], 
     written = [len(row["input_ids"]) - len(prompt_ids(row)) for row in asked]
     for i in sorted(range(len(asked)), key=written.__getitem__):
         longest = max(prompt, len(prompt_ids(asked[i])))
-        width = min(longest + written[i] + SPARE_TOKENS, positions)
+        width = min(longest + written[i] + spare, positions)
         most = min(ROWS_PER_BATCH, TOKENS_PER_BATCH // width)
         if batch and (len(batch) >= most or longest + written[i] > positions):
-            yield batch, min(limit + SPARE_TOKENS, positions - prompt)
+            yield batch, min(limit + spare, positions - prompt)
             batch, longest = [], len(prompt_ids(asked[i]))
         batch.append(i)
         prompt, limit = longest, written[i]
     if batch:
-        yield batch, min(limit + SPARE_TOKENS, positions - prompt)
+        yield batch, min(limit + spare, positions - prompt)
 
 
 def numbers(readings: Sequence[Reading], answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -159,13 +159,15 @@ class Look:
         loaded: model and rows.
         goal: what is asked for.
         wordings: the rows to forget, as they are trained on.
+        probe: the probe rows, as the model says them.
         count: the most retain rows to read.
     """
 
-    def __init__(self, loaded: Loaded, goal: Goal, wordings: Wordings, count: int) -> None:
-        self.loaded, self.goal = loaded, goal
-        self.pad = pad_id(loaded.tokenizer)
-        self.wordings, probe = wordings, _spread(loaded.scored("probe"))
+    def __init__(
+        self, loaded: Loaded, goal: Goal, wordings: Wordings, probe: Sequence[Row], count: int
+    ) -> None:
+        self.loaded, self.goal, self.wordings = loaded, goal, wordings
+        self.pad, probe = pad_id(loaded.tokenizer), _spread(probe)
         self.retain = _spread(loaded.rows("retain")[:count])
         self.start, self.low = self.kept(), 0
         scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []

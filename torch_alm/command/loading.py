@@ -72,12 +72,14 @@ class Loaded:
         """The token rows of a set, in which the words that tell something alone are labelled."""
         return scored(self.tokenizer, self.sets.get(name, ()))
 
-    def measured(self, count: int, label: str, names: Sequence[str] = SETS) -> dict[str, Any]:
+    def measured(
+        self, count: int, label: str, names: Sequence[str] = SETS, *, whole: bool = False
+    ) -> dict[str, Any]:
         """Measure the model on all rows to forget, and on the first of the others."""
         from torch_alm.command.asking import measure
 
         found = {n: self.sets[n] if n == "forget" else self.sets[n][:count] for n in names}
-        return measure(self, {n: rows for n, rows in found.items() if rows}, label)
+        return measure(self, {n: rows for n, rows in found.items() if rows}, label, whole=whole)
 
 
 def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:

@@ -1,4 +1,4 @@
-"""The rows to forget as they are trained on: as they are given, and as the model says them."""
+"""Rows in the words of the model: those to forget a second time, and those that a check probes."""
 
 import argparse
 import re
@@ -8,6 +8,7 @@ from typing import Any
 
 from torch_alm.command.goal import Goal
 from torch_alm.command.loading import LONGEST, Loaded, in_words, labelled, telling_words
+from torch_alm.command.rows import Entry
 from torch_alm.command.wording import plain
 from torch_alm.language import Row, answer_ids
 
@@ -50,19 +51,36 @@ class Wordings:
         words = telling_words(self.loaded.sets["forget"])
         for place, second in self.second.items():
             if answers[place]["said"]:
-                row = self._said(place, answers[place]["answer"], words[place])
+                entry, _ = self.loaded.sets["forget"][place]
+                row = _spoken(
+                    self.given, self.loaded, entry, answers[place]["answer"], words[place]
+                )
                 self.rows[second] = self.rows[second] if row is None else row
         return self.rows != before
 
-    def _said(self, place: int, text: str, words: frozenset[str]) -> Row | None:
-        """The row with what leads up to its telling words, which alone are labelled."""
-        spoken = [found for found in re.finditer(r"\w+", text) if plain(found.group()) in words]
-        if not spoken:  # in another spelling
-            return None
-        end = max({plain(found.group()): found.end() for found in reversed(spoken)}.values())
-        entry, _ = self.loaded.sets["forget"][place]
-        rows = in_words(self.given, self.loaded, entry, text[:end].lstrip())
-        return labelled(self.loaded.tokenizer, rows[0], words) if rows else None
+
+def in_own_words(
+    given: argparse.Namespace, loaded: Loaded, name: str, answers: Sequence[Mapping[str, Any]]
+) -> list[Row]:
+    """The first rows of a set, one for each answer: in its words if it says them, else scored."""
+    found = loaded.sets.get(name, [])
+    parts = zip(found, loaded.scored(name), telling_words(found), answers, strict=False)
+    return [
+        (answer["said"] and _spoken(given, loaded, pair[0], answer["answer"], words)) or row
+        for pair, row, words, answer in parts
+    ]
+
+
+def _spoken(
+    given: argparse.Namespace, loaded: Loaded, entry: Entry, text: str, words: frozenset[str]
+) -> Row | None:
+    """The row with what leads up to its telling words, which alone are labelled."""
+    spoken = [found for found in re.finditer(r"\w+", text) if plain(found.group()) in words]
+    if not spoken:  # in another spelling, or a row that has no such words
+        return None
+    end = max({plain(found.group()): found.end() for found in reversed(spoken)}.values())
+    rows = in_words(given, loaded, entry, text[:end].lstrip())
+    return labelled(loaded.tokenizer, rows[0], words) if rows else None
 
 
 def _short(loaded: Loaded) -> list[int]:

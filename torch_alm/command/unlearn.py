@@ -50,7 +50,7 @@ from torch_alm.command.output import (
 )
 from torch_alm.command.report import Result
 from torch_alm.command.rows import Entry
-from torch_alm.command.spoken import Wordings
+from torch_alm.command.spoken import Wordings, in_own_words
 from torch_alm.command.train import asked_to_stop, known_now, trace_of, trainer_of
 from torch_alm.language import prompt_ids
 
@@ -146,7 +146,7 @@ def _begun(
     Raises:
         Refusal: it says too little of what it shall forget, or the goal is reached already.
     """
-    measured = loaded.measured(given.rows, "before")
+    measured = loaded.measured(given.rows, "before", whole=given.answers == "said")
     known = _check_known(given, loaded, measured, say)
     _check_unseen(measured["numbers"].get("holdout"))
     if given.answers == "said":
@@ -244,7 +244,9 @@ def _made_trainable(given: argparse.Namespace, loaded: Loaded) -> Loaded:
 def _prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
     """The Trainer of the run, with the checks that pace and end it."""
     given, loaded, start = run.given, run.loaded, run.start
-    wordings = Wordings(given, loaded, start.goal, start.measured["answers"]["forget"])
+    answers = start.measured["answers"]
+    wordings = Wordings(given, loaded, start.goal, answers["forget"])
+    probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
     kept = kept_rows(given, loaded, start.measured)
     trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder)
     before = start.measured["numbers"]["retain"]["loss"]
@@ -253,7 +255,7 @@ def _prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
         verdict, answers = _asked(run)
         return verdict, wordings.take(answers)
 
-    look = Look(loaded, start.goal, wordings, given.rows)
+    look = Look(loaded, start.goal, wordings, probe, given.rows)
     checks = checks_of(given, look, before, trainer.constraint, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
