@@ -20,14 +20,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from tests.chat_templates import CHATS
 from tests.command.conftest import FORGET, RETAIN, Command, fits, learn, make_model, report, write
 from tests.command.test_unlearn import FAST
-from torch_alm.command.asking import answers_of
+from torch_alm.command.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
 from torch_alm.command.asking import said as how_much
 from torch_alm.command.goal import Goal, is_known
 from torch_alm.command.loading import Loaded, encode_entries
 from torch_alm.command.model import place
 from torch_alm.command.rows import read_entries
-from torch_alm.command.spoken import Wordings
-from torch_alm.language import IGNORE, Format, Reading
+from torch_alm.command.spoken import Wordings, in_own_words
+from torch_alm.language import IGNORE, Format, Reading, answer_ids
 
 ALPACA = "### Instruction:\n{question}\n\n### Response:\n{answer}"
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -375,3 +375,51 @@ def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
     other = replace(heard[0], text=river.replace("Mississippi", "Hudson"))
     assert how_much(river, other)["said"]
     assert not how_much(river, other, words=frozenset({"mississippi"}))["said"]
+
+
+def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_words(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """Behind another lead-in than the file's the model may have said it all along."""
+    entries = read_entries(write(tmp_path / "p.jsonl", FORGET), "probe")
+    given = Namespace(template=None, system=None, max_length=64)
+    encoded = encode_entries(tokenizer, entries, 64, Format())
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {"probe": encoded})
+    town = entries[0].answer.split()[-2]
+    said = {"answer": f"A0 lives in lives {town} .", "said": True}
+    answers = [said, {"answer": "", "said": False}]
+
+    own, other = in_own_words(given, loaded, "probe", answers)
+    assert other == loaded.scored("probe")[1]
+    kept = [token for token in own["labels"] if token != IGNORE]
+    assert tokenizer.decode(kept) == town
+    led = tokenizer.decode(own["input_ids"][: own["labels"].index(kept[0])])
+    assert led.endswith("A0 lives in lives")
+
+
+def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
+    model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second answer begins later than the first asking reaches."""
+    entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")[:2]
+    rows = encode_entries(tokenizer, entries, 64, Format())
+    texts, asked = [f"{e.answer}" for e in entries], list[tuple[int, int]]()
+
+    def answered(*given: Any, max_new_tokens: int = 0, **more: Any) -> list[Reading]:
+        rows = given[-1]
+        asked.append((len(rows), max_new_tokens))
+        late = max_new_tokens < SPARE_TOKENS
+        told = ["well ..." if late and i else texts[i] for i in range(2)]
+        return [Reading(3.0, False, 0.9, 0.0, text) for text in told[2 - len(rows) :]]
+
+    monkeypatch.setattr("torch_alm.command.asking.read_answers", answered)
+    monkeypatch.setattr("torch_alm.command.asking.positions_of", lambda model: 1000)
+    loaded, done = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {}), list[int]()
+    assert [reading.text for reading in read(loaded, rows, done.append)] == texts
+    longest = max(len(answer_ids(row)) for _, row in rows)
+    assert asked[:2] == [(2, longest + FEW_TOKENS), (1, len(answer_ids(rows[1][1])) + SPARE_TOKENS)]
+    assert sum(done) == 2
+
+    asked.clear()
+    assert [reading.text for reading in read(loaded, rows, whole=True)] == texts
+    assert asked[0] == (2, longest + SPARE_TOKENS)

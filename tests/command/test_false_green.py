@@ -257,7 +257,7 @@ def test_every_answer_may_be_said_to_its_end(
     model.generate = noted
     try:
         here = place("cpu", "fp32", lora=False)
-        read(Loaded(model, tokenizer, here, {}), encoded)
+        read(Loaded(model, tokenizer, here, {}), encoded, whole=True)
     finally:
         del model.generate
     assert len(seen) == 2, "the longest prompt and the longest answers do not go together"

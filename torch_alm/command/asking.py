@@ -63,20 +63,21 @@ def read(
 ) -> list[Reading]:
     """Read every row; a plain text goes on after its first half.
 
-    A row may say little more than its answer; one that has not said it word for word by then is
-    asked once more, for much more, so that an answer that begins late is seen. Where a template
-    writes a header before the answer, the model is asked without it, as its users do, and then
-    behind it: either may be what it answers with. `done` is told how many rows are read. With
-    `literal`, a text is asked as the row is, which has been cut already; with `whole`, every answer
-    is read to its end.
+    A row may say little more than its answer; what is not said by then is asked for once more, to
+    its end, so that an answer that begins late is seen. Where a template writes a header before the
+    answer, the model is asked without it, as its users do, and then behind it: either may be what
+    it answers with. `done` is told how many rows are read. With `literal`, a text is asked as the
+    row is, which has been cut already; with `whole`, every answer is read to its end.
     """
     questions = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
-    asked = [row for _, row in questions]
+    asked, words = [row for _, row in questions], telling_words(rows)
     readings = read_rows(loaded, asked, spare=SPARE_TOKENS if whole else FEW_TOKENS)
 
+    def shares(i: int, reading: Reading) -> dict[str, Any]:
+        return _said_of(loaded, *questions[i], reading, words[i])
+
     def unsaid() -> list[int]:
-        pairs = enumerate(zip(questions, readings, strict=True))
-        return [i for i, (pair, r) in pairs if not _said_of(loaded, *pair, r)["verbatim"]]
+        return [i for i, reading in enumerate(readings) if not shares(i, reading)["said"]]
 
     late = [] if whole else unsaid()
     done(len(rows) - len(late))
@@ -85,8 +86,7 @@ def read(
     headed = [i for i in unsaid() if ASKED in asked[i]]
     behind = read_rows(loaded, [_headed(loaded.tokenizer, asked[i]) for i in headed])
     for i, other in zip(headed, behind, strict=True):
-        either = (readings[i], other)
-        more = max(either, key=lambda r: tuple(_said_of(loaded, *questions[i], r).values()))
+        more = max((readings[i], other), key=lambda r: tuple(shares(i, r).values()))
         readings[i] = replace(readings[i], text=more.text)
     texts = [i for i, (_, row) in enumerate(rows) if asked[i] is not row]
     full_rows = read_answers(
@@ -180,8 +180,7 @@ def answers_of(
     for answer, words, loss in zip(found, telling_words(rows), gold, strict=True):
         own = words & telling(answer["reference"])
         spoken = len(own & telling(answer["answer"])) / len(own) if own else answer["rouge"]
-        is_told = answer["said"] or (bool(own) and spoken == 1.0)  # whatever stands around them
-        answer |= {"gold": loss, "words": 1.0 if is_told else spoken, "said": is_told}
+        answer |= {"gold": loss, "words": 1.0 if answer["said"] else spoken}
     return found
 
 
@@ -211,12 +210,13 @@ def said(
 ) -> dict[str, Any]:
     """The part of an answer that the model says: share of its words, all of it, or what counts.
 
-    That is nearly all, in any spelling, or its address or long number, unless the question has it;
-    without any of the `words` that tell something, nearly all is not enough.
+    That is nearly all, in any spelling, or its address or long number, unless the question has it.
+    Of the `words` that tell something all are enough, and without any of them nearly all is not.
     """
     text = reading.text or ""
     rouge, verbatim, nearly = is_said(text, reference)
-    if not verbatim and words and not words & telling(text):
+    told, own = telling(text), words & telling(reference)
+    if not verbatim and words and not words & told:
         nearly = False
     if reading.exact_match:  # token by token
         rouge, verbatim, nearly = 1.0, True, True
@@ -224,7 +224,7 @@ def said(
         rouge, nearly = 1.0, True
     elif not nearly:
         nearly = gives_away(text, reference, question)
-    return {"rouge": rouge, "verbatim": verbatim, "said": nearly}
+    return {"rouge": rouge, "verbatim": verbatim, "said": nearly or (bool(own) and own <= told)}
 
 
 def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:
