@@ -75,7 +75,6 @@ def test_every_default_is_told_in_a_help_of_80_columns(
         (("--columns", "qestion=a"), "Did you mean question?"),
         (("--method", "dual", "--rho", "1"), "--rho 1 is of saul, and --method dual has none"),
         (("--lora-rank", "4"), "Did you mean --lora --lora-rank?"),
-        (("--merge",), "Did you mean --lora --merge?"),
         (("--probe", "nowhere.jsonl"), "cannot read the probe file nowhere.jsonl"),
         (("--config", "nowhere.yaml"), "--config nowhere.yaml cannot be read"),
     ],
@@ -106,12 +105,12 @@ def test_options_may_stand_in_a_file_and_the_command_line_goes_first(
     names = {"--forget": "forget", "--retain": "retain"}
     paths = [needed[needed.index(option) + 1] for option in names]
     path.write_text(
-        "method: saul\nrho: 0.5\nlora: true\nmerge: false\nsteps: 7\nprobe:\n"
+        "method: saul\nrho: 0.5\nlora: true\nforce: false\nsteps: 7\nprobe:\n"
         f"  - {paths[0]}\n  - {paths[1]}\nmax_retain_loss: 2\n"
     )
     given = parse(["unlearn", *needed, "--config", str(path), "--steps", "9"])
     assert (given.method, given.rho, given.steps, given.max_retain_loss) == ("saul", 0.5, 9, 2.0)
-    assert given.lora and not given.merge
+    assert given.lora and not given.force
     assert [str(each) for each in given.probe] == paths
     path.write_text("mehtod: saul\n")
     with pytest.raises(Refusal, match="Did you mean --method"):

@@ -12,7 +12,7 @@ import peft
 import pytest
 import torch
 from peft.tuners.loha import LoHaModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.command.asking import said, spoken
 from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, make_model, report, write
@@ -38,7 +38,7 @@ def config(folder: Path) -> dict[str, Any]:
 def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     command: Command, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trained on, merged, or followed by a run of all weights; from a path that was relative."""
+    """Trained on, or followed by a run of all weights; from a path that was relative."""
     base, here = shutil.copytree(folder, tmp_path / "base"), tmp_path / "elsewhere"
     first, second = write(tmp_path / "1.jsonl", FIRST), write(tmp_path / "2.jsonl", SECOND)
     kept = write(tmp_path / "kept.jsonl", [*RETAIN, *SECOND])
@@ -54,8 +54,7 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     assert Path(saved["base_model_name_or_path"]) == base
     assert by_peft(once, FIRST) == 0
     assert by_peft(once, SECOND) > 1, "there is something left to forget"
-    settings = report(tmp_path / "a")["settings"]
-    assert (settings["lora_rank"], settings["merge"]) == (4, False)
+    assert report(tmp_path / "a")["settings"]["lora_rank"] == 4
 
     paths = {"model": once, "forget": second}
     assert command("unlearn", *STEPS, "--epochs", 40, output="b", **paths) in FINISHED
@@ -65,10 +64,6 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     assert by_peft(twice, FIRST) < 2, "one may get its town by chance, which another row has"
     assert report(tmp_path / "b")["models"][1]["numbers"]["forget"]["said"] == 0
 
-    assert command("unlearn", *STEPS, "--merge", "--epochs", 40, output="c", **paths) in FINISHED
-    plain = tmp_path / "c" / "model"
-    assert {path.suffix for path in plain.iterdir()} == {".json", ".safetensors"}
-    assert said(plain, SECOND) == 0
     whole = ("--lr", "2e-3", *STEPS[3:], "--epochs", 40)
     assert command("unlearn", *whole, output="d", **paths) in FINISHED
     assert said(tmp_path / "d" / "model", SECOND) == 0
@@ -78,29 +73,11 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
         assert command(verb, *words, model=twice, output=verb) == 0
 
 
-def test_a_merged_model_is_the_one_with_adapters(command: Command, tmp_path: Path) -> None:
-    for name, more in (("apart", ()), ("merged", ("--merge",))):
-        assert command("unlearn", *STEPS, *more, "--steps", 3, output=name) in FINISHED
-    with quiet():
-        apart = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "apart" / "model").eval()
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged" / "model").eval()
-    assert type(merged) is LlamaForCausalLM
-    ids = torch.arange(3, 20)[None]
-    with torch.no_grad():
-        one, other = apart(input_ids=ids).logits, merged(ids).logits
-    torch.testing.assert_close(one, other, rtol=0, atol=1e-4)
-    losses = [report(tmp_path / name)["models"][1]["numbers"]["forget"]["loss"]
-              for name in ("apart", "merged")]  # fmt: skip
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("--lora-rank", 4), "--lora-rank is about adapters"),
         (("--lora-targets", "q_proj"), "Did you mean --lora --lora-targets?"),
-        (("--merge",), "Did you mean --lora --merge?"),
-        (("--method", "dual", "--rho", 3), "--rho 3 is of saul, and --method dual has none"),
         (("--lora", "--lora-targets", "q_proj,wq"), "--lora-targets wq: no layer of the model has"),
         (("--lora", "--lora-targets", "norm"), "--lora-targets norm: Target module"),
     ],

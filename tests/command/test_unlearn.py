@@ -278,13 +278,6 @@ def test_a_goal_is_not_called_met_for_answers_that_were_never_said(
     assert report(tmp_path / "out")["verdict"]["missed"] == ["not known before"]
 
 
-def test_general_texts_are_kept_beside_the_rows(command: Command, tmp_path: Path) -> None:
-    texts = tmp_path / "general.txt"
-    texts.write_text("B0 lives in Rome .\n---\nA0 lives where B1 lives .")
-    assert command("unlearn", "--general", texts, "--steps", 2) == 3
-    assert json.loads((tmp_path / "out" / "report.json").read_text())["settings"]["general"]
-
-
 def test_what_is_kept_is_the_original_model_and_no_row_is_learnt(
     model: Any, tokenizer: Any
 ) -> None:

@@ -1,8 +1,7 @@
-"""Adapters of peft: loaded, compared with the model they are merged into, made anew, saved."""
+"""Adapters of peft: loaded, compared with the model they are merged into, made anew."""
 
 import argparse
 import json
-import shutil
 import warnings
 from collections.abc import Iterable
 from functools import partial
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 from transformers.utils import find_adapter_config_file
 
-from torch_alm.command.model import check_folder, check_loaded, load_model, quiet, stored_as
+from torch_alm.command.model import check_folder, check_loaded, quiet
 from torch_alm.command.output import Refusal, tried
 from torch_alm.language import LanguageModel
 
@@ -206,21 +205,3 @@ def _check_targets(model: nn.Module, names: Iterable[str]) -> None:
             f"--lora-targets {unknown[0]}: no layer of the model has that name; its linear layers "
             f"are {', '.join(sorted(linear))}. Did you mean some of these, or {ALL}?"
         )
-
-
-def save_merged(adapted: Any, tokenizer: Any, folder: Path, dtype: torch.dtype) -> None:
-    """Save a plain model: the one below one of peft, with the adapters merged into its weights.
-
-    Merged are the saved adapters with the model they name, as everybody who loads them does: the
-    adapted model itself stays as it is.
-
-    Cost: the model below, loaded once more.
-    """
-    own = folder / "adapters"
-    adapted.save_pretrained(own)
-    tokenizer.save_pretrained(own)
-    merged, _ = load_model(own)
-    shutil.rmtree(own)
-    with stored_as(merged, dtype):
-        merged.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)

@@ -13,7 +13,7 @@ from torch_alm.command.output import WIDTH, Refusal
 
 METHODS = ("dual", "saul")
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
-FILES = ("forget", "retain", "holdout", "probe", "general", "paraphrases")
+FILES = ("forget", "retain", "holdout", "probe", "paraphrases")
 
 DESCRIPTION = """\
 Unlearn, evaluate and attack language models from your own files.
@@ -136,8 +136,6 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     level.add_argument("--certify", type=_share, metavar="RATE", help=told)
     told = "forget the answers of the file (given), or what the model itself says (said)"
     add("--answers", default="given", choices=("given", "said"), help=told)
-    told = "neutral texts as a second source of rows to keep"
-    add("--general", type=Path, metavar="FILE", help=told)
     told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "
     told += "tenth of the retain answers or of their words is lost, or 0.1 nats"
     add("--max-retain-loss", type=_positive, metavar="X", help=told)
@@ -158,8 +156,6 @@ def _add_adapters(verb: argparse.ArgumentParser) -> None:
     add("--lora-rank", type=_at_least(1), metavar="N", help="rank of new adapters; default: 16")
     told = "layers that get adapters, such as q_proj,v_proj; default: all-linear"
     add("--lora-targets", metavar="NAMES", help=told)
-    told = "save a plain model, with the adapters merged into it"
-    add("--merge", action="store_true", help=told)
 
 
 def _add_training(verb: argparse.ArgumentParser) -> None:
@@ -300,7 +296,7 @@ def _check_paths(given: argparse.Namespace) -> None:
     for name in FILES:
         value = getattr(given, name, None)
         for path in value if isinstance(value, list) else [value]:
-            if path is not None and str(path) != "builtin" and not path.exists():
+            if path is not None and not path.exists():
                 raise Refusal(f"cannot read the {name} file {path}. Is the path right?")
 
 
@@ -312,7 +308,6 @@ def _check_unlearn(given: argparse.Namespace) -> None:
             "--method saul?"
         )
     asked = {"--lora-rank": given.lora_rank, "--lora-targets": given.lora_targets}
-    asked["--merge"] = given.merge
     first = next((name for name, value in asked.items() if value), None)
     if first is not None and not given.lora:
         raise Refusal(

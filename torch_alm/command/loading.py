@@ -35,7 +35,6 @@ from torch_alm.language import (
     read_text,
 )
 
-GENERAL = Path(__file__).with_name("general.txt")
 SETS = ("forget", "retain", "probe", "holdout")
 UNCUT = 2**31  # for `encode`: a row of any length
 LONGEST = 96  # tokens of an answer of which single words are scored
@@ -161,8 +160,7 @@ def as_said(found: dict[str, list[Entry]], measured: Mapping[str, Any]) -> dict[
 def kept_rows(given: argparse.Namespace, loaded: Loaded, measured: Mapping[str, Any]) -> list[Row]:
     """The rows that are trained to be kept, in the model's own words where those hold the answer.
 
-    So there is little to learn from them, and what nobody listed moves less. Behind them come the
-    texts of `--general`.
+    So there is little to learn from them, and what nobody listed moves less.
     """
     answers = {a["where"]: a for a in measured["answers"]["retain"]}
     rows: list[Row] = []
@@ -171,10 +169,6 @@ def kept_rows(given: argparse.Namespace, loaded: Loaded, measured: Mapping[str, 
         own = told["answer"].strip().split("\n\n")[0] if told["said"] else ""
         is_short = own and not told["verbatim"] and len(own) < 4 * len(entry.answer) + 100
         rows += (in_words(given, loaded, entry, own) if is_short else []) or [row]
-    if given.general is not None:
-        path = GENERAL if str(given.general) == "builtin" else given.general
-        texts = read_entries(path, "general", given.columns)
-        rows += [row for _, row in encoded(given, loaded, texts)]
     return rows
 
 

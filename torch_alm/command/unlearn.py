@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torch_alm.command import report
-from torch_alm.command.adapters import save_merged, with_adapters
+from torch_alm.command.adapters import with_adapters
 from torch_alm.command.checks import Checks, Look, checks_of
 from torch_alm.command.goal import (
     Goal,
@@ -344,12 +344,9 @@ def _saved(run: Run) -> dict[str, Any]:
 
     def fill(draft: Path) -> dict[str, Any]:
         with quiet():
-            if given.merge:
-                save_merged(model, tokenizer, draft, dtype)
-            else:
-                with nullcontext() if given.lora else stored_as(model, dtype):
-                    model.save_pretrained(draft)
-                tokenizer.save_pretrained(draft)
+            with nullcontext() if given.lora else stored_as(model, dtype):
+                model.save_pretrained(draft)
+            tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
         return load_for(given, str(draft), run.found).measured(given.rows, "after")
 
