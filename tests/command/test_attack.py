@@ -1,5 +1,7 @@
 """`torch-alm attack`: what comes back, measured on the right rows, with the model as it was."""
 
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -8,10 +10,11 @@ import pytest
 import torch
 
 from tests.command.conftest import FORGET, RETAIN, Command, report, write
-from torch_alm.command.attack import paired, verdict_of
-from torch_alm.command.loading import windows
+from torch_alm.command.attack import attacks_of, verdict_of
+from torch_alm.command.loading import Loaded, encode_entries
+from torch_alm.command.model import place
 from torch_alm.command.rows import Entry
-from torch_alm.language import encode
+from torch_alm.language import Format
 
 NAMES = ["relearn forget", "relearn retain", "int8", "int4", "answer prefix"]
 
@@ -25,7 +28,7 @@ def test_every_attack_has_numbers_before_and_after(
     (found,) = report(tmp_path / "out")["attacks"]
     assert [row["name"] for row in found["rows"]] == NAMES
     told = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("No paraphrases: neither --paraphrases nor") for line in told)
+    assert "No paraphrases: no row has a paraphrased_question." in told
     assert [line for line in told if line.startswith("model: ")] == [f"model: {n}" for n in NAMES]
     assert told[-1].endswith("report.json.")
     assert report(tmp_path / "out")["title"] == f"Attacks on {folder.name}"
@@ -45,7 +48,6 @@ def test_every_attack_has_numbers_before_and_after(
         "rouge": 1.0, "verbatim": True, "said": True,
     }.items()  # fmt: skip
     attackers = [rows[name]["attacker"] for name in (*NAMES[:2], NAMES[-1])]
-    assert [a.pop("final loss", 0) > 0 for a in attackers] == [True, True, False]
     assert attackers == [{"examples": 2}, {"examples": 2}, {"share": 0.25}]
     assert (folder / "model.safetensors").read_bytes() == saved
     assert "What comes back" in (tmp_path / "out" / "report.html").read_text()
@@ -59,17 +61,13 @@ def test_a_single_row_cannot_be_relearned_and_asked(
     assert "No relearning on forget rows" in capsys.readouterr().out
 
 
-def test_paraphrases_come_from_the_rows_or_from_a_file(command: Command, tmp_path: Path) -> None:
+def test_paraphrases_come_from_the_rows(command: Command, tmp_path: Path) -> None:
     reworded = [{**row, "paraphrased_question": row["question"]} for row in FORGET]
     code = command("attack", "--relearn", 0, forget=write(tmp_path / "f.jsonl", reworded))
     assert code == 0
     rows = report(tmp_path / "out")["attacks"][0]["rows"]
     assert [row["name"] for row in rows] == ["int8", "int4", "paraphrase", "answer prefix"]
     assert rows[2]["before"] == rows[2]["after"], "the same words, the same answers"
-    path = write(tmp_path / "p.jsonl", FORGET[:2])
-    assert command("attack", "--relearn", 0, "--paraphrases", path, output="b") == 0
-    rows = report(tmp_path / "b")["attacks"][0]["rows"]
-    assert rows[2]["after"]["rows"] == 2
 
 
 def test_a_question_in_a_chat_may_have_a_paraphrase() -> None:
@@ -77,21 +75,6 @@ def test_a_question_in_a_chat_may_have_a_paraphrase() -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     entry = Entry("1", "a", "b", messages=(*before, *turns), paraphrase="c")
     assert entry.asked("c").messages == (*before, {"role": "user", "content": "c"}, turns[1])
-
-
-def test_paraphrases_belong_to_the_rows_of_their_answers_in_turn(
-    command: Command, tmp_path: Path, capsys: Any
-) -> None:
-    entries = [Entry(str(i), f"q{i}", answer) for i, answer in enumerate(("yes", "No", "Yes"))]
-    others = [Entry(f"other {i}", "p", answer) for i, answer in enumerate(("no", *["YES"] * 3))]
-    assert [(of.where, e.where) for of, e in paired(others, entries)] == [
-        *(("1", "other 0"), ("0", "other 1"), ("2", "other 2"), ("0", "other 3"))
-    ]
-    path = write(tmp_path / "p.jsonl", [FORGET[0], RETAIN[0]])
-    assert command("attack", "--paraphrases", path) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "line 2: its answer 'B0 lives in York .' is that of no forget row" in told
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_plain_text_goes_on_after_its_first_half_as_everywhere(
@@ -110,56 +93,76 @@ def test_a_plain_text_goes_on_after_its_first_half_as_everywhere(
     assert all(len(row["reference"]) < least for row in found["answer prefix"]["answers"]), given
 
 
-def test_what_the_attacker_has_is_what_was_asked_for(
-    command: Command, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def loaded(model: Any, tokenizer: Any) -> Callable[..., Loaded]:
+    """The model with entries of rows to forget and to keep."""
+
+    def made(rows: Sequence[Any], precision: str = "fp32") -> Loaded:
+        entries = [
+            Entry(
+                str(i), row["question"], row["answer"], paraphrase=row.get("paraphrased_question")
+            )
+            for i, row in enumerate(rows)
+        ]
+        sets = {"forget": encode_entries(tokenizer, entries, 64, Format()),
+                "retain": encode_entries(tokenizer, [Entry("r", *r.values()) for r in RETAIN],
+                                         64, Format())}  # fmt: skip
+        return Loaded(model, tokenizer, place("cpu", precision, lora=False), sets)
+
+    return made
+
+
+GIVEN = Namespace(relearn=3, relearn_steps=5, relearn_lr=0.5, batch_size=2, seed=7, prefix=0.5,
+                  template=None, system=None, max_length=64)  # fmt: skip
+
+
+def test_what_the_attacker_has_is_what_was_asked_for(loaded: Callable[..., Loaded]) -> None:
+    given = loaded(FORGET, "bf16")
+    attacks = {each.name: each for each in attacks_of(GIVEN, given, given.sets["forget"])}
+    assert [*attacks] == NAMES
+    for side, rows in {"forget": given.rows("forget"), "retain": given.rows("retain")}.items():
+        learn: Any = attacks[f"relearn {side}"].context
+        assert learn.args[1] == rows[:3]
+        how = dict(learn.keywords)
+        with how.pop("autocast")():
+            assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+            assert torch.is_autocast_enabled("cpu")
+        assert how == {"steps": 5, "lr": 0.5, "batch_size": 2, "seed": 7}
+    assert attacks["answer prefix"].attacker == {"share": 0.5}
+
+
+def test_copies_of_what_was_shown_are_not_asked_and_one_row_is_not_shown(
+    loaded: Callable[..., Loaded],
 ) -> None:
-    seen: dict[str, Any] = {}
+    def asked(rows: Sequence[Any], shown: int) -> list[str]:
+        given = loaded(rows)
+        options = Namespace(**{**vars(GIVEN), "relearn": shown})
+        attacks = attacks_of(options, given, given.sets["forget"])
+        found = next((each.asked for each in attacks if each.name == "relearn forget"), [])
+        return [entry.where for entry, _ in found]
 
-    def noted(model: Any, tokenizer: Any, forget: Any, retain: Any, has: Any, **more: Any) -> Any:
-        seen.update(vars(has), forget=len(forget), retain=len(retain), **more)
-        return iter(())
+    assert asked([FORGET[0], FORGET[1], FORGET[0], FORGET[2]], 1) == ["1", "3"]
+    assert asked([FORGET[0], FORGET[0]], 1) == []
+    assert asked(FORGET, 9) == ["5"]
 
-    monkeypatch.setattr("torch_alm.language.attack", noted)
-    numbers = {"relearn": 3, "relearn-steps": 5, "relearn-lr": 0.5, "prefix": 0.75,
-               "batch-size": 2, "seed": 7, "rows": 4, "precision": "bf16"}  # fmt: skip
-    words = [word for name, value in numbers.items() for word in (f"--{name}", value)]
+
+def test_paraphrases_of_some_rows_stand_beside_those(loaded: Callable[..., Loaded]) -> None:
+    rows = [FORGET[0], {**FORGET[1], "paraphrased_question": "B1 ?"}, FORGET[2]]
+    given = loaded(rows)
+    attacks = attacks_of(GIVEN, given, given.sets["forget"])
+    (found,) = (each for each in attacks if each.name == "paraphrase")
+    assert [entry.where for entry, _ in found.asked] == ["1"]
+    assert [entry.prompt for entry, _ in found.then] == ["B1 ?"]
+
+
+def test_rows_that_are_left_out_are_told(command: Command, tmp_path: Path, capsys: Any) -> None:
+    words = ("--relearn", 0, "--rows", 2, "--max-length", 14)
     assert command("attack", *words) == 0
-    with seen.pop("autocast")():
-        assert torch.is_autocast_enabled("cpu")
-        assert torch.get_autocast_dtype("cpu") is torch.bfloat16
-    expected = {"relearn_rows": 3, "relearn_steps": 5, "relearn_lr": 0.5, "prefix": 0.75,
-                "batch_size": 2, "seed": 7, "bits": (8, 4), "paraphrased": [],
-                "forget": 4, "retain": 8}  # fmt: skip
-    assert {name: seen[name] for name in expected} == expected
-
-
-def test_all_rows_are_asked_and_those_that_are_left_out_are_told(
-    command: Command, tmp_path: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    seen: list[tuple[Any, ...]] = []
-
-    def noted(model: Any, tokenizer: Any, forget: Any, retain: Any, has: Any, **more: Any) -> Any:
-        seen.append((forget, retain, more["paraphrased"]))
-        return iter(())
-
-    monkeypatch.setattr("torch_alm.language.attack", noted)
-    reworded = [{**row, "paraphrased_question": f"{row['answer']} Where ?"} for row in FORGET[1:]]
-    many = [FORGET[0], *reworded] * 40  # more than the 200 retain rows that evaluate measures
-    paths = {"forget": write(tmp_path / "f.jsonl", many)}
-    assert command("attack", "--max-length", 14, **paths) == 0
-    assert "left out" not in capsys.readouterr().out
-    other = write(tmp_path / "p.jsonl", [*FORGET[2:], FORGET[0]])  # the first two rows are of one
-    words = ("--rows", 2, "--max-length", 14, "--paraphrases", other)
-    assert command("attack", *words, output="b", **paths) == 0
-    told = f"{2 * len(many) - 2} of {2 * len(many)} forget rows were left out, by --rows 2."
+    told = f"{2 * len(FORGET) - 2} of {2 * len(FORGET)} forget rows were left out, by --rows 2."
     assert told in " ".join(capsys.readouterr().out.split())
-    assert told in report(tmp_path / "b")["notes"]
-    plain = [{name: row[name] for name in ("question", "answer")} for row in many]
-    first, kept = ([part for row in rows for part in windows(encode(tokenizer, **row), 14)]
-                   for rows in (plain, RETAIN))  # fmt: skip
-    questions = [(row["paraphrased_question"], row["answer"]) for row in reworded * 40]
-    asked = [part for row in questions for part in windows(encode(tokenizer, *row), 14)]
-    assert seen == [(first, kept, asked), (first[:2], kept, first[:2])]
+    found = report(tmp_path / "out")
+    assert told in found["notes"]
+    assert {row["before"]["rows"] for row in found["attacks"][0]["rows"]} == {2}
 
 
 def one(name: str, *sides: tuple[float, ...]) -> dict[str, Any]:
@@ -261,15 +264,6 @@ def test_a_part_of_a_paraphrase_stands_beside_that_part_or_nothing(
     assert len(rows["paraphrase"]) > 1
     for answer in rows["paraphrase"]:
         assert answer["earlier"] == own.get(answer["reference"], "")
-
-
-def test_paraphrases_are_cut_to_the_models_positions(
-    command: Command, tmp_path: Path, capsys: Any
-) -> None:
-    long = {**FORGET[0], "question": " ".join([FORGET[0]["question"]] * 40)}
-    path = write(tmp_path / "p.jsonl", [long])
-    assert command("attack", "--relearn", 0, "--paraphrases", path) == 2
-    assert "the prompt takes" in capsys.readouterr().err
 
 
 def test_a_model_without_linear_layers_is_attacked_by_all_else(

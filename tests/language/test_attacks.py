@@ -13,10 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForC
 
 from tests.language.conftest import ROWS, Words, asked
 from torch_alm.language import (
-    Attacks,
     answer_ids,
-    attack,
-    generate,
+    continuations,
     losses,
     quantized,
     relearned,
@@ -101,7 +99,7 @@ def test_gradients_and_modes_of_before_take_no_part_and_return(model: Any) -> No
         assert found == pytest.approx(alone, rel=1e-5)
     assert [id(p.grad) for p in model.parameters()] == [*map(id, left)]
     losses(model, ROWS, 0)
-    generate(model, Words(), [[1, 2]], max_new_tokens=2)
+    continuations(model, Words(), [[1, 2]], max_new_tokens=2)
     assert [m.training for m in model.modules()] == modes
 
 
@@ -136,24 +134,6 @@ def test_all_experts_are_rounded_and_what_chooses_among_them_is_not() -> None:
     assert_same(model, before)
 
 
-def test_copies_of_what_was_shown_are_not_asked(model: Any) -> None:
-    has = Attacks(relearn_rows=1, relearn_steps=1, bits=(), prefix=0.25)
-    rows = [ROWS[0], ROWS[1], dict(ROWS[0]), ROWS[2]]
-    found = next(attack(model, Words(), rows, [], has))
-    assert found.name == "relearn forget" and found.asked == [ROWS[1], ROWS[2]]
-    names = [each.name for each in attack(model, Words(), [ROWS[0], dict(ROWS[0])], [], has)]
-    assert "relearn forget" not in names
-    has = Attacks(relearn_rows=9, relearn_steps=1, bits=())
-    assert next(attack(model, Words(), ROWS, [], has)).asked == [ROWS[-1]], "one is not shown"
-
-
-def test_paraphrases_of_some_rows_stand_beside_those(model: Any) -> None:
-    has, few = Attacks(relearn_rows=0, bits=()), [ROWS[2], ROWS[0], ROWS[2]]
-    found = next(attack(model, Words(), ROWS, [], has, paraphrased=few, reworded=few))
-    assert found.name == "paraphrase" and found.asked == few
-    assert found.before == found.after
-
-
 def test_weights_return_after_an_exception(model: Any) -> None:
     before = snapshot(model)
     with pytest.raises(RuntimeError, match="inside"), restored(model):
@@ -180,44 +160,15 @@ def test_a_prefix_moves_into_the_prompt(length: int, share: float) -> None:
     assert len(found["labels"]) == len(row["labels"])
 
 
-def on_a_grid(model: Any, bits: int) -> Any:
-    """A copy whose linear layers, but for the output, have the nearest of 2^bits - 1 levels."""
-    other, top = copy.deepcopy(model), 2 ** (bits - 1) - 1
-    for layer in (m for m in other.model.modules() if isinstance(m, nn.Linear)):
-        for row in layer.weight.data:
-            grid = row.abs().max() * torch.arange(-top, top + 1) / top
-            row.copy_(grid[(row[:, None] - grid).abs().argmin(1)])
-    return other
-
-
-def test_every_attack_has_what_the_settings_say_and_tells_it(model: Any) -> None:
+def test_relearning_is_adamw_on_a_few_rows(model: Any) -> None:
     """All that an attacker has is in one batch."""
-    retain = [{**row, "input_ids": [2, *row["input_ids"][1:]]} for row in ROWS]
-    has = Attacks(relearn_rows=3, relearn_steps=4, relearn_lr=1e-2, bits=(3,), prefix=0.25)
-    attacks = list(attack(model, Words(), ROWS, retain, has, paraphrased=retain[:2]))
-    prefixed = [{**row, "labels": [-100, -100, -100, *row["labels"][3:]]} for row in ROWS]
-    shown, others = (taught(model, rows[:3], steps=4) for rows in (ROWS, retain))
-    by_hand = [
-        ("relearn forget", shown, ROWS[3:], ROWS[3:], {"examples": 3}),
-        ("relearn retain", others, ROWS, ROWS, {"examples": 3}),
-        ("int3", on_a_grid(model, 3), ROWS, ROWS, {"weights": 4 * 16 * 16 + 3 * 16 * 32}),
-        ("paraphrase", model, ROWS, retain[:2], {}),
-        ("answer prefix", model, ROWS, prefixed, {"share": 0.25}),
-    ]
-    assert [each.name for each in attacks] == [name for name, *_ in by_hand]
-    for found, (name, attacked, usual, rows, told) in zip(attacks, by_hand, strict=True):
-        assert (found.asked, found.rows) == (usual, rows), name
-        for readings, them, theirs in ((found.before, model, usual), (found.after, attacked, rows)):
-            for reading, (loss, text) in zip(
-                readings, (asked(them, row) for row in theirs), strict=True
-            ):
-                assert reading.loss == pytest.approx(loss, abs=1e-4), name
-                assert reading.text == text, name
-        assert {**found.attacker, "final loss": 0} == {**told, "final loss": 0}, name
-    for found, rows in zip(attacks[:2], (ROWS[:3], retain[:3]), strict=True):
-        before_it = taught(model, rows, steps=3)
-        last = sum(asked(before_it, row)[0] for row in rows) / 3
-        assert found.attacker["final loss"] == pytest.approx(last, abs=1e-4)
+    before = snapshot(model)
+    with relearned(model, ROWS[:3], 0, steps=4, lr=1e-2) as last:
+        found = losses(model, ROWS, 0)
+    assert_same(model, before)
+    after, before_it = (taught(model, ROWS[:3], steps=steps) for steps in (4, 3))
+    assert found == pytest.approx([asked(after, row)[0] for row in ROWS], abs=1e-4)
+    assert last == pytest.approx(sum(asked(before_it, row)[0] for row in ROWS[:3]) / 3, abs=1e-4)
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -226,17 +177,14 @@ def test_the_seed_chooses_which_rows_an_attacker_learns_from(model: Any, size: i
     means = [sum(some) / size for some in itertools.combinations(each, size)]
     seen = set[int]()
     for seed in range(8):
-        has = Attacks(relearn_rows=3, relearn_steps=1, bits=(), batch_size=size, seed=seed)
-        found = next(attack(model, Words(), ROWS, [], has, max_new_tokens=1))
-        last = found.attacker["final loss"]
-        nearest = min(range(3), key=lambda i: abs(means[i] - last))
+        with relearned(model, ROWS[:3], 0, steps=1, batch_size=size, seed=seed) as last:
+            nearest = min(range(3), key=lambda i: abs(means[i] - last))
         assert last == pytest.approx(means[nearest], abs=1e-5)
-        assert all(len(reading.text.split()) <= 1 for reading in (*found.before, *found.after))
         seen.add(nearest)
     assert seen == {0, 1, 2}
 
 
-def test_relearning_before_the_questions_is_under_the_same_autocast(model: Any) -> None:
+def test_relearning_is_under_the_autocast_that_it_is_given(model: Any) -> None:
     entered: list[bool] = []
 
     @contextmanager
@@ -244,6 +192,5 @@ def test_relearning_before_the_questions_is_under_the_same_autocast(model: Any) 
         entered.append(torch.is_grad_enabled())
         yield
 
-    settings = Attacks(relearn_rows=2, relearn_steps=3, bits=(), prefix=0.25)
-    list(attack(model, Words(), ROWS, ROWS[:2], settings=settings, autocast=autocast))
-    assert entered.count(True) == 2 * 3
+    with relearned(model, ROWS, 0, steps=3, autocast=autocast):
+        assert entered == [True] * 3

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from tests.language.conftest import ROWS, Words, asked
-from torch_alm.language import answer_scores, generate, losses, read_answers, relearned
+from torch_alm.language import answer_scores, continuations, losses, read_answers, relearned
 
 
 def test_a_loss_is_that_of_a_row_on_its_own(model: Any) -> None:
@@ -104,7 +104,7 @@ FACES: dict[str, Any] = {
     "losses": lambda model: losses(model, ROWS, 0),
     "scores": lambda model: answer_scores(model, ROWS, 0, 0.1),
     "readings": lambda model: read_answers(model, Words(), ROWS),
-    "answers": lambda model: generate(model, Words(), [[1, 2]]),
+    "answers": lambda model: continuations(model, Words(), [[1, 2]]),
     "relearning": lambda model: relearned(model, ROWS, 0, steps=1).__enter__(),
 }
 
@@ -154,4 +154,4 @@ def test_a_row_may_take_all_positions_and_no_more(make: Any) -> None:
         with pytest.raises(ValueError, match=r"row 1 of 2 has 7 tokens, and \w+ has 6 positions"):
             ask(model, [row, long], 0)
     with pytest.raises(ValueError, match=r"a prompt has 6 tokens, and .* has 6 positions"):
-        generate(model, Words(), [[1] * 6])
+        continuations(model, Words(), [[1] * 6])

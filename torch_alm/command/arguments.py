@@ -13,7 +13,7 @@ from torch_alm.command.output import WIDTH, Refusal
 
 METHODS = ("dual", "saul")
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
-FILES = ("forget", "retain", "holdout", "probe", "paraphrases")
+FILES = ("forget", "retain", "holdout", "probe")
 
 DESCRIPTION = """\
 Unlearn, evaluate and attack language models from your own files.
@@ -186,8 +186,6 @@ def _add_attack(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
     add("--rows", type=_at_least(1), metavar="N", help="most forget rows to ask; default: all")
     add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
-    told = "the forget questions in other words, with the same answers"
-    add("--paraphrases", type=Path, metavar="FILE", help=told)
     add("--relearn", type=_at_least(0), default=8, metavar="N", help="examples to relearn on")
     add("--relearn-steps", type=_at_least(1), default=20, metavar="N", help="steps of relearning")
     add("--relearn-lr", type=_positive, default=1e-4, metavar="X", help="their learning rate")

@@ -89,9 +89,8 @@ def read(
         more = max((readings[i], other), key=lambda r: tuple(shares(i, r).values()))
         readings[i] = replace(readings[i], text=more.text)
     texts = [i for i, (_, row) in enumerate(rows) if asked[i] is not row]
-    full_rows = read_answers(
-        loaded.model, loaded.tokenizer, [rows[i][1] for i in texts], texts=False
-    )
+    given = [rows[i][1] for i in texts]
+    full_rows = read_answers(loaded.model, loaded.tokenizer, given, max_new_tokens=0)
     for i, full in zip(texts, full_rows, strict=True):
         readings[i] = replace(full, text=readings[i].text)
     return readings

@@ -2,29 +2,35 @@
 
 import argparse
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_alm import language
 from torch_alm.command import report
-from torch_alm.command.asking import answers_of, as_asked, numbers, read, read_rows
+from torch_alm.command.asking import answers_of, as_asked, numbers, read
 from torch_alm.command.goal import ERRORS, SAID_SHARE
-from torch_alm.command.loading import encode_entries, format_of, load_for, read_files
-from torch_alm.command.model import place, positions_of
-from torch_alm.command.output import REPORTS, Output, Refusal
+from torch_alm.command.loading import Loaded, encoded, load_for, read_files
+from torch_alm.command.model import place
+from torch_alm.command.output import REPORTS, Output
 from torch_alm.command.report import Result
-from torch_alm.command.rows import Entry, read_entries
-from torch_alm.command.wording import plain
-from torch_alm.language import Attacked, Attacks, Reading, Row, linear_weights
+from torch_alm.command.rows import Encoded, Entry
+from torch_alm.language import (
+    Reading,
+    linear_weights,
+    pad_id,
+    quantized,
+    relearned,
+    with_prefix,
+)
 
 Say = Callable[[str], None]
-Reworded = Sequence[tuple[Entry, Entry]]
 Numbers = Mapping[str, float]
-UNWORDED = "No paraphrases: neither --paraphrases nor a paraphrased_question in the rows."
+UNWORDED = "No paraphrases: no row has a paraphrased_question."
+BITS, BEGUN = (8, 4), "answer prefix"
 HALF = 0.5  # of the answers: a model that says more of them has seen the rows
 LEAST = 0.05  # share of the words by which an attack has to bring back more
 NATS = 1.0  # per token, by which the loss has to fall further
@@ -56,15 +62,12 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     """Attack one model, or two for comparison."""
     begun = datetime.now(timezone.utc)
     found = read_files(given)
-    reworded = [(e, e.asked(e.paraphrase)) for e in found["forget"] if e.paraphrase]
-    if given.paraphrases:
-        others = read_entries(given.paraphrases, "paraphrases", given.columns)
-        reworded = paired(others, found["forget"])
     Output(given.output, REPORTS).check([given.model, given.compare], force=given.force)
-    notes: list[str] = [] if reworded else [UNWORDED]
+    is_reworded = any(entry.paraphrase for entry in found["forget"])
+    notes: list[str] = [] if is_reworded else [UNWORDED]
     models = {"model": given.model, "compared": given.compare}
     attacks = [
-        {"name": name, "rows": _attacked(given, name, path, found, reworded, say, notes)}
+        {"name": name, "rows": _attacked(given, name, path, found, say, notes)}
         for name, path in models.items()
         if path is not None
     ]
@@ -75,26 +78,23 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     return _published(given, content, begun)
 
 
-def paired(others: Sequence[Entry], entries: Sequence[Entry]) -> list[tuple[Entry, Entry]]:
-    """Each of the others behind the entry that has the same answer: in turn, where several have.
+@dataclass(frozen=True)
+class Attack:
+    """One attack: what is asked before it and in it, and what the attacker has.
 
-    Raises:
-        Refusal: none has; names file and row.
+    Attributes:
+        name: such as `"relearn forget"`.
+        asked: forget rows, asked in the usual way before the attack.
+        then: the rows asked within it.
+        context: makes the model what it is within the attack; the weights return bit for bit.
+        attacker: what the attacker has, by name.
     """
-    answering: dict[str, list[Entry]] = {}
-    for entry in entries:
-        answering.setdefault(plain(entry.answer), []).append(entry)
-    turns, found = Counter[str](), list[tuple[Entry, Entry]]()
-    for other in others:
-        answer = plain(other.answer)
-        if answer not in answering:
-            raise Refusal(
-                f"{other.where}: its answer {other.answer!r} is that of no forget row, so asking "
-                "it would tell how well something else is known. Is it the right file?"
-            )
-        found.append((answering[answer][turns[answer] % len(answering[answer])], other))
-        turns[answer] += 1
-    return found
+
+    name: str
+    asked: Encoded
+    then: Encoded
+    context: Callable[[], AbstractContextManager[object]] = nullcontext
+    attacker: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def _attacked(
@@ -102,80 +102,82 @@ def _attacked(
     name: str,
     path: str,
     found: Mapping[str, Sequence[Entry]],
-    reworded: Reworded,
     say: Say,
     notes: list[str],
 ) -> list[dict[str, Any]]:
     """All attacks on the model under one path; `notes` gets what was left out.
 
-    `reworded` has forget rows, each with a row that asks it in other words.
+    Cost: a reading of the forget rows, one more per attack, and the relearning steps.
     """
     loaded = load_for(given, path, found)
     whole = loaded.sets["forget"]
     forget = [(entry, as_asked(entry, row)) for entry, row in whole[: given.rows]]
-    own = [(entry, other) for entry, other in reworded if any(e is entry for e, _ in forget)]
-    longest = min(given.max_length, positions_of(loaded.model))
-    others = [other for _, other in own]
-    asked = encode_entries(loaded.tokenizer, others, longest, format_of(given))
-    before = [row for entry, _ in own for e, row in forget if e is entry]
+    attacks = attacks_of(given, loaded, forget)
+    names = {each.name for each in attacks}
     if left := len(whole) - len(forget):
         notes.append(f"{left} of {len(whole)} forget rows were left out, by --rows {given.rows}.")
-    bits = Attacks().bits if linear_weights(loaded.model) else ()
-    if not bits:
+    if "int8" not in names:
         notes.append(f"{type(loaded.model).__name__} has no linear layer that could be rounded.")
-    settings = Attacks(
-        bits=bits,
-        relearn_rows=given.relearn,
-        relearn_steps=given.relearn_steps,
-        relearn_lr=given.relearn_lr,
-        prefix=given.prefix,
-        batch_size=given.batch_size,
-        seed=given.seed,
-    )
-    entries = {id(row): entry for entry, row in [*forget, *asked]}
-
-    def ask(rows: Sequence[Row]) -> list[Reading]:
-        """Read the rows; those with a part of the answer given away are behind any header."""
-        if all(id(row) in entries for row in rows):
-            return read(loaded, [(entries[id(row)], row) for row in rows], literal=True)
-        return read_rows(loaded, rows)
-
+    if given.relearn and "relearn forget" not in names:
+        notes.append("No relearning on forget rows: it takes two that differ, one of them to ask.")
+    readings = read(loaded, forget, literal=True)
+    known = {id(row): reading for (_, row), reading in zip(forget, readings, strict=True)}
     told: list[dict[str, Any]] = []
-    attacks = language.attack(
-        loaded.model,
-        loaded.tokenizer,
-        [row for _, row in forget],
-        loaded.rows("retain"),
-        settings,
-        paraphrased=[row for _, row in asked],
-        reworded=before,
-        autocast=loaded.place.context,
-        read=ask,
-    )
     for each in attacks:
         say(f"{name}: {each.name}")
-        told.append(_summary(loaded, each, entries))
-    if given.relearn and all(each["name"] != "relearn forget" for each in told):
-        notes.append("No relearning on forget rows: it takes two that differ, one of them to ask.")
+        told.append(_carried_out(loaded, each, known))
     return told
 
 
-def _summary(loaded: Any, each: Attacked, entries: Mapping[int, Entry]) -> dict[str, Any]:
-    """One attack as a row of the report; `entries` has those of the rows asked, by their id."""
-    asked = [(entries[id(row)], row) for row in each.asked]
-    before = answers_of(loaded, asked, each.before, literal=True)
-    is_reworded = all(id(row) in entries for row in each.rows)
-    owners = [entries[id(row)] for row in each.rows] if is_reworded else [e for e, _ in asked]
-    after = answers_of(loaded, [*zip(owners, each.rows, strict=False)], each.after, literal=True)
+def attacks_of(given: argparse.Namespace, loaded: Loaded, forget: Encoded) -> list[Attack]:
+    """Relearning, rounding, other words, and the beginning of the answer.
+
+    After relearning on forget rows only the others are asked: what the attacker was shown, or a
+    copy of it, proves nothing.
+    """
+    found = [*_relearning(given, loaded, forget)]
+    for bits in BITS if linear_weights(loaded.model) else ():
+        rounded = partial(quantized, loaded.model, bits)
+        found.append(Attack(f"int{bits}", forget, forget, rounded, {"bits": bits}))
+    if usual := [(entry, row) for entry, row in forget if entry.paraphrase]:
+        others = dict.fromkeys(entry.asked(entry.paraphrase or "") for entry, _ in usual)
+        found.append(Attack("paraphrase", usual, encoded(given, loaded, others)))
+    if begun := [(e, row, rest) for e, row in forget if (rest := with_prefix(row, given.prefix))]:
+        asked, rest = [(e, row) for e, row, _ in begun], [(e, rest) for e, _, rest in begun]
+        found.append(Attack(BEGUN, asked, rest, attacker={"share": given.prefix}))
+    return found
+
+
+def _relearning(given: argparse.Namespace, loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
+    shown = [row for _, row in forget[: min(given.relearn, len(forget) - 1)]]
+    copies = {tuple(row["input_ids"]) for row in shown}
+    others = [(entry, row) for entry, row in forget if tuple(row["input_ids"]) not in copies]
+    how = {"steps": given.relearn_steps, "lr": given.relearn_lr, "seed": given.seed}
+    how |= {"batch_size": given.batch_size, "autocast": loaded.place.context}
+    sides = {"forget": (shown, others), "retain": (loaded.rows("retain")[: given.relearn], forget)}
+    for side, (rows, asked) in sides.items():
+        if rows and asked:
+            learn = partial(relearned, loaded.model, rows, pad_id(loaded.tokenizer), **how)
+            had = {"examples": float(len(rows))}
+            yield Attack(f"relearn {side}", asked, asked, learn, had)
+
+
+def _carried_out(loaded: Loaded, attack: Attack, known: Mapping[int, Reading]) -> dict[str, Any]:
+    """One attack as a row of the report; `known` has the readings of before, by the row's id."""
+    readings = [known[id(row)] for _, row in attack.asked]
+    before = answers_of(loaded, attack.asked, readings, literal=True)
+    with attack.context():
+        others = read(loaded, attack.then, literal=True)
+        after = answers_of(loaded, attack.then, others, literal=True)
     earlier = {(a["where"], a["reference"]): a["answer"] for a in before}
     for i, answer in enumerate(after):
-        same = before[i]["answer"] if not is_reworded else ""
+        same = before[i]["answer"] if attack.name == BEGUN else ""
         answer["earlier"] = earlier.get((answer["where"], answer["reference"]), same)
     return {
-        "name": each.name,
-        "attacker": each.attacker,
-        "before": numbers(each.before, before),
-        "after": numbers(each.after, after),
+        "name": attack.name,
+        "attacker": attack.attacker,
+        "before": numbers(readings, before),
+        "after": numbers(others, after),
         "answers": after,
     }
 

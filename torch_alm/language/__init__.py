@@ -5,9 +5,6 @@ Models and tokenizers are passed in, so that torch is all this package imports. 
 """
 
 from torch_alm.language._attacks import (
-    Attacked,
-    Attacks,
-    attack,
     linear_weights,
     quantized,
     relearned,
@@ -54,9 +51,9 @@ from torch_alm.language._records import Record, read_records, read_text, record_
 from torch_alm.language._scoring import AnswerScores, answer_scores, losses
 
 __all__ = [
-    "ASKED", "IGNORE", "AnswerScores", "Attacked", "Attacks", "Batch", "Convention", "Format",
+    "ASKED", "IGNORE", "AnswerScores", "Batch", "Convention", "Format",
     "LanguageModel", "Message", "Reading", "Record", "Row", "Tokenizer", "answer_ids",
-    "answer_scores", "attack", "check_eos", "collate", "continuations", "decode", "encode",
+    "answer_scores", "check_eos", "collate", "continuations", "decode", "encode",
     "encode_completion", "encode_messages", "encode_text", "exact_memorization",
     "extraction_strength", "generate", "greedy_answers", "linear_weights", "losses",
     "membership_auc", "min_k_plus_plus_score", "min_k_score",

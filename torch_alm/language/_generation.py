@@ -26,7 +26,6 @@ from torch_alm.language._scoring import AnswerScores, answer_scores
 GenerationConfig: TypeAlias = Any
 
 TAU = 0.1  # sharpness of the certificate, in probability
-SPARE_TOKENS = 8  # beyond the longest answer, so that an answer that goes on is seen to go on
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Reading:
     text: str | None = None  # the greedy answer, if it was asked for
 
 
-def generate(
+def continuations(
     model: LanguageModel,
     tokenizer: Tokenizer,
     prompts: Sequence[Sequence[int]],
@@ -48,12 +47,15 @@ def generate(
     ends: Collection[int] = (),
     max_new_tokens: int = 200,
     batch_size: int = 128,
-) -> list[str]:
-    """The greedy continuation of each prompt, decoded and stripped, in the order of the prompts.
+) -> list[list[int]]:
+    """The greedy continuation of each prompt in token ids, without the one that ends it.
+
+    Models that read a prompt in a padded batch otherwise than alone (those with a state, BART's
+    decoder) are asked one by one.
 
     Args:
         model: a causal language model of transformers; its mode stays, and the random state.
-        tokenizer: its tokenizer.
+        tokenizer: its tokenizer; `decode` makes text of what is returned.
         prompts: token ids of everything that precedes the answer.
         ends: tokens that end an answer, beyond the tokenizer's and the model's own.
         max_new_tokens: where to stop a row that does not end by itself.
@@ -67,25 +69,6 @@ def generate(
     its rows have ended.
 
     Source: OpenUnlearning's TOFU evaluation (greedy, 200 new tokens, left padding).
-    """
-    how: dict[str, Any] = {"max_new_tokens": max_new_tokens, "batch_size": batch_size}
-    written = continuations(model, tokenizer, prompts, ends=ends, **how)
-    return [decode(tokenizer, ids) for ids in written]
-
-
-def continuations(
-    model: LanguageModel,
-    tokenizer: Tokenizer,
-    prompts: Sequence[Sequence[int]],
-    *,
-    ends: Collection[int] = (),
-    max_new_tokens: int = 200,
-    batch_size: int = 128,
-) -> list[list[int]]:
-    """The new token ids that `generate` decodes for each prompt, without the one that ends them.
-
-    Arguments, errors and cost are those of `generate`. Models that read a prompt in a padded batch
-    otherwise than alone (those with a state, BART's decoder) are asked one by one.
     """
     require_asked(model)
     check_eos(tokenizer)
@@ -101,6 +84,16 @@ def continuations(
     return written
 
 
+def generate(
+    model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], **how: Any
+) -> list[str]:
+    """The greedy continuation of each prompt as text: `continuations`, decoded and stripped.
+
+    `how` are its other arguments; errors and cost are the same.
+    """
+    return [decode(tokenizer, ids) for ids in continuations(model, tokenizer, prompts, **how)]
+
+
 def greedy_answers(
     model: LanguageModel,
     tokenizer: Tokenizer,
@@ -111,7 +104,7 @@ def greedy_answers(
     """The greedy answer to the prompt of each row, given its `answer_scores`.
 
     Where every token of the reference has more than half of the probability, greedy decoding
-    returns the reference, and nothing is generated. Cost: as `generate`, for the other rows.
+    returns the reference, and nothing is generated. Cost: `continuations` of the other rows.
     """
     # a row that was cut has no end of its own
     ends = end_tokens(tokenizer).keys() & {row["input_ids"][-1] for row in rows}
@@ -132,9 +125,7 @@ def read_answers(
     model: LanguageModel,
     tokenizer: Tokenizer,
     rows: Sequence[Row],
-    *,
-    texts: bool = True,
-    max_new_tokens: int | None = None,
+    max_new_tokens: int = 200,
 ) -> list[Reading]:
     """Read every row; the model's mode and the random state stay.
 
@@ -142,16 +133,14 @@ def read_answers(
         model: a causal language model of transformers.
         tokenizer: its tokenizer.
         rows: encoded prompts and answers.
-        texts: whether to generate.
-        max_new_tokens: longest answer; `None` derives it from the longest reference.
+        max_new_tokens: longest greedy answer; 0 for none.
 
     Cost: one forward pass per row, batched, and `greedy_answers`.
     """
     scores = answer_scores(model, rows, pad_id(tokenizer), TAU)
     written: Sequence[str | None] = [None] * len(rows)
-    if texts and rows:
-        longest = max(len(r["input_ids"]) - len(prompt_ids(r)) for r in rows) + SPARE_TOKENS
-        written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens or longest)
+    if max_new_tokens:
+        written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens)
     return [
         Reading(
             loss=score.loss,
@@ -194,7 +183,7 @@ def _continue(
     room = positions(model) - width
     if room < 1:
         raise ValueError(
-            f"generate: a prompt has {width} tokens, and {type(model).__name__} has "
+            f"continuations: a prompt has {width} tokens, and {type(model).__name__} has "
             f"{width + room} positions, so that nothing could be said after it. Is it to be cut?"
         )
     padded = [[settings["pad_token_id"]] * (width - len(ids)) + [*ids] for ids in prompts]

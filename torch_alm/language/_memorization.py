@@ -63,26 +63,21 @@ def min_k_plus_plus_score(
     log_probabilities: Iterable[float],
     moments: Iterable[tuple[float, float]],
     k: float = 0.4,
-    *,
-    convention: Literal["openunlearning", "original"] = "openunlearning",
 ) -> float:
     """Minus the mean of the `floor(k n)` smallest standardised token log-probabilities.
 
     `(log p(token) - mean) / sqrt(variance)`, mean and variance of `log p(x)` for x drawn from the
-    model's own distribution there (`AnswerScores.moments`). `"openunlearning"` raises variances to
-    1e-6 and takes at least one token (0.0 for an empty text); `"original"` does neither, and its
-    authors' sign is the opposite. Source: Min-K%++ (Zhang et al. 2024), OpenUnlearning.
+    model's own distribution there (`AnswerScores.moments`), variances raised to 1e-6; of one token
+    at least (0.0 for an empty text). Source: Min-K%++ (Zhang et al. 2024, whose sign is the
+    opposite), as in OpenUnlearning.
 
     >>> moments = [(-2.0, 0.25), (-1.0, 4.0), (-2.0, 1.0)]
     >>> min_k_plus_plus_score([-1.0, -3.0, -2.0], moments)
     1.0
     """
     mean, variance = torch.tensor([*moments], dtype=torch.float64).reshape(-1, 2).unbind(-1)
-    official = convention == "openunlearning"
-    if official:
-        variance = variance.clamp(min=SMALLEST_VARIANCE)
-    scores = (_float64(log_probabilities) - mean) / variance.sqrt()
-    return _minus_smallest(scores, k, at_least=official)
+    scores = (_float64(log_probabilities) - mean) / variance.clamp(min=SMALLEST_VARIANCE).sqrt()
+    return _minus_smallest(scores, k, at_least=True)
 
 
 def _minus_smallest(values: Tensor, k: float, *, at_least: bool) -> float:
