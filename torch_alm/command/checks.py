@@ -42,12 +42,13 @@ class Pace:
     at the second look in a row, and then at twice as many. A goal that is met at a cost ends the
     run if neither probe rows nor retain loss have come nearer, and at the third asking.
 
-    A retain loss above its limit, unless it falls, halves the rate, and forgetting rests; probe
-    rows lost beyond theirs halve it, too. A forget value that rose by less than a twentieth of
-    what it lacks of the aim doubles it, but not back to a rate that was halved unless five checks
-    brought nothing nearer. 25 checks that bring neither value nor retain loss nearer by a
-    hundredth, or a number that is not finite, and the run is given up. A rate that is given stays,
-    and the run is not given up.
+    A retain loss above its limit, unless it falls, halves the rate, and forgetting rests. Probe
+    rows lost beyond theirs halve it if they were so a check before, and fewer: what the first
+    steps take, the largest ones, returns as a rule. A forget value that rose by less than a
+    twentieth of what it lacks of the aim doubles it, but not back to a rate that was halved unless
+    five checks brought nothing nearer. 25 checks that bring neither value nor retain loss nearer by
+    a hundredth, or a number that is not finite, and the run is given up. A rate that is given
+    stays, and the run is not given up.
 
     Attributes:
         alpha: the level that the forget value shall reach.
@@ -114,7 +115,7 @@ class Pace:
     def check(self, value: float, excess: float, lost: float, *, reached: bool) -> str:
         """Take in the same numbers every ten steps, set the rate, and tell what follows."""
         gained, worse = value - self.value, excess - self.excess
-        more_lost = lost > max(0.0, self.lost)
+        more_lost = lost > self.lost > 0
         self.value, self.excess, self.lost = value, excess, lost
         if self.fixed:
             return "goes on"
