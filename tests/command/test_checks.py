@@ -107,7 +107,9 @@ def test_a_rate_that_was_halved_is_gone_back_to_once_nothing_comes_nearer() -> N
     one = pace(fixed=False)
     one.check(0.0, -0.1, -0.1, reached=False)
     assert one.rate == 2e-4
-    one.check(1.0, -0.1, 0.1, reached=False)
+    one.check(0.5, -0.1, 0.1, reached=False)
+    assert one.rate == 2e-4, "what the first steps take returns"
+    one.check(1.0, -0.1, 0.2, reached=False)
     assert one.rate == 1e-4
     rates: list[float] = []
     for _ in range(6):
