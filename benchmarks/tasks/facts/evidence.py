@@ -64,7 +64,8 @@ def main() -> None:
     short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
     found = {"SHORT": short, "MEANS": every, "PAIRS": pairs(study)}
     found["SEARCH"] = means(runs[runs.draw == 0])
-    shares = (100 * command.set_index("draw")[[*NUMBERS][:4]]).round().astype(int)
+    asked = [*[*NUMBERS][:4], "relearned_said"]
+    shares = (100 * command.set_index("draw")[asked]).round().astype(int)
     costs = command.set_index("draw")[["code", "steps", "minutes", "GB"]]
     found["COMMAND"] = costs.join(shares.rename(columns=NUMBERS)).astype(str)
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
@@ -97,11 +98,11 @@ def means(runs: pd.DataFrame) -> pd.DataFrame:
 def pairs(runs: pd.DataFrame) -> pd.DataFrame:
     """The mean differences, by draw, between names that belong together, with 95 % intervals."""
     names = runs.name.unique()
-    alm, tuned = "Dual AdamW + ALM", [n for n in names if n.startswith("Dual AdamW, steps")]
     wanted = {f"{name}: + ALM": (f"{name} + ALM", name) for name in names}
-    wanted |= {f"{alm}, and {name}": (alm, name) for name in tuned}
+    tuned = {name: name.partition(",")[0] + " + ALM" for name in names if ", steps" in name}
+    wanted |= {f"{alm}, and {name}": (alm, name) for name, alm in tuned.items()}
     wanted |= {f"{name}: every row": (f"{name}, every row", name) for name in names}
-    wanted["SAM on both sides"] = ("SAUL", alm)
+    wanted["SAM on both sides"] = ("SAUL", "Dual AdamW + ALM")
     wanted["SAM on the forget side"] = ("SAUL", "SAUL w/o SAM")
     found = {
         label: {name: difference(runs, key, *pair) for key, name in list(NUMBERS.items())[:7]}
