@@ -421,5 +421,5 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
     assert sum(done) == 2
 
     asked.clear()
-    assert [reading.text for reading in read(loaded, rows, whole=True)] == texts
+    assert [reading.text for reading in read(loaded, rows, spare=(SPARE_TOKENS,))] == texts
     assert asked[0] == (2, longest + SPARE_TOKENS)

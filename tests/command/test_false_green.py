@@ -24,7 +24,7 @@ from tests.command.conftest import (
     write,
 )
 from tests.models import TOWNS
-from torch_alm.command.asking import read
+from torch_alm.command.asking import SPARE_TOKENS, read
 from torch_alm.command.asking import said as how_much
 from torch_alm.command.loading import Loaded, encode_entries
 from torch_alm.command.model import place
@@ -257,7 +257,7 @@ def test_every_answer_may_be_said_to_its_end(
     model.generate = noted
     try:
         here = place("cpu", "fp32", lora=False)
-        read(Loaded(model, tokenizer, here, {}), encoded, whole=True)
+        read(Loaded(model, tokenizer, here, {}), encoded, spare=(SPARE_TOKENS,))
     finally:
         del model.generate
     assert len(seen) == 2, "the longest prompt and the longest answers do not go together"

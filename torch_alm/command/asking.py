@@ -32,20 +32,21 @@ from torch_alm.language import (
     with_prefix,
 )
 
-FEW_TOKENS, SPARE_TOKENS = 32, 256  # beyond the row's: of a first asking, and of one in full
+FEW_TOKENS, SPARE_TOKENS = 32, 256  # beyond the row's: of a short asking, and of one in full
+TWICE = (FEW_TOKENS, SPARE_TOKENS)
 ROWS_PER_BATCH = 128
 TOKENS_PER_BATCH = 16_384  # kept in memory while they are written: 8 GB, at 7 billion weights
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
 
 def measure(
-    loaded: Loaded, sets: Mapping[str, Encoded], label: str, *, whole: bool = False
+    loaded: Loaded, sets: Mapping[str, Encoded], label: str, spare: Sequence[int] = TWICE
 ) -> dict[str, Any]:
-    """Numbers and answers per set; a bar on standard error bears the label; for `whole`, `read`."""
+    """Numbers and answers per set; a bar on standard error bears the label; for `spare`, `read`."""
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
     total, hidden = sum(map(len, sets.values())), not loaded.bars
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
-        found = {name: read(loaded, rows, shown.update, whole=whole) for name, rows in sets.items()}
+        found = {name: read(loaded, rows, shown.update, spare=spare) for name, rows in sets.items()}
     answers = {name: answers_of(loaded, sets[name], found[name]) for name in found}
     return {
         "numbers": {name: numbers(found[name], answers[name]) for name in found},
@@ -59,19 +60,19 @@ def read(
     done: Callable[[int], object] = lambda count: None,
     *,
     literal: bool = False,
-    whole: bool = False,
+    spare: Sequence[int] = TWICE,
 ) -> list[Reading]:
     """Read every row; a plain text goes on after its first half.
 
     A row may say little more than its answer; what is not said by then is asked for once more, to
-    its end, so that an answer that begins late is seen. Where a template writes a header before the
-    answer, the model is asked without it, as its users do, and then behind it: either may be what
-    it answers with. `done` is told how many rows are read. With `literal`, a text is asked as the
-    row is, which has been cut already; with `whole`, every answer is read to its end.
+    its end, so that an answer that begins late is seen: `spare` has the tokens of each asking.
+    Where a template writes a header before the answer, the model is asked without it, as its users
+    do, and then behind it: either may be what it answers with. `done` is told how many rows are
+    read. With `literal`, a text is asked as the row is, which has been cut already.
     """
     questions = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
     asked, words = [row for _, row in questions], telling_words(rows)
-    readings = read_rows(loaded, asked, spare=SPARE_TOKENS if whole else FEW_TOKENS)
+    readings = read_rows(loaded, asked, spare=spare[0])
 
     def shares(i: int, reading: Reading) -> dict[str, Any]:
         return _said_of(loaded, *questions[i], reading, words[i])
@@ -79,19 +80,20 @@ def read(
     def unsaid() -> list[int]:
         return [i for i, reading in enumerate(readings) if not shares(i, reading)["said"]]
 
-    late = [] if whole else unsaid()
+    late = unsaid() if len(spare) > 1 else []
     done(len(rows) - len(late))
     for i, more in zip(late, read_rows(loaded, [asked[i] for i in late], done), strict=True):
         readings[i] = more
     headed = [i for i in unsaid() if ASKED in asked[i]]
-    behind = read_rows(loaded, [_headed(loaded.tokenizer, asked[i]) for i in headed])
+    behind = [_headed(loaded.tokenizer, asked[i]) for i in headed]
+    behind = read_rows(loaded, behind, spare=spare[-1])
     for i, other in zip(headed, behind, strict=True):
         more = max((readings[i], other), key=lambda r: tuple(shares(i, r).values()))
         readings[i] = replace(readings[i], text=more.text)
     texts = [i for i, (_, row) in enumerate(rows) if asked[i] is not row]
-    given = [rows[i][1] for i in texts]
-    full_rows = read_answers(loaded.model, loaded.tokenizer, given, max_new_tokens=0)
-    for i, full in zip(texts, full_rows, strict=True):
+    uncut = [rows[i][1] for i in texts]
+    scores = read_answers(loaded.model, loaded.tokenizer, uncut, max_new_tokens=0)
+    for i, full in zip(texts, scores, strict=True):
         readings[i] = replace(full, text=readings[i].text)
     return readings
 

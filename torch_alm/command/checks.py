@@ -42,13 +42,11 @@ class Pace:
     at the second look in a row, and then at twice as many. A goal that is met at a cost ends the
     run if neither probe rows nor retain loss have come nearer, and at the third asking.
 
-    A retain loss above its limit, unless it falls, halves the rate, and forgetting rests. Probe
-    rows lost beyond theirs halve it if they were so a check before, and fewer: what the first
-    steps take, the largest ones, returns as a rule. A forget value that rose by less than a
-    twentieth of what it lacks of the aim doubles it, but not back to a rate that was halved unless
-    five checks brought nothing nearer. 25 checks that bring neither value nor retain loss nearer by
-    a hundredth, or a number that is not finite, and the run is given up. A rate that is given
-    stays, and the run is not given up.
+    A retain loss above its limit, unless it falls, halves the rate, and forgetting rests. A forget
+    value that rose by less than a twentieth of what it lacks of the aim doubles it, but not back to
+    a rate that was halved unless five checks brought nothing nearer. 25 checks that bring neither
+    value nor retain loss nearer by a hundredth, or a number that is not finite, and the run is
+    given up. A rate that is given stays, and the run is not given up.
 
     Attributes:
         alpha: the level that the forget value shall reach.
@@ -115,7 +113,6 @@ class Pace:
     def check(self, value: float, excess: float, lost: float, *, reached: bool) -> str:
         """Take in the same numbers every ten steps, set the rate, and tell what follows."""
         gained, worse = value - self.value, excess - self.excess
-        more_lost = lost > self.lost > 0
         self.value, self.excess, self.lost = value, excess, lost
         if self.fixed:
             return "goes on"
@@ -124,8 +121,6 @@ class Pace:
             return self.ended
         if not excess <= 0:
             return "retain loss above its limit: forgetting rests" + self._slower(not worse < 0)
-        if more_lost:
-            return "probe rows are lost" + self._slower(True)
         is_slow = gained < PROGRESS * (self.aim - value)
         most = self.most if self.stalled < STUCK else MOST
         if not reached and is_slow and FACTOR * self.rate <= most:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from torch_alm.command.asking import answers_of, read
+from torch_alm.command.asking import FEW_TOKENS, answers_of, read
 from torch_alm.command.loading import UNCUT, Loaded, encode_entries, format_of
 from torch_alm.command.model import positions_of
 from torch_alm.command.output import Refusal
@@ -162,7 +162,7 @@ def _as_unknown(given: argparse.Namespace, loaded: Loaded) -> Goal:
     entries, most = read_entries(FACTS, "built-in"), positions_of(loaded.model)
     rows = encode_entries(loaded.tokenizer, entries, UNCUT, format_of(given))
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
-    answers = answers_of(loaded, rows, read(loaded, rows))
+    answers = answers_of(loaded, rows, read(loaded, rows, spare=(FEW_TOKENS,)))
     wrong = [a["gold"] for a in answers if not a["said"]]
     most = min(LEVEL, 0.9 * uniform(loaded))
     told = f"{len(wrong)} of {len(answers)} built-in facts that the model gets wrong"

@@ -74,11 +74,15 @@ class Loaded:
     def measured(
         self, count: int, label: str, names: Sequence[str] = SETS, *, whole: bool = False
     ) -> dict[str, Any]:
-        """Measure the model on all rows to forget, and on the first of the others."""
-        from torch_alm.command.asking import measure
+        """Measure the model on all rows to forget, and on the first of the others.
+
+        With `whole`, what it says is read to its end, though it has said the answer.
+        """
+        from torch_alm.command.asking import SPARE_TOKENS, TWICE, measure
 
         found = {n: self.sets[n] if n == "forget" else self.sets[n][:count] for n in names}
-        return measure(self, {n: rows for n, rows in found.items() if rows}, label, whole=whole)
+        shown = {n: rows for n, rows in found.items() if rows}
+        return measure(self, shown, label, (SPARE_TOKENS,) if whole else TWICE)
 
 
 def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
