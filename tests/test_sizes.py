@@ -42,7 +42,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of integrations": (package("integrations"), 1_600, 1_600),
     "lines of the command": (package(*COMMAND), 4_150, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 13_105, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 6_790, 6_500),
+    "lines of benchmarks": (lines("benchmarks"), 6_810, 6_500),
     "lines of tests": (lines("tests"), 22_230, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
