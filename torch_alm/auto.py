@@ -25,14 +25,13 @@ same gradient w a in units of f, hence the same theta. Only an optimizer's eps k
 
 import copy
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
-from torch import Size, Tensor
-from torch.optim import Optimizer
+from torch import Tensor
 
-from torch_alm._constraint.loop import Gradient, Loop, Response, response
+from torch_alm._constraint import numbers
+from torch_alm._constraint.loop import Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.state import Stateful
 
@@ -43,43 +42,83 @@ NEAR = 0.1, 3.0  # times its first-order estimate: where the secant is believed
 TINY = 1e-150  # its square is a number, too
 
 
-class Entry(Stateful):
-    """The rule's memory for one multiplier, next to lambda."""
+class Auto(Stateful):
+    """The rule's memory: a float each, or a float64 tensor with one entry per multiplier.
+
+    Of several, each calibration reads one, in turn: as many backward passes as one number needs,
+    and mu of each is as much older as there are entries.
+
+    Attributes:
+        every: steps per move of lambda.
+    """
+
+    every: ClassVar[int] = EVERY
 
     def __init__(self) -> None:
         self.gain = self.balance = 0.0
         self.square = self.noise = self.mean = self.last = 0.0
         self.latest = self.moved = self.filtered = 0.0
         self.reach = self.share = 0.0
-        self.count = 0
+        self.count = 0.0
 
     @property
-    def mu(self) -> float:
+    def mu(self) -> Number:
         """The penalty; 0 until a gradient of the constraint has been seen."""
-        if self.gain == 0:
-            return 0.0
-        size, gain = max(math.sqrt(self.square), TINY), max(self.gain, TINY)
-        return min(self._trust * KAPPA / gain, max(FLOOR / gain, ETA * self.balance / size))
+        gain = numbers.limited(self.gain, TINY, math.inf)
+        size = numbers.limited(numbers.root(self.square), TINY, math.inf)
+        wanted = ETA * self.balance / size
+        found = numbers.limited(wanted, FLOOR / gain, self._trust * KAPPA / gain)
+        return numbers.choose(self.gain == 0, 0.0, found)
 
     @property
-    def _trust(self) -> float:
+    def _trust(self) -> Number:
         """K."""
-        noise = min(max(self.noise, 0.0) / max(self.square, TINY * TINY), 1.0)
-        return max((1 - noise) ** 2, 1 / EVERY)
+        square = numbers.limited(self.square, TINY * TINY, math.inf)
+        noise = numbers.limited(self.noise / square, 0.0, 1.0)
+        return numbers.limited((1 - noise) ** 2, 1 / EVERY, 1.0)
 
-    def see(self, c: float) -> "Entry":
+    def see(self, c: Number, where: Mask = True) -> "Auto":
         """Take in the violation of this step, before anything else of it."""
-        if self.count == 0:
-            self.square, self.mean, self.latest, self.filtered = c * c, c, c, c
+        first = {"square": c * c, "mean": c, "latest": c, "filtered": c}
+        self.take(first, where & (self.count == 0))
         moved = c - self.latest
-        self.square = MEMORY * self.square + (1 - MEMORY) * c * c
-        self.noise = MEMORY * self.noise - (1 - MEMORY) * self.moved * moved
-        self.mean = SMOOTH * self.mean + (1 - SMOOTH) * c
-        self.latest, self.moved = c, moved
-        self.filtered += self._trust * (c - self.filtered)
+        later = {
+            "square": MEMORY * self.square + (1 - MEMORY) * c * c,
+            "noise": MEMORY * self.noise - (1 - MEMORY) * self.moved * moved,
+            "mean": SMOOTH * self.mean + (1 - SMOOTH) * c,
+            "latest": c,
+            "moved": moved,
+        }
+        self.take(later, where)
+        self.take({"filtered": self.filtered + self._trust * (c - self.filtered)}, where)
         return self
 
-    def calibrate(self, found: Response) -> None:
+    def push(self, c: Number) -> Number:
+        """Return mu c~ for this violation; nothing is remembered."""
+        seen = copy.copy(self).see(c)
+        return seen.mu * seen.filtered
+
+    @property
+    def wants_gradient(self) -> bool:
+        """True early in each step, later in every 20th."""
+        return self._is_early or self._steps % EVERY == 0
+
+    def due(self, number: Number) -> Number:
+        """Select the entry whose gradient is due."""
+        if not isinstance(number, Tensor):
+            return number
+        turn = self._steps if self._is_early else self._steps // EVERY
+        return number.reshape(-1)[turn % number.numel()]
+
+    @property
+    def _steps(self) -> int:
+        return int(numbers.largest(self.count))
+
+    @property
+    def _is_early(self) -> bool:
+        return self._steps < max(EARLY, numbers.shape(self.count).numel())
+
+    def calibrate(self, found: Response, where: Mask = True) -> None:
         """Take G and rho of this step: fast towards a smaller mu, by halves towards a larger one.
 
         Where a vanishes it says nothing, and what was known stays.
@@ -87,24 +126,34 @@ class Entry(Stateful):
         gain, balance = found
         if not (gain > 0 and math.isfinite(gain) and math.isfinite(balance)):
             return
-        if self.gain > 0:
-            gain = max(gain, 0.5 * (self.gain + gain))
-            balance = min(balance, 0.5 * (self.balance + balance))
-        self.gain, self.balance = gain, balance
+        self.take({"gain": gain, "balance": balance}, where & (self.gain == 0))
+        halfway = {
+            "gain": numbers.limited(0.5 * (self.gain + gain), gain, math.inf),
+            "balance": numbers.limited(0.5 * (self.balance + balance), 0.0, balance),
+        }
+        self.take(halfway, where)
 
-    def advance(self) -> float:
+    def step(self, c: Number, where: Mask, found: Response | None) -> Number:
+        """Take one step, where something was seen; return what it adds to the multipliers."""
+        self.see(c, where)
+        if found is not None:
+            size = numbers.shape(self.count)
+            order = torch.arange(size.numel()).reshape(size) if size else 0.0
+            self.calibrate(found, where & (order == self.due(order)))
+        return self.advance(where)
+
+    def advance(self, where: Mask = True) -> Number:
         """Count a step that was taken; return what it adds to lambda."""
-        self.count += 1
-        if self.count % EVERY:
-            return 0.0
-        added = self._theta() * self.mu * self.mean
-        self.last = self.mean
+        self.take({"count": self.count + 1}, where)
+        ends = where & (self.count % EVERY == 0)
+        added = numbers.choose(ends, self._theta() * self.mu * self.mean, 0.0)
+        self.take({"last": self.mean}, ends)
         return added
 
-    def _theta(self) -> float:
+    def _theta(self) -> Number:
         """Against wind-up: nothing is stored while c is on its way to 0 anyway."""
-        falls = (self.last - self.mean) / self.mean if self.mean else 0.0
-        return min(max(1 - DAMPING * falls, 0.0), 1.0)
+        falls = (self.last - self.mean) / numbers.choose(self.mean == 0, math.inf, self.mean)
+        return numbers.limited(1 - DAMPING * falls, 0.0, 1.0)
 
     def aim(self, weight: float) -> float:
         """Return the share of a finished forget step that ends the violation, by a secant.
@@ -116,118 +165,10 @@ class Entry(Stateful):
         and the next share is clip(c~ / R, 0, 1). R begins as G, its first-order estimate, and stays
         within 0.1 and 3 times that: what noise says is bounded. A closed gate stays closed.
         """
-        s, fall = self.share, -self.moved
-        reach = self.reach + LEARN * s / (s * s + SMALL * SMALL) * (fall - s * self.reach)
-        reach = reach if self.reach else self.gain
-        self.reach = min(max(reach, NEAR[0] * self.gain), NEAR[1] * self.gain)
+        s, fall, gain = self.share, -self.moved, self.gain
+        learned = self.reach + LEARN * s / (s * s + SMALL * SMALL) * (fall - s * self.reach)
+        reach = learned if self.reach else gain
+        self.reach = numbers.limited(reach, NEAR[0] * gain, NEAR[1] * gain)
         ends = self.filtered / self.reach if self.reach else 1.0
-        self.share = min(max(ends, 0.0), 1.0) if weight > 0 else 0.0
-        return self.share
-
-
-class Auto(Stateful):
-    """A rule per multiplier; of several, each calibration reads one, in turn.
-
-    As many backward passes as one number needs, and mu of each is as much older as there are
-    entries.
-
-    Attributes:
-        every: steps per move of lambda.
-        loop: where a penalty in a loss shows its gradient.
-    """
-
-    every: ClassVar[int] = EVERY
-
-    def __init__(self) -> None:
-        self.size, self.each, self.loop = Size(), [Entry()], Loop()
-
-    def expand(self, size: Size) -> None:
-        """Keep one per entry; as many as there are stay what they are."""
-        if size != self.size:
-            self.size = size
-            self.each = [copy.copy(self.each[0]) for _ in range(size.numel())]
-
-    def state(self) -> dict[str, Any]:
-        """Return the numbers of each entry."""
-        return {"each": [each.state() for each in self.each]}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore `state()`."""
-        for each, found in zip(self.each, state["each"], strict=True):
-            each.load(found)
-
-    @property
-    def _count(self) -> int:
-        return max(each.count for each in self.each)
-
-    @property
-    def _is_early(self) -> bool:
-        return self._count < max(EARLY, len(self.each))
-
-    @property
-    def wants_gradient(self) -> bool:
-        """True early in each step, later in every 20th."""
-        return self._is_early or self._count % EVERY == 0
-
-    @property
-    def is_blind(self) -> bool:
-        """True where mu was never found from anything, and this step has nothing either."""
-        return self.loop.found is None and not any(each.gain > 0 for each in self.each)
-
-    def watch(self, penalty: Tensor, c: Tensor, weight: Number) -> Tensor:
-        """Take the gradient that is due; return a penalty whose way to `.grad` can be followed."""
-        if not self.wants_gradient:
-            return penalty
-        acting = self._apart(weight)[self._entry]
-        return self.loop.watch(penalty, c.reshape(-1)[self._entry], acting)
-
-    @property
-    def _entry(self) -> int:
-        """The entry whose gradient is due."""
-        return (self._count if self._is_early else self._count // EVERY) % len(self.each)
-
-    def calibrate(self, optimizer: Optimizer, a: Gradient, rest: Gradient, weight: float) -> None:
-        """Take the response of an optimizer that steps on `weight` times grad c alone."""
-        stepped = {p: weight * x for p, x in a.items()}
-        self.loop.found = response(optimizer, a, rest, stepped)
-
-    @property
-    def mu(self) -> Number:
-        """The penalty of each; 0 where no gradient has been seen."""
-        return self._joined([each.mu for each in self.each])
-
-    def push(self, c: Number) -> Number:
-        """Return mu c~ for this violation; nothing is remembered."""
-        seen = [copy.copy(each).see(x) for each, x in zip(self.each, self._apart(c), strict=True)]
-        return self._joined([each.mu * each.filtered for each in seen])
-
-    def aim(self, weight: float) -> float:
-        """Return how much of a finished forget step to make, for one number."""
-        (each,) = self.each
-        return each.aim(weight)
-
-    def step(self, c: Number, seen: Mask) -> Number:
-        """Take one step, where something was seen; return what it adds to the multipliers."""
-        due, added = self._entry, list[float]()
-        for i, (each, x, is_seen) in enumerate(
-            zip(self.each, self._apart(c), self._apart(seen), strict=True)
-        ):
-            if is_seen:
-                each.see(x)
-                if self.loop.found is not None and i == due:
-                    each.calibrate(self.loop.found)
-            added.append(each.advance() if is_seen else 0.0)
-        self.loop.begin()
-        return self._joined(added)
-
-    def _apart(self, given: Number | Mask) -> list[Any]:
-        """List the entries; a plain one is that of all."""
-        if isinstance(given, Tensor):
-            return given.reshape(-1).tolist()
-        return [given] * len(self.each)
-
-    def _joined(self, found: list[float]) -> Number:
-        """Make of the entries what a multiplier is: a float, or a tensor of float64."""
-        if self.size == ():
-            return found[0]
-        return torch.tensor(found, dtype=torch.float64).reshape(self.size)
+        self.share = numbers.limited(ends, 0.0, 1.0) if weight > 0 else 0.0
+        return float(self.share)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch_alm._constraint import base, numbers, observations, settings
 from torch_alm._constraint.attachment import Attachment
 from torch_alm._constraint.base import Stored
-from torch_alm._constraint.loop import refuse_values
+from torch_alm._constraint.loop import Loop, refuse_values
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Index, Mean, Observation, Observations, Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
@@ -114,7 +114,7 @@ class ALMConstraint(Stored):
         self._state = State(
             found["multiplier"], 0.0 if is_found else start, Auto() if is_found else None
         )
-        self._observed = Observations()
+        self._observed, self._loop = Observations(), Loop()
         self._alpha = found["alpha"]
         self._sense: Sense = sense
         self.every: int = found["every"]
@@ -146,11 +146,11 @@ class ALMConstraint(Stored):
         now = Observation(self._number(value), 1.0)
         found, is_finite = self._found(now)
         penalty, weight = self._tangent(value, now, found)
-        auto = self._state.auto
         if not is_finite:
             penalty = torch.zeros((), device=value.device, requires_grad=True)
-        elif auto is not None and not is_first_pass():
-            penalty = auto.watch(penalty, value if self.sense == "<=" else -value, weight)
+        elif self.wants_gradient:
+            c, due = numbers.beyond(0.0, self.sense, value), self._state.auto.due
+            penalty = self._loop.watch(penalty, due(c), float(due(weight)))
         self._observe(now)
         return penalty
 
@@ -270,11 +270,11 @@ class ALMConstraint(Stored):
         state = self._state
         try:
             found = self._mean("step")
-            if state.auto is not None and state.auto.is_blind and not found.bad:
+            if self._is_blind and not found.bad:
                 refuse_values()
-            now = state.step(found, self)
+            now = state.step(found, self, self._loop.found)
         finally:
-            self._observed.drop()  # or the next step would fail as well
+            self.discard()  # or the next step would fail as well
         bad = found.bad + now.overflows
         state.history.skipped += bad
         if bad:
@@ -294,6 +294,12 @@ class ALMConstraint(Stored):
             base.refuse(found.bad + self._state.preview(found, self).overflows)
         return found
 
+    @property
+    def _is_blind(self) -> bool:
+        """True where mu was never found from anything, and this step has nothing either."""
+        auto = self._state.auto
+        return auto is not None and self._loop.found is None and not numbers.any_of(auto.gain > 0)
+
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
 
@@ -308,8 +314,7 @@ class ALMConstraint(Stored):
         Raises:
             TypeError: if it is none, or has no hooks for its steps.
         """
-        auto = self._state.auto
-        return Attachment(optimizer, self, None if auto is None else auto.loop)
+        return Attachment(optimizer, self, self._loop)
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

@@ -12,7 +12,7 @@ from torch.optim import SGD, Adagrad, Adam, Optimizer, RMSprop
 
 from tests.core.auto_oracle import Rule, solve
 from torch_alm import SAM, ALMConstraint, ConstraintGroup
-from torch_alm.auto import Entry
+from torch_alm.auto import Auto
 from torch_alm.filters import Mean
 from torch_alm.rules import Cap
 
@@ -85,7 +85,7 @@ def test_sam_is_read_at_the_perturbed_point() -> None:
     constraint.attach(optimizer)
     optimizer.backward(lambda: 3 * theta.sum() + constraint())
     optimizer.step()
-    (found,) = constraint.state_dict()["auto"]["each"]
+    found = constraint.state_dict()["auto"]
     assert found["gain"] == pytest.approx(0.1 * (2 * 1.5) ** 2, rel=1e-12)
     assert found["balance"] == pytest.approx(3 / (2 * 1.5), rel=1e-12)
 
@@ -213,7 +213,7 @@ def test_noise_in_the_measure_moves_neither_theta_nor_lambda_for_good(seed: int)
 
 def test_the_rule_under_noise_is_the_one_by_hand() -> None:
     g = torch.Generator().manual_seed(5)
-    auto, rule, multiplier = Entry(), Rule("<="), 0.0
+    auto, rule, multiplier = Auto(), Rule("<="), 0.0
     a, rest = torch.tensor([3.0, 4.0], dtype=WIDE), torch.tensor([-6.0, 8.0], dtype=WIDE)
     for t in range(900):
         c = math.exp(-t / 60) + 0.2 * torch.randn((), generator=g).item()
@@ -228,7 +228,7 @@ def test_the_rule_under_noise_is_the_one_by_hand() -> None:
 
 
 def test_a_response_that_says_nothing_changes_nothing_and_without_a_rest_mu_is_small() -> None:
-    entry = Entry()
+    entry = Auto()
     entry.see(1.0).calibrate((2.0, 0.0))
     for nothing in ((math.inf, 1.0), (math.nan, 1.0), (3.0, math.nan), (0.0, 1.0)):
         entry.calibrate(nothing)
@@ -237,7 +237,7 @@ def test_a_response_that_says_nothing_changes_nothing_and_without_a_rest_mu_is_s
 
 def test_what_moves_smoothly_is_no_noise() -> None:
     """The weight then follows the violation itself, whatever swings it goes through."""
-    auto, times = Entry(), range(200)
+    auto, times = Auto(), range(200)
     for c in (math.exp(-t / 80) * math.cos(t / 3) for t in times):
         assert auto.see(c).filtered == pytest.approx(c, rel=0, abs=1e-15)
         auto.advance()

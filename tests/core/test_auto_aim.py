@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import AdamW
 
 from torch_alm import ALMConstraint, DualOptimizer
-from torch_alm.auto import Entry
+from torch_alm.auto import Auto
 
 ALPHA = 2.0
 
@@ -64,7 +64,7 @@ def test_minibatches_are_aimed_with_as_well() -> None:
 
 def test_the_share_is_that_of_a_linear_measure() -> None:
     """c falls by s R, with R = 3, of which the first guess was R = 10."""
-    entry, c, shares = Entry(), 20.0, list[float]()
+    entry, c, shares = Auto(), 20.0, list[float]()
     entry.calibrate((10.0, 0.0))
     for _ in range(40):
         shares.append(entry.see(c).aim(1.0))
@@ -75,7 +75,7 @@ def test_the_share_is_that_of_a_linear_measure() -> None:
 
 
 def test_a_step_of_the_secant_by_hand() -> None:
-    entry = Entry()
+    entry = Auto()
     entry.calibrate((2.0, 0.0))
     assert entry.see(0.4).aim(1.0) == pytest.approx(0.2)
     entry.advance()
@@ -87,7 +87,7 @@ def test_a_step_of_the_secant_by_hand() -> None:
 
 @pytest.mark.parametrize(("odd", "reach"), [(-20.0, 3 * 2.0), (20.0, 2.0 / 10)])
 def test_one_odd_measurement_does_not_hold_the_steps_for_good(odd: float, reach: float) -> None:
-    entry = Entry()
+    entry = Auto()
     entry.calibrate((2.0, 0.0))
     for c in (0.4, odd):
         entry.see(c).aim(1.0)

@@ -60,18 +60,16 @@ def test_one_entry_of_a_vector_is_differentiated_per_step() -> None:
     assert passes == 120 + 60 + 3  # its own, those of the first steps, and every 20th later
 
 
-def test_two_entries_take_turns_in_the_first_steps_and_later() -> None:
-    auto, turns = Auto(), list[int]()
-    auto.expand(torch.Size([2]))
-    for count in (58, 59, 60, 80, 100):
-        for each in auto.each:
-            each.count = count
-        turns.append(auto._entry)
-    assert turns == [0, 1, 1, 0, 1]
-    many = Auto()
-    many.expand(torch.Size([100]))
-    many.each[0].count = 80
-    assert many._entry == 80, "each has had its turn before it is a matter of every 20th step"
+def turn(count: int, size: int) -> int:
+    auto = Auto()
+    auto.expand(torch.Size([size]))
+    auto.count = torch.full((size,), float(count))
+    return int(auto.due(torch.arange(size)))
+
+
+def test_entries_take_turns_in_the_first_steps_and_later() -> None:
+    assert [turn(count, 2) for count in (58, 59, 60, 80, 100)] == [0, 1, 1, 0, 1]
+    assert turn(80, 100) == 80, "each has had its turn before it is a matter of every 20th step"
 
 
 def test_an_entry_out_of_reach_does_not_hold_the_others() -> None:

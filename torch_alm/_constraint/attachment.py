@@ -30,14 +30,15 @@ class Reader(Protocol):
 class Attachment:
     """A constraint's hooks on an optimizer; `remove()` takes them off."""
 
-    def __init__(self, optimizer: Optimizer, member: Member, reader: Reader | None) -> None:
+    def __init__(self, optimizer: Optimizer, member: Member, reader: Reader) -> None:
         """Step the member after each step taken; show the reader the gradients before."""
-        self._member, self._optimizer = member, with_hooks(optimizer)
-        follow(self._optimizer, self)
-        self._handles = [self._optimizer.register_step_post_hook(self._after_step)]
-        if reader is not None:
-            reader.optimizer = self._optimizer
-            self._handles.append(self._optimizer.register_step_pre_hook(reader.read))
+        reader.optimizer = found = with_hooks(optimizer)
+        self._member, self._optimizer = member, found
+        follow(found, self)
+        self._handles = [
+            found.register_step_pre_hook(reader.read),
+            found.register_step_post_hook(self._after_step),
+        ]
 
     def remove(self) -> None:
         """Take all hooks off."""

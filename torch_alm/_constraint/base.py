@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint import numbers, observations
-from torch_alm._constraint.loop import Gradient
+from torch_alm._constraint.loop import Gradient, Loop, response
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Index, Observations
 from torch_alm._constraint.settings import Filter, Given, Policy, Rule, Sense
@@ -35,6 +35,7 @@ class Stored:
 
     _state: State
     _observed: Observations
+    _loop: Loop
     _shape: torch.Size
     _alpha: Number
     _sense: Sense
@@ -211,8 +212,8 @@ class Stored:
             keep: how many of the first measurements (see `observed`) stay.
         """
         self._observed.drop(keep)
-        if not keep and self._state.auto is not None:
-            self._state.auto.loop.begin()
+        if not keep:
+            self._loop.begin()
 
     @property
     def wants_gradient(self) -> bool:
@@ -229,9 +230,10 @@ class Stored:
             rest: what else is in the step.
         """
         if self._state.auto is not None and self._observed:
-            a = gradient if self.sense == "<=" else {p: -x for p, x in gradient.items()}
             coming = self._state.preview(self._observed.mean(self._shape, self.alpha), self)
-            self._state.auto.calibrate(optimizer, a, rest, float(coming.weight))
+            a = {p: numbers.beyond(0.0, self.sense, x) for p, x in gradient.items()}
+            stepped = {p: float(coming.weight) * x for p, x in a.items()}
+            self._loop.found = response(optimizer, a, rest, stepped)
 
     def aim(self, weight: float) -> float:
         """Return the share of a finished forget step to take; the weight, unless mu is found."""

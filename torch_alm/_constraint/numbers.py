@@ -66,11 +66,16 @@ def projected(value: Number, sense: str = ">=") -> Number:
     return value if sense == "==" else limited(value, 0.0, math.inf)
 
 
-def limited(value: Number, least: float, most: float) -> Number:
-    """Return the nearest value in [least, most]."""
+def limited(value: Number, least: Any, most: Any) -> Number:
+    """Return the nearest value in [least, most], which are numbers or, of a tensor, like it."""
     if isinstance(value, Tensor):
         return value.clamp(least, most)
     return min(max(value, least), most)
+
+
+def root(value: Number) -> Number:
+    """Return the square root."""
+    return value.sqrt() if isinstance(value, Tensor) else math.sqrt(value)
 
 
 def beyond(alpha: Any, sense: str, value: Any) -> Any:  # noqa: ANN401  # a float or a tensor

@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-from torch import Size
+from torch import Size, Tensor
 
 from torch_alm._constraint import numbers
 from torch_alm._constraint.numbers import Mask, Number
+from torch_alm._constraint.loop import Response
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.settings import Filter, Reading, Rule, Settings, Update
 
@@ -19,11 +20,11 @@ GROWTH = 10.0  # of the weight in the stretch that follows
 class Stateful:
     """An object all of whose attributes are its state.
 
-    Attributes:
-        PER_ENTRY: those that are one number per multiplier.
+    A float is one number per multiplier and becomes a float64 tensor for several; so do not those
+    in `SHARED`, nor whole numbers.
     """
 
-    PER_ENTRY: ClassVar[tuple[str, ...]] = ()
+    SHARED: ClassVar[tuple[str, ...]] = ()
 
     def state(self) -> dict[str, Any]:
         """Return everything remembered, sharing no memory; nothing of a part that is not there."""
@@ -43,17 +44,20 @@ class Stateful:
 
     def expand(self, size: Size) -> None:
         """Keep one number per entry."""
-        for name in self.PER_ENTRY:
-            setattr(self, name, numbers.expanded(getattr(self, name), size))
-        for value in vars(self).values():
+        for name, value in vars(self).items():
             if isinstance(value, Stateful):
                 value.expand(size)
+            elif isinstance(value, (float, Tensor)) and name not in self.SHARED:
+                setattr(self, name, numbers.expanded(value, size))
+
+    def take(self, now: Mapping[str, Number], where: Mask) -> None:
+        """Replace numbers there, and keep what they were elsewhere."""
+        for name, number in now.items():
+            setattr(self, name, numbers.choose(where, number, getattr(self, name)))
 
 
 class History(Stateful):
     """The past of a constraint: steps, open gates, and skipped measurements."""
-
-    PER_ENTRY = ("visits", "met_for")
 
     def __init__(self) -> None:
         self.steps = 0
@@ -87,7 +91,6 @@ class Stall(Stateful):
     """
 
     OF_STRETCHES = ("end", "total", "mean", "weight", "limit")
-    PER_ENTRY = ("run", *OF_STRETCHES)
 
     def __init__(self) -> None:
         self.run: Number = 0.0  # steps in a row violated to the same side, with its sign
@@ -116,10 +119,10 @@ class Stall(Stateful):
         side = numbers.choose(excess > 0, 1.0, numbers.choose(excess < 0, -1.0, 0.0))
         goes_on = self.run * side > 0
         anew = {"run": side, "end": 2 * first, **dict.fromkeys(self.OF_STRETCHES[1:], 0.0)}
-        self._take(anew, seen & (goes_on == 0))
-        self._take({"run": self.run + side}, seen & goes_on)
+        self.take(anew, seen & (goes_on == 0))
+        self.take({"run": self.run + side}, seen & goes_on)
         counts = seen & (abs(self.run) > first)
-        self._take({"total": self.total + abs(excess)}, counts)
+        self.take({"total": self.total + abs(excess)}, counts)
         ends = counts & (abs(self.run) >= self.end)
         if not numbers.any_of(ends):
             return
@@ -127,12 +130,7 @@ class Stall(Stateful):
         is_stuck = (self.mean > 0) & (mean > SHARE * self.mean) & (SHARE * weight > self.weight)
         limit = numbers.choose(is_stuck, GROWTH * weight, 0.0)
         found = {"limit": limit, "mean": mean, "weight": weight}
-        self._take({**found, "total": 0.0, "end": 2 * self.end}, ends)
-
-    def _take(self, now: Mapping[str, Number], where: Mask) -> None:
-        """Replace numbers there, and keep what they were elsewhere."""
-        for name, number in now.items():
-            setattr(self, name, numbers.choose(where, number, getattr(self, name)))
+        self.take({**found, "total": 0.0, "end": 2 * self.end}, ends)
 
 
 def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
@@ -168,7 +166,7 @@ class State(Stateful):
     there where mu is found instead of given.
     """
 
-    PER_ENTRY = ("multiplier", "weight", "value", "violation", "level")
+    SHARED = ("mu",)
 
     def __init__(self, multiplier: Number, mu: float, auto: Any) -> None:  # noqa: ANN401
         self.multiplier = multiplier
@@ -217,10 +215,11 @@ class State(Stateful):
         by = settings.alpha - self.level
         return numbers.choose(by == by, -by if settings.sense == "<=" else by, 0.0)
 
-    def step(self, found: Mean, settings: Settings) -> Preview:
+    def step(self, found: Mean, settings: Settings, response: Response | None) -> Preview:
         """Take one step: the weight, and on every `every`-th the multiplier.
 
-        What a filter or rule of the user's may refuse is computed before anything changes.
+        What a filter or rule of the user's may refuse is computed before anything changes. The
+        response of the optimizer, if it was seen, is for a mu that is found.
         """
         now = self.preview(found, settings)
         waits = self.is_waiting(settings)
@@ -232,7 +231,7 @@ class State(Stateful):
         self._take(now, found, c, settings)
         self.history.step(now.weight, now.seen, met_for)
         if self.auto is not None:
-            self._find(now.acts, settings)
+            self._find(now.acts, settings, response)
         else:
             self.multiplier, self.mu, self.rules = ruled
         self._watch_for_stall(now.seen, settings, is_free=not waits)
@@ -254,9 +253,9 @@ class State(Stateful):
         every = settings.every if self.auto is None else self.auto.every
         self.stall.watch(excess, seen, every, self.weight)
 
-    def _find(self, seen: Mask, settings: Settings) -> None:
+    def _find(self, seen: Mask, settings: Settings, response: Response | None) -> None:
         """Let mu follow what was seen; lambda, too, up to the limit where more does not help."""
-        added = self.auto.step(self.violation, seen)
+        added = self.auto.step(self.violation, seen, response)
         self.mu, limit = self.auto.mu, self.stall.limit
         grown = numbers.projected(self.multiplier + added, settings.sense)
         is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(self.multiplier))
