@@ -194,7 +194,7 @@ class ALMConstraint(Stored):
     @eager
     def _tangent(self, value: Tensor, now: Observation, found: Mean) -> tuple[Tensor, Number]:
         """Give the penalty the gradient of the weight that `found` says, and that weight."""
-        weight = self._state.preview(found, self).weight
+        weight = self._state.weighed(found, self)[0].weight
         return self._penalty.tangent(value, weight=weight, now=now), weight
 
     def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
@@ -251,7 +251,7 @@ class ALMConstraint(Stored):
 
         Cost: what `step` costs, which then waits for no device or rank again.
         """
-        return numbers.kept(self._state.preview(self._mean("preview"), self).weight)
+        return numbers.kept(self._after("preview").weight)
 
     def step(self) -> float | Tensor:
         """Update the multiplier, once per optimizer step; return the weight lambda+.
@@ -267,21 +267,20 @@ class ALMConstraint(Stored):
 
         Cost: one device synchronisation, none for numbers already on the host.
         """
-        state = self._state
+        before = self._state
         try:
-            found = self._mean("step")
-            if self._is_blind and not found.bad:
-                refuse_values()
-            now = state.step(found, self, self._loop.found)
+            now, is_blind = self._after("step"), self._is_blind
         finally:
             self.discard()  # or the next step would fail as well
-        bad = found.bad + now.overflows
-        state.history.skipped += bad
+        bad = now.skipped - before.skipped
+        if is_blind and not bad:
+            refuse_values()
+        self._state = now
         if bad:
-            base.warn_not_finite(bad, state.history.skipped)
-        return numbers.kept(state.weight)
+            base.warn_not_finite(bad, now.skipped)
+        return numbers.kept(now.weight)
 
-    def _mean(self, verb: str) -> Mean:
+    def _after(self, verb: str) -> State:
         if not self._observed:
             raise RuntimeError(
                 f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
@@ -290,9 +289,10 @@ class ALMConstraint(Stored):
                 "`observe` takes a measurement.)"
             )
         found = self._observed.mean(self._shape, self.alpha)
+        now = self._state.after(found, self, self._loop.found)
         if self.nonfinite == "raise":
-            base.refuse(found.bad + self._state.preview(found, self).overflows)
-        return found
+            base.refuse(now.skipped - self._state.skipped)
+        return now
 
     @property
     def _is_blind(self) -> bool:

@@ -204,7 +204,6 @@ def test_measured_a_hundred_times_and_never_stepped_it_says_so_once() -> None:
         ),
         (lambda state: state.update(extra=1), r"'extra', .*\] and needs"),
         (lambda state: state.pop("mu"), "needs"),
-        (lambda state: state["history"].popitem(), "in 'history' and needs"),
         (lambda state: state["stall"].popitem(), "in 'stall' and needs"),
     ],
 )

@@ -84,7 +84,7 @@ class Stored:
     def multiplier(self, value: Numeric) -> None:
         state, found = self._state, numbers.host(value)
         state.multiplier = numbers.expanded(found, self._shape)
-        if state.history.steps == 0:
+        if state.steps == 0:
             state.weight = state.multiplier
 
     @property
@@ -100,12 +100,12 @@ class Stored:
     @property
     def skipped(self) -> int:
         """Measurements, of all ranks together, and updates left out as they were not finite."""
-        return self._state.history.skipped
+        return self._state.skipped
 
     @property
     def steps(self) -> int:
         """The number of updates so far."""
-        return self._state.history.steps
+        return self._state.steps
 
     def metrics(self) -> dict[str, Any]:
         """Return the state in plain numbers.
@@ -125,23 +125,23 @@ class Stored:
 
         Cost: no device synchronisation.
         """
-        state, history, mean = self._state, self._state.history, numbers.average
+        state, mean = self._state, numbers.average
         return {
             "alpha": mean(self.alpha),
             "value": mean(state.value),
             "violation": mean(state.violation),
             "multiplier": mean(state.multiplier),
             "weight": mean(state.weight),
-            "active_share": history.active_steps / max(history.steps, 1),
+            "active_share": state.active_steps / max(state.steps, 1),
             "mu": mean(state.mu),
-            "skipped": history.skipped,
-            "steps": history.steps,
+            "skipped": state.skipped,
+            "steps": state.steps,
             "status": self._status(),
         }
 
     def _status(self) -> str:
         state, c = self._state, self._state.violation
-        if state.history.is_blind:
+        if state.is_blind:
             return "non_finite"
         alpha = numbers.choose(self.alpha == 0, 1.0, self.alpha)
         if numbers.any_of((c == c) & (is_met(self, c, ROUNDING * abs(alpha)) == 0)):
@@ -186,7 +186,7 @@ class Stored:
     @property
     def _is_open_to_shapes(self) -> bool:
         """True while the first measurement may still make this a vector."""
-        return self._shape == () and not self._observed and self._state.history.steps == 0
+        return self._shape == () and not self._observed and self._state.steps == 0
 
     def _take_shape(self, size: torch.Size) -> None:
         """Keep one multiplier per entry."""
@@ -230,7 +230,7 @@ class Stored:
             rest: what else is in the step.
         """
         if self._state.auto is not None and self._observed:
-            coming = self._state.preview(self._observed.mean(self._shape, self.alpha), self)
+            coming, *_ = self._state.weighed(self._observed.mean(self._shape, self.alpha), self)
             a = {p: numbers.beyond(0.0, self.sense, x) for p, x in gradient.items()}
             stepped = {p: float(coming.weight) * x for p, x in a.items()}
             self._loop.found = response(optimizer, a, rest, stepped)

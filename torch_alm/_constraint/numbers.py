@@ -66,7 +66,7 @@ def projected(value: Number, sense: str = ">=") -> Number:
     return value if sense == "==" else limited(value, 0.0, math.inf)
 
 
-def limited(value: Number, least: Any, most: Any) -> Number:
+def limited(value: Number, least: Any, most: Any) -> Number:  # noqa: ANN401
     """Return the nearest value in [least, most], which are numbers or, of a tensor, like it."""
     if isinstance(value, Tensor):
         return value.clamp(least, most)

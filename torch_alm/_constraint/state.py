@@ -1,14 +1,15 @@
 """lambda: the weight it gives in a step, what is remembered of it, and what it has seen."""
 
+import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from torch import Size, Tensor
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.loop import Response
+from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.observations import Mean
 from torch_alm._constraint.settings import Filter, Reading, Rule, Settings, Update
 
@@ -54,26 +55,6 @@ class Stateful:
         """Replace numbers there, and keep what they were elsewhere."""
         for name, number in now.items():
             setattr(self, name, numbers.choose(where, number, getattr(self, name)))
-
-
-class History(Stateful):
-    """The past of a constraint: steps, open gates, and skipped measurements."""
-
-    def __init__(self) -> None:
-        self.steps = 0
-        self.visits: Number = 0.0  # of these, the steps that measured an entry
-        self.active_steps = 0
-        self.skipped = 0
-        self.is_blind = False  # the latest step saw nothing finite
-        self.met_for: Number = 0.0  # steps in a row
-
-    def step(self, weight: Number, seen: Mask, met_for: Number) -> None:
-        """Count a step with the weight that acted."""
-        self.steps += 1
-        self.active_steps += numbers.any_of(weight != 0)
-        self.is_blind = not numbers.any_of(seen)
-        self.visits = self.visits + 1.0 * seen
-        self.met_for = met_for
 
 
 class Stall(Stateful):
@@ -138,112 +119,106 @@ def is_met(settings: Settings, c: Number, more: Number = 0.0) -> Mask:
     return (abs(c) if settings.sense == "==" else c) <= settings.tolerance + more
 
 
-class Preview(NamedTuple):
-    """A step as it would be, before it is taken.
-
-    Attributes:
-        violation: c, filtered.
-        seen: where there is one.
-        memory: the filter's, with that c.
-        weight: [lambda + mu c]_+ where it acts, and lambda elsewhere.
-        acts: where c was seen and the weight is finite.
-        overflows: whether some multiplier stays as it is, to be finite.
-    """
-
-    violation: Number
-    seen: Mask
-    memory: list[Any]
-    weight: Number
-    acts: Mask
-    overflows: bool
-
-
 class State(Stateful):
     """All that a constraint remembers: floats, or float64 tensors with one entry per multiplier.
 
-    `multiplier` is lambda and `weight` lambda+ of the latest step; `value` and `violation`, which
-    is filtered, are the latest ones. `filter` and `rules` are their memories, by name. `auto` is
-    there where mu is found instead of given.
+    A step makes another state of it, so that one that fails has changed nothing.
+
+    Attributes:
+        multiplier: lambda, as stored.
+        mu: the step size; one number, unless it is found.
+        auto: an `Auto` of `torch_alm.auto`, which finds mu, or None.
+        weight: lambda+ of the latest step.
+        value, violation: the latest ones; the violation is filtered.
+        level: the alpha that was last measured against.
+        filter, rules: their memories, by name.
+        steps, active_steps, skipped: counts, of all steps, of those with a weight not 0, and of
+            measurements and updates that were not finite.
+        is_blind: whether the latest step saw nothing finite.
+        visits: the steps that measured an entry.
+        met_for: those of them in a row, up to the latest, in which it was met.
     """
 
     SHARED = ("mu",)
 
     def __init__(self, multiplier: Number, mu: float, auto: Any) -> None:  # noqa: ANN401
-        self.multiplier = multiplier
+        self.multiplier = self.weight = multiplier
         self.mu: Number = mu
-        self.auto: Any = auto  # an `Auto` of `torch_alm.auto`, which finds mu, or None
-        self.weight = multiplier
-        self.value: Number = math.nan
-        self.violation: Number = math.nan
-        self.level: Number = math.nan  # the alpha that was last measured against
-        self.filter: list[Any] = []
-        self.rules: list[Any] = []
-        self.history = History()
+        self.auto: Any = auto
+        self.value = self.violation = self.level = math.nan
+        self.filter, self.rules = list[Any](), list[Any]()
+        self.steps = self.active_steps = self.skipped = 0
+        self.is_blind = False
+        self.visits = self.met_for = 0.0
         self.stall = Stall()
 
     def is_waiting(self, settings: Settings) -> bool:
         """Tell whether some rule has mu act as 0 now, and nothing updated."""
-        return any(rule.is_waiting(self.history.steps) for rule in settings.rules)
+        return any(rule.is_waiting(self.steps) for rule in settings.rules)
 
     def is_limited(self, settings: Settings) -> bool:
         """Tell whether some entry is at the limit of a rule."""
         return any(rule.is_limiting(self.multiplier) for rule in settings.rules)
 
-    def preview(self, found: Mean, settings: Settings) -> Preview:
-        """Look at the step that this mean would make; nothing is remembered."""
-        c, kept = numbers.beyond(settings.alpha, settings.sense, found.value), self.filter
-        seen = numbers.only_finite(found.seen, c)
-        if settings.filter is not None:
-            ((name, memory),) = _memories([settings.filter], kept)
-            by = self._moved(settings)
-            if numbers.any_of(by != 0):
-                memory = settings.filter.moved(memory, by)
-            c, memory = settings.filter.update(Reading(c, seen, settings.sense), memory)
-            seen, kept = numbers.only_finite(seen, c), [[name, memory]]
-        if self.auto is not None:  # which knows c's usual size, and what of it is noise
-            pressure = self.auto.push(c)
-        else:
-            pressure = (0.0 if self.is_waiting(settings) else self.mu) * c
+    def weighed(self, found: Mean, settings: Settings) -> tuple["State", Number, Mask, Mask]:
+        """Find the weight of one more step, in a state of its own that the filter has moved on.
+
+        Returns it with c, filtered, and where c was seen and where it acts: all stays finite.
+        """
+        now = copy.copy(self)
+        c, seen = now._filtered(found, settings)
+        mu = 0.0 if self.is_waiting(settings) else self.mu
+        pressure = mu * c if self.auto is None else self.auto.push(c)
         weight = numbers.projected(self.multiplier + pressure, settings.sense)
         acts = numbers.only_finite(seen, weight)
-        weight = numbers.choose(acts, weight, self.multiplier)
-        overflows = acts is not found.seen and numbers.any_of(acts != found.seen)
-        return Preview(c, seen, kept, weight, acts, overflows)
+        now.weight = numbers.choose(acts, weight, self.multiplier)
+        return now, c, seen, acts
 
-    def _moved(self, settings: Settings) -> Number:
-        """Return how much larger what the filter remembers is for alpha having changed since."""
-        by = settings.alpha - self.level
-        return numbers.choose(by == by, -by if settings.sense == "<=" else by, 0.0)
+    def after(self, found: Mean, settings: Settings, response: Response | None) -> "State":
+        """Return the state after one more step; this one stays as it is.
 
-    def step(self, found: Mean, settings: Settings, response: Response | None) -> Preview:
-        """Take one step: the weight, and on every `every`-th the multiplier.
-
-        What a filter or rule of the user's may refuse is computed before anything changes. The
-        response of the optimizer, if it was seen, is for a mu that is found.
+        Args:
+            found: what was measured.
+            settings: those of now.
+            response: for a mu that is found, the optimizer's, where it was looked at.
         """
-        now = self.preview(found, settings)
-        waits = self.is_waiting(settings)
-        is_due = not waits and now.acts & ((self.history.visits + 1) % settings.every == 0)
-        c = numbers.choose(now.seen, now.violation, self.violation)
-        met_for = (self.history.met_for + 1) * is_met(settings, c)
-        met_for = numbers.choose(now.seen, met_for, self.history.met_for)
-        ruled = self._ruled(now, is_due, c, met_for, settings)
-        self._take(now, found, c, settings)
-        self.history.step(now.weight, now.seen, met_for)
+        now, c, seen, acts = self.weighed(found, settings)
+        overflows = acts is not found.seen and numbers.any_of(acts != found.seen)
+        now.skipped += found.bad + overflows
+        now._remember(found, c, seen, settings)
+        is_free = not self.is_waiting(settings)
         if self.auto is not None:
-            self._find(now.acts, settings, response)
-        else:
-            self.multiplier, self.mu, self.rules = ruled
-        self._watch_for_stall(now.seen, settings, is_free=not waits)
+            now._find(acts, settings, response)
+        elif is_free:
+            now._update(acts, settings)
+        now._watch_for_stall(seen, settings, is_free=is_free)
         return now
 
-    def _take(self, now: Preview, found: Mean, c: Number, settings: Settings) -> None:
-        """Remember what was seen, and the weight that acts."""
+    def _filtered(self, found: Mean, settings: Settings) -> tuple[Number, Mask]:
+        """Return the violation that counts, and where there is one."""
+        c = numbers.beyond(settings.alpha, settings.sense, found.value)
+        seen = numbers.only_finite(found.seen, c)
+        if settings.filter is None:
+            return c, seen
+        ((name, memory),) = _memories([settings.filter], self.filter)
+        by = settings.alpha - self.level  # which has changed since it was measured against
+        by = numbers.choose(by == by, numbers.beyond(0.0, settings.sense, -by), 0.0)
+        if numbers.any_of(by != 0):
+            memory = settings.filter.moved(memory, by)
+        c, memory = settings.filter.update(Reading(c, seen, settings.sense), memory)
+        self.filter = [[name, memory]]
+        return c, numbers.only_finite(seen, c)
+
+    def _remember(self, found: Mean, c: Number, seen: Mask, settings: Settings) -> None:
+        """Count a step, and what it saw."""
+        self.steps += 1
+        self.active_steps += numbers.any_of(self.weight != 0)
+        self.is_blind = not numbers.any_of(seen)
         if numbers.any_of(self.level != settings.alpha):
             self.stall = Stall()
-        self.filter, self.weight, self.violation = now.memory, now.weight, c
         self.level = settings.alpha + 0.0 * self.multiplier
-        self.value = numbers.choose(now.seen, found.value, self.value)
+        self.take({"value": found.value, "violation": c, "visits": self.visits + 1}, seen)
+        self.take({"met_for": (self.met_for + 1) * is_met(settings, c)}, seen)
 
     def _watch_for_stall(self, seen: Mask, settings: Settings, *, is_free: bool) -> None:
         """Compare violations, where the multiplier is free to push against them."""
@@ -251,39 +226,40 @@ class State(Stateful):
         met = is_met(settings, self.violation)
         excess = numbers.choose(met, 0.0, self.violation) if is_free else 0.0 * self.violation
         every = settings.every if self.auto is None else self.auto.every
+        self.stall = copy.copy(self.stall)
         self.stall.watch(excess, seen, every, self.weight)
 
     def _find(self, seen: Mask, settings: Settings, response: Response | None) -> None:
         """Let mu follow what was seen; lambda, too, up to the limit where more does not help."""
+        self.auto, limit = copy.copy(self.auto), self.stall.limit
         added = self.auto.step(self.violation, seen, response)
-        self.mu, limit = self.auto.mu, self.stall.limit
+        self.mu = self.auto.mu
         grown = numbers.projected(self.multiplier + added, settings.sense)
         is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(self.multiplier))
         self.multiplier = numbers.choose(is_beyond, self.multiplier, grown)
 
-    def _ruled(
-        self, now: Preview, is_due: Mask, c: Number, met_for: Number, settings: Settings
-    ) -> tuple[Number, Number, list[Any]]:
-        """Return lambda, mu and the memories that the rules make of lambda+ where it is due."""
-        kept = _memories(settings.rules, self.rules) if settings.rules else []
-        if not settings.rules or not numbers.any_of(is_due):
-            return numbers.choose(is_due, now.weight, self.multiplier), self.mu, kept
+    def _update(self, acts: Mask, settings: Settings) -> None:
+        """Store what the rules make of lambda+, where the cadence says so."""
+        is_due = acts & (self.visits % settings.every == 0)
+        if not numbers.any_of(is_due):
+            return
         assert isinstance(self.mu, (int, float))  # one that is found takes no rules
         update = Update(
-            stored=now.weight,
+            stored=self.weight,
             mu=self.mu,
             before=self.multiplier,
-            weight=now.weight,
-            violation=c,
+            weight=self.weight,
+            violation=self.violation,
             seen=is_due,
-            met_for=met_for,
+            met_for=self.met_for,
             tolerance=settings.tolerance,
         )
-        after: list[Any] = []
-        for rule, (name, memory) in zip(settings.rules, kept, strict=True):
+        before, self.rules = _memories(settings.rules, self.rules), list[Any]()
+        for rule, (name, memory) in zip(settings.rules, before, strict=True):
             update, memory = rule.update(update, memory)
-            after.append([name, memory])
-        return numbers.choose(is_due, update.stored, self.multiplier), update.mu, after
+            self.rules.append([name, memory])
+        self.multiplier = numbers.choose(is_due, update.stored, self.multiplier)
+        self.mu = update.mu
 
 
 def _memories(users: Sequence[Filter | Rule], saved: Iterable[Any]) -> list[Any]:
