@@ -3,7 +3,7 @@
 Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algorithm 1.
 """
 
-import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, SupportsIndex, final
 
@@ -16,7 +16,7 @@ from torch_alm._constraint.attachment import Attachment
 from torch_alm._constraint.base import Stored
 from torch_alm._constraint.loop import Loop, refuse_values
 from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Index, Mean, Observation, Observations, Penalty
+from torch_alm._constraint.observations import Index, Observation, Observations, Penalty
 from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
 from torch_alm._constraint.state import State
 from torch_alm._optim.objective import eager, is_first_pass, is_running
@@ -144,8 +144,8 @@ class ALMConstraint(Stored):
         if not (torch.is_grad_enabled() or is_running()):
             return self._penalty.of(value)  # no step follows from it, and no other rank is asked
         now = Observation(self._number(value), 1.0)
-        found, is_finite = self._found(now)
-        penalty, weight = self._tangent(value, now, found)
+        weight, is_finite = self._coming(now)
+        penalty = self._penalty.of(value, weight=weight)
         if not is_finite:
             penalty = torch.zeros((), device=value.device, requires_grad=True)
         elif self.wants_gradient:
@@ -169,11 +169,10 @@ class ALMConstraint(Stored):
 
         Cost: no device synchronisation; with a filter, one and a reduction over ranks.
         """
-        value, row = self._placed(value, index)
+        (value, row), weight = self._placed(value, index), None
         if self.filter is not None:
-            now = Observation(self._number(value, row), 1.0, row)
-            return self._tangent(value, now, self._found(now)[0])[0]
-        return self._penalty.of(value, row)
+            weight, _ = self._coming(Observation(self._number(value, row), 1.0, row))
+        return self._penalty.of(value, row, weight)
 
     @property
     def _penalty(self) -> Penalty:
@@ -184,18 +183,13 @@ class ALMConstraint(Stored):
         return numbers.host(observations.widened(value.detach(), self.alpha, row))
 
     @eager
-    def _found(self, now: Observation) -> tuple[Mean, bool]:
-        """Average it over all ranks, for a filter with its step's; tell if it is finite on all."""
+    def _coming(self, now: Observation) -> tuple[Number, bool]:
+        """Find the weight of a step with this, on all ranks; tell if it is finite on all."""
         before = [] if self.filter is None else list(self._observed)
         found = observations.mean([*before, now], self._shape, self.alpha)
         is_finite = not (found.bad and observations.mean([now], self._shape, self.alpha).bad)
-        return found, is_finite
-
-    @eager
-    def _tangent(self, value: Tensor, now: Observation, found: Mean) -> tuple[Tensor, Number]:
-        """Give the penalty the gradient of the weight that `found` says, and that weight."""
-        weight = self._state.weighed(found, self)[0].weight
-        return self._penalty.tangent(value, weight=weight, now=now), weight
+        coming, *_ = self._state.weighed(found, self)
+        return coming.weight, is_finite
 
     def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
         """Take in a value: several per step are averaged by weight. No gradient is needed.
@@ -217,23 +211,12 @@ class ALMConstraint(Stored):
         Raises:
             ValueError: for another shape, an index out of range, or a weight that is not positive.
         """
-        share = numbers.tried(numbers.single, weight)
-        if not (isinstance(share, float) and 0 < share < math.inf):
-            raise ValueError(
-                f"ALMConstraint.observe: weight is {weight!r}; a mean needs positive weights. Did "
-                "you mean the share of this micro-batch in the step?"
-            )
-        if isinstance(value, float) and self._shape == () and index is None:
-            self._observe(Observation(float(value), share))
+        given = {"value": value, "weight": weight}
+        found, share = settings.settled("ALMConstraint.observe", given, settings.OBSERVED).values()
+        if isinstance(found, float) and self._shape == () and index is None:
+            self._observe(Observation(found, share))
             return
-        found, row = numbers.tried(numbers.tensor, value), None
-        if not isinstance(found, Tensor) or found.is_complex():
-            raise TypeError(
-                f"ALMConstraint.observe: value is {value!r}, which cannot be compared with alpha. "
-                "Did you mean a number, several in a list, or a tensor of them?"
-            )
-        if index is not None or found.shape != self._shape:
-            found, row = self._placed(found, index)
+        found, row = self._placed(numbers.tensor(found), index)
         self._observe(Observation(observations.widened(found, self.alpha, row), share, row))
 
     def _observe(self, now: Observation) -> None:
@@ -241,7 +224,12 @@ class ALMConstraint(Stored):
             return
         self._observed.append(now)
         if len(self._observed) == PILE and not self.steps:
-            base.warn_never_stepped(PILE, self.multiplier)
+            warnings.warn(
+                f"ALMConstraint: {PILE} measurements wait for a step, and lambda is still what it "
+                "was. Did you mean `constraint.step()` after each `optimizer.step()`, or "
+                "`constraint.attach(optimizer)` before the loop?",
+                stacklevel=3,
+            )
 
     def preview(self) -> float | Tensor:
         """Return the weight that `step()` would return now; nothing changes.
@@ -277,7 +265,8 @@ class ALMConstraint(Stored):
             refuse_values()
         self._state = now
         if bad:
-            base.warn_not_finite(bad, now.skipped)
+            then = f"skipped ({now.skipped} so far), the multiplier stays"
+            warnings.warn(base.not_finite(bad, then), stacklevel=2)
         return numbers.kept(now.weight)
 
     def _after(self, verb: str) -> State:
@@ -290,8 +279,9 @@ class ALMConstraint(Stored):
             )
         found = self._observed.mean(self._shape, self.alpha)
         now = self._state.after(found, self, self._loop.found)
-        if self.nonfinite == "raise":
-            base.refuse(now.skipped - self._state.skipped)
+        bad = now.skipped - self._state.skipped
+        if bad and self.nonfinite == "raise":
+            raise FloatingPointError(base.not_finite(bad, "the multiplier would be so for ever"))
         return now
 
     @property

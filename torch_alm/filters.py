@@ -3,7 +3,8 @@
 The multiplier is cut off at zero, so that noise pushes it up freely and down only as far as that. A
 filter stands between the two: `ALMConstraint(..., filter=Mean(8))`. Multiplier, weight and the
 penalty's gradient follow one filtered violation. One of your own is a `Filter` with the functions
-`init` and `update`, and `moved` where a new alpha is not to begin it anew.
+`init` and `update`, and `moved` where a new alpha is not to begin it anew. A setting outside its
+range raises a `ValueError`.
 """
 
 import math
@@ -31,11 +32,8 @@ class Mean(Filter):
     have a window each, of the steps that measured them.
 
     Args:
-        window: how many steps.
-        deadband: how many standard errors; needs a window of 2 or more.
-
-    Raises:
-        ValueError: if `window` is below 1, or `deadband` is negative or has no window.
+        window: how many steps, at least 1.
+        deadband: how many standard errors, at least 0; needs a window of 2 or more.
 
     Cost: `window` numbers per multiplier.
 
@@ -55,9 +53,9 @@ class Mean(Filter):
     def __post_init__(self) -> None:
         settings.settle(
             self,
-            window=settings.count("window", 1),
+            window=settings.count(1),
             deadband=settings.Limit(
-                numbers.single, _deadband, "at least 0, and needs a window of 2 steps or more"
+                numbers.single, _is_deadband, "at least 0, and needs a window of 2 steps or more"
             ),
         )
 
@@ -93,9 +91,6 @@ class EMA(Filter):
     Args:
         decay: the share of the old mean that is kept per step, in [0, 1).
 
-    Raises:
-        ValueError: if it is outside that range.
-
     Example:
         >>> from torch_alm import ALMConstraint
         >>> constraint = ALMConstraint(None, alpha=1.0, mu=0.5, filter=EMA(0.5))
@@ -109,10 +104,8 @@ class EMA(Filter):
     decay: float
 
     def __post_init__(self) -> None:
-        settings.settle(
-            self,
-            decay=settings.number("decay", lambda share: 0 <= share < 1, "at least 0, below 1"),
-        )
+        limit = settings.number(lambda share: 0 <= share < 1, "at least 0, below 1")
+        settings.settle(self, decay=limit)
 
     def init(self) -> Any:  # noqa: ANN401
         """Return no mean yet, and the sum of its weights."""
@@ -132,13 +125,8 @@ class EMA(Filter):
         return [mean + by * mass, mass]
 
 
-def _deadband(given: settings.Given) -> bool:
-    width = given["deadband"]
-    return (
-        isinstance(width, float)
-        and 0 <= width < math.inf
-        and (width == 0.0 or (isinstance(given["window"], int) and given["window"] >= 2))
-    )
+def _is_deadband(width: float, before: settings.Given) -> bool:
+    return width == 0 or (0 < width < math.inf and before["window"] > 1)
 
 
 def _shifted(history: Any, c: Tensor, seen: Mask, window: int) -> Tensor:  # noqa: ANN401

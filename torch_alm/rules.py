@@ -3,7 +3,8 @@
 The weight that acts is always [lambda + mu c]_+. By default an update stores all of it; a rule
 stores less, limits it, waits, or lets mu grow: `ALMConstraint(..., rules=[Hold(0.9), Cap(5.0)])`.
 Rules run in the order given, each on what the one before it has left. One of your own is a `Rule`
-that overrides `update`, and `init` if it has to remember something.
+that overrides `update`, and `init` if it has to remember something. A setting outside its range
+raises a `ValueError`.
 """
 
 import math
@@ -18,6 +19,8 @@ from torch_alm._constraint.settings import Rule, Sense, Update
 
 __all__ = ["Cap", "Hold", "Leak", "PenaltyGrowth", "Rule", "Update", "WarmUp"]
 
+SHARE = settings.number(lambda share: 0 < share <= 1, "above 0 and at most 1")
+
 
 @final
 @dataclass(frozen=True)
@@ -29,9 +32,6 @@ class Hold(Rule):
 
     Args:
         share: in (0, 1].
-
-    Raises:
-        ValueError: if it is outside that range.
 
     Source: conditional integration against wind-up (Astrom and Hagglund 1995, section 3.5).
 
@@ -48,7 +48,7 @@ class Hold(Rule):
     share: float
 
     def __post_init__(self) -> None:
-        settings.settle(self, share=_share())
+        settings.settle(self, share=SHARE)
 
     def init(self) -> Any:  # noqa: ANN401
         """Return no violation yet."""
@@ -81,9 +81,6 @@ class Leak(Rule):
         share: what is given back per update, in (0, 1]; 1 drops the multiplier at once.
         after: steps in a row in which the constraint has to be met first, at least 1.
 
-    Raises:
-        ValueError: if one of them is outside its range.
-
     Source: the leaky integrator of anti-windup control (Astrom and Hagglund 1995, section 3.5),
     here switched on by satisfaction.
 
@@ -100,7 +97,7 @@ class Leak(Rule):
     senses: ClassVar[tuple[Sense, ...]] = (">=", "<=")
 
     def __post_init__(self) -> None:
-        settings.settle(self, share=_share(), after=settings.count("after", 1))
+        settings.settle(self, share=SHARE, after=settings.count(1))
 
     def update(self, update: Update, memory: Any) -> tuple[Update, Any]:  # noqa: ANN401
         """Store less where the constraint has been met for long enough."""
@@ -119,15 +116,12 @@ class Cap(Rule):
 
     Args:
         limit: above 0, in the units of the multiplier.
-
-    Raises:
-        ValueError: if it is not positive.
     """
 
     limit: float
 
     def __post_init__(self) -> None:
-        settings.settle(self, limit=settings.number("limit", lambda limit: limit > 0, "positive"))
+        settings.settle(self, limit=settings.number(lambda limit: limit > 0, "positive"))
 
     def update(self, update: Update, memory: Any) -> tuple[Update, Any]:  # noqa: ANN401
         """Store the nearest number in [-limit, limit]."""
@@ -150,15 +144,12 @@ class WarmUp(Rule):
 
     Args:
         steps: how many, at least 0.
-
-    Raises:
-        ValueError: if it is negative or no whole number.
     """
 
     steps: int
 
     def __post_init__(self) -> None:
-        settings.settle(self, steps=settings.count("steps", 0))
+        settings.settle(self, steps=settings.count(0))
 
     def is_waiting(self, steps: int) -> bool:
         """Tell whether the first steps are not over yet."""
@@ -185,9 +176,6 @@ class PenaltyGrowth(Rule):
             infeasible problem would send mu to infinity.
         progress: the share of the last residual that counts as progress, in (0, 1).
 
-    Raises:
-        ValueError: if one of them is outside its range.
-
     Source: the test of ALGENCAN (Birgin and Martinez 2014, algorithm 4.1) and of NLopt's AUGLAG.
 
     Example:
@@ -208,9 +196,9 @@ class PenaltyGrowth(Rule):
     def __post_init__(self) -> None:
         settings.settle(
             self,
-            factor=settings.number("factor", lambda n: 1 < n < math.inf, "above 1"),
-            limit=settings.number("limit", lambda n: 0 < n < math.inf, "positive and finite"),
-            progress=settings.number("progress", lambda n: 0 < n < 1, "between 0 and 1"),
+            factor=settings.number(lambda n: 1 < n < math.inf, "above 1"),
+            limit=settings.number(lambda n: 0 < n < math.inf, "positive and finite"),
+            progress=settings.number(lambda n: 0 < n < 1, "between 0 and 1"),
         )
 
     def init(self) -> Any:  # noqa: ANN401
@@ -226,7 +214,3 @@ class PenaltyGrowth(Rule):
         if residual > max(self.progress * memory, update.tolerance):
             mu = max(mu, min(self.factor * mu, self.limit))
         return update._replace(mu=mu), residual
-
-
-def _share() -> settings.Limit:
-    return settings.number("share", lambda share: 0 < share <= 1, "above 0 and at most 1")

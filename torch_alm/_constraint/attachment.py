@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_alm._constraint.loop import Loop
 from torch_alm._optim.wrapper import follow, unfollow
 
 
@@ -19,24 +20,16 @@ class Member(Protocol):
     def discard(self) -> None: ...
 
 
-class Reader(Protocol):
-    """Somebody who looks at the gradients that an optimizer is about to use."""
-
-    optimizer: Optimizer | None
-
-    def read(self, optimizer: Optimizer, *_: object) -> None: ...
-
-
 class Attachment:
     """A constraint's hooks on an optimizer; `remove()` takes them off."""
 
-    def __init__(self, optimizer: Optimizer, member: Member, reader: Reader) -> None:
-        """Step the member after each step taken; show the reader the gradients before."""
-        reader.optimizer = found = with_hooks(optimizer)
+    def __init__(self, optimizer: Optimizer, member: Member, loop: Loop) -> None:
+        """Step the member after each step taken; show the loop the gradients before."""
+        loop.optimizer = found = with_hooks(optimizer)
         self._member, self._optimizer = member, found
         follow(found, self)
         self._handles = [
-            found.register_step_pre_hook(reader.read),
+            found.register_step_pre_hook(loop.read),
             found.register_step_post_hook(self._after_step),
         ]
 

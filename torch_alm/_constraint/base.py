@@ -2,8 +2,7 @@
 
 # pyright: reportPrivateUsage=false
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch_alm._constraint import numbers, observations
 from torch_alm._constraint.loop import Gradient, Loop, response
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Index, Observations
-from torch_alm._constraint.settings import Filter, Given, Policy, Rule, Sense
+from torch_alm._constraint.settings import Given, Settings
 from torch_alm._constraint.state import State, is_met
 from torch_alm._optim.objective import is_first_pass
 
@@ -30,34 +29,13 @@ STATUSES = (  # worst first: a group is as well as its worst member
 )
 
 
-class Stored:
+class Stored(Settings):
     """A state that is read, saved, loaded and given a shape."""
 
     _state: State
     _observed: Observations
     _loop: Loop
     _shape: torch.Size
-    _alpha: Number
-    _sense: Sense
-    every: int
-    filter: Filter | None
-    rules: Sequence[Rule]
-    tolerance: float
-    nonfinite: Policy
-
-    @property
-    def alpha(self) -> Number:
-        """The threshold on the host: a float, or a float64 tensor. It may be assigned."""
-        return self._alpha
-
-    @alpha.setter
-    def alpha(self, value: Numeric) -> None:
-        self._alpha = numbers.host(value)
-
-    @property
-    def sense(self) -> Sense:
-        """The satisfied side of alpha."""
-        return self._sense
 
     @property
     def mu(self) -> Number:
@@ -262,30 +240,9 @@ def _check_checkpoint(found: Given, mine: Given, where: str = "") -> None:
         )
 
 
-def warn_not_finite(bad: int, so_far: int) -> None:
-    """Say that measurements were skipped, or an update."""
-    warnings.warn(
+def not_finite(bad: int, then: str) -> str:
+    """Say that measurements of a step, or its update, are not finite."""
+    return (
         f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite; "
-        f"skipped ({so_far} so far), the multiplier stays. Is the loss unbounded, or mu too large?",
-        stacklevel=3,
-    )
-
-
-def refuse(bad: int) -> None:
-    """Raise for a step that the policy does not skip."""
-    if bad:
-        raise FloatingPointError(
-            f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite "
-            "and would have made the multiplier so for ever. Is the loss unbounded, or mu too "
-            "large?"
-        )
-
-
-def warn_never_stepped(count: int, multiplier: Number) -> None:
-    """Say that measurements pile up, and nobody steps the constraint."""
-    warnings.warn(
-        f"ALMConstraint: {count} measurements wait for a step. lambda is still "
-        f"{numbers.largest(multiplier):g}. Did you mean `constraint.step()` after each "
-        "`optimizer.step()`, or `constraint.attach(optimizer)` before the loop?",
-        stacklevel=4,
+        f"{then}. Is the loss unbounded, or mu too large?"
     )

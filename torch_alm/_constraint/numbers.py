@@ -5,7 +5,7 @@ floats.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, SupportsFloat, SupportsIndex, TypeAlias
 
 import torch
@@ -46,14 +46,6 @@ def single(value: object) -> float:
     if isinstance(found, Tensor):
         raise ValueError(f"{found.numel()} numbers where one was expected")
     return found
-
-
-def tried(convert: Callable[[Any], object], value: object) -> object:
-    """Convert the value, or return it as it is if it cannot be: its limit then names it."""
-    try:
-        return convert(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        return value
 
 
 def shape(value: Number) -> torch.Size:
@@ -100,12 +92,6 @@ def any_of(which: Mask) -> bool:
 def is_finite(value: Number) -> bool:
     """Tell whether every entry is finite."""
     return bool(value.isfinite().all()) if isinstance(value, Tensor) else math.isfinite(value)
-
-
-def is_number(value: object) -> bool:
-    """Tell whether it is a number, or several, and finite."""
-    is_empty = isinstance(value, Tensor) and not value.numel()
-    return isinstance(value, (float, Tensor)) and not is_empty and is_finite(value)
 
 
 def only_finite(which: Mask, value: Number) -> Mask:

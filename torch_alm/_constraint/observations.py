@@ -217,31 +217,26 @@ class Penalty(NamedTuple):
     mu: Number
     sense: str
 
-    def at(self, c: Number, row: Tensor | None = None) -> Number:
+    def of(self, value: Tensor, row: Tensor | None = None, weight: Number | None = None) -> Tensor:
+        """Sum the penalties of a value, which keep its graph, over the entries in `row`, or all.
+
+        Given a weight, their gradient is weight grad c: which one is right may be known only from
+        other steps and other ranks.
+        """
+        c, row = _merged(self._violation(value, row), row)
+        if weight is None:
+            return self._at(c, row).sum()
+        pull = _like(numbers.pick(weight, row), c)
+        return (pull * (c - c.detach()) + self._at(c.detach(), row)).sum()
+
+    def _at(self, c: Tensor, row: Tensor | None) -> Tensor:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu) per entry; lambda c for mu = 0."""
-        multiplier, mu = (numbers.pick(n, row) for n in (self.multiplier, self.mu))
-        if isinstance(c, Tensor):
-            multiplier, mu = (_like(n, c) if isinstance(n, Tensor) else n for n in (multiplier, mu))
+        multiplier, mu = (_like(numbers.pick(n, row), c) for n in (self.multiplier, self.mu))
         quadratic = multiplier * c + 0.5 * mu * c * c
-        if self.sense == "==" or not numbers.any_of(mu != 0):
+        if self.sense == "==":
             return quadratic
         floor = -multiplier * multiplier / (2 * mu)
-        return numbers.choose((multiplier + mu * c > 0) | (mu == 0), quadratic, floor)
-
-    def of(self, value: Tensor, row: Tensor | None = None) -> Tensor:
-        """Sum the penalties of a value, which keep its graph, over the entries in `row`, or all."""
-        c, row = _merged(self._violation(value, row), row)
-        return torch.as_tensor(self.at(c, row)).sum()
-
-    def tangent(self, value: Tensor, *, weight: Number, now: Observation) -> Tensor:
-        """Sum the penalties of a value as `now` has it, with the gradient weight grad c.
-
-        Which weight is right may be known only from other steps and other ranks.
-        """
-        c, row = _merged(self._violation(value, now.row), now.row)
-        weight = numbers.pick(weight, row)
-        weight = _like(weight, c) if isinstance(weight, Tensor) else weight
-        return (weight * (c - c.detach()) + self.at(c.detach(), row)).sum()
+        return torch.where((multiplier + mu * c > 0) | (mu == 0), quadratic, floor)
 
     def _violation(self, value: Tensor, row: Tensor | None) -> Tensor:
         """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""

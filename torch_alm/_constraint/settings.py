@@ -4,10 +4,10 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.numbers import Mask, Number
+from torch_alm._constraint.numbers import Mask, Number, Numeric
 
 Sense: TypeAlias = Literal[">=", "<=", "=="]
 Policy: TypeAlias = Literal["skip", "raise"]
@@ -109,42 +109,57 @@ class Rule:
         return False
 
 
-class Settings(Protocol):
-    """The settings of a constraint as its parts read them."""
-
-    @property
-    def alpha(self) -> Number: ...
-
-    @property
-    def sense(self) -> Sense: ...
+class Settings:
+    """The settings of a constraint, as its parts read them."""
 
     every: int
     filter: Filter | None
     rules: Sequence[Rule]
     tolerance: float
     nonfinite: Policy
+    _alpha: Number
+    _sense: Sense
+
+    @property
+    def alpha(self) -> Number:
+        """The threshold on the host: a float, or a float64 tensor. It may be assigned."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, value: Numeric) -> None:
+        self._alpha = numbers.host(value)
+
+    @property
+    def sense(self) -> Sense:
+        """The satisfied side of alpha."""
+        return self._sense
 
 
 class Limit(NamedTuple):
-    """The conversion of a setting, a check of it next to the others, and the same in words."""
+    """The conversion of a setting, a check of it beside those before it, and the same in words."""
 
-    convert: Callable[[Any], object]
-    holds: Callable[[Given], bool]
+    convert: Callable[[Any], Any]
+    holds: Callable[[Any, Given], bool]
     words: str
 
 
 def settled(
     owner: str, given: Given, limits: Mapping[str, Limit], question: str = ""
 ) -> dict[str, Any]:
-    """Convert settings to numbers of Python or float64 tensors on the host, each beside the others.
+    """Convert settings to numbers of Python or float64 tensors on the host.
 
     Raises:
         ValueError: for the first that makes no sense; it says what it may be.
     """
-    found = {name: numbers.tried(limits[name].convert, value) for name, value in given.items()}
-    for name, (_, holds, words) in limits.items():
-        if not holds(found):
-            raise ValueError(f"{owner}: {name} is {found[name]!r}; it must be {words}.{question}")
+    found = dict[str, Any]()
+    for name, (convert, holds, words) in limits.items():
+        try:
+            found[name] = convert(given[name])
+            is_right = holds(found[name], found)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            is_right = False
+        if not is_right:
+            raise ValueError(f"{owner}: {name} is {given[name]!r}; it must be {words}.{question}")
     return found
 
 
@@ -155,77 +170,74 @@ def settle(owner: Filter | Rule, **limits: Limit) -> None:
     vars(owner).update(settled(name, vars(owner), limits, question))
 
 
-def number(name: str, holds: Callable[[float], bool], words: str) -> Limit:
+def number(holds: Callable[[float], bool], words: str) -> Limit:
     """Make the limit of one number."""
-
-    def passes(given: Given) -> bool:
-        return isinstance(given[name], float) and holds(given[name])
-
-    return Limit(numbers.single, passes, words)
+    return Limit(numbers.single, lambda value, _: holds(value), words)
 
 
-def count(name: str, least: int) -> Limit:
-    """Make the limit of a number of steps."""
-    return Limit(
-        operator.index,  # 3.0 is none
-        lambda given: isinstance(given[name], int) and given[name] >= least,
-        f"a number of steps, at least {least}",
-    )
+def count(least: int) -> Limit:
+    """Make the limit of a number of steps; 3.0 is none."""
+    words = f"a number of steps, at least {least}"
+    return Limit(operator.index, lambda value, _: value >= least, words)
 
 
-def one_of(name: str, *words: str) -> Limit:
+def one_of(*words: str) -> Limit:
     """Make the limit of a word."""
-    return Limit(_same, lambda given: given[name] in words, " or ".join(f'"{w}"' for w in words))
-
-
-def _mu(given: Given) -> bool:
-    mu = given["mu"]
-    return mu == "auto" if isinstance(mu, str) else isinstance(mu, float) and 0 <= mu < math.inf
+    return Limit(_same, lambda value, _: value in words, " or ".join(f'"{w}"' for w in words))
 
 
 def _same(value: object) -> object:
     return value
 
 
-def _multiplier(given: Given) -> bool:
-    multiplier = given["multiplier"]
-    return numbers.is_number(multiplier) and (
-        given["sense"] == "==" or not numbers.any_of(multiplier < 0)
-    )
+def _is_alpha(value: Number, _: Given) -> bool:
+    return numbers.shape(value).numel() > 0 and numbers.is_finite(value)
 
 
-def _rules(given: Given) -> bool:
-    rules = given["rules"]
-    return isinstance(rules, tuple) and all(
-        isinstance(rule, Rule) and given["sense"] in rule.senses for rule in rules
-    )
+def _is_multiplier(value: Number, before: Given) -> bool:
+    is_signed = before["sense"] == "=="
+    return _is_alpha(value, before) and (is_signed or not numbers.any_of(value < 0))
+
+
+def _is_mu(value: float | str, _: Given) -> bool:
+    return value == "auto" or (isinstance(value, float) and 0 <= value < math.inf)
+
+
+def _are_rules(value: tuple[object, ...], before: Given) -> bool:
+    return all(isinstance(rule, Rule) and before["sense"] in rule.senses for rule in value)
 
 
 LIMITS: dict[str, Limit] = {
-    "alpha": Limit(
-        numbers.host, lambda given: numbers.is_number(given["alpha"]), "a finite threshold"
-    ),
+    "alpha": Limit(numbers.host, _is_alpha, "a finite threshold"),
     "mu": Limit(
         lambda mu: mu if isinstance(mu, str) else numbers.single(mu),
-        _mu,
+        _is_mu,
         'at least 0 (0 fixes the multiplier), or "auto"',
     ),
-    "sense": one_of("sense", ">=", "<=", "=="),
-    "multiplier": Limit(numbers.host, _multiplier, 'finite, and at least 0 for ">=" and "<="'),
-    "every": count("every", 1),
+    "sense": one_of(">=", "<=", "=="),
+    "multiplier": Limit(numbers.host, _is_multiplier, 'finite, and at least 0 for ">=" and "<="'),
+    "every": count(1),
     "filter": Limit(
         _same,
-        lambda given: given["filter"] is None or isinstance(given["filter"], Filter),
+        lambda value, _: value is None or isinstance(value, Filter),
         "None or a filter, such as torch_alm.filters.Mean(8)",
     ),
     "rules": Limit(
         tuple,
-        _rules,
+        _are_rules,
         "a list of rules, such as [torch_alm.rules.Cap(5.0)], each for this sense (an equality has "
         "no side on which it could be left alone)",
     ),
-    "tolerance": number("tolerance", lambda value: 0 <= value < math.inf, "at least 0"),
-    "nonfinite": one_of("nonfinite", "skip", "raise"),
+    "tolerance": number(lambda value: 0 <= value < math.inf, "at least 0"),
+    "nonfinite": one_of("skip", "raise"),
+}
+OBSERVED: dict[str, Limit] = {
+    "value": Limit(
+        lambda value: float(value) if isinstance(value, float) else numbers.tensor(value),
+        lambda value, _: isinstance(value, float) or not value.is_complex(),
+        "a number, several in a list, or a tensor of them",
+    ),
+    "weight": number(lambda value: 0 < value < math.inf, "positive: its share in the step's mean"),
 }
 
 
