@@ -36,7 +36,7 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_690, 4_200),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_500, 4_200),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_410, 1_300),
     "lines of language": (package("language"), 1_310, 1_000),
     "lines of integrations": (package("integrations"), 1_600, 1_600),

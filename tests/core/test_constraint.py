@@ -161,7 +161,7 @@ def test_alpha_is_broadcast_over_the_first_vector_and_then_the_shape_is_fixed() 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, math.nan])
 def test_weights_of_observations_are_positive(weight: float) -> None:
-    with pytest.raises(ValueError, match="weight is .*; it must be positive"):
+    with pytest.raises(ValueError, match=r"weight is .*; it must be positive"):
         constraint().observe(0.0, weight=weight)
 
 
