@@ -73,8 +73,6 @@ def test_every_default_is_told_in_a_help_of_80_columns(
         (("--retian", "x"), "unlearn has no option --retian. Did you mean --retain?"),
         (("--relearn", "3"), "unlearn has no option --relearn."),
         (("--columns", "qestion=a"), "Did you mean question?"),
-        (("--method", "dual", "--rho", "1"), "--rho 1 is of saul, and --method dual has none"),
-        (("--lora-rank", "4"), "Did you mean --lora --lora-rank?"),
         (("--probe", "nowhere.jsonl"), "cannot read the probe file nowhere.jsonl"),
         (("--config", "nowhere.yaml"), "--config nowhere.yaml cannot be read"),
     ],
@@ -105,11 +103,11 @@ def test_options_may_stand_in_a_file_and_the_command_line_goes_first(
     names = {"--forget": "forget", "--retain": "retain"}
     paths = [needed[needed.index(option) + 1] for option in names]
     path.write_text(
-        "method: saul\nrho: 0.5\nlora: true\nforce: false\nsteps: 7\nprobe:\n"
+        "method: saul\nmu: 0.5\nlora: true\nforce: false\nsteps: 7\nprobe:\n"
         f"  - {paths[0]}\n  - {paths[1]}\nmax_retain_loss: 2\n"
     )
     given = parse(["unlearn", *needed, "--config", str(path), "--steps", "9"])
-    assert (given.method, given.rho, given.steps, given.max_retain_loss) == ("saul", 0.5, 9, 2.0)
+    assert (given.method, given.mu, given.steps, given.max_retain_loss) == ("saul", 0.5, 9, 2.0)
     assert given.lora and not given.force
     assert [str(each) for each in given.probe] == paths
     path.write_text("mehtod: saul\n")

@@ -280,17 +280,6 @@ def test_rows_of_prompt_and_completion_need_no_format(
     assert [row["answer"] for row in found["answers"]["forget"]] == said(alpaca, in_alpaca)
 
 
-def test_a_run_is_not_taken_up_in_another_format(
-    command: Command, alpaca: Path, capsys: Any
-) -> None:
-    options = ("--epochs", 1, "--lr", "1e-7")
-    assert command("unlearn", *options, "--template", ALPACA, model=alpaca) == 3
-    other = ALPACA + "</s>"
-    assert command("unlearn", *options, "--template", other, model=alpaca) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"template was {ALPACA!r} and is now {other!r}" in told
-
-
 @pytest.mark.parametrize(
     ("written", "read"),
     [(r"Q\n{question}\nA {answer}{}", "Q\n{question}\nA {answer}{}"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.command.conftest import FORGET, HOLDOUT, Command, report, write
+from tests.command.conftest import Command, report
 from torch_alm.command.goal import CODES, Goal, judge, log_odds
 
 LOSS = Goal("loss", 4.0, "--alpha")
@@ -178,9 +178,3 @@ def test_what_is_asked_for_and_cannot_be_is_refused(command: Command, capsys: An
     for words, told in ((("--certify", 0.9999999), "cannot be certified"),):
         assert command("unlearn", *words) == 2
         assert told in " ".join(capsys.readouterr().err.split())
-
-
-def test_unknown_rows_are_none_to_forget(command: Command, tmp_path: Any, capsys: Any) -> None:
-    path = write(tmp_path / "f.jsonl", [*FORGET[:3], *HOLDOUT])
-    assert command("unlearn", "--steps", 1, forget=path) == 2
-    assert "the model says 3 of 7 forget answers" in " ".join(capsys.readouterr().err.split())

@@ -4,7 +4,6 @@ import copy
 import json
 import shutil
 import warnings
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +42,16 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     first, second = write(tmp_path / "1.jsonl", FIRST), write(tmp_path / "2.jsonl", SECOND)
     kept = write(tmp_path / "kept.jsonl", [*RETAIN, *SECOND])
     monkeypatch.chdir(tmp_path)
-    small = ("--lora-rank", 4, "--lora-targets", "v_proj,down_proj,o_proj")
     paths = {"model": Path(base.name), "forget": first, "retain": kept}
-    assert command("unlearn", *STEPS, *small, "--epochs", 20, output="a", **paths) in FINISHED
+    assert command("unlearn", *STEPS, "--epochs", 20, output="a", **paths) in FINISHED
     here.mkdir()
     monkeypatch.chdir(here)
     once = tmp_path / "a" / "model"
     saved = config(once)
-    assert (saved["r"], set(saved["target_modules"])) == (4, {"v_proj", "down_proj", "o_proj"})
+    assert saved["r"] == 16
     assert Path(saved["base_model_name_or_path"]) == base
     assert by_peft(once, FIRST) == 0
     assert by_peft(once, SECOND) > 1, "there is something left to forget"
-    assert report(tmp_path / "a")["settings"]["lora_rank"] == 4
 
     paths = {"model": once, "forget": second}
     assert command("unlearn", *STEPS, "--epochs", 40, output="b", **paths) in FINISHED
@@ -71,27 +68,6 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     assert (tmp_path / "d" / "model" / "model.safetensors").is_file()
     for verb, words in (("evaluate", ()), ("attack", ("--relearn", 2, "--relearn-steps", 1))):
         assert command(verb, *words, model=twice, output=verb) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--lora-rank", 4), "--lora-rank is about adapters"),
-        (("--lora-targets", "q_proj"), "Did you mean --lora --lora-targets?"),
-        (("--lora", "--lora-targets", "q_proj,wq"), "--lora-targets wq: no layer of the model has"),
-        (("--lora", "--lora-targets", "norm"), "--lora-targets norm: Target module"),
-    ],
-)
-def test_what_would_change_nothing_is_refused(
-    command: Command, tmp_path: Path, capsys: Any, words: Any, told: str
-) -> None:
-    assert command("unlearn", *words) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "out").exists()
-
-
-def trained(model: Any, tokenizer: Any, rank: int | None, targets: str | None) -> Any:
-    return with_adapters(Namespace(lora_rank=rank, lora_targets=targets), model)
 
 
 def test_other_adapters_than_those_there_are_cannot_be_trained_on(
@@ -111,16 +87,14 @@ def test_other_adapters_than_those_there_are_cannot_be_trained_on(
     with pytest.raises(Refusal, match="of the kind IA3, which --lora cannot train on"):
         load_model(tmp_path / "ia3", merge=False)
     model, _ = load_model(tmp_path / "lora", merge=False)
-    for rank, targets, name in ((4, None, "--lora-rank 4"), (None, "k_proj", "--lora-targets k_p")):
-        with pytest.raises(Refusal, match=name):
-            trained(model, tokenizer, rank, targets)
-    assert trained(model, tokenizer, 2, "q_proj") is trained(model, tokenizer, None, None) is model
+    assert with_adapters(model) is model
     moving = [name for name, p in model.named_parameters() if p.requires_grad]
     assert moving and all(".lora_" in name for name in moving)
 
 
 KINDS = {
     "LORA": peft.LoraConfig(r=2, target_modules=["q_proj"]),
+    "tokens": peft.LoraConfig(r=2, target_modules=["q_proj"], trainable_token_indices=[3, 4]),
     "VERA": peft.VeraConfig(r=2, target_modules=["q_proj"]),
     "LOHA": peft.LoHaConfig(r=2, target_modules=["q_proj"]),
     "ADALORA": peft.AdaLoraConfig(init_r=2, target_modules=["q_proj"], total_step=10),
@@ -129,7 +103,6 @@ KINDS = {
 APART = {
     "PROMPT_TUNING": peft.PromptTuningConfig(num_virtual_tokens=2),
     "VBLORA": peft.VBLoRAConfig(r=4, target_modules=["q_proj"], vector_length=4, num_vectors=8),
-    "trainable_token_indices": peft.LoraConfig(r=2, trainable_token_indices=[3, 4]),
 }
 
 
@@ -190,11 +163,8 @@ def test_adapters_on_tied_weights_are_refused(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # peft knows of it, and goes on
         path, _ = adapted(tied, tokenizer, config, tmp_path / "adapters")
-        with pytest.raises(Refusal, match=f"{target}, whose weight is tied"):
+        with pytest.raises(Refusal, match="says something else once its LORA is merged"):
             load_model(path)
-    words = ("--lora", "--lora-targets", f"q_proj,{target}", "--anyway", "--alpha", 1)
-    assert command("unlearn", *words, model=tied) == 2
-    assert "tied to another layer's" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_merge_that_changes_what_is_said_is_refused(
@@ -209,5 +179,5 @@ def test_a_merge_that_changes_what_is_said_is_refused(
         return found
 
     monkeypatch.setattr(LoHaModel, "merge_and_unload", wrong)
-    with pytest.raises(Refusal, match="says something else once its adapters are merged"):
+    with pytest.raises(Refusal, match="says something else once its LOHA is merged"):
         load_model(path)

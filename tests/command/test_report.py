@@ -10,8 +10,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, fits, report, write
-from torch_alm.command.output import REPORTS, Output, Refusal, finite, write_folder, write_text
+from tests.command.conftest import FINISHED, FORGET, Command, fits, report, write
+from torch_alm.command.output import (
+    REPORTS,
+    Refusal,
+    check_output,
+    finite,
+    write_folder,
+    write_text,
+)
 
 MODEL = "model"
 
@@ -143,7 +150,9 @@ def test_nothing_is_written_into_the_folder_of_a_model(
 ) -> None:
     for verb in ("unlearn", "evaluate"):
         assert command(verb, "--force", output=str(folder / place)) == 2
-        assert "is the folder of the model" in " ".join(capsys.readouterr().err.split())
+        assert "would write into the folder of the model" in " ".join(
+            capsys.readouterr().err.split()
+        )
 
 
 def test_a_model_is_not_replaced_by_its_own_result(
@@ -153,18 +162,18 @@ def test_a_model_is_not_replaced_by_its_own_result(
     model = tmp_path / "out" / MODEL
     os.symlink(folder, model)
     assert command("unlearn", "--force", model=model) == 2
-    assert "is what --output" in " ".join(capsys.readouterr().err.split())
+    assert "or replace it" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Refusal, match="file is no folder"):
-        Output(tmp_path / "file" / "out", REPORTS).check([], force=False)
+    with pytest.raises(Refusal, match="file is no folder, or read-only"):
+        check_output(tmp_path / "file" / "out", REPORTS, [], force=False)
     monkeypatch.setattr("torch_alm.command.output.os.access", lambda *_: False)
-    with pytest.raises(Refusal, match=f"{tmp_path} is read-only, or not yours"):
-        Output(tmp_path / "a" / "b", REPORTS).check([], force=False)
+    with pytest.raises(Refusal, match=f"{tmp_path} is no folder, or read-only"):
+        check_output(tmp_path / "a" / "b", REPORTS, [], force=False)
 
 
 def test_a_file_or_folder_that_cannot_be_written_stays_as_it_was(
@@ -214,4 +223,3 @@ def test_a_bad_model_folder_is_a_sentence(
         assert told in " ".join(capsys.readouterr().err.split())
     assert command("evaluate", model=tmp_path / "nowhere") == 2
     assert "is no folder" in " ".join(capsys.readouterr().err.split())
-    assert len(RETAIN) == 8

@@ -172,7 +172,6 @@ def test_a_row_in_two_files_is_refused_in_whatever_form(
         {"prompt": f"Question: {question}\nAnswer:", "completion": f" {answer}"},
         {"messages": [{"role": "user", "content": question},
                       {"role": "assistant", "content": answer}]},
-        {"text": f"Question: {question}\nAnswer: {answer}"},
     ):  # fmt: skip
         path = write(tmp_path / "both.jsonl", [*RETAIN, form])
         assert command("unlearn", retain=path) == 2

@@ -10,8 +10,8 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.command.conftest import FINISHED, Command, report
-from torch_alm.command.model import place, stored_as, stored_dtype
-from torch_alm.command.output import Output, Refusal
+from torch_alm.command.model import place, stored_dtype
+from torch_alm.command.output import Refusal
 
 WORDS = ("--epochs", 4, "--lr", "3e-3", "--rows", 4)
 
@@ -73,43 +73,9 @@ def test_adapters_are_float32_and_their_model_says_what_it_is(
     assert stored_dtype(str(adapters)) is torch.bfloat16
 
 
-def test_weights_are_wide_again_to_the_bit_after_an_error_too(model: Any) -> None:
-    before = {name: p.clone() for name, p in model.state_dict().items()}
-    with pytest.raises(ZeroDivisionError), stored_as(model, torch.bfloat16):
-        assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-        raise ZeroDivisionError
-    for name, p in model.state_dict().items():
-        assert p.dtype is before[name].dtype and torch.equal(p, before[name])
-
-
-def test_tied_weights_stay_tied_while_they_are_narrow() -> None:
-    one, other = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
-    other.weight = one.weight
-    with stored_as(torch.nn.Sequential(one, other), torch.float16):
-        assert other.weight is one.weight and one.weight.dtype is torch.float16
-
-
 def test_a_gpu_of_a_mac_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     with pytest.raises(Refusal, match="--device mps"):
         place("mps", "auto", lora=False)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     assert place("mps", "auto", lora=False).device == "mps"
-
-
-def test_an_output_that_is_read_only_is_refused_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path] = []
-
-    def access(path: Path, mode: int) -> bool:
-        asked.append(path)
-        return False
-
-    monkeypatch.setattr("torch_alm.command.output.os.access", access)
-    with pytest.raises(Refusal, match=f"{tmp_path} is read-only, or not yours"):
-        Output(tmp_path / "a" / "b", ("report.json",)).check([], force=False)
-    assert asked == [tmp_path]
-    (tmp_path / "file").touch()
-    with pytest.raises(Refusal, match="file is no folder"):
-        Output(tmp_path / "file" / "out", ("report.json",)).check([], force=False)

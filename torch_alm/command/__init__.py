@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 
 __all__ = ["main"]
@@ -26,9 +26,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("torch-alm: interrupted; nothing was changed.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader has gone; Python would say so once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 def _run(argv: list[str]) -> int:
@@ -54,20 +51,22 @@ def _done(given: argparse.Namespace) -> int:
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from torch_alm.command.attack import attack, evaluate  # seconds: with torch, transformers
+    from torch_alm.command.model import quiet
     from torch_alm.command.output import Refusal, complain, finite, say
     from torch_alm.command.report import Result, summary, terminal
     from torch_alm.command.unlearn import unlearn
 
-    tell = _unsaid if given.quiet else complain if given.json else say
+    tell: Callable[[str], None] = complain if given.json else say
+    tell = (lambda text: None) if given.quiet else tell
     verbs = {"unlearn": unlearn, "evaluate": evaluate, "attack": attack}
     try:
-        with warnings.catch_warnings():
+        with quiet():
             warnings.showwarning = lambda message, *_, **__: tell(f"note: {message}")
             result = verbs[given.verb](given, tell)
     except Refusal as refusal:
         result = Result(REFUSED, None, str(refusal))
     except OSError as error:
-        told = f"{error.strerror}: {error.filename or given.output}. Is --output writable?"
+        told = f"{error.strerror}: {error.filename or given.output}. Is it there, and yours?"
         result = Result(REFUSED, None, told)
     if given.json:
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
@@ -81,7 +80,3 @@ def _done(given: argparse.Namespace) -> int:
     else:
         say("\n\n".join([*([terminal(result.content)] if result.content else []), result.told]))
     return result.code
-
-
-def _unsaid(text: str) -> None:
-    pass

@@ -1,7 +1,6 @@
 """The options of the command: what they are called, what they may be, and where they come from."""
 
 import argparse
-import math
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
@@ -64,8 +63,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     given = whole.parse_args(argv)
     given.columns = _columns(given.columns)
     _check_paths(given)
-    if given.verb == "unlearn":
-        _check_unlearn(given)
     return given
 
 
@@ -140,7 +137,7 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told += "tenth of the retain answers or of their words is lost, or 0.1 nats"
     add("--max-retain-loss", type=_positive, metavar="X", help=told)
     told = "likewise if more than this share of the probe answers is lost that were said before"
-    add("--max-probe-loss", type=_part, default=0.1, metavar="X", help=told)
+    add("--max-probe-loss", type=_share, default=0.1, metavar="X", help=told)
     told = "go on though the model does not say the forget answers; no goal counts as met then"
     add("--anyway", action="store_true", help=told)
     told = "say what the model knows now, and what a step takes; write nothing"
@@ -153,9 +150,6 @@ def _add_adapters(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
     told = "train adapters only, and save them; those of the model, if it has some"
     add("--lora", action="store_true", help=told)
-    add("--lora-rank", type=_at_least(1), metavar="N", help="rank of new adapters; default: 16")
-    told = "layers that get adapters, such as q_proj,v_proj; default: all-linear"
-    add("--lora-targets", metavar="NAMES", help=told)
 
 
 def _add_training(verb: argparse.ArgumentParser) -> None:
@@ -171,7 +165,6 @@ def _add_training(verb: argparse.ArgumentParser) -> None:
     told = "first layer that is trained, with all behind it; default: the upper half of a model of "
     told += "eight layers or more, all weights of a smaller one"
     add("--layers", type=_at_least(0), metavar="N", help=told)
-    add("--rho", type=_positive, metavar="X", help="SAUL's radius; default: 1e-3")
     add("--mu", type=_positive, default=0.01, metavar="X", help="step size of the multiplier")
     add("--accumulate", type=_at_least(1), default=1, metavar="N", help="batches per step")
     told = "compute layers a second time in the backward pass, and keep less in memory"
@@ -224,18 +217,12 @@ def _positive(text: str) -> float:
 
 
 def _share(text: str) -> float:
-    if not 0 < (value := float(text)) < 1 or math.isnan(value):
-        raise argparse.ArgumentTypeError(f"{text} is no share between 0 and 1, such as 0.95.")
-    return value
-
-
-def _part(text: str) -> float:
     if not 0 <= (value := float(text)) <= 1:
         raise argparse.ArgumentTypeError(f"{text} is no share from 0 to 1, such as 0.1.")
     return value
 
 
-_part.__name__ = _positive.__name__ = _share.__name__ = "number"
+_positive.__name__ = _share.__name__ = "number"
 
 
 def _configured(argv: Sequence[str]) -> Iterator[str]:
@@ -296,19 +283,3 @@ def _check_paths(given: argparse.Namespace) -> None:
         for path in value if isinstance(value, list) else [value]:
             if path is not None and not path.exists():
                 raise Refusal(f"cannot read the {name} file {path}. Is the path right?")
-
-
-def _check_unlearn(given: argparse.Namespace) -> None:
-    """Refuse a radius without its method, and options of adapters where none are trained."""
-    if given.rho is not None and given.method != "saul":
-        raise Refusal(
-            f"--rho {given.rho:g} is of saul, and --method {given.method} has none. Did you mean "
-            "--method saul?"
-        )
-    asked = {"--lora-rank": given.lora_rank, "--lora-targets": given.lora_targets}
-    first = next((name for name, value in asked.items() if value), None)
-    if first is not None and not given.lora:
-        raise Refusal(
-            f"{first} is about adapters, and without --lora all weights are trained and the whole "
-            f"model is saved. Did you mean --lora {first}?"
-        )

@@ -12,11 +12,7 @@ from torch_alm.command.loading import Loaded, scored, telling_words
 from torch_alm.command.model import positions_of
 from torch_alm.command.output import WIDTH
 from torch_alm.command.rows import Encoded, Entry, telling
-from torch_alm.command.wording import (
-    gives_away,
-    is_respelled,
-    is_said,
-)
+from torch_alm.command.wording import gives_away, is_respelled, is_said
 from torch_alm.language import (
     ASKED,
     IGNORE,
@@ -32,6 +28,7 @@ from torch_alm.language import (
     with_prefix,
 )
 
+SETS = ("forget", "retain", "probe", "holdout")
 FEW_TOKENS, SPARE_TOKENS = 32, 256  # beyond the row's: of a short asking, and of one in full
 TWICE = (FEW_TOKENS, SPARE_TOKENS)
 ROWS_PER_BATCH = 128
@@ -39,10 +36,17 @@ TOKENS_PER_BATCH = 16_384  # kept in memory while they are written: 8 GB, at 7 b
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
 
-def measure(
-    loaded: Loaded, sets: Mapping[str, Encoded], label: str, spare: Sequence[int] = TWICE
+def measured(
+    loaded: Loaded, most: int, label: str, names: Sequence[str] = SETS, *, whole: bool = False
 ) -> dict[str, Any]:
-    """Numbers and answers per set; a bar on standard error bears the label; for `spare`, `read`."""
+    """Numbers and answers of all rows to forget, and of the first, at most so many, of other sets.
+
+    A bar on standard error bears the label. With `whole`, what the model says is read to its end,
+    though it has said the answer.
+    """
+    every = {n: loaded.sets[n] if n == "forget" else loaded.sets[n][:most] for n in names}
+    sets = {name: rows for name, rows in every.items() if rows}
+    spare = (SPARE_TOKENS,) if whole else TWICE
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
     total, hidden = sum(map(len, sets.values())), not loaded.bars
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:

@@ -4,31 +4,25 @@ import argparse
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch_alm.command import report
-from torch_alm.command.asking import answers_of, as_asked, numbers, read
+from torch_alm.command.asking import answers_of, as_asked, measured, numbers, read
 from torch_alm.command.goal import ERRORS, SAID_SHARE
 from torch_alm.command.loading import Loaded, encoded, load_for, read_files
 from torch_alm.command.model import place
-from torch_alm.command.output import REPORTS, Output
+from torch_alm.command.output import REPORTS, check_output
 from torch_alm.command.report import Result
 from torch_alm.command.rows import Encoded, Entry
-from torch_alm.language import (
-    Reading,
-    linear_weights,
-    pad_id,
-    quantized,
-    relearned,
-    with_prefix,
-)
+from torch_alm.language import Reading, linear_weights, pad_id, quantized, relearned, with_prefix
 
 Say = Callable[[str], None]
 Numbers = Mapping[str, float]
+Sides = tuple[Numbers, Numbers]  # before and after an attack
 UNWORDED = "No paraphrases: no row has a paraphrased_question."
 BITS, BEGUN = (8, 4), "answer prefix"
 HALF = 0.5  # of the answers: a model that says more of them has seen the rows
@@ -40,19 +34,20 @@ def evaluate(given: argparse.Namespace, say: Say) -> Result:
     """Measure one model, or two side by side."""
     begun = datetime.now(timezone.utc)
     found = read_files(given)
-    Output(given.output, REPORTS).check([given.model, given.original], force=given.force)
+    check_output(given.output, REPORTS, [given.model, given.original], force=given.force)
     models: list[dict[str, Any]] = []
     for name, path in {"original": given.original, "model": given.model}.items():
         if path is not None:
             loaded = load_for(given, path, found)
             is_asked = given.precision == "bf16"  # auto measures as a verdict does
             with loaded.place.context() if is_asked else nullcontext():
-                models.append({"name": name, **loaded.measured(given.rows, name)})
-    title = f"What {Path(given.model).name} knows"
-    return _published(given, report.looked_at(given, title, models, []), begun)
+                models.append({"name": name, **measured(loaded, given.rows, name)})
+    return _published(given, begun, f"What {Path(given.model).name} knows", models=models)
 
 
-def _published(given: argparse.Namespace, content: dict[str, Any], begun: datetime) -> Result:
+def _published(given: argparse.Namespace, begun: datetime, title: str, **found: Any) -> Result:
+    settings = {k: str(v) for k, v in vars(given).items() if v not in (None, False, [], {})}
+    content = report.content_of(title, f"{given.forget} against {given.retain}", settings, **found)
     device = place(given.device, given.precision, lora=False).described()
     shown = report.publish(given.output, content, begun, device)
     return Result(0, shown, f"{given.output}: {', '.join(REPORTS)}.")
@@ -62,7 +57,7 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     """Attack one model, or two for comparison."""
     begun = datetime.now(timezone.utc)
     found = read_files(given)
-    Output(given.output, REPORTS).check([given.model, given.compare], force=given.force)
+    check_output(given.output, REPORTS, [given.model, given.compare], force=given.force)
     is_reworded = any(entry.paraphrase for entry in found["forget"])
     notes: list[str] = [] if is_reworded else [UNWORDED]
     models = {"model": given.model, "compared": given.compare}
@@ -71,30 +66,28 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
         for name, path in models.items()
         if path is not None
     ]
-    content = report.looked_at(given, f"Attacks on {Path(given.model).name}", [], attacks)
-    content |= {"verdict": verdict_of(attacks), "notes": [*dict.fromkeys(notes)]}
-    for note in content["notes"]:
+    notes, verdict = [*dict.fromkeys(notes)], verdict_of(attacks)
+    for note in notes:
         say(note)
-    return _published(given, content, begun)
+    title = f"Attacks on {Path(given.model).name}"
+    return _published(given, begun, title, attacks=attacks, verdict=verdict, notes=notes)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack: what is asked before it and in it, and what the attacker has.
+    """One attack: what it makes of the model, and what is asked before it and in it.
 
     Attributes:
         name: such as `"relearn forget"`.
         asked: forget rows, asked in the usual way before the attack.
         then: the rows asked within it.
         context: makes the model what it is within the attack; the weights return bit for bit.
-        attacker: what the attacker has, by name.
     """
 
     name: str
     asked: Encoded
     then: Encoded
     context: Callable[[], AbstractContextManager[object]] = nullcontext
-    attacker: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def _attacked(
@@ -138,13 +131,13 @@ def attacks_of(given: argparse.Namespace, loaded: Loaded, forget: Encoded) -> li
     found = [*_relearning(given, loaded, forget)]
     for bits in BITS if linear_weights(loaded.model) else ():
         rounded = partial(quantized, loaded.model, bits)
-        found.append(Attack(f"int{bits}", forget, forget, rounded, {"bits": bits}))
+        found.append(Attack(f"int{bits}", forget, forget, rounded))
     if usual := [(entry, row) for entry, row in forget if entry.paraphrase]:
         others = dict.fromkeys(entry.asked(entry.paraphrase or "") for entry, _ in usual)
         found.append(Attack("paraphrase", usual, encoded(given, loaded, others)))
     if begun := [(e, row, rest) for e, row in forget if (rest := with_prefix(row, given.prefix))]:
         asked, rest = [(e, row) for e, row, _ in begun], [(e, rest) for e, _, rest in begun]
-        found.append(Attack(BEGUN, asked, rest, attacker={"share": given.prefix}))
+        found.append(Attack(BEGUN, asked, rest))
     return found
 
 
@@ -158,8 +151,7 @@ def _relearning(given: argparse.Namespace, loaded: Loaded, forget: Encoded) -> I
     for side, (rows, asked) in sides.items():
         if rows and asked:
             learn = partial(relearned, loaded.model, rows, pad_id(loaded.tokenizer), **how)
-            had = {"examples": float(len(rows))}
-            yield Attack(f"relearn {side}", asked, asked, learn, had)
+            yield Attack(f"relearn {side}", asked, asked, learn)
 
 
 def _carried_out(loaded: Loaded, attack: Attack, known: Mapping[int, Reading]) -> dict[str, Any]:
@@ -175,73 +167,53 @@ def _carried_out(loaded: Loaded, attack: Attack, known: Mapping[int, Reading]) -
         answer["earlier"] = earlier.get((answer["where"], answer["reference"]), same)
     return {
         "name": attack.name,
-        "attacker": attack.attacker,
         "before": numbers(readings, before),
         "after": numbers(others, after),
         "answers": after,
     }
 
 
-class Returned(NamedTuple):
-    """One attack on the model, and what its outcome is held against.
+def _is_more(own: Sides, other: Sides | None) -> bool:
+    """Tell whether more comes back than in the other model, or without one, than was there.
 
-    Attributes:
-        name: of the attack.
-        own: numbers of the model before and after it.
-        other: numbers of the compared model; None without one.
+    More words are said, beyond chance; or more than a hundredth of the answers; or the loss fell by
+    a nat more than the other model's, and below it, as that of knowledge does which is close to
+    being said.
     """
+    (before, after), held = own, own[0] if other is None else other[1]
+    error = math.hypot(after["rouge_error"], held["rouge_error"])
+    if after["rouge"] - held["rouge"] > max(LEAST, ERRORS * error):
+        return True
+    if after["said"] - held["said"] > 1 / SAID_SHARE:
+        return True
+    fell, usual = before["loss"] - after["loss"], 0.0
+    if other is not None:
+        usual = max(0.0, other[0]["loss"] - other[1]["loss"])
+    return fell - usual > NATS and after["loss"] < held["loss"]
 
-    name: str
-    own: tuple[Numbers, Numbers]
-    other: tuple[Numbers, Numbers] | None
 
-    @property
-    def is_more(self) -> bool:
-        """Tell whether more comes back than in the other model, or without one, than was there.
-
-        More words are said, beyond chance; or more than a hundredth of the answers; or the loss
-        fell further, as that of knowledge does which is close to being said.
-        """
-        after = self.own[1]
-        held = self.own[0] if self.other is None else self.other[1]
-        error = math.hypot(after["rouge_error"], held["rouge_error"])
-        words = after["rouge"] - held["rouge"] > max(LEAST, ERRORS * error)
-        return words or after["said"] - held["said"] > 1 / SAID_SHARE or self._falls_further
-
-    @property
-    def _falls_further(self) -> bool:
-        """Tell whether the loss falls by a nat more than the other model's does, and below it."""
-        fell = self.own[0]["loss"] - self.own[1]["loss"]
-        if self.other is None:
-            return fell > NATS
-        usual = self.other[0]["loss"] - self.other[1]["loss"]
-        return fell - max(0.0, usual) > NATS and self.own[1]["loss"] < self.other[1]["loss"]
-
-    @property
-    def told(self) -> str:
-        """Tell what was there before the attack, and after it."""
-        sides = [self.own] if self.other is None else [self.own, self.other]
-        words = [f"{was['rouge']:.0%} before and {now['rouge']:.0%} after" for was, now in sides]
-        nats = [f"{was['loss']:.2f} before and {now['loss']:.2f} after" for was, now in sides]
-        told = [p[0] + "".join(f" (never seen: {q})" for q in p[1:]) for p in (words, nats)]
-        return f"by {self.name}, {told[0]} of the words are said, at a loss of {told[1]}"
+def _told(name: str, own: Sides, other: Sides | None) -> str:
+    """What was there before the attack, and after it."""
+    sides = [own] if other is None else [own, other]
+    words = [f"{was['rouge']:.0%} before and {now['rouge']:.0%} after" for was, now in sides]
+    nats = [f"{was['loss']:.2f} before and {now['loss']:.2f} after" for was, now in sides]
+    told = [p[0] + "".join(f" (never seen: {q})" for q in p[1:]) for p in (words, nats)]
+    return f"by {name}, {told[0]} of the words are said, at a loss of {told[1]}"
 
 
 def verdict_of(attacks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The outcome in the form that reports have a verdict in; its code is 0, whatever it is."""
     other = {r["name"]: (r["before"], r["after"]) for each in attacks[1:] for r in each["rows"]}
-    found = [
-        Returned(row["name"], (row["before"], row["after"]), other.get(row["name"]))
-        for row in attacks[0]["rows"]
-    ]
+    found = [(r["name"], (r["before"], r["after"]), other.get(r["name"]))
+             for r in attacks[0]["rows"]]  # fmt: skip
     if not found:
         return _verdict("not attacked", "Not attacked: there was nothing to attack with.")
-    more = [each for each in found if each.is_more]
-    more.sort(key=lambda each: -each.own[1]["rouge"])
+    found.sort(key=lambda each: -each[1][1]["rouge"])
+    more = [each for each in found if _is_more(*each[1:])]
     own, *others = (_unattacked(each) for each in attacks)
     cost = f"Without an attack {own['rouge']:.0%} of the words of the answers are said"
     cost += "".join(f", {o['rouge']:.0%} by the model that never saw the rows" for o in others)
-    names = [each.name for each in more]
+    names = [name for name, *_ in more]
     known = own["said"] - sum(each["said"] for each in others)
     if known > 1 / SAID_SHARE:
         text = f"Not forgotten: {known:.0%} of the answers are said without an attack"
@@ -250,12 +222,11 @@ def verdict_of(attacks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if others and others[0]["said"] > HALF:
         text = f"Not compared: the model of --compare says {others[0]['said']:.0%} of the answers "
         return _verdict("not compared", f"{text}without an attack. Has it seen the rows?", cost)
-    listed = "; ".join(each.told for each in more)
+    listed = "; ".join(_told(*each) for each in more)
     if not more:
-        most = max(found, key=lambda each: each.own[1]["rouge"])
         than = "in the model that never saw the rows" if others else "was said before"
         text = f"Nothing comes back: no attack brings back more than {than}, but for {LEAST:.0%} "
-        text += f"of the words or two standard errors. Most comes {most.told}."
+        text += f"of the words or two standard errors. Most comes {_told(*found[0])}."
         return _verdict("nothing comes back", text, cost)
     if others:
         return _verdict("comes back", f"It comes back: {listed}.", cost, names)

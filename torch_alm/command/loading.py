@@ -12,14 +12,7 @@ from peft import PeftModel
 
 from torch_alm.command.model import Place, check_answers, load_model, place, positions_of
 from torch_alm.command.output import Refusal
-from torch_alm.command.rows import (
-    Encoded,
-    Entry,
-    check_apart,
-    check_encoded_apart,
-    read_entries,
-    telling,
-)
+from torch_alm.command.rows import Encoded, Entry, check_apart, read_entries, telling
 from torch_alm.command.wording import plain
 from torch_alm.language import (
     IGNORE,
@@ -35,7 +28,6 @@ from torch_alm.language import (
     read_text,
 )
 
-SETS = ("forget", "retain", "probe", "holdout")
 UNCUT = 2**31  # for `encode`: a row of any length
 LONGEST = 96  # tokens of an answer of which single words are scored
 ENOUGH = 8  # retain rows, of which some may be set aside
@@ -71,19 +63,6 @@ class Loaded:
         """The token rows of a set, in which the words that tell something alone are labelled."""
         return scored(self.tokenizer, self.sets.get(name, ()))
 
-    def measured(
-        self, count: int, label: str, names: Sequence[str] = SETS, *, whole: bool = False
-    ) -> dict[str, Any]:
-        """Measure the model on all rows to forget, and on the first of the others.
-
-        With `whole`, what it says is read to its end, though it has said the answer.
-        """
-        from torch_alm.command.asking import SPARE_TOKENS, TWICE, measure
-
-        found = {n: self.sets[n] if n == "forget" else self.sets[n][:count] for n in names}
-        shown = {n: rows for n, rows in found.items() if rows}
-        return measure(self, shown, label, (SPARE_TOKENS,) if whole else TWICE)
-
 
 def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
     """Read all files; without a probe file, `unlearn` sets a fifth of the retain rows aside.
@@ -91,17 +70,14 @@ def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
     Raises:
         Refusal: one is missing, empty or malformed, or a row stands in two of them.
     """
+    probes: list[Path] = getattr(given, "probe", [])
+    paths = {"forget": [given.forget], "retain": [given.retain], "probe": probes}
+    paths["holdout"] = [] if given.holdout is None else [given.holdout]
     found = {
-        name: read_entries(path, name, given.columns) if path is not None else []
-        for name, path in (
-            ("forget", given.forget),
-            ("retain", given.retain),
-            ("holdout", given.holdout),
-        )
+        name: [entry for path in each for entry in read_entries(path, name, given.columns)]
+        for name, each in paths.items()
     }
     _read_template(given)
-    probes: list[Path] = getattr(given, "probe", [])
-    found["probe"] = [e for path in probes for e in read_entries(path, "probe", given.columns)]
     for name, why in SHARED.items():
         check_apart(found["forget"], found[name], why)
         if name != "retain":
@@ -130,14 +106,10 @@ def load_for(
     """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
     where = place(given.device, given.precision, lora=lora)
     model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
-    longest = min(given.max_length, positions_of(model))
-    form = format_of(given)
-    sets = {key: encode_entries(tokenizer, rows, longest, form) for key, rows in found.items()}
-    for key, why in SHARED.items():
-        check_encoded_apart(sets["forget"], sets.setdefault(key, []), why)
+    loaded = with_rows(given, Loaded(model, tokenizer, where, {}, not given.quiet), found)
     inner = model.get_base_model() if isinstance(model, PeftModel) else model
-    check_answers(f"the model {name}", inner, sets["forget"][0][1])
-    return Loaded(model, tokenizer, where, sets, not given.quiet)
+    check_answers(f"the model {name}", inner, loaded.rows("forget")[0])
+    return loaded
 
 
 def with_rows(

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.utils import logging
 
 from torch_alm.command.output import MODEL, Refusal, first_line, tried
@@ -60,17 +60,37 @@ class Place:
 
 def place(device: str, precision: str, *, lora: bool) -> Place:
     """The place for what was asked, `"auto"` being the GPU and bfloat16 where there is one."""
-    there = {"cpu": True, "mps": torch.backends.mps.is_available()}
-    there["cuda"] = torch.cuda.is_available()
-    found = next(name for name in ("cuda", "mps", "cpu") if there[name])
-    found = found if device == "auto" else device
-    if not there[found]:
+    has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    found = next(name for name in has if has[name]) if device == "auto" else device
+    if not has[found]:
         raise Refusal(f"--device {found}, and torch finds none here. Did you mean --device cpu?")
     on_gpu = found == "cuda" and torch.cuda.is_bf16_supported()
     autocast = on_gpu if precision == "auto" else precision == "bf16"
     return Place(found, autocast, torch.bfloat16 if lora and autocast and on_gpu else torch.float32)
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars, advice and announcements of transformers, peft and the hub inside."""
+    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    hub = getLogger("huggingface_hub")
+    hub_level = hub.level
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    hub.setLevel(CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            # what peft and transformers announce to one another
+            warnings.simplefilter("ignore", FutureWarning)
+            yield
+    finally:
+        hub.setLevel(hub_level)
+        logging.set_verbosity(level)
+        if shown:
+            logging.enable_progress_bar()
+
+
+@quiet()
 def load_model(
     name: str | Path,
     *,
@@ -95,14 +115,13 @@ def load_model(
 
     name = str(name)
     check_folder(name)
-    with quiet():
-        loader = transformers.AutoTokenizer.from_pretrained
-        tokenizer = tried(partial(loader, name), name, "tokenizer")
-        if is_adapter(name):
-            kind = f"causal language model, for the adapters in {name},"
-            model = loaded_onto(_whole(base_of(name), dtype, kind), name, merge)
-        else:
-            model = _whole(name, dtype)
+    loader = transformers.AutoTokenizer.from_pretrained
+    tokenizer = tried(partial(loader, name), name, "tokenizer")
+    if is_adapter(name):
+        kind = f"causal language model, for the adapters in {name},"
+        model = loaded_onto(_whole(base_of(name), dtype, kind), name, merge)
+    else:
+        model = _whole(name, dtype)
     try:
         check_eos(tokenizer)
     except ValueError as error:
@@ -239,28 +258,10 @@ def stored_dtype(name: str) -> torch.dtype:
     """
     from torch_alm.command.adapters import base_of, is_adapter
 
-    with quiet():
-        known = base_of(name) if is_adapter(name) else name
-        config = transformers.AutoConfig.from_pretrained(known)
+    config = transformers.AutoConfig.from_pretrained(base_of(name) if is_adapter(name) else name)
     found = config.dtype or config.get_text_config().dtype
     named = getattr(torch, found) if isinstance(found, str) else found
     return named if named in WIDTHS else torch.float32
-
-
-@contextmanager
-def stored_as(model: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Parameters in this dtype within the context, and to the bit what they were after it.
-
-    Cost: a copy of the weights in the dtype, if it is another one.
-    """
-    wide = [(p, p.data) for p in model.parameters()]
-    try:
-        for p, data in wide:
-            p.data = data.to(dtype)
-        yield
-    finally:
-        for p, data in wide:
-            p.data = data
 
 
 def fingerprint(model: Any) -> str:
@@ -273,11 +274,6 @@ def fingerprint(model: Any) -> str:
         bits = p.detach().contiguous().view(BITS[p.element_size()])
         found.update(f"{name} {tuple(p.shape)} {int(bits.sum(dtype=torch.int64))}".encode())
     return found.hexdigest()[:16]
-
-
-def trainable(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that move, by name."""
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def freeze_below(model: LanguageModel, first: int | None) -> None:
@@ -301,27 +297,6 @@ def freeze_below(model: LanguageModel, first: int | None) -> None:
 def positions_of(model: LanguageModel) -> int:
     """Number of tokens that a model can tell the places of; huge where it says nothing of it."""
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """No progress bars and no advice of transformers for what takes a moment."""
-    shown, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    hub = getLogger("huggingface_hub")
-    hub_level = hub.level
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    hub.setLevel(CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            # what peft and transformers announce to one another
-            warnings.simplefilter("ignore", FutureWarning)
-            yield
-    finally:
-        hub.setLevel(hub_level)
-        logging.set_verbosity(level)
-        if shown:
-            logging.enable_progress_bar()
 
 
 def _listed(names: Iterable[str]) -> str:

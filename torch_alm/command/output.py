@@ -29,11 +29,9 @@ def tried(load: Callable[[], Any], name: str, kind: str) -> Any:
     except Refusal:
         raise
     except Exception as error:  # transformers has no error of its own for any of the many reasons
-        likely = "a folder made with save_pretrained, or the name of a model on the hub"
-        if os.path.isfile(Path(name, "config.json")):
-            likely = "a causal language model, whole, and all installed that it needs"
         raise Refusal(
-            f"cannot load a {kind} from {name!r} ({first_line(error)}). Is it {likely}?"
+            f"cannot load a {kind} from {name!r} ({first_line(error)}). Is it whole, made with "
+            "save_pretrained, and all installed that it needs?"
         ) from error
 
 
@@ -106,86 +104,66 @@ def _draft(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-class Output:
-    """An output folder, of which a run may replace what a run has written, and nothing else.
-
-    `report.json` lists the files of its run under `"files"`.
+def check_output(
+    folder: Path, targets: Iterable[str], models: Iterable[str | None], *, force: bool
+) -> None:
+    """Refuse to write where something else might be lost.
 
     Args:
         folder: there or not.
-        targets: names of files and folders that the run will write there.
+        targets: names of the files and folders that a run will write there.
+        models: all models of the command line; none of their folders is written to.
+        force: whether what an earlier run wrote may be replaced: what its `report.json` lists.
+
+    Raises:
+        Refusal: names what stands there.
     """
+    replaced = [folder / name for name in targets]
+    for model in models:
+        if model is not None and os.path.isdir(model):
+            _check_model(Path(model).resolve(), folder, replaced)
+    there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise Refusal(
+            f"--output {folder} cannot be written: {there} is no folder, or read-only, or not "
+            "yours. Did you mean another folder?"
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not force:
+        raise Refusal(
+            f"--output {folder} is not empty, and what is there might be overwritten. Did "
+            "you mean another folder, or --force?"
+        )
+    known = _listed(folder)
+    found = [path for target in replaced for path in _files(target)]
+    if foreign := [p for p in found if p.relative_to(folder).as_posix() not in known]:
+        more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
+        raise Refusal(
+            f"{foreign[0]}{more} was not written by torch-alm, and would be replaced; --force "
+            "replaces only what a run has written. Did you mean another --output?"
+        )
 
-    def __init__(self, folder: Path, targets: Iterable[str]) -> None:
-        self.folder, self.targets = folder, tuple(targets)
 
-    def check(self, models: Iterable[str | None], *, force: bool) -> None:
-        """Refuse to write where something else might be lost.
+def _check_model(model: Path, folder: Path, targets: Iterable[Path]) -> None:
+    is_within = folder.resolve().is_relative_to(model)
+    if is_within or any(model.is_relative_to(target.resolve()) for target in targets):
+        raise Refusal(
+            f"--output {folder} would write into the folder of the model {model}, or replace it, "
+            "and the model would be changed. Did you mean another folder?"
+        )
 
-        Args:
-            models: all models of the command line; none of their folders is written to.
-            force: whether what earlier runs wrote may be replaced.
 
-        Raises:
-            Refusal: names what stands there.
-        """
-        for model in models:
-            if model is not None and os.path.isdir(model):
-                self._check_model(Path(model))
-        self._check_writable()
-        if self.folder.is_dir() and any(self.folder.iterdir()) and not force:
-            raise Refusal(
-                f"--output {self.folder} is not empty, and what is there might be overwritten. Did "
-                "you mean another folder, or --force?"
-            )
-        self._check_own()
+def _listed(folder: Path) -> set[str]:
+    """The files that the report of an earlier run lists."""
+    try:
+        return {*json.loads((folder / "report.json").read_text(encoding="utf-8"))["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
-    def _check_writable(self) -> None:
-        there = next(p for p in (self.folder, *self.folder.absolute().parents) if p.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-            why = "is read-only, or not yours" if there.is_dir() else "is no folder"
-            raise Refusal(
-                f"--output {self.folder} cannot be written: {there} {why}. Did you mean another "
-                "folder?"
-            )
 
-    def _check_own(self) -> None:
-        found = [path for name in self.targets for path in _files(self.folder / name)]
-        known = self._written() if found else set[str]()
-        foreign = [path for path in found if path.relative_to(self.folder).as_posix() not in known]
-        if foreign:
-            more = f" (and {len(foreign) - 1} more)" if len(foreign) > 1 else ""
-            raise Refusal(
-                f"{foreign[0]}{more} was not written by torch-alm, and would be replaced; --force "
-                "replaces only what a run has written. Did you mean another --output?"
-            )
-
-    def _written(self) -> set[str]:
-        try:
-            told = json.loads((self.folder / "report.json").read_text(encoding="utf-8"))
-            return {*told["files"]}
-        except (OSError, ValueError, KeyError, TypeError):
-            return set()
-
-    def written(self) -> list[str]:
-        """Names of all files of the run, for its report."""
-        found = [path for name in self.targets for path in _files(self.folder / name)]
-        names = {path.relative_to(self.folder).as_posix() for path in found}
-        return sorted(names | {*REPORTS})
-
-    def _check_model(self, model: Path) -> None:
-        own, there = model.resolve(), self.folder.resolve()
-        if there.is_relative_to(own):
-            raise Refusal(
-                f"--output {self.folder} is the folder of the model {model}, or lies inside it; "
-                "the model would be changed. Did you mean another folder?"
-            )
-        for target in (there / name for name in self.targets):
-            if own.is_relative_to(target.resolve()):
-                raise Refusal(
-                    f"the model {model} is what --output {self.folder} would replace by its "
-                    "result. Did you mean another folder?"
-                )
+def written(folder: Path, targets: Iterable[str]) -> list[str]:
+    """Names of all files of a run, for its report."""
+    found = [path for name in targets for path in _files(folder / name)]
+    return sorted({path.relative_to(folder).as_posix() for path in found} | {*REPORTS})
 
 
 def _files(path: Path) -> list[Path]:
@@ -198,13 +176,7 @@ def _files(path: Path) -> list[Path]:
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Read the record of an earlier run in its folder, if there is one."""
     path = folder / "run.json"
-    if not path.is_file():
-        return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {"settings": found["settings"], "start": found["start"]}
-    except (ValueError, KeyError) as error:
-        raise Refusal(f"{path} cannot be read. Was it changed? --force begins anew.") from error
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def check_same(

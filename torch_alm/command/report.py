@@ -1,11 +1,8 @@
 """`report.html` from what stands in `report.json`, and the table on the terminal."""
 
-import argparse
 import io
 import platform
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +13,7 @@ import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from torch_alm.command.goal import Verdict
-from torch_alm.command.output import MODEL, REPORTS, Output, finite, write_json, write_text
+from torch_alm.command.output import REPORTS, write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
 
@@ -63,47 +59,11 @@ ORDERS = {
 }
 
 
-def unlearned(
-    given: argparse.Namespace,
-    settings: Content,
-    start: Any,
-    after: Content,
-    verdict: Verdict,
-    trace: Sequence[Content],
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    """The content of `report.json` for a run."""
-    return {
-        "title": f"Unlearning {Path(given.model).name}",
-        "subtitle": f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
-        "settings": {**settings, "known_before": start.known},
-        "goal": asdict(start.goal),
-        "verdict": asdict(verdict),
-        "models": [{"name": "before", **start.measured}, {"name": "after", **after}],
-        "trace": trace,
-        "attacks": [],
-        "notes": notes,
-        "files": Output(given.output, (MODEL, *REPORTS)).written(),
-    }
-
-
-def looked_at(
-    given: argparse.Namespace, title: str, models: list[Any], attacks: list[Any]
-) -> dict[str, Any]:
-    """The content of `report.json` without a run behind it."""
-    told = {k: str(v) for k, v in vars(given).items() if v not in (None, False, [], {})}
-    return {
-        "title": title,
-        "subtitle": f"{given.forget} against {given.retain}",
-        "settings": told,
-        "goal": None,
-        "verdict": None,
-        "models": models,
-        "trace": [],
-        "attacks": attacks,
-        "notes": [],
-        "files": [*REPORTS],
-    }
+def content_of(title: str, subtitle: str, settings: Content, **more: Any) -> dict[str, Any]:
+    """The content of `report.json`; `more` is what a verb has found."""
+    told = {"title": title, "subtitle": subtitle, "settings": settings, "goal": None}
+    told |= {"verdict": None, "models": [], "trace": [], "attacks": [], "notes": []}
+    return {**told, "files": [*REPORTS], **more}
 
 
 def publish(folder: Path, content: Content, begun: datetime, device: str) -> Content:
@@ -130,18 +90,13 @@ def html(content: Content) -> str:
         title=content["title"],
         subtitle=content["subtitle"],
         notes=content["notes"],
-        verdict=verdict and {**verdict, **_parts(verdict["text"])},
+        verdict=verdict,
         tone=TONES.get(verdict["outcome"], "missed") if verdict else "",
         answers=[*_answers(content["models"]), *_returned(content["attacks"])],
-        tables=tables(content),
+        table=table_of(content),
         figure=figure(content["trace"], content["goal"]),
         settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
     )
-
-
-def _parts(text: str) -> dict[str, str]:
-    head, _, rest = text.partition(": ")
-    return {"head": head, "text": rest}
 
 
 def _answers(models: Sequence[Content]) -> list[dict[str, Any]]:
@@ -161,9 +116,10 @@ def _answers(models: Sequence[Content]) -> list[dict[str, Any]]:
 def _beside(models: Sequence[tuple[str, Sequence[Content]]]) -> list[dict[str, Any]]:
     """The last model's rows with what each model says of them.
 
-    A long text is several rows, and another tokenizer cuts it into more or fewer.
+    A part of a long text stands alone where the tokenizer of another model cuts elsewhere.
     """
-    placed = [(name, _placed(rows)) for name, rows in models]
+    placed = [(name, {(row["where"], row["reference"]): row for row in rows})
+              for name, rows in models]  # fmt: skip
     return [
         {
             **row,
@@ -174,35 +130,24 @@ def _beside(models: Sequence[tuple[str, Sequence[Content]]]) -> list[dict[str, A
     ]
 
 
-def _placed(rows: Iterable[Content]) -> dict[tuple[str, int], Content]:
-    """Rows by the line they come from, and which of its rows they are."""
-    seen: Counter[str] = Counter()
-    found: dict[tuple[str, int], Content] = {}
-    for row in rows:
-        seen[row["where"]] += 1
-        found[row["where"], seen[row["where"]]] = row
-    return found
-
-
 def _returned(attacks: Sequence[Content]) -> list[dict[str, Any]]:
     """The rows of which most came back by any attack."""
-    most: dict[str, dict[str, Any]] = {}
-    for each in attacks[:1]:
-        for attack in each["rows"]:
-            for row in attack["answers"]:
-                if row["where"] not in most or row["rouge"] > most[row["where"]]["rouge"]:
-                    said = [("before", row["earlier"]), (attack["name"], row["answer"])]
-                    most[row["where"]] = {**row, "said": said}
+    every: list[dict[str, Any]] = [
+        {**row, "said": [("before", row["earlier"]), (attack["name"], row["answer"])]}
+        for each in attacks[:1] for attack in each["rows"] for row in attack["answers"]
+    ]  # fmt: skip
+    every.sort(key=lambda row: row["rouge"])
+    most = {row["where"]: row for row in every}  # of those from one place the last
     rows = sorted(most.values(), key=lambda row: -row["rouge"])[:5]
     told = "The rows of which most is said after an attack."
     return [{"name": "Came back most", "told": told, "rows": rows, "more": 0}] if rows else []
 
 
-def tables(content: Content) -> list[dict[str, Any]]:
-    """Tables: what it knows, a column per model; or what comes back after each attack."""
-    models, attacks = content["models"], content["attacks"]
-    if attacks:
-        return [_attack_table(attacks)]
+def table_of(content: Content) -> dict[str, Any]:
+    """A table: what it knows, a column per model; or what comes back after each attack."""
+    models = content["models"]
+    if content["attacks"]:
+        return _attack_table(content["attacks"])
     last = models[-1]["numbers"]
     parts = [
         {"name": f"{title} ({last[name]['rows']:.0f} rows)",
@@ -210,8 +155,8 @@ def tables(content: Content) -> list[dict[str, Any]]:
                                                    for m in models]} for key in ROWS]}
         for name, title in SETS.items() if name in last
     ]  # fmt: skip
-    return [{"name": "What it knows", "columns": [m["name"] for m in models], "parts": parts,
-             "told": KNOWS}]  # fmt: skip
+    columns = [model["name"] for model in models]
+    return {"name": "What it knows", "columns": columns, "parts": parts, "told": KNOWS}
 
 
 def _attack_table(attacks: Sequence[Content]) -> dict[str, Any]:
@@ -270,28 +215,21 @@ def summary(content: Content) -> dict[str, Any]:
     """A run as a script wants to know it: in numbers, and without anybody's text."""
     found: Content = content["verdict"] or {"outcome": "done", "code": 0}
     attacks = {
-        each["name"]: [
-            {k: row[k] for k in ("name", "attacker", "before", "after")} for row in each["rows"]
-        ]
+        each["name"]: [{k: row[k] for k in ("name", "before", "after")} for row in each["rows"]]
         for each in content["attacks"]
     }
-    told = {
-        **found,
-        "numbers": {model["name"]: model["numbers"] for model in content["models"]},
-        "attacks": attacks,
-    }
-    return finite(told)  # type: ignore[return-value]
+    numbers = {model["name"]: model["numbers"] for model in content["models"]}
+    return {**found, "numbers": numbers, "attacks": attacks}
 
 
 def terminal(content: Content) -> str:
     """The beginning of the page, in at most 80 columns."""
-    out: list[str] = []
-    for table in tables(content):
-        heads = [column.partition(", ") for column in table["columns"]]
-        out += [_row("", [head[i] for head in heads]) for i in (0, 2) if any(h[i] for h in heads)]
-        for part in table["parts"]:
-            out += [part["name"]] if part["name"] else []
-            out += [_row(f"  {row['name']}", row["cells"]) for row in part["rows"]]
+    table = table_of(content)
+    heads = [column.partition(", ") for column in table["columns"]]
+    out = [_row("", [head[i] for head in heads]) for i in (0, 2) if any(h[i] for h in heads)]
+    for part in table["parts"]:
+        out += [part["name"]] if part["name"] else []
+        out += [_row(f"  {row['name']}", row["cells"]) for row in part["rows"]]
     if (verdict := content["verdict"]) is not None:
         out += [verdict["text"], *([verdict["cost"]] if verdict["cost"] else [])]
     return "\n".join(out)

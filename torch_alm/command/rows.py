@@ -1,7 +1,7 @@
 """The user's rows: read as text from files of any kind, checked, and encoded for a model."""
 
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -90,10 +90,6 @@ def read_entries(
     names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
     try:
         entries = [_entry(_renamed(record, names), role) for record in records_of(path)]
-    except OSError as error:
-        raise Refusal(
-            f"cannot read the {role} file {path} ({error.strerror}). Is the path right?"
-        ) from error
     except ValueError as error:
         raise Refusal(str(error)) from error
     if not entries:
@@ -243,7 +239,13 @@ def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) 
         if (_is_near(asks[id(one)], asks[id(other)]) and _is_same_answer(one.answer, other.answer))
         or (says[id(one)] == says[id(other)] and _is_misspelt(asks[id(one)], asks[id(other)]))
     ]
-    _refuse_shared(found, otherwise)
+    if found:
+        one, other, how = found[0]
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise Refusal(
+            f"{one.where} and {other.where} {how}{more}; {otherwise}. Should it stand in one of "
+            "the two files only?"
+        )
 
 
 def telling(text: str) -> frozenset[str]:
@@ -267,29 +269,3 @@ def _is_misspelt(one: frozenset[str], other: frozenset[str]) -> bool:
 def _is_same_answer(one: str, other: str) -> bool:
     one, other = sorted((plain(one), plain(other)), key=len)
     return telling(one) == telling(other) or (is_distinct(one) and holds(other, one))
-
-
-def check_encoded_apart(first: Encoded, second: Encoded, otherwise: str) -> None:
-    """Refuse rows that are the same once they are encoded, whatever form they have in the files."""
-    seen = dict(_by_tokens(first))
-    found = [(seen[k], entry, "are the same row") for k, entry in _by_tokens(second) if k in seen]
-    _refuse_shared(found, otherwise)
-
-
-def _by_tokens(encoded: Encoded) -> list[tuple[Hashable, Entry]]:
-    """Each entry with all of its tokens."""
-    tokens: dict[int, list[int]] = {}
-    for entry, row in encoded:
-        tokens.setdefault(id(entry), []).extend(row["input_ids"])
-    entries = {id(entry): entry for entry, _ in encoded}
-    return [(tuple(ids), entries[i]) for i, ids in tokens.items()]
-
-
-def _refuse_shared(found: Sequence[tuple[Entry, Entry, str]], otherwise: str) -> None:
-    if found:
-        one, other, how = found[0]
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise Refusal(
-            f"{one.where} and {other.where} {how}{more}; {otherwise}. Should it stand in one of "
-            "the two files only?"
-        )

@@ -21,7 +21,6 @@ from transformers import PrinterCallback, TrainingArguments
 from torch_alm import ALMConstraint
 from torch_alm.command.goal import Goal
 from torch_alm.command.loading import Loaded
-from torch_alm.command.model import trainable
 from torch_alm.command.output import UNFINISHED
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import LanguageModel, Row
@@ -91,7 +90,7 @@ def trainer_of(
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(loaded.tokenizer),
         constraint=constraint,
-        rho=given.rho or RHO if given.method == "saul" else 0.0,
+        rho=RHO if given.method == "saul" else 0.0,
         probe_every=8,
     )
     without_dropout(loaded.model)
@@ -166,7 +165,7 @@ def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     loaded.model.zero_grad()
     torch.set_rng_state(state)
     passes = trainer.args.gradient_accumulation_steps * (2 if trainer.rho else 1)
-    moments = 4 * 4 * sum(p.numel() for p in trainable(loaded.model).values())
+    moments = 4 * 4 * sum(p.numel() for p in loaded.model.parameters() if p.requires_grad)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     peak *= 1 if sys.platform == "darwin" else 1024
     if loaded.place.device == "cuda":

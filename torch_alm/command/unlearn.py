@@ -5,7 +5,6 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 
 from torch_alm.command import report
 from torch_alm.command.adapters import with_adapters
+from torch_alm.command.asking import measured
 from torch_alm.command.checks import Checks, Look, checks_of
 from torch_alm.command.goal import (
     Goal,
@@ -33,20 +33,19 @@ from torch_alm.command.model import (
     check_finite,
     fingerprint,
     freeze_below,
-    quiet,
-    stored_as,
     stored_dtype,
 )
 from torch_alm.command.output import (
     MODEL,
     REPORTS,
     UNFINISHED,
-    Output,
     Refusal,
+    check_output,
     check_same,
     read_record,
     write_folder,
     write_json,
+    written,
 )
 from torch_alm.command.report import Result
 from torch_alm.command.rows import Entry
@@ -113,8 +112,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     begun = datetime.now(timezone.utc)
     found = read_files(given)
     record = None if given.force else read_record(given.output / UNFINISHED)
-    output = Output(given.output, (MODEL, *REPORTS))
-    output.check([given.model], force=given.force or record is not None)
+    replaces = given.force or record is not None
+    check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
     loaded = load_for(given, given.model, found, lora=given.lora)
     settings = _settings(given, loaded)
     if record is None:
@@ -146,18 +145,18 @@ def _begun(
     Raises:
         Refusal: it says too little of what it shall forget, or the goal is reached already.
     """
-    measured = loaded.measured(given.rows, "before", whole=given.answers == "said")
-    known = _check_known(given, loaded, measured, say)
-    _check_unseen(measured["numbers"].get("holdout"))
+    found_now = measured(loaded, given.rows, "before", whole=given.answers == "said")
+    known = _check_known(given, loaded, found_now, say)
+    _check_unseen(found_now["numbers"].get("holdout"))
     if given.answers == "said":
-        found = as_said(found, measured)
+        found = as_said(found, found_now)
         loaded = with_rows(given, loaded, found)
-        measured = loaded.measured(given.rows, "as said")
-    goal = with_unseen_words(goal_of(given, loaded), measured["numbers"].get("holdout"))
+        found_now = measured(loaded, given.rows, "as said")
+    goal = with_unseen_words(goal_of(given, loaded), found_now["numbers"].get("holdout"))
     notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
     if not given.anyway:
-        _check_unreached(goal, measured)
-    return Start(measured, known, goal, notes), found, loaded
+        _check_unreached(goal, found_now)
+    return Start(found_now, known, goal, notes), found, loaded
 
 
 def _check_known(
@@ -221,22 +220,12 @@ def _beyond(goal: Goal, loaded: Loaded) -> str:
 
 
 def _made_trainable(given: argparse.Namespace, loaded: Loaded) -> Loaded:
-    """The model with the weights, or adapters, that are to move.
-
-    Raises:
-        Refusal: it cannot compute its layers a second time, as was asked for.
-    """
+    """The model with the weights, or adapters, that are to move."""
     if given.gradient_checkpointing:
-        if not loaded.model.supports_gradient_checkpointing:
-            raise Refusal(
-                f"--gradient-checkpointing, and {type(loaded.model).__name__} cannot compute its "
-                "layers a second time. Did you mean --accumulate, with a smaller --batch-size?"
-            )
-        with quiet():  # it is to be called otherwise one day, and cannot yet in transformers 4
-            loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
+        loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     if given.lora:
         torch.manual_seed(given.seed)
-        return replace(loaded, model=with_adapters(given, loaded.model))
+        return replace(loaded, model=with_adapters(loaded.model))
     freeze_below(loaded.model, given.layers)
     return loaded
 
@@ -265,7 +254,7 @@ def _asked(run: Run) -> tuple[Verdict, list[dict[str, Any]]]:
     """The verdict on the model, and its forget answers; the others are asked once they are gone."""
     known, found = replace(run, start=replace(run.start, known=True)), run.start.measured
     for names in (("forget",), ("retain", "probe")):
-        now = run.loaded.measured(run.given.rows, "asking", names)
+        now = measured(run.loaded, run.given.rows, "asking", names)
         found = {part: {**found[part], **now[part]} for part in now}
         if (verdict := known.judged(found)).missed:
             break
@@ -282,7 +271,7 @@ def _carried_out(
     if record is not None and last is not None:
         _check_open(run, last, record["settings"], trainer.args.max_steps)
     write_json(run.folder / "run.json", {"settings": run.settings, "start": asdict(run.start)})
-    with quiet(), asked_to_stop(checks.stop):
+    with asked_to_stop(checks.stop):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
     step, most = trainer.state.global_step, trainer.args.max_steps
     if checks.is_stopped:
@@ -299,11 +288,20 @@ def _carried_out(
 def _published(
     run: Run, after: Mapping[str, Any], trace: list[dict[str, float]], ended: str, begun: datetime
 ) -> Result:
-    given, verdict = run.given, run.judged(after)
-    notes = [*run.start.notes, ended]
-    content = report.unlearned(given, run.settings, run.start, after, verdict, trace, notes)
+    given, start, verdict = run.given, run.start, run.judged(after)
+    content = report.content_of(
+        f"Unlearning {Path(given.model).name}",
+        f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
+        {**run.settings, "known_before": start.known},
+        goal=asdict(start.goal),
+        verdict=asdict(verdict),
+        models=[{"name": "before", **start.measured}, {"name": "after", **after}],
+        trace=trace,
+        notes=[*start.notes, ended],
+        files=written(given.output, (MODEL, *REPORTS)),
+    )
     shown = report.publish(given.output, content, begun, run.loaded.place.described())
-    told = " ".join([*run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
+    told = " ".join([*start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
     if verdict.code == 0:
         shutil.rmtree(run.folder, ignore_errors=True)
     else:
@@ -341,14 +339,14 @@ def _saved(run: Run) -> dict[str, Any]:
     """
     given, model, tokenizer = run.given, run.loaded.model, run.loaded.tokenizer
     dtype = stored_dtype(given.model)
+    for weight in () if given.lora else model.parameters():
+        weight.data = weight.data.to(dtype)
 
     def fill(draft: Path) -> dict[str, Any]:
-        with quiet():
-            with nullcontext() if given.lora else stored_as(model, dtype):
-                model.save_pretrained(draft)
-            tokenizer.save_pretrained(draft)
+        model.save_pretrained(draft)
+        tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
-        return load_for(given, str(draft), run.found).measured(given.rows, "after")
+        return measured(load_for(given, str(draft), run.found), given.rows, "after")
 
     return write_folder(given.output / MODEL, fill)
 
