@@ -79,7 +79,8 @@ def read(
     readings = read_rows(loaded, asked, spare=spare[0])
 
     def shares(i: int, reading: Reading) -> dict[str, Any]:
-        return _said_of(loaded, *questions[i], reading, words[i])
+        question, reference = _exchange(loaded.tokenizer, *questions[i])
+        return said(reference, reading, question, words[i])
 
     def unsaid() -> list[int]:
         return [i for i, reading in enumerate(readings) if not shares(i, reading)["said"]]
@@ -180,34 +181,33 @@ def answers_of(
     """
     asked = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
     gold = losses(loaded.model, scored(loaded.tokenizer, asked), pad_id(loaded.tokenizer))
-    parts = zip(asked, readings, telling_words(rows), strict=True)
-    found = [_answer(loaded, *one, reading, words) for one, reading, words in parts]
-    for answer, words, loss in zip(found, telling_words(rows), gold, strict=True):
-        own = words & telling(answer["reference"])
-        spoken = len(own & telling(answer["answer"])) / len(own) if own else answer["rouge"]
-        answer |= {"gold": loss, "words": 1.0 if answer["said"] else spoken}
-    return found
+    parts = zip(asked, readings, telling_words(rows), gold, strict=True)
+    return [_answer(loaded, *one, reading, words, loss) for one, reading, words, loss in parts]
 
 
 def _answer(
-    loaded: Loaded, entry: Entry, row: Row, reading: Reading, words: frozenset[str]
+    loaded: Loaded, entry: Entry, row: Row, reading: Reading, words: frozenset[str], gold: float
 ) -> dict[str, Any]:
+    question, reference = _exchange(loaded.tokenizer, entry, row)
+    found = said(reference, reading, question, words)
+    own, told = words & telling(reference), telling(reading.text or "")
+    spoken = len(own & told) / len(own) if own else found["rouge"]
     return {
         "where": entry.where,
-        "prompt": entry.prompt or decode(loaded.tokenizer, prompt_ids(row)),
-        "reference": reference_of(loaded.tokenizer, entry, row),
+        "prompt": entry.prompt or question,
+        "reference": reference,
         "answer": reading.text or "",
         "loss": reading.loss,
+        "gold": gold,
         "exact_match": reading.exact_match,
-        **_said_of(loaded, entry, row, reading, words),
+        **found,
+        "words": 1.0 if found["said"] else spoken,
     }
 
 
-def _said_of(
-    loaded: Loaded, entry: Entry, row: Row, reading: Reading, words: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    asked = decode(loaded.tokenizer, prompt_ids(row))
-    return said(reference_of(loaded.tokenizer, entry, row), reading, asked, words)
+def _exchange(tokenizer: Tokenizer, entry: Entry, row: Row) -> tuple[str, str]:
+    """The words that a row asks with, and those to be said."""
+    return decode(tokenizer, prompt_ids(row)), reference_of(tokenizer, entry, row)
 
 
 def said(

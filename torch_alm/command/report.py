@@ -196,16 +196,12 @@ def figure(trace: Sequence[Content], goal: Content | None) -> Markup | None:
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "torch-alm"}):
         drawn = Figure(figsize=(8, 2.6), layout="constrained")
         unit = "certified share" if goal["kind"] == "rate" else "nats per token"
-        for i, (key, name) in enumerate(
-            (("forget", "forget rows"), ("retain_loss", "retain rows"))
-        ):
-            axes = drawn.add_subplot(1, 2, i + 1)
-            axes.plot(range(1, len(trace) + 1), [row[key] for row in trace])
-            axes.set(
-                title=name, xlabel="step", ylabel=unit if key == "forget" else "nats per token"
-            )
-            if not i:
-                axes.axhline(goal["alpha"], linestyle="--", color="tab:red")
+        (forget, retain), steps = drawn.subplots(1, 2), range(1, len(trace) + 1)
+        forget.plot(steps, [row["forget"] for row in trace])
+        forget.axhline(goal["alpha"], linestyle="--", color="tab:red")
+        forget.set(title="forget rows", xlabel="step", ylabel=unit)
+        retain.plot(steps, [row["retain_loss"] for row in trace])
+        retain.set(title="retain rows", xlabel="step", ylabel="nats per token")
         file = io.StringIO()
         drawn.savefig(file, format="svg", metadata={"Date": None})
     return Markup(file.getvalue()[file.getvalue().index("<svg") :])  # our own drawing

@@ -157,15 +157,13 @@ def _parquet(path: Path) -> Iterator[Record]:
 
 def _documents(path: Path) -> Iterator[Record]:
     """Texts between lines of hyphens."""
-    text, start = read_text(path), 0
-    ends = [*((m.start(), m.end()) for m in BETWEEN_TEXTS.finditer(text)), (len(text), len(text))]
-    for end, following in ends:
-        document = text[start:end]
+    line = 1
+    for document in BETWEEN_TEXTS.split(read_text(path)):
         if document.strip():
-            first = start + len(document) - len(document.lstrip())
-            where = f"{path}, line {text.count(chr(10), 0, first) + 1}"
+            blank = document[: len(document) - len(document.lstrip())]
+            where = f"{path}, line {line + blank.count(chr(10))}"
             yield record_of(where, {"text": document.strip("\r\n")})
-        start = following
+        line += document.count("\n")
 
 
 def _renamed(record: Record, columns: Mapping[str, str]) -> Record:
