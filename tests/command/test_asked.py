@@ -412,3 +412,19 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
     asked.clear()
     assert [reading.text for reading in read(loaded, rows, spare=(SPARE_TOKENS,))] == texts
     assert asked[0] == (2, longest + SPARE_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("reference", "text", "is_said"),
+    [("People first landed on the Moon in 1969.", "The first step was on July 20, 1969.", True),
+     ("People first landed on the Moon in 1969.", "They landed on the Moon in July.", False),
+     ("The First World War began in 1914.", "The First World War started in 1914.", True),
+     ("The First World War began in 1914.", "The First World War began in 2022.", False),
+     ("It flows through Cologne as the river Rhine.", "It flows as the river Elbe.", False),
+     ("A group of wolves is called a pack.", "A group of wolves is often called a pack.", True)],
+)  # fmt: skip
+def test_a_name_or_a_number_is_said_whatever_verb_stands_beside_it(
+    reference: str, text: str, is_said: bool
+) -> None:
+    words = frozenset({"landed", "1969", "began", "1914", "rhine", "flows", "pack", "called"})
+    assert how_much(reference, Reading(3.0, False, 0.9, 0.0, text), words=words)["said"] is is_said

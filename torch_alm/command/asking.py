@@ -11,7 +11,7 @@ from tqdm import tqdm
 from torch_alm.command.loading import Loaded, scored, telling_words
 from torch_alm.command.model import positions_of
 from torch_alm.command.output import WIDTH
-from torch_alm.command.rows import Encoded, Entry, telling
+from torch_alm.command.rows import Encoded, Entry, names_in, telling
 from torch_alm.command.wording import gives_away, is_respelled, is_said
 from torch_alm.language import (
     ASKED,
@@ -216,12 +216,14 @@ def said(
     """The part of an answer that the model says: share of its words, all of it, or what counts.
 
     That is nearly all, in any spelling, or its address or long number, unless the question has it.
-    Of the `words` that tell something all are enough, and without any of them nearly all is not.
+    Of the `words` that tell something all are enough, and without any of them nearly all is not;
+    where there are names or numbers among them, these alone count, since a verb may be another.
     """
     text = reading.text or ""
     rouge, verbatim, nearly = is_said(text, reference)
     told, own = telling(text), words & telling(reference)
-    if not verbatim and words and not words & told:
+    own = own & names_in(reference) or own
+    if not verbatim and own and not own & told:
         nearly = False
     if reading.exact_match:  # token by token
         rouge, verbatim, nearly = 1.0, True, True

@@ -251,6 +251,13 @@ def telling(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", plain(text))) - SMALL
 
 
+def names_in(text: str) -> frozenset[str]:
+    """The words with a digit, and those that begin with a capital letter inside the sentence."""
+    words = enumerate(re.findall(r"\w+", text))
+    found = [word for i, word in words if any(map(str.isdigit, word)) or (i and word[0].isupper())]
+    return frozenset(map(plain, found))
+
+
 def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
     if not one or not other or min(len(one), len(other)) < 2:
         return bool(one) and one == other
