@@ -108,20 +108,16 @@ class ALMConstraint(Stored):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in settings.LIMITS}
         found, self.measure = settings.of_constraint(**given), measure
-        size, self._shape = observations.joint(found), torch.Size()
-        start = found["mu"]
-        is_found = start == "auto"
-        self._state = State(
-            found["multiplier"], 0.0 if is_found else start, Auto() if is_found else None
-        )
+        start, auto = (0.0, Auto()) if found["mu"] == "auto" else (found["mu"], None)
+        self._state = State(found["multiplier"], start, auto)
         self._observed, self._loop = Observations(), Loop()
-        self._alpha = found["alpha"]
+        self._alpha, self._shape = found["alpha"], torch.Size()
         self._sense: Sense = sense
         self.every: int = found["every"]
         self.filter, self.rules = filter, found["rules"]
         self.tolerance: float = found["tolerance"]
         self.nonfinite: Policy = nonfinite
-        self._take_shape(size)
+        self._take_shape(numbers.shape(self._alpha) or numbers.shape(self._state.multiplier))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.
@@ -304,7 +300,7 @@ class ALMConstraint(Stored):
         Raises:
             TypeError: if it is none, or has no hooks for its steps.
         """
-        return Attachment(optimizer, self, self._loop)
+        return Attachment(optimizer, self, None if self._state.auto is None else self._loop)
 
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))

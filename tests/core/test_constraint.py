@@ -114,6 +114,7 @@ def test_the_penalty_of_a_non_finite_measurement_costs_nothing(bad: float) -> No
         {"alpha": "4"},
         {"multiplier": -1.0},
         {"multiplier": math.nan},
+        {"multiplier": [0.0, 0.0, 0.0], "alpha": [1.0, 1.0]},
         {"sense": ">"},
         {"every": 0},
         {"every": 1.5},

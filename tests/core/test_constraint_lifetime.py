@@ -35,6 +35,15 @@ def test_a_thousand_fits_without_remove_keep_nothing_alive() -> None:
     assert not any(each() for each in found)
 
 
+def test_a_constraint_that_is_kept_keeps_no_optimizer() -> None:
+    optimizer, constraint = SGD(nn.Linear(2, 1).parameters()), ALMConstraint(None, 1.0, 0.5)
+    constraint.attach(optimizer)
+    found = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert found() is None
+
+
 def test_the_optimizer_alone_keeps_an_attachment_going() -> None:
     def attached(optimizer: SGD) -> Any:
         constraint = ALMConstraint(None, 1.0, 0.5)

@@ -13,36 +13,6 @@ from torch_alm.filters import EMA, Filter, Mean, Reading
 from torch_alm.rules import WarmUp
 
 
-@pytest.mark.parametrize("loads", [False, True])
-@pytest.mark.parametrize("size", [0, 2])
-@pytest.mark.parametrize("sense", [">=", "<=", "=="])
-@pytest.mark.parametrize("kind", [Mean(4), Mean(4, deadband=0.5), EMA(0.8)], ids=str)
-def test_a_filter_measures_what_it_remembers_against_the_alpha_there_is(
-    kind: Any, sense: Any, size: int, loads: bool
-) -> None:
-    """Be as if alpha had been the new one from the beginning, but for lambda."""
-    noise, old, new = random.Random(0), 1.0, 2.5
-    values = [noise.gauss(1.5, 1.0) for _ in range(12)]
-    level = lambda alpha: torch.full((size,), alpha) if size else alpha  # noqa: E731
-    changed, always = (
-        ALMConstraint(None, level(alpha), 0.5, sense=sense, filter=kind) for alpha in (old, new)
-    )
-    found = []
-    for step, value in enumerate(values):
-        if step == 6 and loads:
-            saved = changed.state_dict()
-            changed = ALMConstraint(None, level(new), 0.5, sense=sense, filter=kind)
-            changed.load_state_dict(saved)
-        elif step == 6:
-            changed.alpha = level(new)
-        for each in (changed, always):
-            each.observe(torch.full((size,), value, dtype=torch.float64) if size else value)
-            each.step()
-        now, expected = (each.metrics()["violation"] for each in (changed, always))
-        found.append(now == pytest.approx(expected, abs=1e-12))
-    assert not all(found[:6]) and all(found[6:])
-
-
 @pytest.mark.parametrize("kind", [Mean(4), EMA(0.8)], ids=str)
 @pytest.mark.filterwarnings("ignore:.*not finite")
 def test_what_is_not_measured_meanwhile_is_moved_once(kind: Any) -> None:

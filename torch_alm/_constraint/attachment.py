@@ -23,15 +23,14 @@ class Member(Protocol):
 class Attachment:
     """A constraint's hooks on an optimizer; `remove()` takes them off."""
 
-    def __init__(self, optimizer: Optimizer, member: Member, loop: Loop) -> None:
+    def __init__(self, optimizer: Optimizer, member: Member, loop: Loop | None) -> None:
         """Step the member after each step taken; show the loop the gradients before."""
-        loop.optimizer = found = with_hooks(optimizer)
-        self._member, self._optimizer = member, found
-        follow(found, self)
-        self._handles = [
-            found.register_step_pre_hook(loop.read),
-            found.register_step_post_hook(self._after_step),
-        ]
+        self._member, self._optimizer = member, with_hooks(optimizer)
+        follow(self._optimizer, self)
+        self._handles = [self._optimizer.register_step_post_hook(self._after_step)]
+        if loop is not None:
+            loop.optimizer = self._optimizer
+            self._handles.append(self._optimizer.register_step_pre_hook(loop.read))
 
     def remove(self) -> None:
         """Take all hooks off."""

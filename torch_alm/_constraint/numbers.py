@@ -53,7 +53,7 @@ def shape(value: Number) -> torch.Size:
     return value.shape if isinstance(value, Tensor) else torch.Size()
 
 
-def projected(value: Number, sense: str = ">=") -> Number:
+def projected(value: Number, sense: str) -> Number:
     """Return [value]_+; what belongs to an equality may have any sign."""
     return value if sense == "==" else limited(value, 0.0, math.inf)
 

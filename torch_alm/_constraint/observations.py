@@ -3,7 +3,7 @@
 Source of the penalty: SAUL, section 4.1; Rockafellar 1973.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -119,21 +119,6 @@ def over_ranks(part: Tensor) -> Tensor:
     found = part.detach().to(device, copy=True)
     dist.all_reduce(found)
     return found.to(part.device)
-
-
-def joint(given: Mapping[str, Number]) -> torch.Size:
-    """Return the shape of the multipliers.
-
-    Raises:
-        ValueError: if those of alpha and multiplier do not fit one another.
-    """
-    size, other = (numbers.shape(given[name]) for name in ("alpha", "multiplier"))
-    if size != other and () not in (size, other):
-        raise ValueError(
-            f"ALMConstraint: multiplier has shape {tuple(other)} and alpha {tuple(size)}; there "
-            "would be no one multiplier per entry. Did you mean one number, or one per entry?"
-        )
-    return size or other
 
 
 def shaped(value: object, size: torch.Size) -> Tensor:

@@ -195,8 +195,10 @@ def _is_alpha(value: Number, _: Given) -> bool:
 
 
 def _is_multiplier(value: Number, before: Given) -> bool:
+    size, other = numbers.shape(value), numbers.shape(before["alpha"])
+    fits = size == other or () in (size, other)
     is_signed = before["sense"] == "=="
-    return _is_alpha(value, before) and (is_signed or not numbers.any_of(value < 0))
+    return fits and _is_alpha(value, before) and (is_signed or not numbers.any_of(value < 0))
 
 
 def _is_mu(value: float | str, _: Given) -> bool:
@@ -215,7 +217,11 @@ LIMITS: dict[str, Limit] = {
         'at least 0 (0 fixes the multiplier), or "auto"',
     ),
     "sense": one_of(">=", "<=", "=="),
-    "multiplier": Limit(numbers.host, _is_multiplier, 'finite, and at least 0 for ">=" and "<="'),
+    "multiplier": Limit(
+        numbers.host,
+        _is_multiplier,
+        'finite, one number or one per entry of alpha, and at least 0 for ">=" and "<="',
+    ),
     "every": count(1),
     "filter": Limit(
         _same,

@@ -71,8 +71,6 @@ class Stall(Stateful):
             ends, not less: where data or moments have only begun to move, little is said.
     """
 
-    OF_STRETCHES = ("end", "total", "mean", "weight", "limit")
-
     def __init__(self) -> None:
         self.run: Number = 0.0  # steps in a row violated to the same side, with its sign
         self.end: Number = 0.0  # of the stretch that began halfway to it
@@ -98,10 +96,8 @@ class Stall(Stateful):
         """
         first = float(max(STEPS, UPDATES * every))
         side = numbers.choose(excess > 0, 1.0, numbers.choose(excess < 0, -1.0, 0.0))
-        goes_on = self.run * side > 0
-        anew = {"run": side, "end": 2 * first, **dict.fromkeys(self.OF_STRETCHES[1:], 0.0)}
-        self.take(anew, seen & (goes_on == 0))
-        self.take({"run": self.run + side}, seen & goes_on)
+        self.take({**vars(Stall()), "end": 2 * first}, seen & (self.run * side <= 0))
+        self.take({"run": self.run + side}, seen)
         counts = seen & (abs(self.run) > first)
         self.take({"total": self.total + abs(excess)}, counts)
         ends = counts & (abs(self.run) >= self.end)
