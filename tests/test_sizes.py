@@ -36,14 +36,14 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_500, 4_200),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_480, 4_200),
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_410, 1_300),
     "lines of language": (package("language"), 1_310, 1_000),
     "lines of integrations": (package("integrations"), 1_600, 1_600),
     "lines of the command": (package(*COMMAND), 3_840, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 12_620, 10_500),
+    "lines of torch_alm": (lines("torch_alm"), 12_610, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_810, 6_500),
-    "lines of tests": (lines("tests"), 22_180, 20_000),
+    "lines of tests": (lines("tests"), 22_150, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
     "words of README": (words("README.md"), 450, 450),
