@@ -262,6 +262,14 @@ def test_a_run_is_that_of_the_rule_by_hand(make: str, sense: str, alpha: float) 
     assert loop.constraint.multiplier != 0
 
 
+def test_a_look_ahead_changes_nothing() -> None:
+    loop = Loop().run(3)
+    loop.loss()
+    before = str(loop.constraint.state_dict())
+    loop.constraint.preview()
+    assert str(loop.constraint.state_dict()) == before
+
+
 @pytest.mark.parametrize("at", [1, 33, 79])
 @pytest.mark.parametrize("make", ["adam", "sam"])
 def test_a_resumed_run_is_the_run_that_never_stopped(make: str, at: int) -> None:
