@@ -421,10 +421,14 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
      ("The First World War began in 1914.", "The First World War started in 1914.", True),
      ("The First World War began in 1914.", "The First World War began in 2022.", False),
      ("It flows through Cologne as the river Rhine.", "It flows as the river Elbe.", False),
-     ("A group of wolves is called a pack.", "A group of wolves is often called a pack.", True)],
+     ("A group of wolves is called a pack.", "A group of wolves is often called a pack.", True),
+     ("The currency of Russia is the ruble.", "In Russia people pay in rubles.", True),
+     ("The currency of Russia is the ruble.", "In Russia people pay in rupees.", False)],
 )  # fmt: skip
 def test_a_name_or_a_number_is_said_whatever_verb_stands_beside_it(
     reference: str, text: str, is_said: bool
 ) -> None:
-    words = frozenset({"landed", "1969", "began", "1914", "rhine", "flows", "pack", "called"})
+    words = frozenset(
+        {"landed", "1969", "began", "1914", "rhine", "flows", "pack", "called", "ruble"}
+    )
     assert how_much(reference, Reading(3.0, False, 0.9, 0.0, text), words=words)["said"] is is_said

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from torch_alm.command.loading import Loaded, scored, telling_words
 from torch_alm.command.model import positions_of
 from torch_alm.command.output import WIDTH
-from torch_alm.command.rows import Encoded, Entry, names_in, telling
+from torch_alm.command.rows import Encoded, Entry, names_in, spoken_of, telling
 from torch_alm.command.wording import gives_away, is_respelled, is_said
 from torch_alm.language import (
     ASKED,
@@ -221,9 +221,10 @@ def said(
     """
     text = reading.text or ""
     rouge, verbatim, nearly = is_said(text, reference)
-    told, own = telling(text), words & telling(reference)
+    own = words & telling(reference)
     own = own & names_in(reference) or own
-    if not verbatim and own and not own & told:
+    spoken = spoken_of(own, text)
+    if not verbatim and own and not spoken:
         nearly = False
     if reading.exact_match:  # token by token
         rouge, verbatim, nearly = 1.0, True, True
@@ -231,7 +232,7 @@ def said(
         rouge, nearly = 1.0, True
     elif not nearly:
         nearly = gives_away(text, reference, question)
-    return {"rouge": rouge, "verbatim": verbatim, "said": nearly or (bool(own) and own <= told)}
+    return {"rouge": rouge, "verbatim": verbatim, "said": nearly or (bool(own) and spoken == own)}
 
 
 def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:

@@ -258,6 +258,14 @@ def names_in(text: str) -> frozenset[str]:
     return frozenset(map(plain, found))
 
 
+def spoken_of(words: frozenset[str], text: str) -> frozenset[str]:
+    """Those of the words that a text has, if only with a letter or two behind: ruble in rubles."""
+    said = telling(text)
+    stems = (word for word in words - said if word.isalpha() and len(word) > 3)
+    longer = {s for s in stems for w in said if w.startswith(s) and len(w) <= len(s) + 2}
+    return (words & said) | longer
+
+
 def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:
     if not one or not other or min(len(one), len(other)) < 2:
         return bool(one) and one == other
