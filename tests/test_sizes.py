@@ -40,7 +40,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_410, 1_300),
     "lines of language": (package("language"), 1_310, 1_000),
     "lines of integrations": (package("integrations"), 1_600, 1_600),
-    "lines of the command": (package(*COMMAND), 3_840, 2_400),
+    "lines of the command": (package(*COMMAND), 3_850, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 12_610, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_810, 6_500),
     "lines of tests": (lines("tests"), 22_150, 20_000),
