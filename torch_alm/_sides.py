@@ -25,12 +25,13 @@ class Gate:
         known: what that measurement is about.
         measures: whether the step that was begun measures, in all of its micro-batches.
         is_decided: whether its latest backward was said to be the last.
+        has_mu: whether there was a mu when it began; "auto" has none before the first gradient.
     """
 
     def __init__(self) -> None:
         self.idle: int | None = None
         self.known: list[Any] = []
-        self.measures, self.is_decided = True, False
+        self.measures, self.is_decided, self.has_mu = True, False, True
 
     def begin(self, constraint: ALMConstraint | None, probe_every: int) -> None:
         """Begin a step; a pause ends if what was measured is not the constraint of now."""
@@ -38,6 +39,7 @@ class Gate:
             self.idle = None
         self.measures = self.idle is None or self.idle + 1 >= probe_every
         self.is_decided = False
+        self.has_mu = constraint is None or float(constraint.mu) > 0
 
     def commit(self, constraint: ALMConstraint | None) -> float:
         """lambda <- lambda+ of the step that was begun; returns it, 0 if nothing was measured."""
@@ -47,7 +49,7 @@ class Gate:
         if constraint is None:
             return 1.0
         weight = float(constraint.step())
-        is_released = weight == 0 and float(constraint.multiplier) == 0
+        is_released = weight == 0 and float(constraint.multiplier) == 0 and self.has_mu
         self.idle, self.known = (0, about(constraint)) if is_released else (None, [])
         return weight
 

@@ -38,7 +38,7 @@ from torch_alm._constraint.state import Stateful
 KAPPA, FLOOR, ETA, DAMPING = 0.3, 1e-3, 0.3, 5.0
 EVERY, EARLY, MEMORY, SMOOTH = 20, 60, 0.98, 0.9
 LEARN, SMALL = 0.7, 0.3  # of a secant: per step, and the share below which one says little
-NEAR = 0.1, 3.0  # times its first-order estimate: where the secant is believed
+NEAR = 0.03, 3.0  # times its first-order estimate: where the secant is believed
 TINY = 1e-150  # its square is a number, too
 
 
@@ -163,7 +163,7 @@ class Auto(Stateful):
             R <- R + k s (fall - s R),  k = 0.7 / (s^2 + 0.3^2)
 
         and the next share is clip(c~ / R, 0, 1). R begins as G, its first-order estimate, and stays
-        within 0.1 and 3 times that: what noise says is bounded. A closed gate stays closed.
+        within 0.03 and 3 times that: what noise says is bounded. A closed gate stays closed.
         """
         s, fall, gain = self.share, -self.moved, self.gain
         learned = self.reach + LEARN * s / (s * s + SMALL * SMALL) * (fall - s * self.reach)

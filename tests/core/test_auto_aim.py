@@ -85,7 +85,7 @@ def test_a_step_of_the_secant_by_hand() -> None:
     assert entry.aim(0.0) == 0.0
 
 
-@pytest.mark.parametrize(("odd", "reach"), [(-20.0, 3 * 2.0), (20.0, 2.0 / 10)])
+@pytest.mark.parametrize(("odd", "reach"), [(-20.0, 3 * 2.0), (20.0, 0.03 * 2.0)])
 def test_one_odd_measurement_does_not_hold_the_steps_for_good(odd: float, reach: float) -> None:
     entry = Auto()
     entry.calibrate((2.0, 0.0))
@@ -93,3 +93,21 @@ def test_one_odd_measurement_does_not_hold_the_steps_for_good(odd: float, reach:
         entry.see(c).aim(1.0)
         entry.advance()
     assert entry.reach == pytest.approx(reach)
+
+
+def test_a_violated_constraint_whose_mu_is_not_known_yet_is_measured_in_the_next_step() -> None:
+    torch.manual_seed(1)
+    net, constraint = copy.deepcopy(NET), ALMConstraint(None, ALPHA, "auto")
+    sides = (AdamW(net.parameters(), lr=1e-3) for _ in range(2))
+    dual, measured = DualOptimizer(*sides, constraint, scale="step", probe_every=8), list[float]()
+
+    def forget() -> torch.Tensor:
+        loss = cross_entropy(net(X[48:]), Y[48:])
+        measured.append(loss.item())
+        return loss
+
+    for _ in range(3):
+        dual.backward(retain=lambda: cross_entropy(net(X[:48]), Y[:48]), forget=forget)
+        dual.step()
+        dual.zero_grad()
+    assert len(measured) == 3 and max(measured) < ALPHA
