@@ -174,7 +174,7 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
     others = [{**rows[3], "draw": 3}, {**rows[3], "overrides": {"steps": 9}, "retain_said": 0.0}]
     runs = evidence.named(pd.DataFrame([*rows, *others]))
     pair = "SAUL", "NPO"
-    assert evidence.difference(runs, "retain_said", *pair) == "+20 ± 25"  # 4.303 / sqrt(3)
+    assert evidence.difference(runs, "retain_said", *pair) == "+20±25"  # 4.303 / sqrt(3)
     assert evidence.difference(runs[runs.draw == 0], "retain_said", *pair) == "+10"
     assert evidence.difference(runs, "retain_said", "NPO", "NPO, steps 9") == "+20"
 

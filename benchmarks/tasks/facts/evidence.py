@@ -44,12 +44,12 @@ Retain side alone
 Dual AdamW
 Dual AdamW, steps 10
 Dual AdamW + ALM
-NPO
+NPO, steps 10
 NPO + ALM
 SAUL""".splitlines()
 """Rows of the short page."""
 FEWEST = 3
-"""Draws of which a difference is shown."""
+"""Draws of which a mean or a difference is shown."""
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     study = runs[(runs.draw > 0) & runs.kind.isna()]
     every = means(study)
     short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
-    found = {"SHORT": short, "MEANS": every, "PAIRS": pairs(study)}
+    found = {"SHORT": short, "MEANS": every[every.draws >= FEWEST], "PAIRS": pairs(study)}
     found["SEARCH"] = means(runs[runs.draw == 0])
     asked = [*[*NUMBERS][:4], "relearned_said"]
     shares = (100 * command.set_index("draw")[asked]).round().astype(int)
@@ -126,7 +126,7 @@ def difference(runs: pd.DataFrame, number: str, more: str, less: str) -> str:
     if len(found) == 1:
         return mean
     half = student.ppf(0.975, len(found) - 1) * found.sem()
-    return f"{mean} ± {scale * half:.{digits}f}"
+    return f"{mean}±{scale * half:.{digits}f}"
 
 
 if __name__ == "__main__":
