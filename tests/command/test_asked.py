@@ -423,7 +423,8 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
      ("It flows through Cologne as the river Rhine.", "It flows as the river Elbe.", False),
      ("A group of wolves is called a pack.", "A group of wolves is often called a pack.", True),
      ("The currency of Russia is the ruble.", "In Russia people pay in rubles.", True),
-     ("The currency of Russia is the ruble.", "In Russia people pay in rupees.", False)],
+     ("The currency of Russia is the ruble.", "In Russia people pay in rupees.", False),
+     ("The currency of Germany is the euro.", "It is the Mark, as in much of Europe.", False)],
 )  # fmt: skip
 def test_a_name_or_a_number_is_said_whatever_verb_stands_beside_it(
     reference: str, text: str, is_said: bool

@@ -259,10 +259,10 @@ def names_in(text: str) -> frozenset[str]:
 
 
 def spoken_of(words: frozenset[str], text: str) -> frozenset[str]:
-    """Those of the words that a text has, if only with a letter or two behind: ruble in rubles."""
+    """Those of the words that a text has, if only with one letter more: the ruble in rubles."""
     said = telling(text)
     stems = (word for word in words - said if word.isalpha() and len(word) > 3)
-    longer = {s for s in stems for w in said if w.startswith(s) and len(w) <= len(s) + 2}
+    longer = {s for s in stems for w in said if w.startswith(s) and len(w) == len(s) + 1}
     return (words & said) | longer
 
 
