@@ -71,8 +71,8 @@ def test_the_model_is_asked_once_the_probe_rows_are_back() -> None:
 
 def test_the_rate_is_doubled_where_little_of_what_is_missing_was_gained() -> None:
     one = pace(fixed=False, value=3.2)
-    assert one.check(3.3, 0.0, 0.0, reached=False) == "goes on"
-    assert one.check(3.32, 0.0, 0.0, reached=False) == "forgetting is slow: the rate is doubled"
+    assert one.check(3.3, 0.0, reached=False) == "goes on"
+    assert one.check(3.32, 0.0, reached=False) == "forgetting is slow: the rate is doubled"
     assert one.rate == 2e-4
 
 
@@ -105,24 +105,22 @@ def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
 
 def test_a_rate_that_was_halved_is_gone_back_to_once_nothing_comes_nearer() -> None:
     one = pace(fixed=False)
-    one.check(0.0, -0.1, -0.1, reached=False)
+    one.check(0.0, -0.1, reached=False)
     assert one.rate == 2e-4
-    one.check(1.0, -0.1, 0.3, reached=False)
-    assert one.rate == 2e-4, "probe rows that are lost do not slow it down"
-    one.check(1.0, 0.1, 0.3, reached=False)
+    one.check(1.0, 0.1, reached=False)
     assert one.rate == 1e-4
     rates: list[float] = []
-    for _ in range(5):
-        one.check(1.0, -0.1, -0.1, reached=False)
+    for _ in range(7):
+        one.check(1.0, -0.1, reached=False)
         rates.append(one.rate)
-    assert rates == [1e-4] * 3 + [2e-4, 4e-4]
+    assert rates == [1e-4] * 5 + [2e-4, 4e-4]
 
 
 def test_a_last_row_below_the_level_is_nearer_while_the_mean_is_above_it() -> None:
     one = pace(fixed=False)
     for i in range(0, 8, 2):
-        one.check(4.1 + 0.035 * i, -0.1, -0.1, reached=False)
-        one.check(4.1 + 0.035 * i, -0.1, -0.1, reached=False)
+        one.check(4.1 + 0.035 * i, -0.1, reached=False)
+        one.check(4.1 + 0.035 * i, -0.1, reached=False)
     assert one.stalled < 5
 
 

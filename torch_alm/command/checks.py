@@ -110,17 +110,21 @@ class Pace:
             self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
         return f"asked in full: {against}, so it goes on"
 
-    def check(self, value: float, excess: float, lost: float, *, reached: bool) -> str:
-        """Take in the same numbers every ten steps, set the rate, and tell what follows."""
+    def check(self, value: float, excess: float, *, reached: bool) -> str:
+        """Take in these numbers every ten steps, set the rate, and tell what follows."""
         gained, worse = value - self.value, excess - self.excess
-        self.value, self.excess, self.lost = value, excess, lost
+        self.value, self.excess = value, excess
         if self.fixed:
             return "goes on"
         if self._is_stalled():
             self.ended = "gave up: nothing has come nearer for long"
             return self.ended
         if not excess <= 0:
-            return "retain loss above its limit: forgetting rests" + self._slower(not worse < 0)
+            told = "retain loss above its limit: forgetting rests"
+            if worse < 0:
+                return told
+            self.most = self.rate = self.rate / FACTOR
+            return f"{told}, the rate is halved"
         is_slow = gained < PROGRESS * (self.aim - value)
         most = self.most if self.stalled < STUCK else MOST
         if not reached and is_slow and FACTOR * self.rate <= most:
@@ -132,12 +136,6 @@ class Pace:
     def target(self) -> float:
         """The aim of the steps to come: none while the retain rows have to catch up."""
         return 0.0 if self.excess > 0 and not self.fixed else self.aim
-
-    def _slower(self, is_needed: bool) -> str:
-        if not is_needed:
-            return ""
-        self.most = self.rate = self.rate / FACTOR
-        return ", the rate is halved"
 
     def _is_stalled(self) -> bool:
         if not math.isfinite(self.value + self.excess):
@@ -291,13 +289,13 @@ class Checks(TrainerCallback):
         why = f": {look.low} of {len(look.forget)} wordings are below the goal" if look.low else ""
         kept, lost, probed = look.kept(), look.lost(), len(look.probe)
         share = lost / probed - self.limits[1] if probed else 0.0
-        seen = (value, kept - look.start - self.limits[0], share)
-        if pace.is_ready(*seen, reached=reached):
+        excess = kept - look.start - self.limits[0]
+        if pace.is_ready(value, excess, share, reached=reached):
             found, is_new = self.ask()
             against = "" if found.outcome == "met" else ", ".join(found.missed) or COSTLY
             told = pace.asked(against, is_new=is_new and "said" in found.missed)
         elif is_due:
-            told = pace.check(*seen, reached=reached) + why
+            told = pace.check(value, excess, reached=reached) + why
         else:
             return
         left = ceil((pace.alpha - value) / (value - before)) * EVERY if value > before else 0
