@@ -11,7 +11,8 @@ import pytest
 from tests.command.asking import said
 from tests.command.conftest import command_in, report, write
 from tests.models import learn, llama, word_tokenizer
-from torch_alm.command.checks import COSTLY, KEY, Checks, Pace
+from torch_alm.command.checks import KEY, Checks, Pace
+from torch_alm.command.goal import CODES, Outcome, Verdict
 from torch_alm.language import encode
 
 WORDS = [f"w{i}" for i in range(80)]
@@ -59,14 +60,27 @@ def pace(**given: Any) -> Pace:
     return Pace(**{"alpha": 4.0, "aim": 4.4, "rate": 1e-4, "fixed": True, **given})
 
 
-def test_the_model_is_asked_once_the_probe_rows_are_back() -> None:
+def verdict(outcome: Outcome, *missed: str) -> Verdict:
+    return Verdict(outcome, missed, "", "", CODES[outcome])
+
+
+def test_a_goal_that_is_met_ends_the_run() -> None:
     one = pace()
-    assert not one.is_ready(4.4, 0.0, 0.2, reached=True)
-    assert one.is_ready(4.4, 0.0, 0.2, reached=True), "at the second time in a row"
-    assert "goes on" in one.asked(COSTLY)
-    assert not one.is_ready(4.4, 0.0, 0.1, reached=True), "some are still lost"
-    assert one.is_ready(4.4, 0.0, -0.1, reached=True)
-    assert "the run ends" in one.asked("") and one.ended == "the goal is met"
+    assert not one.is_ready(4.4, 0.1, reached=True), "retain rows first"
+    assert not one.is_ready(4.4, 0.0, reached=False)
+    assert one.is_ready(4.4, 0.0, reached=True)
+    one.asked(verdict("met"))
+    assert one.ended == "the goal is met"
+
+
+def test_a_cost_may_shrink_until_the_third_asking() -> None:
+    one, looks = pace(), []
+    while not one.ended:
+        looks.append(one.is_ready(4.4, 0.0, reached=True))
+        if looks[-1]:
+            one.asked(verdict("met at a cost"))
+    assert looks == [True, False, True, False, False, False, True]
+    assert one.ended == "the goal is met at a cost" and one.aim == 4.4
 
 
 def test_the_rate_is_doubled_where_little_of_what_is_missing_was_gained() -> None:
@@ -76,31 +90,20 @@ def test_the_rate_is_doubled_where_little_of_what_is_missing_was_gained() -> Non
     assert one.rate == 2e-4
 
 
-def test_a_cost_that_does_not_shrink_ends_the_run() -> None:
-    one = pace(needed=1)
-    assert one.is_ready(4.4, 0.0, 0.2, reached=True)
-    one.asked(COSTLY)
-    seen = [one.is_ready(4.4, 0.0, 0.2, reached=True) for _ in range(2)]
-    assert seen == [False, True]
-    one.asked(COSTLY)
-    assert one.ended == "the goal is met at a cost"
-
-
 def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> None:
     one = pace()
-    assert one.is_ready(4.4, 0.0, -0.1, reached=True)
-    one.asked("words")
-    assert one.aim > 4.4
-    assert not any(one.is_ready(4.4, 0.0, -0.1, reached=True) for _ in range(4))
-    assert one.is_ready(4.4, 0.0, -0.1, reached=True)
+    assert one.is_ready(4.4, 0.0, reached=True)
+    one.asked(verdict("not met", "words"))
+    assert one.aim > 4.4 and not one.ended
+    assert [one.is_ready(4.4, 0.0, reached=True) for _ in range(4)] == [False, True] * 2
 
 
 def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
     one = pace()
-    assert one.is_ready(4.4, 0.0, -0.1, reached=True)
-    assert "in other words" in one.asked("said", is_new=True)
-    assert (one.aim, one.needed) == (4.4, 2)
-    assert one.is_ready(4.4, 0.0, -0.1, reached=True), "as soon as these are gone, too"
+    assert one.is_ready(4.4, 0.0, reached=True)
+    one.asked(verdict("not met", "said"), is_new=True)
+    assert one.aim == 4.4 and not one.ended
+    assert one.is_ready(4.4, 0.0, reached=True), "as soon as these are gone, too"
 
 
 def test_a_rate_that_was_halved_is_gone_back_to_once_nothing_comes_nearer() -> None:
@@ -129,7 +132,7 @@ def test_a_run_goes_on_with_the_words_that_it_had_come_to() -> None:
     side = SimpleNamespace(base_lrs=[1.0], param_groups=[{"lr": 1.0}])
     look: Any = SimpleNamespace(wordings=SimpleNamespace(rows=rows))
     constraint: Any = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
-    checks = Checks(look, pace(), (0.1, 0.1), constraint, 5.0, lambda: None, print)  # type: ignore[arg-type, return-value]
+    checks = Checks(look, pace(), 0.1, constraint, 5.0, lambda: None, print)  # type: ignore[arg-type, return-value]
     kept = {KEY: {**asdict(pace(rate=3e-4, ended="the goal is met")), "rows": now}}
     args: Any = None
     state = SimpleNamespace(stateful_callbacks=kept)

@@ -141,7 +141,8 @@ def test_a_killed_run_goes_on_from_what_it_last_wrote_down_and_more_steps_do_too
             command("unlearn", "--steps", 8, "--save-every", 1e-9, output="parts")
     assert command("unlearn", "--steps", 6, output="parts") == 3
     assert command("unlearn", "--steps", 6, output="parts") == 2
-    assert "Did you mean other --steps" in " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.split())
+    assert "a finished run of 6 of at most 6" in told and "Did you mean other --steps" in told
     assert command("unlearn", "--steps", 8, output="parts") == 3
     assert "Going on after step 6 of 8" in capsys.readouterr().out
     assert weights(tmp_path / "whole") == weights(tmp_path / "parts")
@@ -176,8 +177,7 @@ def test_lost_neighbours_are_a_cost_and_named(
     blunt = ("--alpha", 2, "--lr", "2e-2", "--batch-size", 3, "--steps", 40)
     code = command("unlearn", *blunt, *limit, "--probe", probe, retain=kept)
     assert command("unlearn", *blunt, *limit, "--probe", probe, retain=kept) == 2
-    assert "a finished run of " in (told := " ".join(capsys.readouterr().err.split()))
-    assert str(tmp_path / "out" / "report.html") in told
+    assert "is not empty" in " ".join(capsys.readouterr().err.split())
     found = report(tmp_path / "out")
     lost = len(probe.read_text().splitlines()) - said(tmp_path / "out" / "model", RETAIN[4:])
     assert lost > 0

@@ -26,10 +26,9 @@ PROGRESS = 0.05  # of what is missing: less between two checks is none
 PATIENCE = 25  # checks without a smaller gap, and the run is given up
 STUCK = 5  # such checks, and a rate that was halved may rise again
 SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
-COSTLY = "at a cost"  # a goal that is met so ends the run once the cost no longer shrinks
-LONGEST = 8  # looks in a row, of which the last asking for a goal that is met at a cost waits
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
-MET = "the goal is met"
+MET = "the goal is met"  # at whatever cost
+LONGEST = 4  # looks in a row that a goal met at a cost waits for the cost to shrink
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
 
@@ -37,10 +36,10 @@ KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 class Pace:
     """The rule of a run: measured numbers in, a rate and a decision out.
 
-    Once the level is reached and the retain loss within its limit, the model is to be asked: at
-    once where fewer probe rows are lost than at the last asking and no more than may be, otherwise
-    at the second look in a row, and then at twice as many. A goal that is met at a cost ends the
-    run if neither probe rows nor retain loss have come nearer, and at the third asking.
+    Once the level is reached and the retain loss within its limit, the model is to be asked. A goal
+    that is met ends the run; if at a cost, then at the third asking, since the retain side may
+    repair it. Each asking waits for twice as many looks in a row as the one before, and the aim
+    rises where too much is still said.
 
     A retain loss above its limit, unless it falls, halves the rate, and forgetting rests. A forget
     value that rose by less than a twentieth of what it lacks of the aim doubles it, but not back to
@@ -63,52 +62,43 @@ class Pace:
     most: float = MOST
     value: float = 0.0
     excess: float = 0.0
-    lost: float = 0.0
-    needed: int = 2
+    needed: int = 1
     held: int = 0
-    cost: float = math.inf
-    kept: float = math.inf
     gap: float = math.inf
     stalled: int = 0
     ended: str = ""
 
-    def is_ready(self, value: float, excess: float, lost: float, *, reached: bool) -> bool:
+    def is_ready(self, value: float, excess: float, *, reached: bool) -> bool:
         """Take in numbers, and tell whether the model is to be asked.
 
         Args:
             value: the forget value.
             excess: the retain loss beyond its limit, in nats.
-            lost: the share of the probe rows lost beyond its limit.
             reached: whether the level is.
         """
         self.held = self.held + 1 if reached and excess <= 0 else 0
-        is_better = lost <= 0 and lost < self.cost
-        if self.held <= 0 or not (is_better or self.held >= self.needed):
+        if self.held < self.needed:
             return False
-        self.value, self.excess, self.lost = value, excess, lost
+        self.value, self.excess, self.held = value, excess, 0
         return True
 
-    def asked(self, against: str, *, is_new: bool = False) -> str:
-        """Take in what stands against the verdict on the model, and tell what follows.
+    def asked(self, verdict: Verdict, *, is_new: bool = False) -> str:
+        """Take in the verdict on the model, and tell what follows.
 
         Args:
-            against: `COSTLY` for a goal that is met at a cost, nothing for one that is met.
+            verdict: on the model as it is.
             is_new: whether a row is said in words that are pushed from now on.
         """
-        shrinks = self.lost < self.cost or self.excess < self.kept
-        if not against or (against == COSTLY and (not shrinks or self.needed >= LONGEST)):
-            self.ended = f"{MET}{f' {against}' * bool(against)}"
+        if verdict.outcome == "met" or (not verdict.missed and self.needed >= LONGEST):
+            self.ended = f"the goal is {verdict.outcome}"
             return f"{self.ended}, the run ends"
-        if is_new:
-            self.held, self.cost, self.kept = 0, math.inf, math.inf
-            return f"asked in full: {against}, in other words, which are to go now, too"
+        told = f"asked in full: {', '.join(verdict.missed) or 'at a cost'}"
+        if is_new and "said" in verdict.missed:
+            return f"{told}, in other words, which are to go now, too"
         self.needed *= 2
-        if against == COSTLY:
-            self.held, self.cost, self.kept = 0, self.lost, self.excess
-        else:  # too much is still said
-            self.held, self.cost, self.kept = -self.needed, math.inf, math.inf
+        if verdict.missed:
             self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
-        return f"asked in full: {against}, so it goes on"
+        return f"{told}, so it goes on"
 
     def check(self, value: float, excess: float, *, reached: bool) -> str:
         """Take in these numbers every ten steps, set the rate, and tell what follows."""
@@ -197,14 +187,14 @@ class Look:
         scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
         return sum(not score.exact_match for score in scores)
 
-    def told(self, value: float, aim: float, known: int, kept: float, lost: int) -> str:
+    def told(self, value: float, aim: float, known: int, kept: float) -> str:
         """The numbers of a check; known by tokens: each is likeliest."""
         goal, probed = self.goal, len(self.probe)
         if goal.kind == "rate":
             forget = f"{value:.1%} of {goal.alpha:.1%} certified (or of the tokens to be missed)"
         else:
             forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (a row counts up to {aim:.2f})"
-        probe = f", {probed - lost} of {probed} probe rows" if probed else ""
+        probe = f", {probed - self.lost()} of {probed} probe rows" if probed else ""
         return (
             f"{forget}; known by tokens: {known} of {len(self.forget)} forget wordings{probe}; "
             f"retain loss {kept:.2f} (was {self.start:.2f})"
@@ -223,7 +213,7 @@ class Checks(TrainerCallback):
     Args:
         look: what is read.
         pace: the rule.
-        limits: by how many nats the retain loss may rise, and the share of probe rows to be lost.
+        limit: by how many nats the retain loss may rise.
         constraint: whose alpha is the aim.
         minutes: between two checkpoints.
         ask: gives the verdict on the model as it is, and tells whether it put rows in other words.
@@ -234,13 +224,13 @@ class Checks(TrainerCallback):
         self,
         look: Look,
         pace: Pace,
-        limits: tuple[float, float],
+        limit: float,
         constraint: ALMConstraint,
         minutes: float,
         ask: Callable[[], tuple[Verdict, bool]],
         say: Callable[[str], None],
     ) -> None:
-        self.look, self.pace, self.limits, self.constraint = look, pace, limits, constraint
+        self.look, self.pace, self.limit, self.constraint = look, pace, limit, constraint
         self.minutes, self.ask, self.say = minutes, ask, say
         self.stop: list[int] = []
         self.saved = monotonic()
@@ -275,7 +265,7 @@ class Checks(TrainerCallback):
         self.is_stopped = bool(self.stop) and not over
         is_late = monotonic() - self.saved > 60 * self.minutes
         if over or self.stop or is_late:
-            control.should_save = self.pace.ended != MET
+            control.should_save = not self.pace.ended.startswith(MET)
             self.saved = monotonic()
         control.should_training_stop = control.should_training_stop or over or bool(self.stop)
 
@@ -287,20 +277,18 @@ class Checks(TrainerCallback):
         if not (reached or is_due):
             return
         why = f": {look.low} of {len(look.forget)} wordings are below the goal" if look.low else ""
-        kept, lost, probed = look.kept(), look.lost(), len(look.probe)
-        share = lost / probed - self.limits[1] if probed else 0.0
-        excess = kept - look.start - self.limits[0]
-        if pace.is_ready(value, excess, share, reached=reached):
-            found, is_new = self.ask()
-            against = "" if found.outcome == "met" else ", ".join(found.missed) or COSTLY
-            told = pace.asked(against, is_new=is_new and "said" in found.missed)
+        kept = look.kept()
+        excess = kept - look.start - self.limit
+        if pace.is_ready(value, excess, reached=reached):
+            verdict, is_new = self.ask()
+            told = pace.asked(verdict, is_new=is_new)
         elif is_due:
             told = pace.check(value, excess, reached=reached) + why
         else:
             return
         left = ceil((pace.alpha - value) / (value - before)) * EVERY if value > before else 0
         ahead = f" of about {step + left}" if 0 < left < STEPS and not pace.ended else ""
-        line = look.told(value, pace.aim, known, kept, lost)
+        line = look.told(value, pace.aim, known, kept)
         self.say(f"step {step}{ahead}: {line}; rate {pace.rate:.3g}; {told}")
 
     def _set(self, more: dict[str, Any]) -> None:
@@ -325,5 +313,5 @@ def checks_of(
     goal, most = look.goal, given.max_retain_loss
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
     pace = Pace(goal.alpha, aim, rate_of(given), fixed=given.lr is not None)
-    limits = (COST_LOSS if most is None else most - retain_loss, given.max_probe_loss)
-    return Checks(look, pace, limits, constraint, given.save_every, ask, say)
+    limit = COST_LOSS if most is None else most - retain_loss
+    return Checks(look, pace, limit, constraint, given.save_every, ask, say)

@@ -55,9 +55,9 @@ from torch_alm.language import prompt_ids
 
 Say = Callable[[str], None]
 
-LIMITS = ("steps", "epochs", "max_retain_loss", "max_probe_loss")
+LIMITS = ("steps", "epochs", "max_retain_loss")
 """Options of which others let a run go on that came to its end."""
-FREE = (*LIMITS, "save_every", "report_to")
+FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")
 """Options of which a run may be given others than it began with."""
 LIMITED = "no more steps were allowed"
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
@@ -302,7 +302,7 @@ def _published(
     )
     shown = report.publish(given.output, content, begun, run.loaded.place.described())
     told = " ".join([*start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
-    if verdict.code == 0:
+    if not verdict.missed:
         shutil.rmtree(run.folder, ignore_errors=True)
     else:
         told += f" {run.folder} is kept: with more --steps {run.same} goes on. It may be deleted."
