@@ -271,7 +271,7 @@ class ALMConstraint(Stored):
                 f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
                 "would have no violation to follow. Did you call `constraint(...)`, "
                 "`observe(value)` or `DualOptimizer.backward` first? (Under `torch.no_grad()` only "
-                "`observe` takes a measurement.)"
+                "`observe` takes a measurement; after `attach` the optimizer steps it.)"
             )
         found = self._observed.mean(self._shape, self.alpha)
         now = self._state.after(found, self, self._loop.found)

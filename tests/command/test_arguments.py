@@ -71,7 +71,8 @@ def test_every_default_is_told_in_a_help_of_80_columns(
     ("words", "told"),
     [
         (("--retian", "x"), "unlearn has no option --retian. Did you mean --retain?"),
-        (("--relearn", "3"), "unlearn has no option --relearn."),
+        (("--relearn", "3"), "unlearn has no option --relearn. Is it of another verb?"),
+        (("--certify", "95"), "no share from 0 to 1, such as 0.95. See --help."),
         (("--columns", "qestion=a"), "Did you mean question?"),
         (("--probe", "nowhere.jsonl"), "cannot read the probe file nowhere.jsonl"),
         (("--config", "nowhere.yaml"), "--config nowhere.yaml cannot be read"),

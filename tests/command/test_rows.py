@@ -90,7 +90,7 @@ def chat(*roles: str, said: str = "a") -> bytes:
 
 WRONG: dict[str, tuple[str, bytes, str]] = {
     "Latin-1": ("a.jsonl", b'{"text": "a"}\n{"text": "\xe9"}\n', "line 2 is not UTF-8.*0xe9"),
-    "Latin-1 table": ("a.csv", b"text\ncaf\xe9\n", "line 2 is not UTF-8.*iconv"),
+    "Latin-1 table": ("a.csv", b"text\ncaf\xe9\n", "line 2 is not UTF-8.*save it as UTF-8"),
     "gzip": ("a.jsonl.gz", gzip.compress(b"{}"), "not UTF-8.*unpack it"),
     "cut-off Parquet": ("a.parquet", b"PAR1 ...", "cannot be read as Parquet.*cut off"),
     "too many cells": ("a.csv", b"text,more\na,b\nc,d,e\n", "Expected 2 fields in line 3, saw 3"),

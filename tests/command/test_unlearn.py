@@ -139,6 +139,9 @@ def test_a_killed_run_goes_on_from_what_it_last_wrote_down_and_more_steps_do_too
         StopAfter(patch, 6, error=True)
         with pytest.raises(SystemError, match="killed"):
             command("unlearn", "--steps", 8, "--save-every", 1e-9, output="parts")
+    cut_off = tmp_path / "parts" / "unfinished" / "checkpoint-7"
+    cut_off.mkdir()
+    (cut_off / "model.safetensors").write_bytes(b"")
     assert command("unlearn", "--steps", 6, output="parts") == 3
     assert command("unlearn", "--steps", 6, output="parts") == 2
     told = " ".join(capsys.readouterr().err.split())
@@ -159,6 +162,22 @@ def test_a_run_of_other_settings_or_of_another_model_is_not_continued(
         assert "holds a run of other settings" in told_now and told in told_now
     assert command("unlearn", "--steps", 2, "--force") == 3
     assert len(report(tmp_path / "out")["trace"]) == 2
+
+
+def test_a_damaged_record_is_refused_by_name(command: Command, tmp_path: Path, capsys: Any) -> None:
+    record = tmp_path / "out" / "unfinished" / "run.json"
+    record.parent.mkdir(parents=True)
+    record.write_text("{")
+    assert command("unlearn", "--steps", 1) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "run.json is damaged" in told and "--force, to begin anew?" in told
+
+
+def test_what_cannot_be_is_refused_before_anything_is_asked(command: Command, capsys: Any) -> None:
+    for option in (("--report-to", "nowhere"), ("--layers", 9)):
+        assert command("unlearn", *option) == 2
+        told = capsys.readouterr().err
+        assert option[0] in told and "before" not in told
 
 
 def test_a_goal_that_is_met_leaves_no_state(command: Command, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ examples:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Refuse in a sentence, without the whole usage."""
-        raise Refusal(f"{message} See --help.")
+        raise Refusal(f"{message.rstrip('.')}. See --help.")
 
 
 class _Form(argparse.RawDescriptionHelpFormatter):
@@ -218,7 +218,7 @@ def _positive(text: str) -> float:
 
 def _share(text: str) -> float:
     if not 0 <= (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share from 0 to 1, such as 0.1.")
+        raise argparse.ArgumentTypeError(f"{text} is no share from 0 to 1, such as 0.95.")
     return value
 
 
@@ -251,7 +251,7 @@ def _check_names(verb: argparse.ArgumentParser, argv: Sequence[str]) -> None:
     for each in argv:
         name = each.partition("=")[0]
         if name.startswith("--") and name not in known:
-            near = get_close_matches(name, known, 1, 0.6)
+            near = get_close_matches(name, known, 1, 0.75)
             meant = f"Did you mean {near[0]}?" if near else "Is it of another verb?"
             raise Refusal(f"{verb.prog.split()[-1]} has no option {name}. {meant}")
 

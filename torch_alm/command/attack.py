@@ -14,7 +14,7 @@ from torch_alm.command import report
 from torch_alm.command.asking import answers_of, as_asked, measured, numbers, read
 from torch_alm.command.goal import ERRORS, SAID_SHARE
 from torch_alm.command.loading import Loaded, encoded, load_for, read_files
-from torch_alm.command.model import place
+from torch_alm.command.model import check_folder, place
 from torch_alm.command.output import REPORTS, check_output
 from torch_alm.command.report import Result
 from torch_alm.command.rows import Encoded, Entry
@@ -61,10 +61,12 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     is_reworded = any(entry.paraphrase for entry in found["forget"])
     notes: list[str] = [] if is_reworded else [UNWORDED]
     models = {"model": given.model, "compared": given.compare}
+    paths = {name: path for name, path in models.items() if path is not None}
+    for path in paths.values():
+        check_folder(path)
     attacks = [
         {"name": name, "rows": _attacked(given, name, path, found, say, notes)}
-        for name, path in models.items()
-        if path is not None
+        for name, path in paths.items()
     ]
     notes, verdict = [*dict.fromkeys(notes)], verdict_of(attacks)
     for note in notes:

@@ -176,7 +176,15 @@ def _files(path: Path) -> list[Path]:
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Read the record of an earlier run in its folder, if there is one."""
     path = folder / "run.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Refusal(
+            f"{path} is damaged ({first_line(error)}), and the run cannot go on. Did you mean "
+            "--force, to begin anew?"
+        ) from error
 
 
 def check_same(

@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PrinterCallback, TrainingArguments
+from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
 from torch_alm.command.goal import Goal
 from torch_alm.command.loading import Loaded
-from torch_alm.command.output import UNFINISHED
+from torch_alm.command.output import UNFINISHED, Refusal, first_line
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import LanguageModel, Row
 from torch_alm.measures import kl_divergence
@@ -125,6 +126,15 @@ def _arguments(
         dataloader_pin_memory=loaded.place.device == "cuda",
         remove_unused_columns=False,
     )
+
+
+def check_reporter(name: str) -> None:
+    """Refuse a `--report-to` that the Trainer does not know, or that is not installed."""
+    try:
+        for reporter in get_reporting_integration_callbacks([] if name == "none" else [name]):
+            reporter()
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise Refusal(f"--report-to {name}: {first_line(error)} Did you mean none?") from error
 
 
 def rate_of(given: argparse.Namespace) -> float:

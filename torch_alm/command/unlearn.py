@@ -50,7 +50,13 @@ from torch_alm.command.output import (
 from torch_alm.command.report import Result
 from torch_alm.command.rows import Entry
 from torch_alm.command.spoken import Wordings, in_own_words
-from torch_alm.command.train import asked_to_stop, known_now, trace_of, trainer_of
+from torch_alm.command.train import (
+    asked_to_stop,
+    check_reporter,
+    known_now,
+    trace_of,
+    trainer_of,
+)
 from torch_alm.language import prompt_ids
 
 Say = Callable[[str], None]
@@ -114,7 +120,10 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     record = None if given.force else read_record(given.output / UNFINISHED)
     replaces = given.force or record is not None
     check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
+    check_reporter(given.report_to)
     loaded = load_for(given, given.model, found, lora=given.lora)
+    if not given.lora:
+        freeze_below(loaded.model, given.layers)
     settings = _settings(given, loaded)
     if record is None:
         start, found, loaded = _begun(given, loaded, found, say)
@@ -226,7 +235,6 @@ def _made_trainable(given: argparse.Namespace, loaded: Loaded) -> Loaded:
     if given.lora:
         torch.manual_seed(given.seed)
         return replace(loaded, model=with_adapters(loaded.model))
-    freeze_below(loaded.model, given.layers)
     return loaded
 
 
@@ -267,7 +275,9 @@ def _carried_out(
     """Train from the last checkpoint on, save the model, ask what was saved, publish it."""
     if record is None:
         shutil.rmtree(run.folder, ignore_errors=True)
-    last = max(run.folder.glob("checkpoint-*"), key=lambda p: int(p.name[11:]), default=None)
+    # The Trainer writes its state last: a checkpoint without was cut off
+    whole = [path.parent for path in run.folder.glob("checkpoint-*/trainer_state.json")]
+    last = max(whole, key=lambda path: int(path.name[11:]), default=None)
     if record is not None and last is not None:
         _check_open(run, last, record["settings"], trainer.args.max_steps)
     write_json(run.folder / "run.json", {"settings": run.settings, "start": asdict(run.start)})

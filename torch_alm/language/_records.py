@@ -50,8 +50,7 @@ def read_text(path: Path) -> str:
         byte, line = data[error.start], data.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"{path}, line {line} is not UTF-8 text (byte 0x{byte:02x}), and to guess what it says "
-            "could lose letters. Did you mean to unpack it, or to save it as UTF-8 "
-            "(iconv -f WINDOWS-1252 -t UTF-8)?"
+            "could lose letters. Did you mean to unpack it, or to save it as UTF-8?"
         ) from error
 
 
