@@ -1,5 +1,6 @@
 """For all tests: processes that wait for work, and models that are trained once."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -10,6 +11,11 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.core.distributed.ranks import Ranks
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is no garbage: a Trainer looks for some each time it trains."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -88,7 +88,11 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.fixture
-def command(folder: Path, files: dict[str, Path], tmp_path: Path) -> Command:
+def command(
+    folder: Path, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Command:
+    """Without the figure, which takes longer to draw than these runs; `unlearned` has one."""
+    monkeypatch.setattr("torch_alm.command.report.figure", lambda *_: None)
     return command_in(tmp_path, folder, files)
 
 
