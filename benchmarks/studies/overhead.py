@@ -102,15 +102,15 @@ class Training:
         self.optimizer.zero_grad()
 
 
-def operations(kind: Kind) -> float:
-    """The mean number of operations of a step."""
+def operations(kind: Kind, steps: int = STEPS) -> float:
+    """The mean number of operations of a step; `steps` are a multiple of its rhythm."""
     training = Training(llama(16, 1), kind, torch.zeros(2, 8, dtype=torch.long))
-    for _ in range(STEPS):  # lambda at rest, and all moments made
+    for _ in range(steps):  # lambda at rest, and all moments made
         training.step()
     with FlopCounterMode(display=False) as counter:
-        for _ in range(STEPS):
+        for _ in range(steps):
             training.step()
-    return counter.get_total_flops() / STEPS
+    return counter.get_total_flops() / steps
 
 
 def seconds(kinds: Sequence[Kind], model: Any, ids: Tensor, rounds: int = 3) -> list[float]:

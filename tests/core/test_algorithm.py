@@ -100,10 +100,12 @@ def alpha_at(step: int, sense: str) -> float:
     return ALPHAS[sense][(step // 10) % 2]
 
 
-@pytest.mark.parametrize(
-    ("sense", "scale", "micro"), [*itertools.product(ALPHAS, ["gradient", "step"], [1, 2])]
-)
-@pytest.mark.parametrize("rho", [(0.05, 0.1), (0.0, 0.0)])
+SHARP, FLAT = (0.05, 0.1), (0.0, 0.0)
+CASES = [*itertools.product(ALPHAS, ["gradient", "step"], [1, 2], [SHARP])]
+CASES += itertools.product(ALPHAS, ["gradient", "step"], [2], [FLAT])
+
+
+@pytest.mark.parametrize(("sense", "scale", "micro", "rho"), CASES)
 def test_matches_algorithm_1_written_by_hand(
     sense: str, scale: str, micro: int, rho: tuple[float, float]
 ) -> None:
