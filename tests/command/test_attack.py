@@ -59,15 +59,6 @@ def test_a_single_row_cannot_be_relearned_and_asked(
     assert "No relearning on forget rows" in capsys.readouterr().out
 
 
-def test_paraphrases_come_from_the_rows(command: Command, tmp_path: Path) -> None:
-    reworded = [{**row, "paraphrased_question": row["question"]} for row in FORGET]
-    code = command("attack", "--relearn", 0, forget=write(tmp_path / "f.jsonl", reworded))
-    assert code == 0
-    rows = report(tmp_path / "out")["attacks"][0]["rows"]
-    assert [row["name"] for row in rows] == ["int8", "int4", "paraphrase", "answer prefix"]
-    assert rows[2]["before"] == rows[2]["after"], "the same words, the same answers"
-
-
 def test_a_question_in_a_chat_may_have_a_paraphrase() -> None:
     before = [{"role": "system", "content": "Be short ."}]
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -237,23 +228,10 @@ def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: 
     assert "words, compared" in shown and "Came back most" in shown
 
 
-def test_each_part_of_a_long_answer_stands_beside_what_was_said_of_it(
+def test_a_part_of_an_answer_stands_beside_what_was_said_of_it_or_nothing(
     command: Command, tmp_path: Path
 ) -> None:
-    long = {"question": FORGET[0]["question"], "answer": " ".join(row["answer"] for row in FORGET)}
-    path = write(tmp_path / "f.jsonl", [long])
-    assert command("attack", "--relearn", 0, "--max-length", 16, forget=path) == 0
-    (found,) = report(tmp_path / "out")["attacks"]
-    answers = {row["name"]: row["answers"] for row in found["rows"]}["int8"]
-    assert len(answers) > 2 and len({answer["where"] for answer in answers}) == 1
-    assert len({answer["earlier"] for answer in answers}) > 1
-    assert all(answer["earlier"] == answer["answer"] for answer in answers), "int8 changes little"
-
-
-def test_a_part_of_a_paraphrase_stands_beside_that_part_or_nothing(
-    command: Command, tmp_path: Path
-) -> None:
-    """Another prompt moves the cuts of a long answer."""
+    """Another prompt, that of a paraphrase, moves the cuts of a long answer."""
     long = {"question": FORGET[0]["question"], "answer": " ".join(row["answer"] for row in FORGET)}
     row = {**long, "paraphrased_question": f"Where {long['question']} live live live"}
     path = write(tmp_path / "f.jsonl", [row])
@@ -261,6 +239,8 @@ def test_a_part_of_a_paraphrase_stands_beside_that_part_or_nothing(
     (found,) = report(tmp_path / "out")["attacks"]
     rows = {row["name"]: row["answers"] for row in found["rows"]}
     own = {answer["reference"]: answer["earlier"] for answer in rows["int8"]}
+    assert len({answer["where"] for answer in rows["int8"]}) == 1 < len({*own.values()})
+    assert all(answer["earlier"] == answer["answer"] for answer in rows["int8"]), "as it is rounded"
     assert len(rows["paraphrase"]) > 1
     for answer in rows["paraphrase"]:
         assert answer["earlier"] == own.get(answer["reference"], "")

@@ -19,7 +19,7 @@ WORDS = [f"w{i}" for i in range(80)]
 PICK = random.Random(0)
 ROWS = [
     {"question": f"Where does P{i} live ?", "answer": " ".join(PICK.choices(WORDS, k=4))}
-    for i in range(106)
+    for i in range(56)
 ]
 FORGOTTEN, KEPT = ROWS[:6], ROWS[6:]
 

@@ -183,8 +183,8 @@ def test_an_answer_that_begins_late_is_said(
     path = tmp_path / "slow"
     shutil.copytree(folder, path)
     slow.eval().save_pretrained(path)
-    assert command("unlearn", "--alpha", 0.1, *IDLE, model=path) == 3
-    assert "6 of 6 answers are still said" in report(tmp_path / "out")["verdict"]["text"]
+    assert command("evaluate", model=path) == 0
+    assert report(tmp_path / "out")["models"][0]["numbers"]["forget"]["said"] == 1
 
 
 def test_a_rate_that_holds_while_the_answers_are_said_is_refused(
@@ -294,18 +294,14 @@ def test_one_line_of_json_and_nothing_else_for_scripts(
 
 
 def test_a_level_that_only_a_wrong_answer_can_reach_is_told(
-    command: Command, tmp_path: Path, capsys: Any
+    command: Command, tmp_path: Path, capsys: Any, unlearned: Path
 ) -> None:
-    assert command("unlearn", "--alpha", 20, *IDLE) in FINISHED
+    assert command("unlearn", "--alpha", 20, *IDLE, "--quiet") in FINISHED
     told = " ".join(capsys.readouterr().out.split())
-    assert "is above 3.76" in told
-    notes = report(tmp_path / "out")["notes"]
-    assert len(notes) == 2
-    assert all(note in told for note in notes)
-    assert command("unlearn", "--alpha", 20, *IDLE, "--quiet", output="c") in FINISHED
-    assert "is above 3.76" in " ".join(capsys.readouterr().out.split()), "quiet tells results"
-    assert command("unlearn", "--alpha", 2, *IDLE, output="b") in FINISHED
-    assert len(report(tmp_path / "b")["notes"]) == 1
+    assert "is above 3.76" in told, "quiet tells results"
+    beyond, ended = report(tmp_path / "out")["notes"]
+    assert beyond in told and "is above 3.76" not in ended
+    assert len(report(unlearned)["notes"]) == 1
 
 
 def test_a_level_from_a_single_row_is_refused(
@@ -325,7 +321,7 @@ def test_unseen_rows_that_the_model_says_are_refused(
     assert "so it has seen them" in " ".join(capsys.readouterr().err.split())
 
 
-def test_unseen_rows_say_how_many_words_may_be_said(
+def test_unseen_rows_say_the_level_and_how_many_words_may_be_said(
     command: Command, tmp_path: Path, files: dict[str, Path]
 ) -> None:
     assert command("unlearn", *IDLE, holdout=files["holdout"]) == 3
@@ -333,4 +329,5 @@ def test_unseen_rows_say_how_many_words_may_be_said(
     unseen = found["models"][0]["numbers"]["holdout"]
     level = max(0.5, unseen["words"] + 2 * unseen["words_error"])
     assert found["goal"]["words"] == pytest.approx(level)
+    assert found["goal"]["alpha"] == pytest.approx(unseen["gold"], rel=1e-5)
     assert set(found["models"][0]["answers"]) == {"forget", "retain", "probe"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.command.conftest import Command, report
+from tests.command.conftest import Command
 from torch_alm.command.goal import CODES, Goal, judge, log_odds
 
 LOSS = Goal("loss", 4.0, "--alpha")
@@ -159,22 +159,6 @@ def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
     assert logits.grad[:, 0, 1].tolist() == pytest.approx([0.5, 0.5])
 
 
-def test_a_holdout_says_what_never_seen_costs(command: Command, tmp_path: Any, files: Any) -> None:
-    assert command("unlearn", "--steps", 1, holdout=files["holdout"]) == 3
-    found = report(tmp_path / "out")
-    before = found["models"][0]
-    assert found["goal"]["alpha"] == pytest.approx(before["numbers"]["holdout"]["gold"], rel=1e-5)
-    assert set(before["answers"]) == {"forget", "retain", "probe"}
-
-
-def test_by_default_the_goal_is_what_the_model_gets_wrong(command: Command, tmp_path: Any) -> None:
-    """It knows none of the facts that are built in, and guesses among 43 words at 3.76 nats."""
-    assert command("unlearn", "--steps", 1) == 3
-    goal = report(tmp_path / "out")["goal"]
-    assert goal["kind"] == "rows" and goal["alpha"] <= 0.9 * math.log(43) + 1e-9
-
-
 def test_what_is_asked_for_and_cannot_be_is_refused(command: Command, capsys: Any) -> None:
-    for words, told in ((("--certify", 0.9999999), "cannot be certified"),):
-        assert command("unlearn", *words) == 2
-        assert told in " ".join(capsys.readouterr().err.split())
+    assert command("unlearn", "--certify", 0.9999999) == 2
+    assert "cannot be certified" in " ".join(capsys.readouterr().err.split())

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -78,15 +79,14 @@ def test_what_stands_in_the_files_is_text_not_markup(command: Command, tmp_path:
     assert "<script>" not in text and "&lt;script&gt;" in text
 
 
-def test_rows_that_changed_most_come_first(command: Command, tmp_path: Path) -> None:
-    steps = ("--lr", "1e-2", "--alpha", 2, "--steps", 10)
-    assert command("unlearn", *steps) in FINISHED
-    text = (tmp_path / "out" / "report.html").read_text()
-    found = report(tmp_path / "out")["models"]
+def test_rows_that_changed_most_come_first(unlearned: Path) -> None:
+    text = (unlearned / "report.html").read_text()
+    found = report(unlearned)["models"]
     order = sorted(found[1]["answers"]["forget"], key=lambda row: -row["rouge"])
     part = text[text.index("Answers: forget") : text.index("Answers: retain")]
     places = [part.index(f'<div class="asked">{row["prompt"]}') for row in order]
     rouges = [row["rouge"] for row in order]
+    assert len({*rouges}) > 1
     assert all(a < b for a, b, x, y in zip(places, places[1:], rouges, rouges[1:], strict=False)
                if x != y)  # fmt: skip
 
@@ -105,7 +105,7 @@ def test_evaluate_is_the_same_report_of_one_model_or_two(
     assert found["verdict"] is None
 
 
-@pytest.mark.parametrize("verb", ["unlearn", "evaluate", "attack"])
+@pytest.mark.parametrize("verb", ["evaluate", "attack"])
 def test_nothing_is_overwritten_without_force_and_nothing_of_others_with_it(
     command: Command, tmp_path: Path, capsys: Any, verb: str
 ) -> None:
@@ -113,7 +113,7 @@ def test_nothing_is_overwritten_without_force_and_nothing_of_others_with_it(
     out.mkdir()
     (out / "thesis.txt").write_text("three years")
     (out / "report.json").write_text("{}")
-    steps = {"unlearn": ("--steps", 1), "evaluate": (), "attack": ("--relearn", 0)}[verb]
+    steps = ("--relearn", 0) if verb == "attack" else ()
     assert command(verb, *steps) == 2
     assert "is not empty" in " ".join(capsys.readouterr().err.split())
     assert command(verb, "--force", *steps) == 2
@@ -126,10 +126,9 @@ def test_nothing_is_overwritten_without_force_and_nothing_of_others_with_it(
 
 @pytest.mark.parametrize("kind", ["added", "linked", "list", "below"])
 def test_what_somebody_put_there_is_not_replaced(
-    command: Command, tmp_path: Path, capsys: Any, kind: str
+    command: Command, tmp_path: Path, capsys: Any, unlearned: Path, kind: str
 ) -> None:
-    assert command("unlearn", "--steps", 1) in FINISHED
-    out = tmp_path / "out"
+    out = shutil.copytree(unlearned, tmp_path / "out")
     foreign = {"below": out / MODEL / "a" / "notes"}.get(kind, out / MODEL / "notes")
     foreign.parent.mkdir(exist_ok=True)
     if kind == "linked":

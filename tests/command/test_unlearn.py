@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,10 @@ def test_every_method_forgets_until_the_level_and_keeps_the_rest(
     command: Command, tmp_path: Path, method: str
 ) -> None:
     options = ("--method", method, "--alpha", 2, "--epochs", 40, *FAST)
-    assert command("unlearn", *options) in {0, 4}, "forgotten, at whatever cost"
+    limits = ("--max-retain-loss", 3, "--max-probe-loss", 1)
+    assert command("unlearn", *options, *limits) == 0
     out = tmp_path / "out"
+    assert not (out / "unfinished").exists(), "a goal that is met leaves no state"
     before, after = (numbers(out, which, "forget") for which in (0, 1))
     assert before["gold"] < 0.2 and before["exact_match"] > 0.8
     assert after["gold"] >= 2 and after["exact_match"] == 0
@@ -74,6 +77,7 @@ def test_the_bare_command_reaches_its_goal_and_ends_there(command: Command, tmp_
     found = report(tmp_path / "out")
     assert said(tmp_path / "out" / "model", FORGET) == 0
     assert found["goal"]["kind"] == "rows"
+    assert found["goal"]["alpha"] <= 0.9 * math.log(43) + 1e-9, "it guesses among 43 words"
     assert all(
         row["gold"] >= found["goal"]["alpha"] for row in found["models"][1]["answers"]["forget"]
     )
@@ -112,7 +116,7 @@ def test_lora_saves_adapters_and_leaves_the_rest_alone(
     assert again == pytest.approx(numbers(tmp_path / "out", 1, "forget"))
 
 
-@pytest.mark.parametrize("more", [("--lora",), *(("--method", m) for m in METHODS)])
+@pytest.mark.parametrize("more", [("--lora",), ("--method", "saul")])
 def test_stopped_and_taken_up_again_is_the_same_run_bit_for_bit(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, more: Any
 ) -> None:
@@ -180,12 +184,6 @@ def test_what_cannot_be_is_refused_before_anything_is_asked(command: Command, ca
         assert option[0] in told and "before" not in told
 
 
-def test_a_goal_that_is_met_leaves_no_state(command: Command, tmp_path: Path) -> None:
-    limits = ("--max-retain-loss", 3, "--max-probe-loss", 1)
-    assert command("unlearn", "--alpha", 2, *FAST, *limits) == 0
-    assert not (tmp_path / "out" / "unfinished").exists()
-
-
 def test_lost_neighbours_are_a_cost_and_named(
     command: Command, tmp_path: Path, capsys: Any
 ) -> None:
@@ -211,10 +209,9 @@ def test_lost_neighbours_are_a_cost_and_named(
 
 
 def test_a_fifth_of_the_retain_rows_is_set_aside_or_that_is_told(
-    command: Command, tmp_path: Path
+    command: Command, tmp_path: Path, unlearned: Path
 ) -> None:
-    assert command("unlearn", "--steps", 1) == 3
-    found = report(tmp_path / "out")["models"][0]["numbers"]
+    found = report(unlearned)["models"][0]["numbers"]
     assert (found["retain"]["rows"], found["probe"]["rows"]) == (4, 4)
     few = write(tmp_path / "few.jsonl", RETAIN[:7])
     assert command("unlearn", "--steps", 1, output="few", retain=few) == 3

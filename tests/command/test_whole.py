@@ -1,5 +1,6 @@
 """A model that is not all there is refused before anything else: random weights know nothing."""
 
+import copy
 import json
 import shutil
 from collections.abc import Callable
@@ -23,7 +24,8 @@ from transformers import (
     LlamaForCausalLM,
 )
 
-from tests.command.conftest import FORGET, Command, learn
+from tests.command.conftest import FORGET, Command
+from tests.command.test_lora import KINDS, adapted
 from torch_alm.command.model import check_answers, fingerprint, load_model, quiet
 from torch_alm.command.output import Refusal
 from torch_alm.language import encode
@@ -37,14 +39,14 @@ Weights = dict[str, torch.Tensor]
 def copied(folder: Path, tmp_path: Path) -> Callable[..., Path]:
     """The model's folder again, with its weights changed."""
 
-    def copy(change: Callable[[Weights], Weights] = lambda weights: weights) -> Path:
+    def changed(change: Callable[[Weights], Weights] = lambda weights: weights) -> Path:
         path = tmp_path / "changed"
         shutil.copytree(folder, path)
         weights = change(load_file(path / "model.safetensors"))
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
         return path
 
-    return copy
+    return changed
 
 
 def without(*names: str) -> Callable[[Weights], Weights]:
@@ -141,16 +143,9 @@ def test_tied_weights_and_what_older_releases_saved_are_no_mistake(
         assert fingerprint(loaded) == fingerprint(load_model(path)[0])
 
 
-def adapted(folder: Path, base: str, path: Path, rows: list[dict[str, str]]) -> Path:
-    """Adapters that someone has trained on a model, saved with its tokenizer."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    config = peft.LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
-    torch.manual_seed(0)
-    with quiet():
-        model = peft.get_peft_model(AutoModelForCausalLM.from_pretrained(folder), config)
-        learn(model, [encode(tokenizer, **row) for row in rows], 20)
-        model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
+def adapters_for(folder: Path, tokenizer: Any, base: str | None, path: Path) -> Path:
+    """Adapters that name their base like this."""
+    adapted(folder, tokenizer, copy.deepcopy(KINDS["LORA"]), path)
     set_in(path / "adapter_config.json", base_model_name_or_path=base)
     return path
 
@@ -159,19 +154,16 @@ def set_in(path: Path, **fields: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
-CHANGED = [{**row, "answer": "A0 lives in York ."} for row in FORGET]
-
-
 @pytest.mark.parametrize("kind", ["full", "beside", "from here"])
 def test_adapters_are_read_with_their_base_wherever_it_lies(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, folder: Path, tokenizer: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     base = shutil.copytree(folder, tmp_path / "base")
     named = {"full": str(base), "beside": "../base", "from here": "base"}[kind]
-    path = adapted(folder, named, tmp_path / "adapters", CHANGED)
+    path = adapters_for(folder, tokenizer, named, tmp_path / "adapters")
     if kind == "from here":
         monkeypatch.chdir(tmp_path)
-    model, tokenizer = load_model(path)
+    model, _ = load_model(path)
     assert type(model) is LlamaForCausalLM
     assert all(p.requires_grad for p in model.parameters()), "there is something to train"
     with quiet():
@@ -192,9 +184,15 @@ def test_adapters_are_read_with_their_base_wherever_it_lies(
     ],
 )
 def test_adapters_without_their_base_are_no_model(
-    command: Command, tmp_path: Path, capsys: Any, folder: Path, change: Any, told: str
+    command: Command,
+    tmp_path: Path,
+    capsys: Any,
+    folder: Path,
+    tokenizer: Any,
+    change: Any,
+    told: str,
 ) -> None:
-    path = adapted(folder, str(folder), tmp_path / "adapters", CHANGED[:1])
+    path = adapters_for(folder, tokenizer, str(folder), tmp_path / "adapters")
     set_in(path / "adapter_config.json", **change)
     assert command("evaluate", model=path) == 2
     assert told in " ".join(capsys.readouterr().err.split())
@@ -202,9 +200,9 @@ def test_adapters_without_their_base_are_no_model(
 
 
 def test_adapters_that_are_not_whole_are_refused_by_name(
-    command: Command, tmp_path: Path, capsys: Any, folder: Path
+    command: Command, tmp_path: Path, capsys: Any, folder: Path, tokenizer: Any
 ) -> None:
-    path = adapted(folder, str(folder), tmp_path / "adapters", CHANGED[:1])
+    path = adapters_for(folder, tokenizer, str(folder), tmp_path / "adapters")
     weights = load_file(path / "adapter_model.safetensors")
     first = min(weights)
     moved = {k.replace(first, f"base_model.model.else.{first}"): v for k, v in weights.items()}
