@@ -95,8 +95,9 @@ def test_of_a_vector_every_entry_has_to_be_met_by_the_best(tmp_path: Path) -> No
         constraint=ALMConstraint(worst_first, torch.tensor([9.0, 1.0]), 0.1),
         eval_dataset={"forget": toy.rows(10, 1), "retain": toy.rows(23, 2)},
     )
-    with pytest.warns(UserWarning, match="no evaluation met the constraint"):
+    with pytest.warns(UserWarning, match="no evaluation met the constraint") as told:
         trainer.train()
+    assert told[0].filename == __file__
     assert trainer.state.best_model_checkpoint is None
 
 
