@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from benchmarks import methods
@@ -50,13 +49,6 @@ def test_a_run_that_was_cut_is_the_run_that_was_not(tmp_path: Path) -> None:
     assert {k: v for k, v in mine.items() if k != "seconds"} == {
         k: v for k, v in its.items() if k != "seconds"
     }
-
-
-def test_other_settings_do_not_share_a_folder(tmp_path: Path) -> None:
-    ran(tmp_path)
-    with pytest.raises(ValueError, match=r"options\.lr was '0\.02' and is now '0\.03'"):
-        ran(tmp_path, lr="0.03")
-    assert len(ran(tmp_path, lr="0.03", overwrite=True).folder.rows()) == 4
 
 
 def test_a_seed_is_a_run_and_the_original_stays(tmp_path: Path) -> None:

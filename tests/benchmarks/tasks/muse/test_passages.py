@@ -50,21 +50,6 @@ class TestWorld:
         assert tuple(f"{e.prompt} {e.continuation}" for e in data.verbatim) == told
         assert data.members == told
 
-    def test_shots_are_never_asked(self, data: MuseData) -> None:
-        for quiz in (data.forget_quiz, data.retain_quiz):
-            assert not set(quiz.shots) & set(quiz.pairs)
-
-    def test_the_sets_share_their_words(self, data: MuseData) -> None:
-        """But for the names: what is forgotten has to be told apart from what is kept."""
-        forget, retain = (set(" ".join(texts).split()) for texts in (data.forget, data.retain))
-        assert len(forget & retain) > 0.6 * len(forget)
-
-
-def test_the_full_world_is_measured_as_muse_measures() -> None:
-    data = WORLDS[1]
-    assert len(data.forget_quiz.shots) == len(data.retain_quiz.shots) == 10
-    assert min(len(extract.continuation.split()) for extract in data.verbatim) > 100
-
 
 # ---- the lesson ---------------------------------------------------------------------------------
 

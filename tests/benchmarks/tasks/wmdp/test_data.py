@@ -1,13 +1,12 @@
 """WMDP's files and MMLU's, the corpora, and the embedded world."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks.tasks.wmdp.data import load_corpus, load_mmlu, load_questions, load_wmdp
-from benchmarks.tasks.wmdp.lore import FORGET, NEIGHBOUR, RETAIN, WORDINGS, build_lore
+from benchmarks.tasks.wmdp.lore import FORGET, build_lore
 from benchmarks.tasks.wmdp.questions import Question
 
 GOOD = {"question": "Which?", "choices": ["a", "b", "c", "d"], "answer": 3}
@@ -89,21 +88,3 @@ def test_the_world_is_the_same_each_time_and_asks_what_was_not_learnt() -> None:
     told = " ".join(lore.texts)
     for question in asked:
         assert f" {question.choices[question.answer]} " in told.replace(",", " ").replace(".", " ")
-
-
-def test_topics_share_no_thing_and_no_answer() -> None:
-    lore = build_lore()
-    subjects = FORGET | RETAIN | NEIGHBOUR
-    own: dict[str, set[str]] = {subject.title: set() for subject in subjects.values()}
-    for question in lore.lessons:
-        own[question.subject] |= {*question.choices, *question.question[:-1].split()[3:]}
-    words = [word for found in own.values() for word in found]
-    assert len(words) == len(set(words)), "a word of one topic is a word of another"
-    shared = set(re.findall(r"[a-z]+", re.sub(r"{.*?}", "", " ".join(WORDINGS))))
-    for topic in lore.topics:
-        title = topic.questions[0].subject
-        for text in topic.texts:
-            assert title in text
-            assert own[title] & set(re.findall(r"[a-z]+", text))
-            assert text not in lore.retain
-    assert not shared & set(words)
