@@ -60,15 +60,6 @@ CHATS = {
         f"<s>[INST] {QUESTION} [/INST]",
         f" {ANSWER} </s>",
     ),
-    "Mistral": Chat(
-        "{{ bos_token }}"
-        + each(
-            "{% if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
-            "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}"
-        ),
-        f"<s>[INST] {QUESTION} [/INST]",
-        f" {ANSWER}</s>",
-    ),
     "Llama-3": Chat(
         "{{ bos_token }}" + each(LLAMA_3, ASSISTANT_3),
         f"<s><|start_header_id|>user<|end_header_id|>\n\n{QUESTION}<|eot_id|>"

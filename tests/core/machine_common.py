@@ -91,7 +91,6 @@ class Common(RuleBasedStateMachine):
         self.saved: tuple[bytes, Any] | None = None
         self.has_moved = False  # since it was saved or loaded
         self.exact = self.is_exact = False
-        self.schedules_sides = True
 
     def build(self, oracle: DualOracle) -> worlds.World:
         """A world with the settings of the oracle, and none of its state."""
@@ -175,22 +174,6 @@ class Common(RuleBasedStateMachine):
         if self.saved is not None and self.saved[1].extras != self.oracle.extras:
             self.refuse_other_groups(self.saved[0])
 
-    @precondition(lambda self: self.oracle.epoch is None)
-    @rule()
-    def start_schedule(self) -> None:
-        self.oracle.start_schedule()
-        self.oracle.has_stepped = False
-        self.world.start_schedule(of_sides=self.schedules_sides)
-
-    @precondition(lambda self: bool(self.oracle.epoch) or self.oracle.has_stepped)
-    @precondition(lambda self: self.oracle.epoch is not None)
-    @rule()
-    def schedule(self) -> None:
-        self.oracle.schedule()
-        _, heard = worlds.heard(lambda: [each.step() for each in self.world.schedulers])
-        assert not heard
-        self.seen["scheduled"] += 1
-
     @precondition(is_at_rest)
     @rule()
     def save(self) -> None:
@@ -225,8 +208,6 @@ class Common(RuleBasedStateMachine):
         blob, then = self.saved
         self.oracle = then.resumed()
         self.world = self.build(self.oracle)
-        if self.oracle.epoch is not None:
-            self.world.start_schedule(of_sides=self.schedules_sides)
         self.world.load(blob)
         self.seen["resumed"] += 1
         self.seen["resumed while released"] += bool(self.oracle.idle)
@@ -237,7 +218,6 @@ class Common(RuleBasedStateMachine):
             self.zero_grad(True)
         self.seen["copied before a step"] += self.oracle.is_pending()
         self.world.duplicate(pickled=pickled)
-        self.oracle.has_stepped = False
         self.seen["pickled" if pickled else "copied"] += 1
 
     @rule(set_to_none=st.booleans())

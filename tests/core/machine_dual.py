@@ -95,7 +95,6 @@ class DualOracle(Oracle):
     def step(self) -> None:
         """lambda+; the forget step if lambda+ > 0; the retain step."""
         register, self.register, self.is_decided = self.register, None, False
-        self.has_stepped = True
         if register is None:
             self.warn_once("without a backward")
         else:

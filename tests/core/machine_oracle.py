@@ -26,11 +26,6 @@ BASES: dict[str, Callable[..., Optimizer]] = {
 LONG = 64
 
 
-def schedule(epoch: int) -> float:
-    """The factor in front of the first learning rate."""
-    return 1 / (1 + 0.3 * epoch)
-
-
 def evaluate(objective: Callable[[], Any]) -> Evaluation:
     """Run an objective; errors as its contract names them."""
     found = objective()
@@ -243,8 +238,6 @@ class Oracle:
         self.sides: dict[str, Side] = {}
         self.controller: Controller | None = None
         self.extras = extras
-        self.epoch: int | None = None
-        self.has_stepped = False  # since this object exists, as a scheduler may ask
         self.has_warned = False
         self.said: list[str] = []
 
@@ -267,7 +260,6 @@ class Oracle:
     def add_group(self, x: Tensor, **options: Any) -> None:
         self.theta.append(nn.Parameter(x.clone()))
         self.extras += 1
-        self.epoch = None
         for side in self.sides.values():
             side.base.add_param_group({"params": [self.theta[-1]], **options})
 
@@ -275,25 +267,11 @@ class Oracle:
         self.theta[i].requires_grad_(not frozen)
         self.theta[i].grad = None
 
-    def start_schedule(self) -> None:
-        self.epoch = 0
-        for side in self.sides.values():
-            for group in side.base.param_groups:
-                group.setdefault("initial_lr", group["lr"])
-                group["lr"] = group["initial_lr"] * schedule(0)
-
-    def schedule(self) -> None:
-        assert self.epoch is not None
-        self.epoch += 1
-        for side in self.sides.values():
-            for group in side.base.param_groups:
-                group["lr"] = group["initial_lr"] * schedule(self.epoch)
-
     def resumed(self) -> Any:
         """A copy as a new process would have it: without gradients and without a past."""
         new = copy.deepcopy(self)
         new.zero_grad()
-        new.has_stepped = new.has_warned = False
+        new.has_warned = False
         new.said = []
         return new
 
@@ -304,4 +282,3 @@ class Oracle:
             side.base.load_state_dict(copy.deepcopy(saved.sides[name].base.state_dict()))
         if self.controller is not None:
             self.controller = self.controller.loaded(saved.controller)
-        self.epoch = None if self.epoch is None else saved.epoch

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from tests.core.machine_objectives import Boom
-from tests.core.machine_oracle import Oracle, schedule
+from tests.core.machine_oracle import Oracle
 from torch_alm import ALMConstraint
 
 EXPECTED = (Boom, TypeError, ValueError, RuntimeError)
@@ -38,7 +37,6 @@ class World:
             p.requires_grad_(q.requires_grad)
         self.optimizer: Any = build(self.theta)
         self.constraint: ALMConstraint | None = None
-        self.schedulers: list[LambdaLR] = []
 
     @property
     def sides(self) -> dict[str, Any]:
@@ -53,15 +51,10 @@ class World:
         self.model.weights.append(p)
         self.theta.append(p)
         self.optimizer.add_param_group({"params": [p], **options})
-        self.schedulers = []
 
     def freeze(self, i: int, *, frozen: bool) -> None:
         self.theta[i].requires_grad_(not frozen)
         self.theta[i].grad = None
-
-    def start_schedule(self, *, of_sides: bool) -> None:
-        scheduled = self.outer_sides().values() if of_sides else [self.optimizer]
-        self.schedulers = [LambdaLR(each, schedule) for each in scheduled]
 
     def zero_grad(self, set_to_none: bool) -> None:
         self.optimizer.zero_grad(set_to_none)
@@ -70,32 +63,20 @@ class World:
         """A checkpoint as users write it."""
         file = io.BytesIO()
         state = {"optimizer": self.optimizer.state_dict(), "model": self.model.state_dict()}
-        torch.save({**state, "schedulers": [each.state_dict() for each in self.schedulers]}, file)
+        torch.save(state, file)
         return file.getvalue()
 
     def load(self, saved: bytes) -> None:
         state = torch.load(io.BytesIO(saved), weights_only=True)
         self.optimizer.load_state_dict(state["optimizer"])  # which may refuse it
         self.model.load_state_dict(state["model"])
-        if len(self.schedulers) != len(state["schedulers"]):
-            self.schedulers = []
-        for each, own in zip(self.schedulers, state["schedulers"], strict=False):
-            each.load_state_dict(own)
 
     def duplicate(self, *, pickled: bool) -> None:
-        """Go on with a copy; schedulers are not part of it and start where they were."""
+        """Go on with a copy."""
         parts = (self.model, self.optimizer, self.constraint)
         parts = pickle.loads(pickle.dumps(parts)) if pickled else copy.deepcopy(parts)
         self.model, self.optimizer, self.constraint = parts
         self.theta = list(self.model.weights)
-        rates = [group["lr"] for group in self.optimizer.param_groups]
-        states, of_sides = [s.state_dict() for s in self.schedulers], len(self.schedulers) == 2
-        if states:
-            self.start_schedule(of_sides=of_sides)
-        for each, state in zip(self.schedulers, states, strict=True):
-            each.load_state_dict(state)
-        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
 
 
 def bare(side: Any) -> Optimizer:

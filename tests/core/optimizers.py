@@ -47,27 +47,18 @@ SPECIAL: dict[str, Callable[[nn.Module], tuple[Any, dict[str, Any]]]] = {
     "torch.Muon": lambda net: (matrices(net), {"lr": 0.01}),
     "pytorch_optimizer.Muon": lambda net: (two_kinds(net), {"lr": 0.01}),
     "pytorch_optimizer.GaLore": lambda net: (ranked(net), {"lr": 0.01}),
-    "pytorch_optimizer.Alice": lambda net: (
-        net.parameters(),
-        {"lr": 0.01, "rank": 2, "leading_basis": 1, "update_interval": 2},
-    ),
     "pytorch_optimizer.Lookahead": lambda net: (AdamW(net.parameters(), lr=0.01), {"k": 2}),
-    "pytorch_optimizer.TRAC": lambda net: (AdamW(net.parameters(), lr=0.01), {}),
 }
 
 REPRESENTATIVES = {
     "pytorch_optimizer.AdaBelief": "its step count is a setting of the group",
     "pytorch_optimizer.AdaShift": "lists of tensors",
-    "pytorch_optimizer.Alice": "projected moments, and random numbers drawn while stepping",
     "pytorch_optimizer.GaLore": "projected moments, and an object beside them",
-    "pytorch_optimizer.LoRARite": "moments of the shape of others",
     "pytorch_optimizer.Lookahead": "a checkpoint in a format of its own, around another one",
     "pytorch_optimizer.Muon": "groups of two kinds",
-    "pytorch_optimizer.Prodigy": "what it learns of all parameters together",
     "pytorch_optimizer.ScheduleFreeAdamW": "two modes",
     "pytorch_optimizer.Shampoo": "matrices as long as each side of a parameter",
     "pytorch_optimizer.SOAP": "a first step that moves nothing",
-    "pytorch_optimizer.TRAC": "hooks around another one",
 }
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW
 
-from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM, perturbed
+from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm._optim.objective import replaying
 
 Loop = Callable[[nn.Module, Tensor], Callable[[], object]]
@@ -43,21 +43,8 @@ def penalised(net: nn.Module, x: Tensor) -> Callable[[], object]:
     return step
 
 
-def by_hand(net: nn.Module, x: Tensor) -> Callable[[], object]:
-    optimizer = SGD(net.parameters(), lr=0.05)
-
-    def step() -> None:
-        net(x).square().mean().backward()
-        with perturbed(net.parameters(), rho=0.1):
-            net(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it traces
-@pytest.mark.parametrize("loop", [saul, penalised, by_hand])
+@pytest.mark.parametrize("loop", [saul, penalised])
 def test_a_compiled_step_is_the_plain_step(loop: Loop) -> None:
     def run(*, compiled: bool) -> Tensor:
         torch.manual_seed(0)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.core.following import constraint
 from torch_alm import ALMConstraint
@@ -25,30 +24,6 @@ def test_all_metrics_are_plain_numbers_or_a_word() -> None:
     c = constraint(alpha=torch.ones(2))
     for value in follow(c, [torch.zeros(2)]).values():
         assert type(value) in (int, float, str)
-
-
-class Waits(TorchDispatchMode):
-    """A count of the operations that bring a number to the host."""
-
-    count = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self.count += func is torch.ops.aten._local_scalar_dense.default
-        return func(*args, **(kwargs or {}))
-
-
-def test_a_call_waits_once_and_step_and_answers_never() -> None:
-    c = ALMConstraint(lambda x: x.square().sum(), alpha=1.0, mu=0.5, filter=Mean(3))
-    x = torch.ones(4, requires_grad=True)
-    c.penalty(x.sum())  # alpha is rounded to a type once
-    with Waits() as waits:
-        c(x).backward()
-        assert waits.count == 1
-        c.step()
-        c.metrics()
-        assert waits.count == 1
 
 
 def test_every_status_in_a_life() -> None:

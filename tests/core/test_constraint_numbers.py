@@ -7,19 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from torch_alm import ALMConstraint
 from torch_alm.filters import Mean
 from torch_alm.rules import Cap, Hold, Leak, PenaltyGrowth, WarmUp
 
-thorough = settings(max_examples=30, derandomize=True, deadline=None)
-
-# Exact in every type, so that one and the same number can be given in each.
-REALS = st.integers(-64, 64).map(lambda k: k / 8)
-SHARES = st.sampled_from([0.125, 0.25, 0.5, 0.875])
-COUNTS = st.integers(1, 4)
 FLOATS: dict[str, Any] = {
     "float": float,
     "Fraction": Fraction,
@@ -40,7 +32,6 @@ INTS: dict[str, Any] = {
     "tensor": torch.tensor,
     "int32 tensor": lambda v: torch.tensor(v, dtype=torch.int32),
 }
-MEASURED = {name: kind for name, kind in FLOATS.items() if name != "Fraction"}
 
 
 def loaded(state: dict[str, Any]) -> dict[str, Any]:
@@ -50,42 +41,19 @@ def loaded(state: dict[str, Any]) -> dict[str, Any]:
     return torch.load(buffer, weights_only=True)
 
 
-class Twins:
-    """A constraint that is told floats, and one that is told the same in other types."""
-
-    def __init__(self, data: st.DataObject) -> None:
-        self.data = data
-        self.plain: dict[str, Any] = {}
-        self.other: dict[str, Any] = {}
-
-    def number(self, value: float, kinds: dict[str, Any] = FLOATS) -> Any:
-        return kinds[self.data.draw(st.sampled_from(sorted(kinds)))](value)
-
-    def put(self, name: str, values: Any, kinds: dict[str, Any] = FLOATS) -> None:
-        self.plain[name] = self.data.draw(values, label=name)
-        self.other[name] = self.number(self.plain[name], kinds)
-
-    def both(self) -> tuple[ALMConstraint, ALMConstraint]:
-        first, second = ({"mu": 0.5, "alpha": 0.0, **g} for g in (self.plain, self.other))
-        return ALMConstraint(None, **first), ALMConstraint(None, **second)
-
-
-def settings_of(twins: Twins) -> None:
-    twins.put("alpha", REALS)
-    twins.put("mu", SHARES)
-    twins.put("multiplier", SHARES)
-    twins.put("tolerance", SHARES)
-    twins.put("every", COUNTS, INTS)
-    share, count, limit = (twins.data.draw(s) for s in (SHARES, COUNTS, st.sampled_from([8.0, 16])))
-    for given_to, number in ((twins.plain, lambda v, _=FLOATS: v), (twins.other, twins.number)):
-        given_to["filter"] = Mean(number(1 + count, INTS), number(share))
-        given_to["rules"] = (
-            WarmUp(number(count, INTS)),
-            Hold(number(share)),
-            Leak(number(share), number(count, INTS)),
-            Cap(number(limit)),
-            PenaltyGrowth(number(2.0), limit=number(4.0), progress=number(0.5)),
-        )
+def made(real: Any, whole: Any) -> ALMConstraint:
+    """All there is to set, in numbers of these types."""
+    rules = (
+        WarmUp(whole(2)),
+        Hold(real(0.5)),
+        Leak(real(0.25), whole(2)),
+        Cap(real(8.0)),
+        PenaltyGrowth(real(2.0), limit=real(4.0), progress=real(0.5)),
+    )
+    given = {"alpha": 1.5, "mu": 0.5, "multiplier": 0.25, "tolerance": 0.125}
+    numbers = {name: real(value) for name, value in given.items()}
+    window = Mean(whole(3), real(0.5))
+    return ALMConstraint(None, **numbers, every=whole(2), filter=window, rules=rules)
 
 
 def assert_plain(state: Any) -> None:
@@ -99,27 +67,23 @@ def assert_plain(state: Any) -> None:
             assert type(entry) in (float, int, bool, str, type(None))
 
 
-@thorough
-@given(st.data())
-def test_numbers_of_any_type_control_as_floats_do(data: st.DataObject) -> None:
-    twins = Twins(data)
-    settings_of(twins)
-    plain, other = twins.both()
-    for step in range(data.draw(st.integers(1, 6), label="steps")):
-        for _ in range(data.draw(st.integers(1, 2))):
-            value, weight = data.draw(REALS), data.draw(SHARES)
-            plain.observe(value, weight=weight)
-            other.observe(twins.number(value, MEASURED), weight=twins.number(weight))
-        if step == 2:
-            plain.alpha, alpha = 1.5, twins.number(1.5)
-            other.alpha = alpha
-        assert plain.preview() == other.preview()
-        found = other.step()
-        assert plain.step() == found and type(found) is float
+@pytest.mark.parametrize("whole", INTS)
+@pytest.mark.parametrize("real", FLOATS)
+def test_numbers_of_any_type_control_as_floats_do(real: str, whole: str) -> None:
+    plain, other = made(float, int), made(FLOATS[real], INTS[whole])
+    measured = float if real == "Fraction" else FLOATS[real]
+    for value in (0.5, -1.0, 2.0, 1.25, 3.0, 0.0):
+        for weight in (1.0, 0.25):
+            plain.observe(value * weight, weight=weight)
+            other.observe(measured(value * weight), weight=FLOATS[real](weight))
+        if value == 2.0:
+            plain.alpha, other.alpha = 1.0, FLOATS[real](1.0)
+        found = other.preview()
+        assert other.step() == found == plain.step() and type(found) is float
     assert str(other.state_dict()) == str(plain.state_dict())
     assert str(other.metrics()) == str(plain.metrics())
     assert_plain(other.state_dict())
-    resumed = twins.both()[1]
+    resumed = made(FLOATS[real], INTS[whole])
     resumed.load_state_dict(loaded(other.state_dict()))
     assert str(resumed.state_dict()) == str(plain.state_dict())
 

@@ -215,14 +215,3 @@ def test_step_without_a_perturbed_gradient_is_a_plain_step_that_warns_once(name:
             stepper.step()
         stepper.zero_grad()
     assert_same(values(model), values(other))
-
-
-@ours
-def test_refuses_what_is_no_optimizer_of_its_kind(name: str) -> None:
-    model, optimizer = build(ROWS[name])
-    rebuild = type(optimizer)
-    rest = [optimizer.forget] if name in DUAL else []
-    wrong = (torch.optim.AdamW, model, torch.optim.LBFGS(model.parameters()))
-    for base in wrong:
-        with pytest.raises(TypeError, match=rebuild.__name__):
-            rebuild(base, *rest)

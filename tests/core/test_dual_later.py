@@ -26,21 +26,6 @@ def test_the_cadence_of_measurements_may_be_set_later() -> None:
     assert constraint.metrics()["steps"] == 3
 
 
-def test_a_constraint_that_does_not_fit_the_forget_side_is_refused_later_too() -> None:
-    theta = nn.Parameter(torch.ones(2))
-    constraint = ALMConstraint(None, alpha=5.0, mu=1.0)
-    optimizer = DualOptimizer(
-        SGD([theta], lr=0.1), ReverseSAM(SGD([theta], lr=0.1), rho=0.1), constraint
-    )
-    optimizer.constraint = ALMConstraint(None, alpha=5.0, mu=1.0, sense="<=")
-    with pytest.raises(ValueError, match="where the constraint is easiest"):
-        backward(optimizer, theta)
-    assert theta.grad is None
-    optimizer.constraint = constraint
-    backward(optimizer, theta)
-    assert constraint.observed == 1
-
-
 def test_what_evaluation_did_last_is_undone_first() -> None:
     class Modal(SGD):
         def eval(self) -> None:

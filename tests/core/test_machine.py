@@ -55,10 +55,8 @@ class DualMachine(Common):
         sense=st.sampled_from((">=", ">=", "<=", "==", None)),
         scale=st.sampled_from(("gradient", "step")),
         probe_every=st.sampled_from((1, 3, 3)),
-        schedules_sides=st.booleans(),
         exact=st.sampled_from((False, False, False, True)),
         resumes=st.booleans(),
-        starts_schedule=st.booleans(),
         goes_back=st.booleans(),
         steps=steps,
     )
@@ -70,10 +68,8 @@ class DualMachine(Common):
         sense: str | None,
         scale: str,
         probe_every: int,
-        schedules_sides: bool,
         exact: bool,
         resumes: bool,
-        starts_schedule: bool,
         goes_back: bool,
         steps: list[list[tuple[float, float]]],
     ) -> None:
@@ -83,15 +79,12 @@ class DualMachine(Common):
             terms = {**terms, "window": 1}
             self.sides = {k: {**side, "kind": "plain"} for k, side in self.sides.items()}
             scale = "gradient"
-        self.schedules_sides = schedules_sides
         self.oracle = DualOracle(start(), scale=scale, probe_every=probe_every)
         self.oracle.sides = {k: of_oracle(side, self.oracle) for k, side in self.sides.items()}
         if sense is not None:
             self.oracle.controller = Controller(sense=sense, **terms)
         self.exact = self.is_exact = exact
         self.world = self.build(self.oracle)
-        if starts_schedule:
-            self.start_schedule()
         self.train(steps[:1], False, False, None)
         self.save()
         self.train(steps[1:], False, False, None)
@@ -325,7 +318,7 @@ def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
     assert_seen(
         *("loaded in place", "checkpoint of other groups refused", "resumed", "copied", "pickled"),
         *("loaded before a step", "copied before a step"),
-        *("group added", "group added before a step", "radius of a group", "frozen", "scheduled"),
+        *("group added", "group added before a step", "radius of a group", "frozen"),
         *failures("retain"),
         *failures("forget"),
         *(f"backward: {kind}" for kind in ("Boom", "TypeError", "ValueError", "RuntimeError")),

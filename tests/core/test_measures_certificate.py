@@ -281,23 +281,6 @@ def test_certified_failure_is_gated_by_one_and_trained_on_the_other(aggregate: s
         measures.certified_failure(lambda: logits, {"labels": labels}, -1.0)
 
 
-def test_certificate_keeps_one_wide_row_per_answer_token() -> None:
-    """The memory that autograd saves grows with the answers, not with prompts and padding."""
-    logits, labels = torch.zeros(2, 64, 1000, dtype=torch.bfloat16), torch.full((2, 64), -100)
-    labels[:, 60:] = 3
-    saved = 0
-
-    def count(tensor: Tensor) -> Tensor:
-        nonlocal saved
-        saved += tensor.numel() * tensor.element_size()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        measures.margin_certificate_of_logits(logits.requires_grad_(), labels)
-    rows = 8 * 1000
-    assert rows * 4 <= saved <= rows * 4 + rows * 2 + 10_000
-
-
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_tie_of_infinities_proves_nothing(sign: float) -> None:
     logits = torch.tensor([[[sign * math.inf, sign * math.inf], [0.0, 0.0]]])

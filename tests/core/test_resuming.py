@@ -11,7 +11,7 @@ from tests.core.resuming import resumes
 
 # Their own checkpoints hold objects, or their own format is not torch's.
 WITH_CODE = {"pytorch_optimizer.AdaShift", "pytorch_optimizer.GaLore"}
-UNNAMED = {"pytorch_optimizer.Lookahead", "pytorch_optimizer.TRAC", "pytorch_optimizer.LoRARite"}
+UNNAMED = {"pytorch_optimizer.Lookahead"}
 
 everyone = pytest.mark.parametrize("name", [*optimizers.of_torch(), *REPRESENTATIVES])
 

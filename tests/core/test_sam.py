@@ -104,6 +104,23 @@ def test_step_with_a_closure_is_self_contained_and_returns_the_clean_loss() -> N
     assert_same(snapshot(model), snapshot(twin))
 
 
+def test_a_step_returns_what_its_closure_did_and_a_hook_may_bring_one() -> None:
+    theta = nn.Parameter(torch.tensor([3.0, 4.0]))
+    optimizer = SAM(SGD([theta], lr=0.0), rho=0.1)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = theta.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(lambda: closure().item()) == 25.0
+    assert optimizer.step(lambda: print(closure())) is None
+    assert optimizer.step(closure).dtype == torch.float32
+    optimizer.register_step_pre_hook(lambda _, args, kwargs: ((args[0], closure), kwargs))
+    assert optimizer.step(None) == 25
+
+
 @pytest.mark.parametrize(
     ("result", "error", "sentence"),
     [
