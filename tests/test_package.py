@@ -1,10 +1,13 @@
 """Promises of `import torch_alm`: the names, the version, the types, and nothing heavy."""
 
+import ast
 import re
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+
+import pytest
 
 import torch_alm
 
@@ -28,6 +31,29 @@ def test_import_loads_nothing_that_torch_does_not_load() -> None:
     # `torch.utils.checkpoint`, which is used, loads sympy in torch 2.6; `import torch` does not.
     torchs = modules_loaded_by("import torch.utils.checkpoint")
     assert ours - torchs == {"torch_alm"}
+
+
+def imported_by(source: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+SOURCES = [
+    path
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if not {"command", "integrations"} & {*path.relative_to(PACKAGE).parts}
+]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_torch_is_the_only_dependency(source: Path) -> None:
+    allowed = {"torch", "torch_alm"} | sys.stdlib_module_names
+    assert imported_by(source) <= allowed
 
 
 def test_public_names_are_exactly_these() -> None:

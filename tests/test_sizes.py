@@ -43,7 +43,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of the command": (package(*COMMAND), 3_860, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 12_630, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_810, 6_500),
-    "lines of tests": (lines("tests"), 21_380, 20_000),
+    "lines of tests": (lines("tests"), 21_400, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
     "words of README": (words("README.md"), 450, 450),
