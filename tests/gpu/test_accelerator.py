@@ -148,29 +148,6 @@ def test_a_grad_scaler_changes_nothing_and_skips_what_overflows() -> None:
     assert_close(nets[0], nets[1].parameters(), 1e-6)
 
 
-def test_a_compiled_model_is_not_compiled_again() -> None:
-    from torch._dynamo.utils import counters
-
-    torch.compiler.reset()
-    net, other = network(torch.float32), network(torch.float32)
-    compiled = torch.compile(net, backend="inductor" if IS_CUDA else "eager")
-    optimizer, graphs = saul(net), []
-    for step in range(6):
-        retain, forget = losses(compiled, step, torch.float32)
-        optimizer.backward(retain=retain, forget=forget)
-        optimizer.step()
-        optimizer.zero_grad()
-        graphs.append(counters["stats"]["unique_graphs"])
-    assert graphs[1] == graphs[-1] > 0
-    plain = saul(other)
-    for step in range(6):
-        retain, forget = losses(other, step, torch.float32)
-        plain.backward(retain=retain, forget=forget)
-        plain.step()
-        plain.zero_grad()
-    assert_close(net, other.parameters(), 2e-5)
-
-
 @needs_cuda
 @pytest.mark.parametrize("kind", KINDS[:5], ids=lambda kind: kind.name)
 def test_a_step_waits_once_for_its_constraint_and_not_at_all_without(kind: Kind) -> None:
