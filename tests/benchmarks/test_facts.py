@@ -179,6 +179,17 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
     assert evidence.difference(runs, "retain_said", "NPO", "NPO, steps 9") == "+20"
 
 
+def test_a_search_shows_what_is_said_after_each_number_of_steps() -> None:
+    plain = {"method": "npo", "draw": 0, "neighbours_said": 0.7, "reworded_said": 0.2}
+    rows = [
+        {**plain, "overrides": {}},
+        {**plain, "neighbours_said": 0.9, "overrides": {"steps": 8}},
+    ]
+    other = {**plain, "overrides": {"alpha": 4.0}}
+    found = evidence.search(pd.DataFrame([*rows, other]))
+    assert found.to_dict("index") == {"NPO": {8: "90/20", 20: "70/20"}}
+
+
 def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other() -> None:
     torch.manual_seed(0)
     logits = torch.randn(3, 5, 7, dtype=torch.float64)

@@ -63,7 +63,9 @@ def main() -> None:
     every = means(study)
     short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
     found = {"SHORT": short, "MEANS": every[every.draws >= FEWEST], "PAIRS": pairs(study)}
-    found["SEARCH"] = means(runs[runs.draw == 0])
+    found["SEARCH"] = search(runs[runs.draw == 0])
+    settings = runs.overrides.map(lambda o: {*o} - {"steps"} if isinstance(o, dict) else set())
+    found["OTHERS"] = means(runs[(runs.draw == 0) & settings.astype(bool)])
     asked = [*[*NUMBERS][:4], "relearned_said"]
     shares = (100 * command.set_index("draw")[asked]).round().astype(int)
     costs = command.set_index("draw")[["code", "steps", "minutes", "GB"]]
@@ -95,15 +97,30 @@ def means(runs: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
+def search(runs: pd.DataFrame) -> pd.DataFrame:
+    """Percent of unseen facts and of rewordings that are said after so many steps, by method."""
+    plain = runs[runs.overrides.map(lambda o: {*o} <= {"steps"})]
+    shares = 100 * plain[["neighbours_said", "reworded_said"]]
+    found = plain.assign(
+        steps=plain.overrides.map(lambda o: o.get("steps", 20)),
+        method=plain.method.map(methods.label),
+        said=[f"{unseen:.0f}/{reworded:.0f}" for unseen, reworded in shares.to_numpy()],
+    )
+    return found.pivot(index="method", columns="steps", values="said").dropna()
+
+
 def pairs(runs: pd.DataFrame) -> pd.DataFrame:
     """The mean differences, by draw, between names that belong together, with 95 % intervals."""
     names = runs.name.unique()
     wanted = {f"{name}: + ALM": (f"{name} + ALM", name) for name in names}
     tuned = {name: name.partition(",")[0] + " + ALM" for name in names if ", steps" in name}
-    wanted |= {f"{alm}, and {name}": (alm, name) for name, alm in tuned.items()}
+    for name, alm in tuned.items():
+        wanted[name.replace(",", ": + ALM against", 1)] = (alm, name)
     wanted |= {f"{name}: every row": (f"{name}, every row", name) for name in names}
     wanted["SAM on both sides"] = ("SAUL", "Dual AdamW + ALM")
+    wanted["SAM, radius 0.1"] = ("SAUL, rho_forget 0.1, rho_retain 0.1", "Dual AdamW + ALM")
     wanted["SAM on the forget side"] = ("SAUL", "SAUL w/o SAM")
+    wanted["The command against 40 steps"] = (COMMAND, "Dual AdamW, retain kl, steps 40")
     found = {
         label: {name: difference(runs, key, *pair) for key, name in list(NUMBERS.items())[:7]}
         for label, pair in wanted.items()
@@ -123,8 +140,8 @@ def difference(runs: pd.DataFrame, number: str, more: str, less: str) -> str:
     found = (wide[more] - wide[less]).dropna()
     scale, digits = (100, 0) if NUMBERS[number].endswith("%") else (1, 2)
     mean = f"{scale * found.mean():+.{digits}f}"
-    if len(found) == 1:
-        return mean
+    if len(found) < 2:
+        return "–" if found.empty else mean
     half = student.ppf(0.975, len(found) - 1) * found.sem()
     return f"{mean}±{scale * half:.{digits}f}"
 
