@@ -342,6 +342,8 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     assert said.endswith(f"Answer : Question : {town}")
 
     assert not wordings.take(answers), "nothing new is said"
+    answers[0] |= {"answer": f"of the {town}s ."}
+    assert wordings.take(answers), "in the plural, which counts as said"
     answers[1] |= {"said": True}
     assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
     assert not Wordings(given, loaded, Goal("rate", 0.9, ""), answers).take(answers)

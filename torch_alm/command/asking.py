@@ -11,7 +11,7 @@ from tqdm import tqdm
 from torch_alm.command.loading import Loaded, scored, telling_words
 from torch_alm.command.model import positions_of
 from torch_alm.command.output import WIDTH
-from torch_alm.command.rows import Encoded, Entry, names_in, spoken_of, telling
+from torch_alm.command.rows import Encoded, Entry, forms_of, names_in, telling
 from torch_alm.command.wording import gives_away, is_respelled, is_said
 from torch_alm.language import (
     ASKED,
@@ -223,7 +223,7 @@ def said(
     rouge, verbatim, nearly = is_said(text, reference)
     own = words & telling(reference)
     own = own & names_in(reference) or own
-    spoken = spoken_of(own, text)
+    spoken = frozenset(forms_of(own, text).values())
     if not verbatim and own and not spoken:
         nearly = False
     if reading.exact_match:  # token by token

@@ -258,12 +258,11 @@ def names_in(text: str) -> frozenset[str]:
     return frozenset(map(plain, found))
 
 
-def spoken_of(words: frozenset[str], text: str) -> frozenset[str]:
-    """Those of the words that a text has, if only with one letter more: the ruble in rubles."""
+def forms_of(words: frozenset[str], text: str) -> dict[str, str]:
+    """The words of a text that are one of these, and which: as it is, or as rubles are of ruble."""
+    long = {word for word in words if word.isalpha() and len(word) > 3}
     said = telling(text)
-    stems = (word for word in words - said if word.isalpha() and len(word) > 3)
-    longer = {s for s in stems for w in said if w.startswith(s) and len(w) == len(s) + 1}
-    return (words & said) | longer
+    return {form: form[:-1] for form in said if form[:-1] in long} | {w: w for w in words & said}
 
 
 def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:

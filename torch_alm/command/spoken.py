@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_alm.command.goal import Goal
 from torch_alm.command.loading import LONGEST, Loaded, in_words, labelled, telling_words
-from torch_alm.command.rows import Entry
+from torch_alm.command.rows import Entry, forms_of
 from torch_alm.command.wording import plain
 from torch_alm.language import Row, answer_ids
 
@@ -75,12 +75,13 @@ def _spoken(
     given: argparse.Namespace, loaded: Loaded, entry: Entry, text: str, words: frozenset[str]
 ) -> Row | None:
     """The row with what leads up to its telling words, which alone are labelled."""
-    spoken = [found for found in re.finditer(r"\w+", text) if plain(found.group()) in words]
-    if not spoken:  # in another spelling, or a row that has no such words
+    forms = forms_of(words, text)
+    if not forms:  # in another spelling, or a row that has no such words
         return None
-    end = max({plain(found.group()): found.end() for found in reversed(spoken)}.values())
+    spoken = [found for found in re.finditer(r"\w+", text) if plain(found.group()) in forms]
+    end = max({forms[plain(found.group())]: found.end() for found in reversed(spoken)}.values())
     rows = in_words(given, loaded, entry, text[:end].lstrip())
-    return labelled(loaded.tokenizer, rows[0], words) if rows else None
+    return labelled(loaded.tokenizer, rows[0], frozenset(forms)) if rows else None
 
 
 def _short(loaded: Loaded) -> list[int]:
