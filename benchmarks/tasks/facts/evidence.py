@@ -48,7 +48,7 @@ NPO, steps 10
 NPO + ALM
 SAUL""".splitlines()
 """Rows of the short page."""
-FEWEST = 3
+FEWEST = 5
 """Draws of which a mean or a difference is shown."""
 
 
