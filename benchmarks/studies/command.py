@@ -75,11 +75,13 @@ def unlearned(drawn: data.Draw, folder: Path) -> dict[str, float]:
 def seen(drawn: data.Draw, model: Path, said: Mapping[str, str]) -> dict[str, float]:
     """The shares of facts that a saved model says, of those that were `said` before."""
     found: dict[str, float] = {}
+    kinds = {fact.kind for fact in drawn.forget}
     for name, facts, key in (
         ("forget", drawn.forget, "question"),
         ("reworded", drawn.forget, "rewording"),
         ("retain", drawn.retain, "question"),
         ("neighbours", drawn.neighbours, "question"),
+        ("kin", [fact for fact in drawn.neighbours if fact.kind in kinds], "question"),
     ):
         known = [fact for fact in facts if fact.is_in(said[getattr(fact, key)])]
         now = asked(model, [getattr(fact, key) for fact in known])

@@ -225,3 +225,6 @@ def test_what_the_command_left_is_a_share_of_what_was_said(
     assert found["forget_said"] == 0.25 and found["retain_said"] == 1.0
     assert found["reworded_said"] == 1.0, "of eleven: the twelfth was not said before"
     assert found["neighbours_said"] == pytest.approx(kept, abs=1e-3)
+    kinds = {fact.kind for fact in drawn.forget}
+    kin = [fact.question not in lost for fact in drawn.neighbours if fact.kind in kinds]
+    assert found["kin_said"] == pytest.approx(sum(kin) / len(kin), abs=1e-3)

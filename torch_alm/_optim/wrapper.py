@@ -263,7 +263,7 @@ def check_radius(value: Any, name: str) -> float:  # noqa: ANN401
     if not (math.isfinite(radius) and radius >= 0):
         raise ValueError(
             f"{name} is {value!r}, which no ball has as its radius. Did you mean a small number "
-            "such as 0.05 (and `ReverseSAM`, to descend)?"
+            "such as 0.05 (and `ReverseSAM`, or `sign=-1`, to descend)?"
         )
     return radius
 

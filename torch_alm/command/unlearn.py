@@ -275,9 +275,10 @@ def _carried_out(
     """Train from the last checkpoint on, save the model, ask what was saved, publish it."""
     if record is None:
         shutil.rmtree(run.folder, ignore_errors=True)
-    # The Trainer writes its state last: a checkpoint without was cut off
-    whole = [path.parent for path in run.folder.glob("checkpoint-*/trainer_state.json")]
-    last = max(whole, key=lambda path: int(path.name[11:]), default=None)
+    found = sorted(run.folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
+    while found and not (found[-1] / "trainer_state.json").is_file():
+        shutil.rmtree(found.pop())  # cut off: the Trainer writes its state last
+    last = found[-1] if found else None
     if record is not None and last is not None:
         _check_open(run, last, record["settings"], trainer.args.max_steps)
     write_json(run.folder / "run.json", {"settings": run.settings, "start": asdict(run.start)})
