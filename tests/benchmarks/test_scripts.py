@@ -29,7 +29,7 @@ def finished(
 ) -> tuple[str, ResultsFolder]:
     """A quick run on the embedded world."""
     output = tmp_path_factory.mktemp(request.param)
-    words = ["--quick", "--methods", "dual_adamw,saul", "--lr", "3e-3"]
+    words = ["--quick", "--methods", "dual_adamw,dual_adamw+alm,saul", "--lr", "3e-3"]
     words += ["--output", str(output), "--cache", str(shared_models)]
     assert SCRIPTS[request.param](words) == 0
     return request.param, ResultsFolder(output)
@@ -38,7 +38,7 @@ def finished(
 def test_a_run_ends_with_a_report_and_figures(finished: tuple[str, ResultsFolder]) -> None:
     _, folder = finished
     text = (folder.path / "report.md").read_text()
-    for name in ("Original model", "Retain side alone", "Dual AdamW", "SAUL"):
+    for name in ("Original model", "Retain side alone", "Dual AdamW + ALM", "SAUL"):
         assert name in text
     assert {file.name for file in folder.path.glob("*.png")} == {"training.png", "tradeoff.png"}
 

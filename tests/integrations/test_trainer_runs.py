@@ -92,16 +92,20 @@ def test_the_retain_loss_is_the_mean_since_the_last_log(tmp_path: Path) -> None:
 
 
 def test_stops_once_released_for_so_many_steps(tmp_path: Path) -> None:
-    kind = SAULTrainer
-    _, logs = trained(kind, tmp_path, num_train_epochs=12, save_strategy="no")
+    _, logs = trained(SAULTrainer, tmp_path, num_train_epochs=12, save_strategy="no")
     released = [
         line["constraint/gate"] == 0 and line["constraint/multiplier"] == 0 for line in logs[:-1]
     ]
     first = next(i for i in range(len(released)) if all(released[i : i + 2]))
-    given = KINDS[kind]()
+    given = KINDS[SAULTrainer]()
     stop = StopOnStatus(given["constraint"], times=2)
     trainer = toy.trainer(
-        kind, tmp_path, toy.toy(0.3), args={"num_train_epochs": 12}, callbacks=[stop], **given
+        SAULTrainer,
+        tmp_path,
+        toy.toy(0.3),
+        args={"num_train_epochs": 12},
+        callbacks=[stop],
+        **given,
     )
     trainer.train()
     assert trainer.state.global_step == first + 2 < len(released)

@@ -61,12 +61,12 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     is_reworded = any(entry.paraphrase for entry in found["forget"])
     notes: list[str] = [] if is_reworded else [UNWORDED]
     models = {"model": given.model, "compared": given.compare}
-    paths = {name: path for name, path in models.items() if path is not None}
-    for path in paths.values():
-        check_folder(path)
+    if given.compare is not None:
+        check_folder(given.compare)  # before the first one is attacked
     attacks = [
         {"name": name, "rows": _attacked(given, name, path, found, say, notes)}
-        for name, path in paths.items()
+        for name, path in models.items()
+        if path is not None
     ]
     notes, verdict = [*dict.fromkeys(notes)], verdict_of(attacks)
     for note in notes:

@@ -39,7 +39,7 @@ class Pace:
     Once the level is reached and the retain loss within its limit, the model is to be asked. A goal
     that is met ends the run; if at a cost, then at the third asking, since the retain side may
     repair it. Each asking waits for twice as many looks in a row as the one before, and the aim
-    rises where too much is still said.
+    rises where too much is still said; where that is in words not pushed before, neither does.
 
     A retain loss above its limit, unless it falls, halves the rate, and forgetting rests. A forget
     value that rose by less than a twentieth of what it lacks of the aim doubles it, but not back to
