@@ -51,7 +51,8 @@ def net() -> torch.nn.Module:
     ).double()
 
 
-X, Y = torch.randn(64, 5, dtype=torch.float64), torch.arange(64) % 4
+X = torch.randn(64, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(64) % 4
 
 
 def loss_of(net: torch.nn.Module) -> Any:
@@ -172,7 +173,7 @@ def test_what_no_rate_or_radius_can_be_found_from_is_refused(net: torch.nn.Modul
         rate_for(optimizer, loss)
 
 
-@pytest.mark.parametrize(("sign", "change"), [(1, 0.05), (1, 1.0), (-1, 0.02), (-1, 0.1)])
+@pytest.mark.parametrize(("sign", "change"), [(1, 0.05), (1, 1.0), (-1, 0.01), (-1, 0.04)])
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_at_the_radius_the_loss_has_changed_as_much_by_hand(
     sign: int, change: float, adaptive: bool, net: torch.nn.Module
