@@ -15,7 +15,7 @@ from tests.core.table import assert_same
 from tests.integrations import toy
 from torch_alm import ALMConstraint
 from torch_alm.group import ConstraintGroup
-from torch_alm.integrations.transformers import ConstraintCallback
+from torch_alm.integrations.transformers import ConstraintCallback, StopOnStatus
 from torch_alm.integrations.transformers._callback import LoggingCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
@@ -208,7 +208,8 @@ def test_the_training_ends_once_released_for_so_many_steps(tmp_path: Path) -> No
     first = next(i for i in range(len(free)) if all(free[i : i + 3]))
     made = trainer(tmp_path, args=args)
     made.constraint = constraint()
-    made.add_callback(ConstraintCallback(made.constraint, stop_after=3))
+    made.add_callback(ConstraintCallback(made.constraint))
+    made.add_callback(StopOnStatus(made.constraint, times=3))
     made.train()
     assert made.state.global_step == first + 3 < len(free)
 

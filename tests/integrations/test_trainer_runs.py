@@ -23,7 +23,6 @@ from torch_alm.integrations.transformers import (
     PairedCollator,
     SAMTrainer,
     SAULTrainer,
-    StopOnMetric,
     StopOnStatus,
 )
 from torch_alm.measures import answer_nll, npo
@@ -130,25 +129,6 @@ def test_a_step_that_does_not_measure_is_no_evidence_for_a_stop(tmp_path: Path) 
     trainer = toy.trainer(SAULTrainer, tmp_path, probe_every=4, **given)
     trainer.train()
     assert constraint.metrics()["steps"] == 3 < trainer.state.global_step < 36
-
-
-@pytest.mark.parametrize("bound", [{"above": 2.3}, {"below": 2.5}])
-def test_stops_when_a_metric_leaves_its_bounds(bound: dict[str, float], tmp_path: Path) -> None:
-    def outside(value: float) -> bool:
-        return value > bound.get("above", 9.0) or value < bound.get("below", 0.0)
-
-    _, logs = trained(SAULTrainer, tmp_path, save_strategy="no")
-    expected = next(i for i, line in enumerate(logs, 1) if outside(line["retain_loss"]))
-    stop = StopOnMetric("retain_loss", **bound)
-    given = {**KINDS[SAULTrainer](), "callbacks": [stop]}
-    trainer = toy.trainer(SAULTrainer, tmp_path, toy.toy(0.3), **given)
-    trainer.train()
-    assert trainer.state.global_step == expected
-
-
-def test_a_stop_without_a_bound_is_refused() -> None:
-    with pytest.raises(ValueError, match="'loss' has no bound, so it would never stop"):
-        StopOnMetric("loss")
 
 
 # The best checkpoint

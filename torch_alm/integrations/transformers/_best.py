@@ -2,17 +2,37 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from transformers import TrainerState, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 
 MET = ("released", "satisfied")
 
 
+def wants_best(args: TrainingArguments) -> bool:
+    """Tell whether a metric chooses a best checkpoint."""
+    return args.load_best_model_at_end or args.save_strategy == "best"
+
+
+def choose_where(trainer: Trainer, is_met: Callable[[Mapping[str, float]], bool]) -> None:
+    """Let a Trainer choose its best checkpoint among evaluations that meet something.
+
+    Callbacks and schedules have read the metrics by then, as they are.
+    """
+    evaluate = trainer._evaluate
+
+    def told(*args: Any, **kwargs: Any) -> dict[str, float]:
+        metrics = evaluate(*args, **kwargs)
+        return metrics if is_met(metrics) else disqualify(metrics, trainer.args)
+
+    trainer._evaluate = told
+
+
 def disqualify(metrics: Mapping[str, float], args: TrainingArguments) -> dict[str, float]:
-    """Make the metric that chooses the best checkpoint infinitely bad; others only read one."""
+    """Make the metric that chooses the best checkpoint infinitely bad."""
     name = args.metric_for_best_model
-    if name is None or not (args.load_best_model_at_end or args.save_strategy == "best"):
+    if name is None or not wants_best(args):
         return dict(metrics)
     name = name if name.startswith("eval_") else f"eval_{name}"
     worst = -math.inf if args.greater_is_better else math.inf
