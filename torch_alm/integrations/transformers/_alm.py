@@ -79,8 +79,8 @@ class ALMTrainer(PairedTrainer):
         """Observe each forget row for the multiplier of its own; the sum of their penalties."""
         if (index := inputs.get("index")) is None:
             raise ValueError(
-                f"{type(self).__name__}: per_row=True, and the batch has no `index` that tells whose "
-                "multiplier a row has. Did you mean `data_collator=PairedCollator(...)`?"
+                f"{type(self).__name__}: per_row=True, and the batch has no `index` to tell rows "
+                "apart. Did you mean `PairedDataset` and `data_collator=PairedCollator(...)`?"
             )
         value = self.forget_objective(model, inputs["forget"])
         penalty = self.constraint.penalty(value, index=index)

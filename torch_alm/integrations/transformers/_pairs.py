@@ -17,9 +17,9 @@ Pair = dict[str, Any]
 class PairedDataset(Dataset[Pair]):
     """`{"forget": row, "retain": row, "index": i}`: one epoch visits every forget row i once.
 
-    One retain row for each, so that an epoch sees as many: more of them take more epochs, or a loss
-    that weighs more. It is drawn uniformly, with replacement, from the seed, the epoch and the row's
-    place alone. So an epoch is the same whatever the order, the workers and the ranks, and the same
+    One retain row for each, so an epoch has as many of either side; to see more of them, train for
+    more epochs. It is drawn uniformly, with replacement, by the seed, the epoch and the row's place
+    alone. So an epoch is the same whatever the order, the workers and the ranks, and the same
     after a resume. Our Trainers and `ConstraintCallback` tell it its epoch; any other loop, or one
     that has it inside another data set, has to call `set_epoch`: else all epochs are the same.
 
@@ -45,9 +45,9 @@ class PairedDataset(Dataset[Pair]):
         for name, rows in (("forget", forget), ("retain", retain)):
             if not hasattr(rows, "__len__"):
                 raise TypeError(
-                    f"PairedDataset: `{name}` is of type {type(rows).__name__}, a stream whose rows "
-                    "cannot be counted nor drawn. Did you mean `list(...)` of it, or a stream of "
-                    'pairs `{"forget": row, "retain": row}` in place of a PairedDataset?'
+                    f"PairedDataset: `{name}` is a {type(rows).__name__}, whose rows cannot be "
+                    "counted or drawn. Did you mean `list(...)` of it, or a stream of pairs "
+                    '`{"forget": row, "retain": row}` in place of a PairedDataset?'
                 )
             if len(rows) == 0:
                 raise ValueError(
@@ -89,8 +89,9 @@ class PairedDataset(Dataset[Pair]):
 class PairedCollator:
     """A collator of pairs: `{"forget": batch, "retain": batch}`; single rows become one batch.
 
-    Beside them, `index` (B,) is which forget rows they are. Batches are padded on the right: `input_ids`, `attention_mask`, `labels` (-100), each (B, T).
-    Other columns pass: one number per token is padded (with 0), a number is stacked. Rows with
+    Batches are padded on the right: `input_ids`, `attention_mask`, `labels` (-100), each (B, T).
+    Other columns pass: one number per token is padded (with 0), a number is stacked. Beside both
+    sides, `index` (B,) tells which rows of the data set are to be forgotten. Rows with
     `position_ids` may be packed: several sequences in one row, whose positions begin again at 0.
     Models of transformers find those only without an attention mask and without a cache, so such a
     batch has no `attention_mask` but `use_cache=False`, and its padding is a sequence of its own.
@@ -112,7 +113,9 @@ class PairedCollator:
         if "forget" not in rows[0]:
             return self.collate(rows)
         sides = {side: self.collate([row[side] for row in rows]) for side in ("forget", "retain")}
-        return {**sides, "index": torch.tensor([row["index"] for row in rows])}
+        if "index" in rows[0]:
+            sides["index"] = torch.tensor([row["index"] for row in rows])
+        return sides
 
 
 def padded(rows: Sequence[Any], pad: int) -> dict[str, Any]:

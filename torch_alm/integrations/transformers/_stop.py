@@ -56,8 +56,8 @@ class StopOnStatus(TrainerCallback):
         control.should_training_stop = True
         if self.status in MET and has_dropout(given["model"]):
             warnings.warn(
-                f"StopOnStatus ends the training as {self.status}, and the model has dropout, whose "
-                "noise raises a loss and passes for forgetting. Does an evaluation say the same?",
+                f"StopOnStatus: {self.status} as measured under dropout, whose noise passes for "
+                "forgetting. Does an evaluation say the same?",
                 stacklevel=2,
             )
 
