@@ -282,8 +282,8 @@ def test_schedules_and_other_callbacks_read_the_metric_of_a_missed_goal(
     args |= {"lr_scheduler_kwargs": {"patience": 0, "factor": 0.5}, "save_strategy": best}
     args |= {"load_best_model_at_end": best == "steps", "save_steps": 1, "num_train_epochs": 2}
     callbacks = [EarlyStoppingCallback(early_stopping_patience=2)]
-    made = trainer(tmp_path, constraint(alpha=99.0, mu=0.0), args=args, callbacks=callbacks)
-    made.eval_dataset = toy.pairs(7)
+    given = {"callbacks": callbacks, "eval_dataset": toy.pairs(7)}
+    made = trainer(tmp_path, constraint(alpha=99.0, mu=0.0), args=args, **given)
     with pytest.warns(UserWarning) if best == "steps" else nullcontext():  # that none met it
         made.train()
     lines = made.state.log_history

@@ -9,6 +9,7 @@ from transformers import IntervalStrategy, Trainer
 
 from torch_alm.integrations.transformers._pairs import PairedCollator, PairedDataset
 
+INDEX = "torch_alm_index"  # a column of forget rows while they are prepared
 FORGET = "the forget side"  # its name among the sets to evaluate, which are prepared as well
 
 
@@ -18,8 +19,8 @@ def apart(given: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(pairs, PairedDataset):
         return {**given}
     forget: Any = pairs.forget
-    if hasattr(forget, "add_column") and "index" not in forget.column_names:
-        forget = forget.add_column("index", [*range(len(forget))])  # rows may be dropped, or moved
+    if hasattr(forget, "add_column"):  # rows may be dropped, or moved
+        forget = forget.add_column(INDEX, [*pairs.index])
     sets = {**sets_of(given.get("eval_dataset")), FORGET: forget}
     return {**given, "train_dataset": pairs.retain, "eval_dataset": sets}
 
@@ -40,8 +41,8 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
     sets, rest = cast(dict[str, Any], trainer.eval_dataset), cast(Any, trainer.train_dataset)
     prepared = copy(pairs)
     forget, prepared.retain = sets.pop(FORGET), rest
-    if "index" in getattr(forget, "column_names", []):
-        prepared.index, forget = [*forget["index"]], forget.remove_columns("index")
+    if INDEX in getattr(forget, "column_names", []):
+        prepared.index, forget = [*forget[INDEX]], forget.remove_columns(INDEX)
     prepared.forget, owner, by = forget, type(trainer).__name__, "its preparation of rows"
     gone = sorted({*pairs.index}.difference(prepared.index))
     require_rows(owner, "forget", len(forget), len(pairs.forget), by, gone)
