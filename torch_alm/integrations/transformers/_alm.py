@@ -65,24 +65,22 @@ class ALMTrainer(PairedTrainer):
         loss = self.retain_objective(model, inputs["retain"])
         if not is_first_pass():  # of two passes under SAM the second counts
             self._retain_losses.append(loss.detach())
-        if self.per_row:
-            loss = loss + self._penalty_of_rows(model, inputs)
-        else:
-            loss = loss + self.penalty(model, inputs["forget"])
+        loss = loss + self.penalty(model, inputs["forget"], self._index_of(inputs))
         return (loss, {}) if return_outputs else loss
 
-    def penalty(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-        """Observe the forget batch and give its penalty."""
-        return self.constraint(model, batch)
+    def penalty(self, model: nn.Module, batch: Mapping[str, Any], index: Any = None) -> Tensor:
+        """Observe the forget batch and give its penalty; with an index that of its rows, summed."""
+        if index is None:
+            return self.constraint(model, batch)
+        value = self.forget_objective(model, batch)
+        penalty = self.constraint.penalty(value, index=index)
+        self.constraint.observe(value, index=index)
+        return penalty
 
-    def _penalty_of_rows(self, model: nn.Module, inputs: Mapping[str, Any]) -> Tensor:
-        """Observe each forget row for the multiplier of its own; the sum of their penalties."""
-        if (index := inputs.get("index")) is None:
+    def _index_of(self, inputs: Mapping[str, Any]) -> Any:
+        if self.per_row and "index" not in inputs:
             raise ValueError(
                 f"{type(self).__name__}: per_row=True, and the batch has no `index` to tell rows "
                 "apart. Did you mean `PairedDataset` and `data_collator=PairedCollator(...)`?"
             )
-        value = self.forget_objective(model, inputs["forget"])
-        penalty = self.constraint.penalty(value, index=index)
-        self.constraint.observe(value, index=index)
-        return penalty
+        return inputs["index"] if self.per_row else None

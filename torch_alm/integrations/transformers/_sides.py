@@ -89,19 +89,11 @@ def require_rows(
     owner: str, verb: str, left: int, given: int, by: str, gone: Sequence[int] = ()
 ) -> None:
     """Warn if fewer rows are left than were given; raise if there is none."""
-    named = f" (number {', '.join(map(str, gone[:9]))}{' ...' if len(gone) > 9 else ''})"
-    told = (
-        f"{owner}: {given - left} of {given} rows to {verb}{named if gone else ''} are gone after "
-        f"{by}"
-    )
+    named = f" (number {', '.join(map(str, gone[:9]))}{' ...' if gone[9:] else ''})" if gone else ""
+    told = f"{owner}: {given - left} of {given} rows to {verb}{named} are gone after {by}"
+    why = "Is a limit such as `max_length` too low, or a batch larger than the data?"
     if not left:
-        raise ValueError(
-            f"{told}; nothing is left to {verb}. Is a limit such as `max_length` too low, or a "
-            "batch larger than the data?"
-        )
+        raise ValueError(f"{told}; nothing is left to {verb}. {why}")
     if left < given:
-        warnings.warn(
-            f"{told}, and neither status nor evaluation speaks of them. Did you mean a larger "
-            "`max_length`, or shorter rows?",
-            stacklevel=4,
-        )
+        told += ", and neither status nor evaluation speaks of them"
+        warnings.warn(f"{told}. {why}", stacklevel=4)
