@@ -22,7 +22,7 @@ from tests.core.table import assert_same
 from tests.integrations import toy
 from torch_alm import ALMConstraint
 from torch_alm.group import ConstraintGroup
-from torch_alm.integrations.transformers import ConstraintCallback, StopOnStatus
+from torch_alm.integrations.transformers import ConstraintCallback
 from torch_alm.integrations.transformers._callback import LoggingCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
@@ -209,19 +209,6 @@ def test_a_loss_that_never_measures_is_told_at_the_first_step(tmp_path: Path) ->
     made = trainer(tmp_path, callbacks=[ConstraintCallback(constraint())])
     with pytest.raises(RuntimeError, match="found no measurement since the last step"):
         made.train()
-
-
-def test_the_training_ends_once_released_for_so_many_steps(tmp_path: Path) -> None:
-    args = {"num_train_epochs": 7}
-    lines = run(tmp_path, constraint(), args=args).state.log_history
-    free = [line["constraint/weight"] == 0 for line in lines if "loss" in line]
-    first = next(i for i in range(len(free)) if all(free[i : i + 3]))
-    made = trainer(tmp_path, args=args)
-    made.constraint = constraint()
-    made.add_callback(ConstraintCallback(made.constraint))
-    made.add_callback(StopOnStatus(made.constraint, times=3))
-    made.train()
-    assert made.state.global_step == first + 3 < len(free)
 
 
 def test_an_evaluation_leaves_no_measurement_to_the_next_step(tmp_path: Path) -> None:
