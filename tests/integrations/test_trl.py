@@ -177,6 +177,21 @@ def test_packing_is_refused_by_name(name: str, tmp_path: Path) -> None:
         trainer(ALMTrainer, "SFT", tmp_path, args={name: True}, **control(None, "SFT"))
 
 
+def test_flattened_answers_reach_the_measure_with_positions_that_begin_again(
+    tmp_path: Path,
+) -> None:
+    seen: list[Any] = []
+
+    def measure(model: nn.Module, batch: Any) -> Tensor:
+        seen.append(batch)
+        return model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits.mean()
+
+    args = {"padding_free": True, "max_length": None, "max_steps": 1}
+    given = {"constraint": ALMConstraint(measure, alpha=1.0, mu=1.0), "args": args}
+    trainer(ALMTrainer, "SFT", tmp_path, **given).train()
+    assert [batch["position_ids"].tolist() for batch in seen] == [[[*range(6), *range(6)]]]
+
+
 def test_sets_to_evaluate_are_prepared_and_know_the_measure(tmp_path: Path) -> None:
     sets = {
         "forget": of_kind(rows("AB", "Oslo"), "SFT"),
