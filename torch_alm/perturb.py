@@ -19,7 +19,7 @@ from torch_alm._optim.gradients import is_sharded, local
 from torch_alm._optim.rounding import DROPPED, Noise, Rounding, check_rounding
 from torch_alm._optim.wrapper import check_radius
 
-Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]]
+Params: TypeAlias = Tensor | Iterable[Tensor] | Iterable[Mapping[str, Any]]
 
 Move: TypeAlias = tuple[Tensor, Tensor, float]  # theta, direction, signed radius
 
@@ -44,7 +44,7 @@ class Perturbation:
     """
 
     realised: float | None = None
-    _norm: Tensor = field(default_factory=lambda: torch.zeros(()), repr=False)
+    _norm: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"), repr=False)
     _entries: int = field(default=0, repr=False)
 
     @property
@@ -59,6 +59,11 @@ class Perturbation:
     def moved(self) -> int:
         """The number of entries of theta that were given a perturbation."""
         return self._entries if _is_usable(self.grad_norm) else 0
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the direction is known not to be finite; no device is waited for."""
+        return self._norm.device.type in gradients.HOST and not math.isfinite(self.grad_norm)
 
 
 def perturbed(
@@ -82,7 +87,7 @@ def perturbed(
     moves nothing. The autocast cache, which would serve the old weights, is cleared both ways.
 
     Args:
-        params: parameters, or an optimizer's `param_groups`. A group's own `"rho"` takes the place
+        params: parameters (or one), or an optimizer's `param_groups`. A group's own `"rho"` takes the place
             of `rho`; parameters with radius 0 stay where they are and do not count in the norm.
             Of an optimizer with a `"rho"` of its own in its groups (Adadelta) pass the parameters.
         rho: the length of delta, in the units of theta. At least 0.
@@ -117,7 +122,7 @@ def perturbed(
     radii = radii_of(params, check_radius(rho, "perturbed: rho"), sign)
     eps = check_radius(eps, "perturbed: eps")
     check_rounding(rounding, "perturbed: rounding")
-    gradients.check_apart([local(p) for p in radii], "perturbed")
+    gradients.check_weights(radii, "perturbed")
     return Excursion(radii, eps, adaptive, rounding, {} if memory is None else memory)
 
 
@@ -133,7 +138,6 @@ class Excursion(AbstractContextManager[Perturbation]):
     is_watched: bool = False  # whether the weights hold delta, some of which are narrow
     _saved: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _copies: dict[Tensor, Tensor] = field(default_factory=dict)
-    _held: list[Tensor] = field(default_factory=list)  # <moved, delta> and |delta|^2
 
     def __enter__(self) -> Perturbation:
         """theta <- theta + delta; clear `.grad`, the direction."""
@@ -167,9 +171,21 @@ class Excursion(AbstractContextManager[Perturbation]):
             noise = Noise(norm) if self.rounding == "stochastic" else None
             for p, g, rho in self._move_small(moves, inverse):
                 self._move(p, local(g), rho * inverse, noise)
-        moved, meant = torch.stack(self._held).sum(0).tolist() if self._held else (0.0, 0.0)
-        realised = moved / meant if meant else None
+        realised = None if inverse is None or not self.is_watched else self._held(moves, inverse)
         return Perturbation(realised, norm, sum(p.numel() for p, _, _ in moves))
+
+    def _held(self, moves: list[Move], inverse: float | Tensor) -> float | None:
+        """Compare with theta before: the share of delta that the weights hold, along delta."""
+        total = torch.zeros(2, device="cpu")
+        for (p, g, rho), (theta, saved) in zip(moves, self._saved, strict=True):
+            scale, along = rho * inverse, torch.zeros(2, device=theta.device)
+            for here, origin, direction in _runs(theta, saved, local(g), is_noisy=False):
+                step, moved = self._step(origin, direction, scale), _wide(here) - _wide(origin)
+                parts = (moved * step.conj()).real.sum(), step.abs().square().sum()
+                along += torch.stack(parts)
+            total += (gradients.reduced(along, p) if is_sharded(p) else along).cpu()
+        moved, meant = total.tolist()
+        return moved / meant if meant else None
 
     def _move_small(self, moves: list[Move], inverse: float | Tensor) -> list[Move]:
         """Move what a host moves faster together; return the rest."""
@@ -192,19 +208,11 @@ class Excursion(AbstractContextManager[Perturbation]):
 
     def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """Save and move one parameter."""
-        theta, held = local(p), torch.zeros(2)
-        copy = self._copy_of(p, theta)
-        scale = scale.to(theta.device) if isinstance(scale, Tensor) else scale
-        for here, saved, direction in _runs(theta, copy, g, is_noisy=noise is not None):
-            saved.copy_(here)
-            self._saved.append((here, saved))
+        theta = local(p)
+        copy = self._copy_of(p, theta).copy_(theta)
+        self._saved.append((theta, copy))
+        for here, direction in _runs(theta, g, is_noisy=noise is not None):
             self._add(here, direction, scale, noise)
-            if self.is_watched:
-                step, moved = self._step(saved, direction, scale), _wide(here) - _wide(saved)
-                along = (moved * step.conj()).real.sum(), step.abs().square().sum()
-                held = held + torch.stack(along).cpu()
-        if self.is_watched:
-            self._held.append(gradients.reduced(held, p).cpu() if is_sharded(p) else held)
 
     def _add(self, theta: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """theta <- theta + delta, rounded once."""
@@ -223,6 +231,7 @@ class Excursion(AbstractContextManager[Perturbation]):
     def _step(self, theta: Tensor, g: Tensor, scale: float | Tensor) -> Tensor:
         """Compute delta in float32 or wider; exactly 0 where the scale is."""
         # A factor 1/||g|| may be beyond half precision even where the product is not.
+        scale = scale.to(g.device) if isinstance(scale, Tensor) else scale
         step = _wide(g) * scale
         if self.adaptive:
             step = _wide(theta).abs().square() * step
@@ -278,7 +287,7 @@ def _wide(t: Tensor) -> Tensor:
 def radii_of(params: Params, rho: float, sign: int) -> dict[Tensor, float]:
     """Find each parameter's signed radius, once per parameter however often it is listed."""
     radii: dict[Tensor, float] = {}
-    for entry in params:
+    for entry in [params] if isinstance(params, Tensor) else params:
         if isinstance(entry, Tensor):
             radii.setdefault(entry, sign * rho)
             continue

@@ -8,6 +8,7 @@ graphs (CUDA graphs) overwrite them on the next backward pass.
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
@@ -29,6 +30,7 @@ RUN = 4 * BLOCK  # entries that it moves or converts at a time: it reads ahead i
 
 # Between these a norm in float32 has squares that float32 holds to full precision.
 LEAST, MOST = 1e-15, 1e18
+SHARDED = "torch.distributed.tensor"
 
 
 def parameters(optimizer: Optimizer) -> list[Tensor]:
@@ -68,6 +70,20 @@ def take(params: Sequence[Tensor]) -> Register:
     return register
 
 
+def outside(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
+    """List the other leaves that a loss reaches, such as weights of another optimizer."""
+    own, seen, ahead, found = {*params}, set[Any](), [loss.grad_fn], list[Tensor]()
+    while ahead:
+        if (node := ahead.pop()) is None or node in seen:
+            continue
+        seen.add(node)
+        if later := node.next_functions:
+            ahead += [each for each, _ in later]
+        elif isinstance(leaf := getattr(node, "variable", None), Tensor) and leaf not in own:
+            found.append(leaf)
+    return found
+
+
 def differentiate(
     loss: Tensor, weight: float, backward: Backward, params: Sequence[Tensor], owner: str
 ) -> float | Tensor:
@@ -101,9 +117,9 @@ def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> Non
     sharded: list[Tensor] = [p for p in params if is_sharded(p)]
     if count := sum(not is_sharded(p) for p in moved):
         raise RuntimeError(
-            f"{owner}: the backward pass has moved {count} parameters. An optimizer that steps "
-            "inside backward (layerwise GaLore, LOMO, fused backward) would step in every pass, at "
-            "weights that are not theta. Did you mean a plain one?"
+            f"{owner}: the backward pass has moved {count} parameters; gradients would be those at "
+            "several weights. Does an optimizer step inside backward (layerwise GaLore, LOMO, "
+            "fused backward), or a checkpointed layer write to its weights (`Embedding(max_norm=)`)?"
         )
     if any(p.grad is not None for p in sharded or params):
         return
@@ -138,7 +154,7 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
             part = _joint_norm(group, torch.float64)
         parts.append(part)
     if len(parts) < 2:
-        return parts[0] if parts else torch.zeros(())
+        return parts[0] if parts else torch.zeros((), device="cpu")
     home = next((p.device for p in parts if p.device.type not in HOST), parts[0].device)
     widest = max((p.dtype for p in parts), key=lambda dtype: torch.finfo(dtype).bits)
     parts = [p.to(home, widest, non_blocking=True) for p in parts]
@@ -219,15 +235,22 @@ def local(tensor: Tensor) -> Tensor:
 
 def reduced(part: Tensor, like: "DTensor") -> Tensor:
     """Complete a sum over the local shards of tensors distributed as `like`, over all ranks."""
-    from torch.distributed.tensor import DTensor, Partial, Replicate  # since torch 2.5
+    from torch.distributed.tensor import DTensor, Partial, Replicate
 
     there = [Replicate() if p.is_replicate() else Partial() for p in like.placements]
     mesh = like.device_mesh  # weights may be offloaded to the host, which its group does not reach
     return DTensor.from_local(part.to(mesh.device_type), mesh, there).full_tensor()
 
 
-def check_apart(tensors: Sequence[Tensor], owner: str) -> None:
-    """Raise a `ValueError` if two tensors lie in the same memory, which would be moved twice."""
+def check_weights(params: Iterable[Tensor], owner: str) -> None:
+    """Raise if two lie in the same memory, or some are sharded and this torch is too old for it."""
+    params = [*params]
+    if any(map(is_sharded, params)) and not hasattr(import_module(SHARDED), "DTensor"):
+        raise TypeError(
+            f"{owner} found sharded parameters, of which it would see each rank's part. Did you "
+            f"mean torch 2.5 or newer (this is {torch.__version__}), or DistributedDataParallel?"
+        )
+    tensors = [local(p) for p in params]
     if len({t.untyped_storage()._cdata for t in tensors}) == len(tensors):
         return
     filled = sorted(_extent(t) for t in tensors if t.numel())

@@ -5,6 +5,7 @@ that counts. Side effects (measurements, dropout) need to know.
 """
 
 import functools
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Backward, differentiate
 
 P = ParamSpec("P")
@@ -101,16 +103,31 @@ def accumulate(
 
     With `pair` the objective may return `(loss, value)`, and the gradient of such a loss is
     multiplied by `pair_sign`. `wanted` looks at the value and decides whether the gradient is
-    needed. A pass that does not count only finds delta: nobody observes what it measures. Errors
-    name the `owner`.
+    needed. A pass that does not count only finds delta: nobody observes what it measures. It leaves
+    nothing on weights of others, as no forget objective does, which stands on the side of a gate
+    that they do not know of. Errors name the `owner`.
     """
     with running(counts=counts):
         found = _evaluate(objective, owner, pair)
         times: float | Tensor = 0.0
         if wanted is None or wanted(found.value.detach()):
             weight = weight * pair_sign if found.paired else weight
-            times = differentiate(found.loss, weight, backward, params, owner)
+            others = gradients.outside(found.loss, params) if pair or not counts else []
+            theirs = gradients.take(others)
+            try:
+                times = differentiate(found.loss, weight, backward, params, owner)
+            finally:
+                gradients.put(others, theirs)
     return Evaluation(found.loss.detach(), found.value.detach(), found.paired, times)
+
+
+def check_weight(weight: float, owner: str) -> None:
+    """Raise a `ValueError` for a share of a step that is none."""
+    if not 0 <= weight < math.inf:
+        raise ValueError(
+            f"{owner}: weight is {weight}, which would turn gradients round or end them. Did you "
+            "mean 1/K, for one of K micro-batches?"
+        )
 
 
 def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
@@ -131,7 +148,9 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
             "Did you mean to return the loss tensor (not `.item()`, and without calling backward)?"
         )
     # A float in float32 would be another number.
-    value = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+    if not isinstance(value, Tensor):
+        wide = torch.float64 if isinstance(value, float) else None
+        value = torch.as_tensor(value, dtype=wide, device="cpu")
     for found in (loss, value):
         if found.numel() != 1:
             raise ValueError(

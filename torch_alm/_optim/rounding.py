@@ -31,8 +31,8 @@ class Noise:
     """A stream of rounding noise.
 
     Entry i of a call gets hash(start + i), and start is hashed from the seed and the number of the
-    call: any two draws of an entry are independent, and uniform over the starts. Blocks on the
-    host read it out of a pattern that is kept.
+    call: draws of an entry differ between calls, and between steps unless the seed is the same to
+    the last bit. Blocks on the host read it out of a pattern that is kept.
     """
 
     def __init__(self, seed: Tensor) -> None:
@@ -58,7 +58,7 @@ class Noise:
         size, at = values.numel(), self._calls % MANY
         if values.is_cpu and self._seed.is_cpu and size <= CACHED:
             if at == 0 or not self._starts:
-                counts = torch.arange(MANY) + (self._calls - at + 1)
+                counts = torch.arange(MANY, device="cpu") + (self._calls - at + 1)
                 self._starts = self._start((counts * STRIDE % 2**31).int()).tolist()
             start = self._starts[at]
             return _kept(mask)[start : start + size].view(values.shape)
@@ -73,7 +73,7 @@ class Noise:
 @lru_cache(maxsize=2)
 def _kept(mask: int) -> Tensor:
     """Hash numbers enough for a block that starts anywhere in one."""
-    return _hashed(torch.arange(2 * CACHED, dtype=torch.int32)).bitwise_and_(mask)
+    return _hashed(torch.arange(2 * CACHED, dtype=torch.int32, device="cpu")).bitwise_and_(mask)
 
 
 def _hashed(numbers: Tensor) -> Tensor:
