@@ -253,15 +253,13 @@ class Sides(Wrapper):
         """Warn, once, if narrow weights hold nothing of a multiplied step; until one moves."""
         if self._has_moved or not any(t.dtype in DROPPED for t in theta):
             return
-        self._has_moved = not all(map(torch.equal, theta, start))
-        if not self._has_moved:
-            self._has_moved = True
+        if all(map(torch.equal, theta, start)):
             warnings.warn(
-                'DualOptimizer.step: scale="step", and the weights\' dtype swallows the forget step: '
-                "no entry has moved. Did you mean float32 weights under bfloat16 autocast, a "
-                "higher rate, or a larger mu?",
-                stacklevel=7,
+                'DualOptimizer.step: the weights\' dtype swallows the forget step (scale="step"). '
+                "Did you mean float32 weights under bfloat16 autocast, or a higher rate?",
+                stacklevel=8,
             )
+        self._has_moved = True
 
     def _warn_skipped(self) -> None:
         """Warn after the step, so that a warning that is an error finds it whole."""

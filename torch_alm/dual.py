@@ -175,14 +175,14 @@ class DualOptimizer(Sides):
     def _undone_if_it_fails(self, params: list[Tensor]) -> Iterator[Register]:
         """Take the gradients out; after an exception all is as before."""
         constraint, g_r = self.constraint, gradients.take(params)
-        directions = [(side, side.direction) for side in self._sharp()]
+        directions = [side.direction for side in self._sharp()]
         observed = 0 if constraint is None else constraint.observed
         try:
             yield g_r
         except BaseException:
             gradients.put(params, g_r)
-            for side, side.direction in directions:
-                pass
+            for side, direction in zip(self._sharp(), directions, strict=True):
+                side.direction = direction
             if constraint is not None:
                 constraint.discard(keep=observed)
             raise

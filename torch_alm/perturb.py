@@ -26,6 +26,24 @@ Move: TypeAlias = tuple[Tensor, Tensor, float]  # theta, direction, signed radiu
 SMALL = 16_384  # entries below which a call costs more than the moving
 
 
+@dataclass(frozen=True)
+class Direction:
+    """The gradient of a first pass, and how many more backwards it holds for; none at first."""
+
+    g: dict[Tensor, Tensor | None] = field(default_factory=dict[Tensor, Tensor | None])
+    left: int = 0
+
+    def take(self, params: list[Tensor]) -> bool:
+        """Make it the gradient of what is trained; tell whether there is one."""
+        if self.left:
+            gradients.put(params, [self.g.get(p) if p.requires_grad else None for p in params])
+        return self.left > 0
+
+    def used(self) -> "Direction":
+        """Return what is left of it after a backward that has not failed."""
+        return Direction(self.g, self.left - 1) if self.left > 1 else Direction()
+
+
 class Memory(dict[Tensor, Tensor]):
     """Room for copies of theta; what is copied or pickled with it finds it empty."""
 
@@ -87,8 +105,8 @@ def perturbed(
     moves nothing. The autocast cache, which would serve the old weights, is cleared both ways.
 
     Args:
-        params: parameters (or one), or an optimizer's `param_groups`. A group's own `"rho"` takes the place
-            of `rho`; parameters with radius 0 stay where they are and do not count in the norm.
+        params: parameters, one, or an optimizer's `param_groups`. A group's own `"rho"` takes the
+            place of `rho`; parameters with radius 0 stay and do not count in the norm.
             Of an optimizer with a `"rho"` of its own in its groups (Adadelta) pass the parameters.
         rho: the length of delta, in the units of theta. At least 0.
         sign: +1 moves where the differentiated quantity grows, -1 where it falls.

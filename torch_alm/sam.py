@@ -7,10 +7,8 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, final
-from weakref import ref
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -28,30 +26,11 @@ from torch_alm._optim.wrapper import (
     check_groups,
     check_radius,
     check_sizes,
-    checked,
     count,
 )
-from torch_alm.perturb import Excursion, Memory, Perturbation, radii_of
+from torch_alm.perturb import Direction, Excursion, Memory, Perturbation, radii_of
 
 Closure: TypeAlias = Callable[[], Tensor | float]
-
-
-@dataclass(frozen=True)
-class Direction:
-    """The gradient of a first pass, and how many more backwards it holds for; none at first."""
-
-    g: dict[Tensor, Tensor | None] = field(default_factory=dict[Tensor, Tensor | None])
-    left: int = 0
-
-    def take(self, params: list[Tensor]) -> bool:
-        """Make it the gradient of what is trained; tell whether there is one."""
-        if self.left:
-            gradients.put(params, [self.g.get(p) if p.requires_grad else None for p in params])
-        return self.left > 0
-
-    def used(self) -> "Direction":
-        """Return what is left of it after a backward that has not failed."""
-        return Direction(self.g, self.left - 1) if self.left > 1 else Direction()
 
 
 class SharpnessAware(Wrapper):
@@ -59,7 +38,6 @@ class SharpnessAware(Wrapper):
 
     sign: ClassVar[int]
 
-    @checked
     def __init__(
         self,
         base: Optimizer,
@@ -364,12 +342,6 @@ class ReverseSAM(SharpnessAware):
     let `DualOptimizer` do it. Arguments, errors and cost are those of `SAM`.
 
     Source: SAUL, section 4.2 (the forget side).
-
-    Example:
-        >>> theta = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-        >>> optimizer = ReverseSAM(torch.optim.SGD([theta], lr=0.1), rho=1.0)
-        >>> optimizer.backward(lambda: theta.square().sum())
-        tensor(16.)
     """
 
     sign = -1

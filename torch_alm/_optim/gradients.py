@@ -117,9 +117,9 @@ def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> Non
     sharded: list[Tensor] = [p for p in params if is_sharded(p)]
     if count := sum(not is_sharded(p) for p in moved):
         raise RuntimeError(
-            f"{owner}: the backward pass has moved {count} parameters; gradients would be those at "
-            "several weights. Does an optimizer step inside backward (layerwise GaLore, LOMO, "
-            "fused backward), or a checkpointed layer write to its weights (`Embedding(max_norm=)`)?"
+            f"{owner}: the backward pass has moved {count} parameters; the next would be about "
+            "others. Does an optimizer step inside backward (layerwise GaLore, LOMO), or does a "
+            "checkpointed layer write to its weights (`Embedding(max_norm=)`)?"
         )
     if any(p.grad is not None for p in sharded or params):
         return
@@ -164,24 +164,11 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
 def _joint_norm(alike: list[Tensor], least: torch.dtype) -> Tensor:
     wide = torch.promote_types(alike[0].dtype, least)
     entries = [local(t) for t in alike] if is_sharded(alike[0]) else alike
-    on_host = alike[0].device.type in HOST
-    if on_host and wide != alike[0].dtype:
-        norms = _converted_norms(entries, wide)
-    else:
-        if on_host and max(map(Tensor.numel, entries)) > BLOCK:
-            entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
-        norms = list(torch._foreach_norm(entries, 2, dtype=wide))
+    if alike[0].device.type in HOST and max(map(Tensor.numel, entries)) > BLOCK:
+        entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
+    norms = torch._foreach_norm(entries, 2, dtype=wide)
     norm = torch.linalg.vector_norm(torch.stack(norms))
     return reduced(norm.square(), alike[0]).sqrt() if is_sharded(alike[0]) else norm
-
-
-def _converted_norms(tensors: Sequence[Tensor], wide: torch.dtype) -> list[Tensor]:
-    """Give the norms of blocks of the tensors, in a wider type that is held in one place."""
-    longest, norms = min(RUN, max(t.numel() for t in tensors)), list[Tensor]()
-    room = torch.empty(longest, dtype=wide, device=tensors[0].device)
-    for run in (run for t in tensors for run in t.reshape(-1).split(RUN)):
-        norms += map(torch.linalg.vector_norm, room[: run.numel()].copy_(run).split(BLOCK))
-    return norms
 
 
 def _whole(g: Tensor) -> Tensor:

@@ -7,21 +7,18 @@ checkpoints and trainers find one truth wherever they look.
 # pyright: reportPrivateUsage=false
 
 import copy
-import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any, ParamSpec, cast
+from typing import Any, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
-
-P = ParamSpec("P")
 
 
 class Wrapper(Optimizer):
@@ -166,18 +163,6 @@ def mark_called(optimizer: Optimizer) -> None:
         each._opt_called = True  # type: ignore[attr-defined]
 
 
-def checked(init: Callable[P, None]) -> Callable[P, None]:
-    """Look at what is wrapped before Python binds the rest: published SAMs take it apart."""
-
-    @functools.wraps(init)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        if len(args) > 1:
-            check_base(args[1], type(args[0]).__name__)
-        init(*args, **kwargs)
-
-    return run
-
-
 def check_base(base: object, owner: str, inside: tuple[type, ...] = ()) -> Optimizer:
     """Return the optimizer to wrap, or raise a `TypeError` that says what was found."""
     if not isinstance(base, Optimizer):
@@ -223,8 +208,8 @@ def check_descends(base: Optimizer, owner: str) -> None:
     """Raise a `ValueError` if an optimizer climbs what it is given."""
     if any(group.get("maximize") for group in base.param_groups):
         raise ValueError(
-            f"{owner} found {type(base).__name__} with maximize=True, which would go the other way "
-            "than it is asked to. Did you mean `maximize=False`, and the loss with its sign?"
+            f"{owner} found {type(base).__name__} with maximize=True, which would go the wrong "
+            "way. Did you mean `maximize=False`, and the loss with its sign?"
         )
 
 
