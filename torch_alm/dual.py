@@ -142,7 +142,6 @@ class DualOptimizer(Sides):
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
         check_constraint(self.constraint, self.forget)  # which may be set at any time
-        passes.check_weight(weight, "DualOptimizer.backward")
         self._check_groups()
         self._begin()
         params = parameters(self.retain)
@@ -315,5 +314,6 @@ class DualOptimizer(Sides):
         if times <= 1 or math.isfinite(gradients.norm(p.detach() for p in parameters(self))):
             self._watch_swallowed(moved, start)
             return True
-        torch._foreach_copy_(moved, start)
+        for t, origin in zip(moved, start, strict=True):
+            t.copy_(origin)
         return False

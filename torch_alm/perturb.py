@@ -39,10 +39,6 @@ class Direction:
             gradients.put(params, [self.g.get(p) if p.requires_grad else None for p in params])
         return self.left > 0
 
-    def used(self) -> "Direction":
-        """Return what is left of it after a backward that has not failed."""
-        return Direction(self.g, self.left - 1) if self.left > 1 else Direction()
-
 
 class Memory(dict[Tensor, Tensor]):
     """Room for copies of theta; what is copied or pickled with it finds it empty."""
@@ -76,12 +72,12 @@ class Perturbation:
     @property
     def moved(self) -> int:
         """The number of entries of theta that were given a perturbation."""
-        return self._entries if _is_usable(self.grad_norm) else 0
+        return self._entries if math.isfinite(self.grad_norm) and self.grad_norm else 0
 
     @property
     def is_lost(self) -> bool:
         """True if the direction is known not to be finite; no device is waited for."""
-        return self._norm.device.type in gradients.HOST and not math.isfinite(self.grad_norm)
+        return self._norm.device.type in gradients.HOST and not self._norm.isfinite()
 
 
 def perturbed(
@@ -269,12 +265,8 @@ def _inverse(norm: Tensor, eps: float) -> float | Tensor | None:
     """1 / (||g|| + eps); on a device, which is not waited for, 0 where nothing is to move."""
     if norm.device.type in gradients.HOST:
         length = norm.item()
-        return 1 / (length + eps) if _is_usable(length) else None
+        return 1 / (length + eps) if length and math.isfinite(length) else None
     return torch.where(norm.isfinite() & (norm != 0), 1 / (norm + eps), 0.0)
-
-
-def _is_usable(length: float) -> bool:
-    return length != 0 and math.isfinite(length)
 
 
 def _direction(p: Tensor, g: Tensor) -> Tensor:

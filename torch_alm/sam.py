@@ -111,9 +111,8 @@ class SharpnessAware(Wrapper):
         `.grad`, empty before, is `so_far + weight * grad L(theta + delta)` afterwards.
         """
         owner = f"{type(self).__name__}.backward"
-        passes.check_weight(weight, owner)
         given = objective, backward or self.backward_fn, params, owner
-        gradient = partial(passes.accumulate, *given, pair=pair)
+        gradient = partial(passes.accumulate, *given, pair=pair, seen=[])
         # g <- grad L(theta)
         first = partial(gradient, weight=1.0, counts=False, pair_sign=self.sign)
         # theta + delta, delta = sign rho g / (||g|| + eps)
@@ -139,7 +138,8 @@ class SharpnessAware(Wrapper):
         with self.perturbed():
             replay()
             yield
-        self.direction = direction.used()
+        left = direction.left - 1
+        self.direction = Direction(direction.g if left else {}, left)
 
     @contextmanager
     def perturbed(self) -> Iterator[Perturbation]:

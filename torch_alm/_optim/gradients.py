@@ -10,7 +10,7 @@ graphs (CUDA graphs) overwrite them on the next backward pass.
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -103,6 +103,10 @@ def differentiate(
     before = [p._version for p in params]
     try:
         backward(loss)
+    except RuntimeError as error:
+        if "graph a second time" in str(error):
+            refuse_stale(owner, error)
+        raise
     finally:
         if handle is not None:
             handle.remove()
@@ -110,6 +114,14 @@ def differentiate(
     if moved or [p for p in params if p.grad is None]:
         _check_arrived(params, moved, owner)
     return times[-1] * weight if times else weight
+
+
+def refuse_stale(owner: str, error: Exception | None = None) -> NoReturn:
+    """Raise for a loss whose graph another pass has used up."""
+    raise RuntimeError(
+        f"{owner}: the objective returned a loss that was computed before, at other weights. Did "
+        "you mean `lambda: loss(model, batch)`, with the whole forward pass inside?"
+    ) from error
 
 
 def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -98,17 +99,27 @@ def accumulate(
     wanted: Ask | None = None,
     counts: bool = True,
     pair_sign: int = 1,
+    seen: list[ref[Tensor]] | None = None,
 ) -> Evaluation:
     """`.grad += weight * grad objective`, at theta as it stands.
 
     With `pair` the objective may return `(loss, value)`, and the gradient of such a loss is
     multiplied by `pair_sign`. `wanted` looks at the value and decides whether the gradient is
     needed. A pass that does not count only finds delta: nobody observes what it measures. It leaves
-    nothing on weights of others, as no forget objective does, which stands on the side of a gate
-    that they do not know of. Errors name the `owner`.
+    nothing on weights of others, nor does a pair or what may be one: they know of no gate. Errors
+    name the `owner`.
     """
+    if not 0 <= weight < math.inf:
+        raise ValueError(
+            f"{owner}: weight is {weight}, which would turn gradients round or end them. Did you "
+            "mean 1/K, for one of K micro-batches?"
+        )
     with running(counts=counts):
         found = _evaluate(objective, owner, pair)
+        if seen is not None:  # the losses of earlier passes, at other weights
+            if any(each() is found.loss for each in seen):
+                gradients.refuse_stale(owner)
+            seen.append(ref(found.loss))
         times: float | Tensor = 0.0
         if wanted is None or wanted(found.value.detach()):
             weight = weight * pair_sign if found.paired else weight
@@ -119,15 +130,6 @@ def accumulate(
             finally:
                 gradients.put(others, theirs)
     return Evaluation(found.loss.detach(), found.value.detach(), found.paired, times)
-
-
-def check_weight(weight: float, owner: str) -> None:
-    """Raise a `ValueError` for a share of a step that is none."""
-    if not 0 <= weight < math.inf:
-        raise ValueError(
-            f"{owner}: weight is {weight}, which would turn gradients round or end them. Did you "
-            "mean 1/K, for one of K micro-batches?"
-        )
 
 
 def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
