@@ -123,6 +123,7 @@ class Sides(Wrapper):
             check_groups(side, "DualOptimizer")
             check_descends(side, "DualOptimizer")
         check_sides(self.retain, self.forget)
+        super()._check()
 
     def _sharp(self) -> list[SharpnessAware]:
         """List the sides that look at nearby points."""

@@ -142,7 +142,8 @@ class DualOptimizer(Sides):
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
         check_constraint(self.constraint, self.forget)  # which may be set at any time
-        self._check_groups()
+        if gradients.kinds(self.retain, self.forget) != self._checked:
+            self._check()
         self._begin()
         params = parameters(self.retain)
         with self._undone_if_it_fails(params) as g_r:

@@ -77,7 +77,7 @@ class Perturbation:
     @property
     def is_lost(self) -> bool:
         """True if the direction is known not to be finite; no device is waited for."""
-        return self._norm.device.type in gradients.HOST and not self._norm.isfinite()
+        return self._norm.device.type in gradients.HOST and not math.isfinite(self._norm.item())
 
 
 def perturbed(
@@ -214,9 +214,7 @@ class Excursion(AbstractContextManager[Perturbation]):
                 small.setdefault(rho, []).append(move)
         for rho, together in small.items():
             thetas, directions, _ = zip(*together, strict=True)
-            copies = [torch.empty_like(p) for p in thetas]
-            torch._foreach_copy_(copies, thetas)
-            self._saved += zip(thetas, copies, strict=True)
+            self._saved += [(p, p.clone()) for p in thetas]
             torch._foreach_add_(thetas, directions, alpha=rho * inverse)
         return rest
 

@@ -86,7 +86,8 @@ class SharpnessAware(Wrapper):
 
         Cost: 2 forward and 2 backward passes; a copy of the parameters and one of the gradients.
         """
-        self._check_groups()
+        if gradients.kinds(self.base) != self._checked:
+            self._check()
         params = parameters(self)
         so_far = gradients.take(params)
         try:
@@ -186,7 +187,8 @@ class SharpnessAware(Wrapper):
 
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
-        self._check_groups()
+        if gradients.kinds(self.base) != self._checked:
+            self._check()
         losses = list[Tensor | float]()
 
         def first_pass() -> None:
@@ -241,6 +243,7 @@ class SharpnessAware(Wrapper):
         check_groups(self.base, type(self).__name__)
         if self.sign > 0:
             check_descends(self.base, type(self).__name__)
+        super()._check()
 
     @property
     def _bases(self) -> Mapping[str, Optimizer]:

@@ -38,6 +38,12 @@ def parameters(optimizer: Optimizer) -> list[Tensor]:
     return [*{id(p): p for group in optimizer.param_groups for p in group["params"]}.values()]
 
 
+def kinds(*optimizers: Optimizer) -> list[tuple[int, Any]]:
+    """Tell what changes where groups are added, or turned round."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [(len(group["params"]), group.get("maximize")) for group in groups]
+
+
 def read(params: Iterable[Tensor]) -> Register:
     """Refer to the gradients as they are."""
     return [p.grad for p in params]
@@ -72,14 +78,14 @@ def take(params: Sequence[Tensor]) -> Register:
 
 def outside(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     """List the other leaves that a loss reaches, such as weights of another optimizer."""
-    own, seen, ahead, found = {*params}, set[Any](), [loss.grad_fn], list[Tensor]()
+    own, seen, ahead, found = {*map(id, params)}, set[Any](), [loss.grad_fn], list[Tensor]()
     while ahead:
         if (node := ahead.pop()) is None or node in seen:
             continue
         seen.add(node)
         if later := node.next_functions:
             ahead += [each for each, _ in later]
-        elif isinstance(leaf := getattr(node, "variable", None), Tensor) and leaf not in own:
+        elif id(leaf := getattr(node, "variable", None)) not in own and isinstance(leaf, Tensor):
             found.append(leaf)
     return found
 

@@ -34,7 +34,7 @@ class Wrapper(Optimizer):
     grad_scale: Tensor | None
     found_inf: Tensor
     _has_warned: bool = False
-    _checked: list[tuple[int, Any]] | None = None
+    _checked: list[tuple[int, Any]]
 
     def _adopt(self) -> None:
         """Become an `Optimizer` without the part of its constructor that owns parameters."""
@@ -58,16 +58,8 @@ class Wrapper(Optimizer):
         return self._face.defaults
 
     def _check(self) -> None:
-        """Raise if what is wrapped cannot be stepped here."""
-        raise NotImplementedError
-
-    def _check_groups(self) -> None:
-        """Check again, if groups have been added to what is wrapped, or turned round."""
-        bases = self._bases.values()
-        now = [(len(g["params"]), g.get("maximize")) for b in bases for g in b.param_groups]
-        if now != self._checked:
-            self._check()
-            self._checked = now
+        """Raise if what is wrapped cannot be stepped here; remember its groups."""
+        self._checked = gradients.kinds(*self._bases.values())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to each wrapped optimizer; its `"rho"`, if any, is its own radius."""
