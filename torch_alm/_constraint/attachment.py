@@ -6,7 +6,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint.loop import Loop
-from torch_alm._optim.wrapper import follow, unfollow
 
 
 class Member(Protocol):
@@ -17,8 +16,6 @@ class Member(Protocol):
 
     def step(self) -> object: ...
 
-    def discard(self) -> None: ...
-
 
 class Attachment:
     """A constraint's hooks on an optimizer; `remove()` takes them off."""
@@ -26,7 +23,6 @@ class Attachment:
     def __init__(self, optimizer: Optimizer, member: Member, loop: Loop | None) -> None:
         """Step the member after each step taken; show the loop the gradients before."""
         self._member, self._optimizer = member, with_hooks(optimizer)
-        follow(self._optimizer, self)
         self._handles = [self._optimizer.register_step_post_hook(self._after_step)]
         if loop is not None:
             loop.optimizer = self._optimizer
@@ -36,17 +32,11 @@ class Attachment:
         """Take all hooks off."""
         for handle in self._handles:
             handle.remove()
-        unfollow(self._optimizer, self)
-
-    def step_was_skipped(self) -> None:
-        """Drop what was observed: a wrapper has left this optimizer's step out."""
-        self._member.discard()
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         found_inf = getattr(optimizer, "found_inf", None)  # which a GradScaler lends a fused one
-        if isinstance(found_inf, Tensor) and found_inf.item() != 0:
-            self.step_was_skipped()
-        elif self._member.observed:
+        is_skipped = isinstance(found_inf, Tensor) and found_inf.item() != 0
+        if self._member.observed and not is_skipped:  # what waits is of the same theta
             self._member.step()
 
 
