@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import Any
 
 __all__ = ["main"]
 
@@ -75,8 +74,8 @@ def _done(given: argparse.Namespace) -> int:
         result = Result(REFUSED, None, told)
     if given.json:
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
-        found: dict[str, Any] = {"outcome": outcome, "code": result.code, "text": result.told}
-        found = summary(result.content) if result.content else found | (result.planned or {})
+        told = {"outcome": outcome, "code": result.code, "text": result.told}
+        found = summary(result.content) if result.content else {**told, **(result.planned or {})}
         line = finite({**found, "output": str(given.output)})
         print(json.dumps(line, ensure_ascii=False), flush=True)
     elif result.code == REFUSED:
