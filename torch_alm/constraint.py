@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from torch_alm._constraint import base, numbers, observations, settings
 from torch_alm._constraint.attachment import Attachment
-from torch_alm._constraint.base import Stored
+from torch_alm._constraint.base import PILE, Stored
 from torch_alm._constraint.loop import Loop, refuse_values
 from torch_alm._constraint.numbers import Number, Numeric
 from torch_alm._constraint.observations import Index, Observation, Observations, Penalty
@@ -22,7 +22,7 @@ from torch_alm._constraint.state import State
 from torch_alm._optim.objective import eager, is_first_pass, is_running
 from torch_alm.auto import Auto
 
-PILE = 100  # measurements without a step, which nobody means
+LOUD = 16  # so many skipped measurements are each said aloud
 
 
 @final
@@ -47,6 +47,7 @@ class ALMConstraint(Stored):
             only `observe`.
         alpha: the threshold, in the units of the measure: one number, or shape (m,) for a vector
             measure of m entries. A vector has a multiplier per entry; the first one says how many.
+            Without `index` an entry is a place in the batch, whichever row stands there.
         mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
             finds it from the optimizer's response, of a vector one per entry. That takes `attach`
             and `constraint(...)` in the loss (or a `DualOptimizer`), and no `every`, `filter`,
@@ -106,11 +107,23 @@ class ALMConstraint(Stored):
         tolerance: Numeric = 0.0,
         nonfinite: Policy = "skip",
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in settings.LIMITS}
-        found, self.measure = settings.of_constraint(**given), measure
+        found = settings.of_constraint(
+            measure=measure,
+            alpha=alpha,
+            mu=mu,
+            sense=sense,
+            multiplier=multiplier,
+            every=every,
+            filter=filter,
+            rules=rules,
+            tolerance=tolerance,
+            nonfinite=nonfinite,
+        )
+        self.measure = measure
         start, auto = (0.0, Auto()) if found["mu"] == "auto" else (found["mu"], None)
         self._state = State(found["multiplier"], start, auto)
         self._observed, self._loop = Observations(), Loop()
+        self._is_stepped = self._is_told = False
         self._alpha, self._shape = found["alpha"], torch.Size()
         self._sense: Sense = sense
         self.every: int = found["every"]
@@ -119,8 +132,11 @@ class ALMConstraint(Stored):
         self.nonfinite: Policy = nonfinite
         self._take_shape(numbers.shape(self._alpha) or numbers.shape(self._state.multiplier))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+    def __call__(self, *args: Any, index: Index | None = None, **kwargs: Any) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.
+
+        `index`, as in `observe`, says whose the entries are: the measure does not get it. Without
+        it a vector has one multiplier per place in the batch, and another size is refused.
 
         Under `torch.no_grad()`, as in a validation, nothing is observed; only `observe` does then.
         With a filter the penalty's gradient is the weight that the filtered violation gives; over
@@ -129,26 +145,58 @@ class ALMConstraint(Stored):
 
         Shape: the measure's to a scalar, in float32 or wider.
 
+        Raises:
+            TypeError: for what the measure does not take, or a result that is no tensor.
+            ValueError: as `observe`.
+
+        Warns:
+            UserWarning: once, if the weight is not 0 and the measure has no gradient to push with.
+
         Cost: that of the measure; one device synchronisation, and a reduction over ranks.
         """
-        if self.measure is None:
-            raise TypeError(
-                "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, "
-                "or to pass a measure?"
-            )
-        value, _ = self._placed(self.measure(*args, **kwargs), None)
+        value, row = self._placed(self._measured(args, kwargs), index)
         if not (torch.is_grad_enabled() or is_running()):
-            return self._penalty.of(value)  # no step follows from it, and no other rank is asked
-        now = Observation(self._number(value), 1.0)
+            return self._penalty.of(value, row)  # no step follows, and no other rank is asked
+        now = Observation(self._number(value, row), 1.0, row)
         weight, is_finite = self._coming(now)
-        penalty = self._penalty.of(value, weight=weight)
+        penalty = self._penalty.of(value, row, weight)
         if not is_finite:
             penalty = torch.zeros((), device=value.device, requires_grad=True)
+        elif not value.requires_grad and numbers.any_of(numbers.pick(weight, row) != 0):
+            self._warn_detached()
         elif self.wants_gradient:
             c, due = numbers.beyond(0.0, self.sense, value), self._state.auto.due
             penalty = self._loop.watch(penalty, due(c), float(due(weight)))
         self._observe(now)
         return penalty
+
+    def _measured(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        if self.measure is None:
+            raise TypeError(
+                "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, "
+                "or to pass a measure?"
+            )
+        try:
+            return self.measure(*args, **kwargs)
+        except TypeError as error:
+            if settings.takes(self.measure, args, kwargs):
+                raise
+            raise TypeError(
+                f"ALMConstraint: its measure cannot be called with these arguments: {error}. "
+                "`constraint(...)` takes what the measure takes. Is this a value you have measured "
+                "already? Did you mean `constraint.penalty(value)` and `constraint.observe(value)`?"
+            ) from error
+
+    def _warn_detached(self) -> None:
+        if self._is_told or is_first_pass() or not torch.is_grad_enabled():
+            return
+        self._is_told = True
+        warnings.warn(
+            "ALMConstraint: the measure returned a tensor without a gradient, and the weight is "
+            "not 0: the penalty pushes nothing, and lambda grows for nothing. Was it detached, or "
+            "are all parameters frozen? (For a count: `observe(value)`, and `weight = step()`.)",
+            stacklevel=3,
+        )
 
     def penalty(self, value: Tensor, *, index: Index | None = None) -> Tensor:
         """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu), summed; observe nothing.
@@ -219,11 +267,12 @@ class ALMConstraint(Stored):
         if is_first_pass():
             return
         self._observed.append(now)
-        if len(self._observed) == PILE and not self.steps:
+        if len(self._observed) == PILE and not self._is_stepped:
             warnings.warn(
                 f"ALMConstraint: {PILE} measurements wait for a step, and lambda is still what it "
                 "was. Did you mean `constraint.step()` after each `optimizer.step()`, or "
-                "`constraint.attach(optimizer)` before the loop?",
+                "`constraint.attach(optimizer)` before the loop? (A copy, or one that was loaded, "
+                "is attached to nothing.)",
                 stacklevel=3,
             )
 
@@ -231,7 +280,7 @@ class ALMConstraint(Stored):
         """Return the weight that `step()` would return now; nothing changes.
 
         Raises:
-            RuntimeError, FloatingPointError: where `step()` would.
+            RuntimeError, FloatingPointError: where `step()` would now.
 
         Cost: what `step` costs, which then waits for no device or rank again.
         """
@@ -247,20 +296,19 @@ class ALMConstraint(Stored):
             RuntimeError: if nothing was observed since the last step; with `mu="auto"`, if only
                 values were, or gradients that it cannot read.
             FloatingPointError: with `nonfinite="raise"`, for a measurement that is not finite, or
-                an update that would not be; with "skip" there is a warning.
+                an update that would not be; with "skip" there is a warning, for each of the first
+            and whenever their number has doubled.
 
         Cost: one device synchronisation, none for numbers already on the host.
         """
         before = self._state
         try:
-            now, is_blind = self._after("step"), self._is_blind
+            now = self._after("step")
         finally:
             self.discard()  # or the next step would fail as well
         bad = now.skipped - before.skipped
-        if is_blind and not bad:
-            refuse_values()
-        self._state = now
-        if bad:
+        self._state, self._is_stepped = now, True
+        if bad and (now.skipped < LOUD or now.skipped.bit_length() > before.skipped.bit_length()):
             then = f"skipped ({now.skipped} so far), the multiplier stays"
             warnings.warn(base.not_finite(bad, then), stacklevel=2)
         return numbers.kept(now.weight)
@@ -278,13 +326,17 @@ class ALMConstraint(Stored):
         bad = now.skipped - self._state.skipped
         if bad and self.nonfinite == "raise":
             raise FloatingPointError(base.not_finite(bad, "the multiplier would be so for ever"))
+        if self._is_blind and not bad:
+            refuse_values()
         return now
 
     @property
     def _is_blind(self) -> bool:
-        """True where mu was never found from anything, and this step has nothing either."""
+        """True where mu was never found, and this step needs a gradient and has none."""
         auto = self._state.auto
-        return auto is not None and self._loop.found is None and not numbers.any_of(auto.gain > 0)
+        if auto is None or self._loop.found is not None or not auto.wants_gradient:
+            return False
+        return not numbers.any_of(auto.gain > 0)
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
@@ -302,9 +354,14 @@ class ALMConstraint(Stored):
         """
         return Attachment(optimizer, self, None if self._state.auto is None else self._loop)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Let a copy begin without an optimizer that steps it."""
+        return {**vars(self), "_is_stepped": False}
+
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))
+        mu = self.mu if self._state.auto is None else f'"auto" ({self.mu} so far)'
         return (
-            f"ALMConstraint({name} {self.sense} {self.alpha}, mu={self.mu}, "
+            f"ALMConstraint({name} {self.sense} {self.alpha}, mu={mu}, "
             f"multiplier={self.multiplier})"
         )

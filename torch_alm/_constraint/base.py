@@ -18,11 +18,13 @@ from torch_alm._constraint.state import State, is_met
 from torch_alm._optim.objective import is_first_pass
 
 ROUNDING = 1e-6  # of alpha, or of 1 if that is 0: float32 measures no finer
+PILE = 100  # measurements without a step, which nobody means
 STATUSES = (  # worst first: a group is as well as its worst member
     "non_finite",
     "suspected_infeasible",
     "capped",
     "violated",
+    "unstepped",
     "unmeasured",
     "satisfied",
     "released",
@@ -36,6 +38,7 @@ class Stored(Settings):
     _observed: Observations
     _loop: Loop
     _shape: torch.Size
+    _is_stepped: bool  # since it was made, copied or loaded
 
     @property
     def mu(self) -> Number:
@@ -54,14 +57,16 @@ class Stored(Settings):
     def multiplier(self) -> Number:
         """lambda, as stored: a float, or a float64 tensor for a vector measure.
 
-        It may be assigned, to go on from another one.
+        It may be assigned, also an entry of it, to go on from another one.
         """
-        return numbers.kept(self._state.multiplier)
+        if self._state.multiplier is self._state.weight:  # or an entry would be assigned in both
+            self._state.weight = numbers.kept(self._state.weight)
+        return self._state.multiplier
 
     @multiplier.setter
     def multiplier(self, value: Numeric) -> None:
-        state, found = self._state, numbers.host(value)
-        state.multiplier = numbers.expanded(found, self._shape)
+        state = self._state
+        state.multiplier = numbers.expanded(self._fitted(value), self._shape)
         if state.steps == 0:
             state.weight = state.multiplier
 
@@ -91,6 +96,8 @@ class Stored(Settings):
         Means over a vector's entries: `alpha`, `value`, `violation` (filtered), `multiplier`, `mu`,
         `weight`. `active_share` (of the steps, with a weight not 0), `skipped`, `steps`; `status`:
 
+        - "unstepped": a hundred measurements wait, and it was never stepped since it was made,
+          copied or loaded;
         - "unmeasured": of some entry nothing finite was ever seen, and no other is violated;
         - "non_finite": the latest step saw nothing finite;
         - "released": met, and every gate closed;
@@ -119,6 +126,8 @@ class Stored(Settings):
 
     def _status(self) -> str:
         state, c = self._state, self._state.violation
+        if len(self._observed) >= PILE and not self._is_stepped:
+            return "unstepped"
         if state.is_blind:
             return "non_finite"
         alpha = numbers.choose(self.alpha == 0, 1.0, self.alpha)
@@ -150,6 +159,7 @@ class Stored(Settings):
         self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
         self._observed.drop()
+        self._is_stepped = False
 
     def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what `load_state_dict` would raise, and load nothing."""
@@ -166,6 +176,11 @@ class Stored(Settings):
         """True while the first measurement may still make this a vector."""
         return self._shape == () and not self._observed and self._state.steps == 0
 
+    def _fitted(self, value: Numeric) -> Number:
+        if self._shape == () and not self._is_open_to_shapes:
+            return numbers.single(value)
+        return numbers.host(value)
+
     def _take_shape(self, size: torch.Size) -> None:
         """Keep one multiplier per entry."""
         self._shape = size
@@ -175,6 +190,11 @@ class Stored(Settings):
 
     def _placed(self, value: object, index: Index | None) -> tuple[Tensor, Tensor | None]:
         """Return the value in the shape of alpha, lambda or the first vector; and its entries."""
+        if index is not None and self._state.auto is not None:
+            raise ValueError(
+                'ALMConstraint: mu="auto" takes no index: it looks at one entry in turn, which a '
+                "batch may not have. Did you mean a number, such as mu=0.1?"
+            )
         is_first = index is None and self._is_open_to_shapes
         if is_first and isinstance(value, Tensor) and value.numel() > 1:
             self._take_shape(value.shape)

@@ -19,10 +19,10 @@ Numeric: TypeAlias = (  # of Python, of NumPy, a tensor, or several in a list
 
 
 def host(value: object) -> Number:
-    """Copy to the host in float64, detached: one number is a float, whatever its dimensions."""
+    """Copy to the host in float64, detached: a float, or a tensor of what has dimensions."""
     if isinstance(value, (Tensor, list, tuple)) or getattr(value, "ndim", 0):
-        found = tensor(value)
-        return float(found.item()) if found.numel() == 1 else found.cpu().double().clone()
+        found = tensor(value).cpu().double().clone()
+        return found if found.ndim else float(found)
     if isinstance(value, (str, bytes)):
         raise TypeError("a text is no number")
     return float(value)  # pyright: ignore[reportArgumentType]
@@ -33,7 +33,7 @@ def tensor(value: object) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     is_typed = getattr(value, "dtype", None) is not None  # NumPy's
-    return torch.as_tensor(value, dtype=None if is_typed else torch.float64)
+    return torch.as_tensor(value, dtype=None if is_typed else torch.float64, device="cpu")
 
 
 def single(value: object) -> float:
@@ -43,9 +43,9 @@ def single(value: object) -> float:
         ValueError: if there are several.
     """
     found = host(value)
-    if isinstance(found, Tensor):
+    if isinstance(found, Tensor) and found.numel() != 1:
         raise ValueError(f"{found.numel()} numbers where one was expected")
-    return found
+    return float(found)
 
 
 def shape(value: Number) -> torch.Size:
@@ -80,7 +80,7 @@ def choose(which: Mask, yes: Number, no: Number) -> Number:
     if not isinstance(which, Tensor):
         return yes if which else no
     if not isinstance(yes, Tensor):  # of two plain numbers torch would make a float32
-        yes = torch.tensor(yes, dtype=torch.float64)
+        yes = torch.tensor(yes, dtype=torch.float64, device="cpu")
     return torch.where(which, yes, no)
 
 
@@ -118,7 +118,7 @@ def expanded(value: Number, size: torch.Size) -> Number:
     """Repeat a number once per entry, in memory of its own; a single one stays as it is."""
     if size == ():
         return value
-    return torch.as_tensor(value, dtype=torch.float64).expand(size).clone()
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu").expand(size).clone()
 
 
 def pick(value: Number, row: Tensor | None) -> Number:

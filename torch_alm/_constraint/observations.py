@@ -68,7 +68,7 @@ def mean(observations: Sequence[Observation], size: torch.Size, alpha: Number) -
         if numbers.is_finite(value - alpha):  # the common case, in which there is no sum
             return Mean(value, True, 0)
     index, columns = _columns(observations, size, alpha)
-    sums = torch.zeros(3, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
+    sums = columns.new_zeros(3, size.numel()).index_add_(1, index, columns)
     total, weight, bad = (over_ranks(sums) if is_distributed() else sums).unbind()
     seen, bad = weight > 0, int(bad.sum())
     value = alpha + (total / weight.where(seen, torch.ones_like(weight))).reshape(size)
@@ -84,7 +84,7 @@ def _columns(
 
     Its distance from alpha times its weight, the weight, and a 1 where it is not finite.
     """
-    everywhere = torch.arange(size.numel())
+    everywhere = torch.arange(size.numel(), device="cpu")
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])
     weights = torch.cat([_filled(o.weight, o, size) for o in observations])
     levels = torch.cat([_filled(alpha, o, size) for o in observations])
@@ -97,14 +97,14 @@ def _columns(
 
 def _flat(values: list[Number]) -> Tensor:
     """Put all entries in one row on the host, in one transfer."""
-    home = next((v for v in values if isinstance(v, Tensor)), torch.zeros(()))
+    home = next((v for v in values if isinstance(v, Tensor)), torch.zeros((), device="cpu"))
     rows = [torch.as_tensor(v, dtype=wide(home), device=home.device).reshape(-1) for v in values]
     return torch.cat(rows).cpu().double()
 
 
 def _filled(number: Number, observation: Observation, size: torch.Size) -> Tensor:
     """Repeat a number once per entry of the observation."""
-    whole = torch.as_tensor(number, dtype=torch.float64).expand(size).reshape(-1)
+    whole = torch.as_tensor(number, dtype=torch.float64, device="cpu").expand(size).reshape(-1)
     return whole if observation.row is None else whole[observation.row]
 
 
@@ -139,8 +139,9 @@ def shaped(value: object, size: torch.Size) -> Tensor:
         return value.reshape(size)
     raise ValueError(
         f"ALMConstraint: a measurement has shape {tuple(value.shape)} and the multipliers "
-        f"{tuple(size)}; broadcasting would move the wrong ones. Did you forget `.mean()`, or an "
-        "alpha with one entry per constraint?"
+        f"{tuple(size)}; broadcasting would move the wrong ones. Did you forget `.mean()`, an "
+        "alpha with one entry per constraint, or `index` (without it an entry is a place in the "
+        "batch)?"
     )
 
 
@@ -172,7 +173,8 @@ def entries(index: Index, value: Tensor, size: torch.Size) -> Tensor:
         ValueError: if there is no vector of multipliers to index, or the index is not of whole
             numbers within it, one per entry of `value`.
     """
-    found = torch.as_tensor(index).detach().cpu()
+    found = torch.as_tensor(index, device=None if isinstance(index, Tensor) else "cpu")
+    found = found.detach().cpu()
     if len(size) != 1:
         raise ValueError(
             f"ALMConstraint: index needs one multiplier per entry, and the multipliers have shape "
@@ -224,10 +226,12 @@ class Penalty(NamedTuple):
         return torch.where((multiplier + mu * c > 0) | (mu == 0), quadratic, floor)
 
     def _violation(self, value: Tensor, row: Tensor | None) -> Tensor:
-        """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""
-        c = value.to(torch.promote_types(value.dtype, torch.float32))
-        own = value if value.is_floating_point() else c
-        return numbers.beyond(_like(numbers.pick(self.alpha, row), own), self.sense, c)
+        """Compute c on the value's device, in float32 or wider; 0 where alpha rounds to value."""
+        wide = value.to(torch.promote_types(value.dtype, torch.float32))
+        alpha = numbers.pick(self.alpha, row)
+        c = numbers.beyond(_like(alpha, wide), self.sense, wide)
+        own = value if value.is_floating_point() else wide
+        return c - torch.where(own == _like(alpha, own), c.detach(), torch.zeros_like(c))
 
 
 def _merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -1,5 +1,6 @@
 """Settings: what a filter and a rule are, and the one table in which all are checked."""
 
+import inspect
 import math
 import operator
 from abc import ABC, abstractmethod
@@ -127,7 +128,11 @@ class Settings:
 
     @alpha.setter
     def alpha(self, value: Numeric) -> None:
-        self._alpha = numbers.host(value)
+        self._alpha = self._fitted(value)
+
+    def _fitted(self, value: Numeric) -> Number:
+        """Convert one number, or one per multiplier."""
+        raise NotImplementedError
 
     @property
     def sense(self) -> Sense:
@@ -210,6 +215,11 @@ def _are_rules(value: tuple[object, ...], before: Given) -> bool:
 
 
 LIMITS: dict[str, Limit] = {
+    "measure": Limit(
+        _same,
+        lambda value, _: value is None or callable(value),
+        "a function of what the constraint is called with, or None",
+    ),
     "alpha": Limit(numbers.host, _is_alpha, "a finite threshold"),
     "mu": Limit(
         lambda mu: mu if isinstance(mu, str) else numbers.single(mu),
@@ -245,6 +255,17 @@ OBSERVED: dict[str, Limit] = {
     ),
     "weight": number(lambda value: 0 < value < math.inf, "positive: its share in the step's mean"),
 }
+
+
+def takes(function: Callable[..., object], args: Sequence[Any], kwargs: Given) -> bool:
+    """Tell whether a function can be called so, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature
+        pass
+    return True
 
 
 def of_constraint(**given: Any) -> dict[str, Any]:
