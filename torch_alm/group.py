@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint.attachment import Attachments
-from torch_alm._constraint.base import STATUSES
 from torch_alm._constraint.numbers import Numeric
+from torch_alm._constraint.state import STATUSES
 from torch_alm.constraint import ALMConstraint
 
 

@@ -1,14 +1,13 @@
 """Settings: what a filter and a rule are, and the one table in which all are checked."""
 
-import inspect
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.numbers import Mask, Number, Numeric
+from torch_alm._constraint.numbers import Mask, Number
 
 Sense: TypeAlias = Literal[">=", "<=", "=="]
 Policy: TypeAlias = Literal["skip", "raise"]
@@ -108,36 +107,6 @@ class Rule:
     def is_limiting(self, multiplier: Number) -> bool:
         """Tell whether some stored multiplier is at a limit of this rule."""
         return False
-
-
-class Settings:
-    """The settings of a constraint, as its parts read them."""
-
-    every: int
-    filter: Filter | None
-    rules: Sequence[Rule]
-    tolerance: float
-    nonfinite: Policy
-    _alpha: Number
-    _sense: Sense
-
-    @property
-    def alpha(self) -> Number:
-        """The threshold on the host: a float, or a float64 tensor. It may be assigned."""
-        return self._alpha
-
-    @alpha.setter
-    def alpha(self, value: Numeric) -> None:
-        self._alpha = self._fitted(value)
-
-    def _fitted(self, value: Numeric) -> Number:
-        """Convert one number, or one per multiplier."""
-        raise NotImplementedError
-
-    @property
-    def sense(self) -> Sense:
-        """The satisfied side of alpha."""
-        return self._sense
 
 
 class Limit(NamedTuple):
@@ -257,17 +226,6 @@ OBSERVED: dict[str, Limit] = {
 }
 
 
-def takes(function: Callable[..., object], args: Sequence[Any], kwargs: Given) -> bool:
-    """Tell whether a function can be called so, as far as its signature tells."""
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    except ValueError:  # it has no signature
-        pass
-    return True
-
-
 def of_constraint(**given: Any) -> dict[str, Any]:
     """Convert and check the settings of a constraint.
 
@@ -284,3 +242,9 @@ def of_constraint(**given: Any) -> dict[str, Any]:
             f"leave `{taken[0]}` out, or a number for mu?"
         )
     return found
+
+
+def of_observation(value: object, weight: object) -> tuple[Any, float]:
+    """Convert and check a measured value, and its share in the mean of a step."""
+    found = settled("ALMConstraint.observe", {"value": value, "weight": weight}, OBSERVED)
+    return found["value"], found["weight"]
