@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_alm._constraint import faults
 from torch_alm._constraint.loop import Loop
 from torch_alm._optim.wrapper import follow, unfollow
 
@@ -14,6 +15,9 @@ class Member(Protocol):
 
     @property
     def observed(self) -> int: ...
+
+    @property
+    def steps(self) -> int: ...
 
     def step(self) -> object: ...
 
@@ -26,6 +30,7 @@ class Attachment:
     def __init__(self, optimizer: Optimizer, member: Member, loop: Loop | None) -> None:
         """Step the member after each step taken; show the loop the gradients before."""
         self._member, self._optimizer = member, with_hooks(optimizer)
+        self._idle = 0  # steps before the first measurement
         follow(self._optimizer, self)
         self._handles = [self._optimizer.register_step_post_hook(self._after_step)]
         if loop is not None:
@@ -48,6 +53,10 @@ class Attachment:
             self.step_was_skipped()
         elif self._member.observed:
             self._member.step()
+        elif self._member.steps == 0:
+            self._idle += 1
+            if self._idle == 2:
+                faults.warn_unmeasured()
 
 
 class Attachments(list[Attachment]):

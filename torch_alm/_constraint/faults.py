@@ -79,6 +79,16 @@ def warn_unstepped(count: int) -> None:
     )
 
 
+def warn_unmeasured() -> None:
+    """Warn of an attached constraint that two steps of its optimizer have not measured."""
+    warnings.warn(
+        "ALMConstraint: two steps of the optimizer it is attached to have measured nothing, so "
+        "lambda stays. Did you mean to add `constraint(...)` to the loss? (Under "
+        "`torch.no_grad()` only `observe` takes a measurement.)",
+        stacklevel=4,
+    )
+
+
 def check_checkpoint(found: Mapping[str, Any], mine: Mapping[str, Any], where: str = "") -> None:
     """Raise `ValueError` if an entry would be lost, or belongs to another constraint."""
     if {*found} != {*mine}:

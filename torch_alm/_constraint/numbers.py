@@ -53,11 +53,6 @@ def shape(value: Number) -> torch.Size:
     return value.shape if isinstance(value, Tensor) else torch.Size()
 
 
-def projected(value: Number, sense: str) -> Number:
-    """Return [value]_+; what belongs to an equality may have any sign."""
-    return value if sense == "==" else limited(value, 0.0, math.inf)
-
-
 def limited(value: Number, least: Any, most: Any) -> Number:  # noqa: ANN401
     """Return the nearest value in [least, most], which are numbers or, of a tensor, like it."""
     if isinstance(value, Tensor):
@@ -68,11 +63,6 @@ def limited(value: Number, least: Any, most: Any) -> Number:  # noqa: ANN401
 def root(value: Number) -> Number:
     """Return the square root."""
     return value.sqrt() if isinstance(value, Tensor) else math.sqrt(value)
-
-
-def beyond(alpha: Any, sense: str, value: Any) -> Any:  # noqa: ANN401  # a float or a tensor
-    """Measure how far a value is on the wrong side of alpha."""
-    return value - alpha if sense == "<=" else alpha - value
 
 
 def choose(which: Mask, yes: Number, no: Number) -> Number:
@@ -92,13 +82,6 @@ def any_of(which: Mask) -> bool:
 def is_finite(value: Number) -> bool:
     """Tell whether every entry is finite."""
     return bool(value.isfinite().all()) if isinstance(value, Tensor) else math.isfinite(value)
-
-
-def only_finite(which: Mask, value: Number) -> Mask:
-    """Return `which`, but not where the value is not finite; a plain truth stays one if it may."""
-    if is_finite(value):
-        return which
-    return which & value.isfinite() if isinstance(value, Tensor) else False
 
 
 def average(value: Number) -> float:
