@@ -96,6 +96,12 @@ class ALMConstraint:
         0.5
     """
 
+    every: int
+    filter: Filter | None
+    rules: Sequence[Rule]
+    tolerance: float
+    nonfinite: Policy
+
     def __init__(
         self,
         measure: Callable[..., Tensor] | None,
@@ -122,12 +128,9 @@ class ALMConstraint:
             tolerance=tolerance,
             nonfinite=nonfinite,
         )
-        self.measure = measure
-        self.every: int = found["every"]
-        self.filter = filter
-        self.rules: Sequence[Rule] = found["rules"]
-        self.tolerance: float = found["tolerance"]
-        self.nonfinite: Policy = nonfinite
+        self.measure, self.filter, self.nonfinite = measure, filter, nonfinite
+        self.every, self.rules = found["every"], found["rules"]
+        self.tolerance = found["tolerance"]
         self._alpha: Number = found["alpha"]
         self._sense: Sense = sense
         start, auto = (0.0, Auto()) if found["mu"] == "auto" else (found["mu"], None)
@@ -338,7 +341,7 @@ class ALMConstraint:
         before = now.violation
         met = (abs(c) if self._sense == "==" else c) <= self.tolerance
         is_new = now.level != self._alpha
-        if is_new is not False and numbers.any_of(is_new):
+        if is_new is not False and numbers.any_of(is_new):  # a new run begins
             now.stall, now.run = Stall(), 0.0 * now.multiplier
         now.level = self._alpha + 0.0 * now.multiplier
         now.steps += 1
