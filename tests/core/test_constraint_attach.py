@@ -101,6 +101,17 @@ def test_a_step_that_a_scaler_skips_is_none_and_moves_nothing(
     assert loop.steps == 3 and values[1] == values[2]
 
 
+def test_one_that_two_steps_did_not_measure_says_so_once() -> None:
+    loop = Loop()
+    loop.optimizer.step()
+    with pytest.warns(UserWarning, match="attached to have measured nothing"):
+        loop.optimizer.step()
+    loop.optimizer.step()  # warnings are errors
+    loop.loss().backward()
+    loop.optimizer.step()
+    assert loop.steps == 1
+
+
 def test_something_that_is_no_optimizer_is_named() -> None:
     with pytest.raises(TypeError, match=r"attach takes a torch.optim.Optimizer and found Linear"):
         ALMConstraint(None, 1.0, 1.0).attach(torch.nn.Linear(1, 1))

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_alm._constraint import faults
 from torch_alm._constraint.loop import Loop
 
 
@@ -13,6 +14,9 @@ class Member(Protocol):
 
     @property
     def observed(self) -> int: ...
+
+    @property
+    def steps(self) -> int: ...
 
     def step(self) -> object: ...
 
@@ -23,6 +27,7 @@ class Attachment:
     def __init__(self, optimizer: Optimizer, member: Member, loop: Loop | None) -> None:
         """Step the member after each step taken; show the loop the gradients before."""
         self._member, self._optimizer = member, with_hooks(optimizer)
+        self._idle = 0  # steps before the first measurement
         self._handles = [self._optimizer.register_step_post_hook(self._after_step)]
         if loop is not None:
             loop.optimizer = self._optimizer
@@ -38,6 +43,10 @@ class Attachment:
         is_skipped = isinstance(found_inf, Tensor) and found_inf.item() != 0
         if self._member.observed and not is_skipped:  # what waits is of the same theta
             self._member.step()
+        elif self._member.steps == 0:
+            self._idle += 1
+            if self._idle == 2:
+                faults.warn_unmeasured()
 
 
 class Attachments(list[Attachment]):
