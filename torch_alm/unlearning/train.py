@@ -1,6 +1,5 @@
 """The Trainer of a run, what a step of it takes, and how it is stopped."""
 
-import argparse
 import copy
 import math
 import resource
@@ -20,13 +19,14 @@ from transformers import PrinterCallback, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
-from torch_alm.command.goal import Goal
-from torch_alm.command.loading import Loaded
-from torch_alm.command.output import UNFINISHED, Refusal, first_line
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import LanguageModel, Row
 from torch_alm.measures import kl_divergence
 from torch_alm.rules import Leak
+from torch_alm.unlearning.errors import Refusal, first_line
+from torch_alm.unlearning.goal import Goal
+from torch_alm.unlearning.loading import Loaded
+from torch_alm.unlearning.options import Options
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 LR, LORA_LR = 1e-5, 1e-4  # where a run begins whose rate was not given
@@ -75,7 +75,7 @@ def original_of(model: LanguageModel) -> LanguageModel:
 
 
 def trainer_of(
-    given: argparse.Namespace,
+    given: Options,
     loaded: Loaded,
     goal: Goal,
     rows: tuple[list[Row], list[Row]],
@@ -100,13 +100,11 @@ def trainer_of(
     return trainer
 
 
-def _arguments(
-    given: argparse.Namespace, loaded: Loaded, rows: int, folder: Path
-) -> TrainingArguments:
+def _arguments(given: Options, loaded: Loaded, rows: int, folder: Path) -> TrainingArguments:
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
     return TrainingArguments(
-        output_dir=str(folder / UNFINISHED),
+        output_dir=str(folder),
         per_device_train_batch_size=given.batch_size,
         gradient_accumulation_steps=given.accumulate,
         max_steps=steps,
@@ -137,7 +135,7 @@ def check_reporter(name: str) -> None:
         raise Refusal(f"--report-to {name}: {first_line(error)} Did you mean none?") from error
 
 
-def rate_of(given: argparse.Namespace) -> float:
+def rate_of(given: Options) -> float:
     """The learning rate that a run begins with."""
     return given.lr or (LORA_LR if given.lora else LR)
 
