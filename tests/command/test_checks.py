@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.command.asking import said
 from tests.command.conftest import command_in, report, write
 from tests.models import learn, llama, word_tokenizer
-from torch_alm.command.checks import KEY, Checks, Good, Pace
-from torch_alm.command.goal import CODES, Outcome, Verdict
 from torch_alm.language import encode
+from torch_alm.unlearning.checks import KEY, Checks, Good, Pace
+from torch_alm.unlearning.goal import CODES, Outcome, Verdict
 
 WORDS = [f"w{i}" for i in range(80)]
 PICK = random.Random(0)

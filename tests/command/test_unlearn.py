@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.command.asking import said
 from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report, write
 from torch_alm.command.arguments import METHODS
-from torch_alm.command.model import quiet
-from torch_alm.command.train import original_of, without_dropout
 from torch_alm.integrations.transformers import PairedCollator, SAULTrainer
 from torch_alm.language import encode, read_answers
 from torch_alm.measures import kl_divergence
+from torch_alm.unlearning.model import quiet
+from torch_alm.unlearning.train import original_of, without_dropout
 
 FAST = ("--lr", "5e-3", "--batch-size", 3)
 

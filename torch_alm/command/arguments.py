@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from torch_alm import __version__
-from torch_alm.command.output import WIDTH, Refusal
+from torch_alm.command.output import WIDTH
+from torch_alm.unlearning.errors import Refusal
 
 METHODS = ("dual", "saul")
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")

@@ -1,6 +1,5 @@
 """Checks between the steps of a run, which pace and end it: what they read, the rule, the line."""
 
-import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,11 +11,12 @@ from typing import Any, cast
 import torch
 from transformers import TrainerCallback, TrainingArguments
 
-from torch_alm.command.goal import COST_LOSS, TAU, Goal, Verdict
-from torch_alm.command.loading import Loaded
-from torch_alm.command.spoken import Wordings
-from torch_alm.command.train import STEPS
 from torch_alm.language import Row, answer_scores, losses, pad_id
+from torch_alm.unlearning.goal import COST_LOSS, TAU, Goal, Verdict
+from torch_alm.unlearning.loading import Loaded
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.spoken import Wordings
+from torch_alm.unlearning.train import STEPS
 
 EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget rows
 SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
@@ -354,7 +354,7 @@ class Checks(TrainerCallback):
 
 
 def checks_of(
-    given: argparse.Namespace,
+    given: Options,
     look: Look,
     retain_loss: float,
     trainer: Any,

@@ -1,6 +1,5 @@
 """The Trainer of a run, what a step of it takes, and how it is stopped."""
 
-import argparse
 import copy
 import math
 import resource
@@ -21,14 +20,15 @@ from transformers import PrinterCallback, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
-from torch_alm.command.goal import Goal, log_odds
-from torch_alm.command.loading import Loaded
-from torch_alm.command.output import UNFINISHED, Refusal, first_line
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.language import IGNORE, LanguageModel, Row, collate, pad_id
 from torch_alm.measures import kl_divergence
 from torch_alm.rules import Leak
 from torch_alm.thresholds import radius_for, rate_for
+from torch_alm.unlearning.errors import Refusal, first_line
+from torch_alm.unlearning.goal import Goal, log_odds
+from torch_alm.unlearning.loading import Loaded
+from torch_alm.unlearning.options import Options
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
@@ -86,7 +86,7 @@ def original_of(model: LanguageModel) -> LanguageModel:
 
 
 def trainer_of(
-    given: argparse.Namespace,
+    given: Options,
     loaded: Loaded,
     goal: Goal,
     rows: tuple[list[Row], list[Row]],
@@ -113,7 +113,7 @@ def trainer_of(
 
 
 def _in_nats(
-    given: argparse.Namespace, loaded: Loaded, measure: Objective, rows: Sequence[Row]
+    given: Options, loaded: Loaded, measure: Objective, rows: Sequence[Row]
 ) -> tuple[float, float]:
     """Find the rate, unless one was given, and the radius from what they do to a batch of rows."""
     params = [p for p in loaded.model.parameters() if p.requires_grad]
@@ -131,12 +131,12 @@ def _in_nats(
 
 
 def _arguments(
-    given: argparse.Namespace, loaded: Loaded, rows: int, folder: Path, rate: float
+    given: Options, loaded: Loaded, rows: int, folder: Path, rate: float
 ) -> TrainingArguments:
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
     return TrainingArguments(
-        output_dir=str(folder / UNFINISHED),
+        output_dir=str(folder),
         per_device_train_batch_size=given.batch_size,
         gradient_accumulation_steps=given.accumulate,
         max_steps=steps,
@@ -168,7 +168,7 @@ def check_reporter(name: str) -> None:
 
 
 def known_now(
-    given: argparse.Namespace, loaded: Loaded, trainer: Any, goal: Goal, measured: Mapping[str, Any]
+    given: Options, loaded: Loaded, trainer: Any, goal: Goal, measured: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:
     """Measure what the model says, how well it knows it, the goal, and what a step takes."""
     numbers, rows = measured["numbers"], measured["answers"]

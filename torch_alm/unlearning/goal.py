@@ -1,28 +1,26 @@
 """The goal, and the verdict on it: is it gone, was it known, and what did that cost?"""
 
-import argparse
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean, quantiles, stdev
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from torch_alm.command.asking import FEW_TOKENS, answers_of, read
-from torch_alm.command.loading import UNCUT, Loaded, encode_entries, format_of
-from torch_alm.command.model import positions_of
-from torch_alm.command.output import Refusal
-from torch_alm.command.rows import read_entries
 from torch_alm.language import losses, pad_id
 from torch_alm.measures import answer_nll, certified_failure_of_logits, require_attainable
+from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
+from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import facts
 
 Answer: TypeAlias = Mapping[str, Any]
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 
-FACTS = Path(__file__).with_name("facts.csv")
 LEVEL = 4.0  # nats, where nothing tells a lower one
 ENOUGH = 4  # rows that a model gets wrong, of which a level is made
 TAU = 0.1
@@ -140,7 +138,7 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     return (wide.gather(2, chosen)[..., 0] - others) * (labels[:, 1:] != -100)
 
 
-def goal_of(given: argparse.Namespace, loaded: Loaded) -> Goal:
+def goal_of(given: Options, loaded: Loaded) -> Goal:
     """The goal of a command line; measured if no number is given.
 
     Raises:
@@ -167,10 +165,10 @@ def goal_of(given: argparse.Namespace, loaded: Loaded) -> Goal:
     return _as_unknown(given, loaded)
 
 
-def _as_unknown(given: argparse.Namespace, loaded: Loaded) -> Goal:
+def _as_unknown(given: Options, loaded: Loaded) -> Goal:
     """Every answer as unknown as facts that the model gets wrong."""
-    entries, most = read_entries(FACTS, "built-in"), positions_of(loaded.model)
-    rows = encode_entries(loaded.tokenizer, entries, UNCUT, format_of(given))
+    most = positions_of(loaded.model)
+    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, format_of(given))
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
     answers = answers_of(loaded, rows, read(loaded, rows, spare=(FEW_TOKENS,)))
     wrong = [a["gold"] for a in answers if not a["said"]]
