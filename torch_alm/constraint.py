@@ -383,8 +383,7 @@ class ALMConstraint:
     @property
     def _mu(self) -> Number:
         """The mu that acts: 0 while a rule has it wait, and nothing is updated."""
-        is_waiting = any(rule.is_waiting(self._state.steps) for rule in self.rules)
-        return 0.0 if is_waiting else self._state.mu
+        return 0.0 if self._state.is_waiting(self.rules) else self._state.mu
 
     def _update(self, now: State, acts: Mask) -> None:
         """Store lambda+, or what the rules make of it, where the cadence says so."""
@@ -393,7 +392,7 @@ class ALMConstraint:
             return
         is_due = acts & (now.visits % self.every == 0)
         if self.rules:
-            if not any(rule.is_waiting(self._state.steps) for rule in self.rules):
+            if not self._state.is_waiting(self.rules):
                 now.apply(self.rules, is_due, self.tolerance)
         elif is_due is True:
             now.multiplier = now.weight
@@ -411,7 +410,7 @@ class ALMConstraint:
     def _watch(self, now: State, seen: Mask, before: Number, met: Mask) -> None:
         """Count steps in a row violated to one side, where the multiplier is free to push."""
         pushes = (met == 0) & (now.mu > 0)
-        if self.rules and (numbers.any_of(self._mu == 0) or self._is_limited(now)):
+        if self.rules and (self._state.is_waiting(self.rules) or now.is_limited(self.rules)):
             pushes = False
         run = (now.run * ((now.violation > 0) == (before > 0)) + 1.0) * pushes
         now.run = run if seen is True else numbers.choose(seen, run, now.run)
@@ -419,9 +418,6 @@ class ALMConstraint:
         is_long = now.run > first
         if now.stall.is_begun or (is_long is not False and numbers.any_of(is_long)):
             now.stall = now.stall.watched(now.run, now.violation, seen, first, now.weight)
-
-    def _is_limited(self, state: State) -> bool:
-        return any(rule.is_limiting(state.multiplier) for rule in self.rules)
 
     def _is_blind(self, auto: Auto) -> bool:
         """Tell whether mu was never found, and this step needs a gradient and has none."""
@@ -550,7 +546,7 @@ class ALMConstraint:
             return "non_finite"
         more = ROUNDING * abs(numbers.choose(self._alpha == 0, 1.0, self._alpha))
         if numbers.any_of((abs(c) if self._sense == "==" else c) > self.tolerance + more):
-            if self._is_limited(state):
+            if state.is_limited(self.rules):
                 return "capped"
             return "suspected_infeasible" if state.stall.is_stalled else "violated"
         if numbers.any_of(c != c):

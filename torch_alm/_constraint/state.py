@@ -161,6 +161,14 @@ class State(Stateful):
         self.run: Number = 0.0
         self.stall = Stall()
 
+    def is_waiting(self, rules: Sequence[Rule]) -> bool:
+        """Tell whether some rule has mu act as 0 now, and nothing updated."""
+        return any(rule.is_waiting(self.steps) for rule in rules)
+
+    def is_limited(self, rules: Sequence[Rule]) -> bool:
+        """Tell whether some entry is at the limit of a rule."""
+        return any(rule.is_limiting(self.multiplier) for rule in rules)
+
     def filtered(self, by: Filter, reading: Reading, risen: Number) -> Number:
         """Return the violation that counts, `risen` by a new alpha since it was measured."""
         ((name, memory),) = _memories([by], self.filter)
