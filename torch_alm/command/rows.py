@@ -121,10 +121,10 @@ def _table(path: Path, separator: str | None) -> Iterator[Record]:
     if not header:
         return
     separator = separator or max((",", ";", "\t"), key=header.count)
+    blank = f"{separator} " in header
+    how: dict[str, Any] = {"sep": separator, "dtype": str, "skipinitialspace": blank}
     try:
-        found = pd.read_csv(
-            path, sep=separator, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig"
-        )
+        found = pd.read_csv(path, header=None, keep_default_na=False, encoding="utf-8-sig", **how)
     except (pd.errors.ParserError, ValueError) as error:
         told = first_line(error).removeprefix("Error tokenizing data. C error: ")
         raise ValueError(f"{path} is no table ({told}). Is a quotation mark missing?") from error
@@ -132,8 +132,7 @@ def _table(path: Path, separator: str | None) -> Iterator[Record]:
     names = [str(name).strip() for name in names]
     if len({*names}) < len(names):
         raise ValueError(
-            f"{path} names a column twice ({', '.join(names)}), and only one could count. Is it "
-            "the line of names?"
+            f"{path} names a column twice ({', '.join(names)}); one is lost. Is it a line of names?"
         )
     for i, cells in enumerate(rows, 1):
         values = [cell if isinstance(cell, str) and cell.strip() else None for cell in cells]

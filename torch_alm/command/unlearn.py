@@ -137,7 +137,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     run = Run(given, say, found, loaded, settings, start)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
         trainer, checks = _prepared(run, Path(nowhere) if given.dry_run else given.output)
-    lines, planned = known_now(loaded, trainer, start.goal, start.measured)
+    lines, planned = known_now(given, loaded, trainer, start.goal, start.measured)
     lines += start.notes
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
@@ -209,7 +209,7 @@ def _check_unseen(numbers: Mapping[str, float] | None) -> None:
 def _check_unreached(goal: Goal, measured: Mapping[str, Any]) -> None:
     """Refuse a goal that a model reaches which says the answers: nothing would push."""
     numbers, answers = measured["numbers"]["forget"], measured["answers"]["forget"]
-    every = replace(goal, kind="rows") if goal.kind == "loss" else goal
+    every = replace(goal, kind="rows", least=None) if goal.kind != "rate" else goal
     if every.holds(numbers, answers):
         raise Refusal(
             f"the goal holds before the first step ({goal.told}; the model is at "
@@ -253,7 +253,7 @@ def _prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
         return verdict, wordings.take(answers)
 
     look = Look(loaded, start.goal, wordings, probe, given.rows)
-    checks = checks_of(given, look, before, trainer.constraint, ask, run.say)
+    checks = checks_of(given, look, before, trainer, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
 
