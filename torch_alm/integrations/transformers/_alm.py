@@ -70,12 +70,7 @@ class ALMTrainer(PairedTrainer):
 
     def penalty(self, model: nn.Module, batch: Mapping[str, Any], index: Any = None) -> Tensor:
         """Observe the forget batch and give its penalty; with an index that of its rows, summed."""
-        if index is None:
-            return self.constraint(model, batch)
-        value = self.forget_objective(model, batch)
-        penalty = self.constraint.penalty(value, index=index)
-        self.constraint.observe(value, index=index)
-        return penalty
+        return self.constraint(model, batch, index=index)
 
     def _index_of(self, inputs: Mapping[str, Any]) -> Any:
         if self.per_row and "index" not in inputs:
