@@ -220,7 +220,8 @@ class Excursion(AbstractContextManager[Perturbation]):
         theta = local(p)
         copy = self._copy_of(p, theta).copy_(theta)
         self._saved.append((theta, copy))
-        self._add(theta, g, scale, noise)
+        for here, direction in _blocks(theta, g):
+            self._add(here, direction, scale, noise)
 
     def _add(self, theta: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """theta <- theta + delta, rounded once."""
@@ -268,6 +269,14 @@ def _direction(p: Tensor, g: Tensor) -> Tensor:
     if is_sharded(g) and is_sharded(p) and g.placements != p.placements:
         return g.redistribute(p.device_mesh, p.placements)  # tensor parallel ones may be summands
     return g.to_dense() if g.is_sparse else g
+
+
+def _blocks(theta: Tensor, g: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Divide both for a host, which takes each block while it is in its cache."""
+    is_divided = theta.device.type in gradients.HOST and theta.is_contiguous() and g.is_contiguous()
+    if not is_divided or theta.numel() <= gradients.BLOCK:
+        return [(theta, g)]
+    return zip(*(t.view(-1).split(gradients.BLOCK) for t in (theta, g)), strict=True)
 
 
 def _kind(t: Tensor) -> object:

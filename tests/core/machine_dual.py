@@ -110,7 +110,8 @@ class DualOracle(Oracle):
             return 1.0
         self.said += self.controller.step()
         weight = self.controller.weight
-        self.idle = 0 if weight == 0 == self.controller.multiplier else None
+        is_released = weight == 0 == self.controller.multiplier and self.controller.mu > 0
+        self.idle = 0 if is_released else None
         self.known = self.controller.alpha, self.controller.mu
         return weight
 
