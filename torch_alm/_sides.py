@@ -23,6 +23,7 @@ from torch_alm._optim.wrapper import (
     innermost,
 )
 from torch_alm.constraint import ALMConstraint
+from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
 
 
@@ -180,7 +181,7 @@ class Sides(Wrapper):
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
         for side in self._sharp():
-            side.renew()  # a delta found along another way
+            side.direction = Direction()  # a delta found along another way
         self._gate.load(state_dict.get("gate", {}), self.constraint)
         self._forget_register = None  # nobody could step on it: its measurement is dropped, too
         self.skipped = state_dict.get("skipped", 0)

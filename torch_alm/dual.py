@@ -20,6 +20,7 @@ from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
 from torch_alm._optim.wrapper import mark_called
 from torch_alm._sides import Sides, check_constraint
 from torch_alm.constraint import ALMConstraint
+from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
 
 
@@ -169,7 +170,7 @@ class DualOptimizer(Sides):
                 "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
             )
         if not self._gate.measures and isinstance(self.forget, SharpnessAware):
-            self.forget.renew()  # a delta of before the pause
+            self.forget.direction = Direction()  # a delta of before the pause
 
     @contextmanager
     def _undone_if_it_fails(self, params: list[Tensor]) -> Iterator[Register]:

@@ -192,11 +192,8 @@ class Excursion(AbstractContextManager[Perturbation]):
         """Compare with theta before: the share of delta that the weights hold, along delta."""
         total = torch.zeros(2, device="cpu")
         for (p, g, rho), (theta, saved) in zip(moves, self._saved, strict=True):
-            scale, along = rho * inverse, torch.zeros(2, device=theta.device)
-            for here, origin, direction in _runs(theta, saved, local(g), is_noisy=False):
-                step, moved = self._step(origin, direction, scale), _wide(here) - _wide(origin)
-                parts = (moved * step.conj()).real.sum(), step.abs().square().sum()
-                along += torch.stack(parts)
+            step, moved = self._step(saved, local(g), rho * inverse), _wide(theta) - _wide(saved)
+            along = torch.stack([(moved * step.conj()).real.sum(), step.abs().square().sum()])
             total += (gradients.reduced(along, p) if is_sharded(p) else along).cpu()
         moved, meant = total.tolist()
         return moved / meant if meant else None
@@ -223,7 +220,7 @@ class Excursion(AbstractContextManager[Perturbation]):
         theta = local(p)
         copy = self._copy_of(p, theta).copy_(theta)
         self._saved.append((theta, copy))
-        for here, direction in _runs(theta, g, is_noisy=noise is not None):
+        for here, direction in _blocks(theta, g):
             self._add(here, direction, scale, noise)
 
     def _add(self, theta: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
@@ -274,14 +271,12 @@ def _direction(p: Tensor, g: Tensor) -> Tensor:
     return g.to_dense() if g.is_sparse else g
 
 
-def _runs(*tensors: Tensor, is_noisy: bool) -> Iterable[tuple[Tensor, ...]]:
-    """Divide tensors for a host, which takes each run while it is in its cache."""
-    length = gradients.BLOCK if is_noisy else gradients.RUN  # noise fits the cache, or is slow
-    first = tensors[0]
-    is_short = first.numel() <= length or first.device.type not in gradients.HOST
-    if is_short or not all(t.is_contiguous() for t in tensors):
-        return [tensors]
-    return zip(*(t.view(-1).split(length) for t in tensors), strict=True)
+def _blocks(theta: Tensor, g: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Divide both for a host, which takes each block while it is in its cache."""
+    is_divided = theta.device.type in gradients.HOST and theta.is_contiguous() and g.is_contiguous()
+    if not is_divided or theta.numel() <= gradients.BLOCK:
+        return [(theta, g)]
+    return zip(*(t.view(-1).split(gradients.BLOCK) for t in (theta, g)), strict=True)
 
 
 def _kind(t: Tensor) -> object:

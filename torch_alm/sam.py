@@ -159,10 +159,6 @@ class SharpnessAware(Wrapper):
             yield self.perturbation
         self._has_perturbed_gradient = True
 
-    def renew(self) -> None:
-        """Let the next backward pass find delta, and forget the one before (see `every`)."""
-        self.direction = Direction()
-
     @eager
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, closure: Closure | None = None
@@ -179,7 +175,7 @@ class SharpnessAware(Wrapper):
         if not self._has_perturbed_gradient:
             self._warn_plain_step("a gradient taken at theta")
         elif self.perturbation is not None and self.perturbation.is_lost:
-            self.renew()
+            self.direction = Direction()
             self._warn_plain_step("a first gradient that is not finite, so that delta was 0,")
         self.base.step()
         self._has_perturbed_gradient = False
@@ -211,7 +207,7 @@ class SharpnessAware(Wrapper):
                 "lambda loss: scaler.scale(loss).backward()`, and then `scaler.step(optimizer)`?"
             )
         if float(self.found_inf) != 0:
-            self.renew()  # a delta found at that scale may have overflowed, too
+            self.direction = Direction()  # a delta found at that scale may have overflowed, too
             return False
         if self.grad_scale is not None:  # it is `None` after the user's own `unscale_`
             gradients.scale_(gradients.read(parameters(self)), 1 / self.grad_scale)
@@ -265,7 +261,7 @@ class SharpnessAware(Wrapper):
     def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
         check_sizes(self.base, state_dict, f"{type(self).__name__}.load_state_dict")
         self.base.load_state_dict(state_dict)
-        self.renew()
+        self.direction = Direction()
 
     def _awaits_step(self) -> bool:
         return self._has_perturbed_gradient

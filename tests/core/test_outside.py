@@ -1,6 +1,7 @@
 """What lies outside an optimizer, or comes to it later: named, or left as it is."""
 
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -33,7 +34,7 @@ def test_the_first_pass_leaves_nothing_on_weights_of_another_optimizer(engine: C
     head.grad = torch.ones_like(head)
     SAM(SGD([body]), rho=0.3, backward=engine).backward(lambda: product(body, head), weight=0.5)
     (g,) = torch.autograd.grad(product(body, head), [body])
-    there = (body + 0.3 * g / g.norm()).detach()
+    there = (body + 0.3 * g / (g.norm() + 1e-12)).detach()
     (expected,) = torch.autograd.grad(product(there, head), [head])
     torch.testing.assert_close(head.grad, 1 + 0.5 * expected, rtol=1e-12, atol=0)
 
@@ -64,7 +65,7 @@ def test_a_base_that_climbs_is_refused(side: str, turned: bool) -> None:
     with pytest.raises(ValueError, match="SGD with maximize=True, which would go the wrong way"):
         climbing(side, turned)
     (p,) = weights(2)
-    with pytest.raises(ValueError, match="^SAM found SGD with maximize"):
+    with pytest.raises(ValueError, match=r"^SAM found SGD with maximize"):
         SAM(SGD([p], maximize=True))
     raised = ReverseSAM(SGD([p], lr=0.1, maximize=True), rho=0.0)  # the one that is to climb
     before = p.detach().norm()
@@ -142,7 +143,7 @@ def test_a_first_pass_that_overflows_alone_is_announced() -> None:
         optimizer.step()
     torch.testing.assert_close(p.detach(), torch.full((2,), 0.8))
     optimizer.backward(lambda: p.square().sum() * next(scales))
-    assert next(scales, None) == 1.0, "delta was found anew"
+    assert next(scales, None) is None, "delta was found anew"
 
 
 def test_sharded_parameters_are_refused_by_name_where_torch_is_too_old(
@@ -168,10 +169,8 @@ def test_a_default_device_is_none_of_ours(dtype: torch.dtype, rounding: Any) -> 
         torch.set_default_device(device)
         try:
             for _ in range(2):
-                optimizer.backward(
-                    retain=lambda: p.square().sum(), forget=lambda: (p.sum(), 0.5), weight=0.5
-                )
-            optimizer.step()
+                optimizer.backward(retain=lambda: p.square().sum(), forget=lambda: (p.sum(), 0.5))
+                optimizer.step()
             with perturbed([frozen], 0.1) as still:
                 assert still.moved == 0
         finally:
@@ -218,18 +217,13 @@ def test_a_multiplied_step_that_the_dtype_swallows_is_told_once(rate: float, tol
     p = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
     constraint = ALMConstraint(None, 0.0, 0.0, multiplier=0.5)
     optimizer = DualOptimizer(SGD([p], lr=0.0), SGD([p], lr=rate), constraint, scale="step")
-    with pytest.warns(UserWarning) as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         for _ in range(3):
             optimizer.backward(retain=p.sum, forget=p.sum)
             optimizer.step()
             optimizer.zero_grad()
-        warnings_seen = len(caught)
-        if not told:
-            import warnings
-
-            warnings.warn("so that there is one", stacklevel=1)
-    assert warnings_seen == told
-    assert told == 0 or "dtype swallows the forget step" in str(caught[0].message)
+    assert sum("dtype swallows the forget step" in str(each.message) for each in caught) == told
 
 
 def test_one_tensor_is_a_list_of_one() -> None:
@@ -264,7 +258,7 @@ def test_a_backward_that_fails_uses_up_no_direction() -> None:
 
     def objective(side: int, fails: bool) -> Tensor:
         passes[side] += 1
-        return p.square().sum() / (0 if fails else 1) if not fails else 1 / 0
+        return 1 / 0 if fails else p.square().sum()
 
     def backward(fails: bool) -> None:
         optimizer.backward(retain=lambda: objective(0, False), forget=lambda: objective(1, fails))

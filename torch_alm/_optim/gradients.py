@@ -26,7 +26,6 @@ Backward: TypeAlias = Callable[[Tensor], Any]
 PLAIN = (Tensor, torch.nn.Parameter)
 HOST = ("cpu",)  # devices whose numbers can be read without waiting for them
 BLOCK = 262_144  # entries that a host sums at a time: one sum over a large tensor is less exact
-RUN = 4 * BLOCK  # entries that it moves or converts at a time: it reads ahead in long runs only
 
 # Between these a norm in float32 has squares that float32 holds to full precision.
 LEAST, MOST = 1e-15, 1e18

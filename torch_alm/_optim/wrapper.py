@@ -10,7 +10,7 @@ import copy
 import inspect
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
@@ -136,14 +136,6 @@ class Wrapper(Optimizer):
             gradients.put(parameters(self), register)
 
 
-def nested(optimizer: Optimizer) -> Iterator[Optimizer]:
-    """Walk through an optimizer and all that it wraps."""
-    yield optimizer
-    if isinstance(optimizer, Wrapper):
-        for base in optimizer._bases.values():
-            yield from nested(base)
-
-
 def innermost(optimizer: Optimizer) -> Optimizer:
     """Find the optimizer that has the state, whose `step` needs no perturbed gradient."""
     return innermost(optimizer._face) if isinstance(optimizer, Wrapper) else optimizer
@@ -151,8 +143,9 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 
 def mark_called(optimizer: Optimizer) -> None:
     """Take a step that leaves this optimizer alone for one of its steps: its schedulers go on."""
-    for each in nested(optimizer):
-        each._opt_called = True  # type: ignore[attr-defined]
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+    for base in optimizer._bases.values() if isinstance(optimizer, Wrapper) else ():
+        mark_called(base)
 
 
 def check_base(base: object, owner: str, inside: tuple[type, ...] = ()) -> Optimizer:
