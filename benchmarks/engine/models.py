@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.engine.options import Options
-from benchmarks.engine.scratch import Lesson, Recipe, teach
+from benchmarks.engine.scratch import Lesson, Recipe, spare_threads, teach
 from benchmarks.methods.rmu import steered_layer
 from torch_alm.language import check_eos
 
@@ -39,6 +39,7 @@ def load_model(name: str | Path) -> tuple[Any, Any]:
             f"the model {name} lacks {sorted(info['missing_keys'])[:3]}, which would be random. "
             "Is it a causal language model, saved whole?"
         )
+    spare_threads(model)
     return model.eval(), tokenizer
 
 

@@ -1,6 +1,7 @@
 """Figures: what happened in each step, and what it cost in utility."""
 
 from collections.abc import Mapping, Sequence
+from math import isclose
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -13,8 +14,8 @@ from benchmarks.report.results import Row
 from benchmarks.report.tables import REFERENCES, name_of
 
 PANELS = {
-    "lambda": "multiplier λ",
-    "violation": "violation α − F (above 0: not yet forgotten)",
+    "weight": "weight of the forget side (0: it rests)",
+    "violation": "goal less what is measured (at most 0: it is met)",
     "forget_loss": "forget loss (nats per token)",
     "retain_loss": "retain loss (nats per token)",
 }
@@ -30,7 +31,7 @@ class Axis(NamedTuple):
 def training(
     traces: Mapping[str, Sequence[Row]], path: Path, titles: Mapping[str, str] | None = None
 ) -> None:
-    """lambda, violation and both losses over steps, one line per method.
+    """Weight, violation and both losses over steps, one line per method; dotted: the goal.
 
     Losses are those the method computed: under SAM, at the perturbed weights.
     """
@@ -44,11 +45,24 @@ def training(
             axes.plot(xs, ys, label=name_of(method), color=colour(method), linestyle=line)
         axes.set(title=title, xlabel="step")
         if key == "violation":
-            axes.axhline(0.0, color="0.6", linewidth=0.8)
+            axes.axhline(0.0, color="0.4", linestyle=":", label="the goal")
+        if key == "forget_loss":
+            for goal in {goal for steps in traces.values() for goal in goals(steps)}:
+                axes.axhline(goal, color="0.4", linestyle=":")
     lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
     named = {label: line for label, line in lines.items() if not str(label).startswith("_")}
     figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=150)
+
+
+def goals(steps: Sequence[Row]) -> set[float]:
+    """Alpha, where the constraint measures the forget loss itself: a height in its panel."""
+    return {
+        row["alpha"]
+        for row in steps
+        if row.get("violation") and row.get("forget_loss") is not None
+        if isclose(abs(row["alpha"] - row["forget_loss"]), abs(row["violation"]), rel_tol=1e-5)
+    }
 
 
 def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:
