@@ -14,7 +14,7 @@ from benchmarks.report.results import Row
 from benchmarks.report.tables import REFERENCES, name_of
 
 PANELS = {
-    "weight": "weight of the forget side (0: it rests)",
+    "weight": "weight that the constraint gives (0: the forget side rests)",
     "violation": "goal less what is measured (at most 0: it is met)",
     "forget_loss": "forget loss (nats per token)",
     "retain_loss": "retain loss (nats per token)",
@@ -39,11 +39,13 @@ def training(
     panels = PANELS | dict(titles or {})
     for axes, (key, title) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         for method, steps in traces.items():
-            measured = [row for row in steps if row.get(key) is not None]
+            sought = key != "weight" or methods.is_controlled(method)  # others' never changes
+            measured = [row for row in steps if sought and row.get(key) is not None]
             xs, ys = [row["step"] for row in measured], [row[key] for row in measured]
             line = "-" if methods.is_controlled(method) else "--"
             axes.plot(xs, ys, label=name_of(method), color=colour(method), linestyle=line)
         axes.set(title=title, xlabel="step")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         if key == "violation":
             axes.axhline(0.0, color="0.4", linestyle=":", label="the goal")
         if key == "forget_loss":
