@@ -28,14 +28,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Lesson:
-    """Rows that a model learns by heart.
+    """Rows that a model learns by heart, and what its tokenizer is made from.
 
-    Attributes:
-        name: Of the folder the model is kept in.
-        texts: What the tokenizer is made from.
-        content: What the rows are made from, as JSON: another content, another model.
-        rows: The rows to learn, given the tokenizer.
-        whole: Strings that are one token each, wherever they stand.
+    `content`, as JSON, is what the rows are made from: another content, another model. Strings in
+    `whole` are one token each, wherever they stand.
     """
 
     name: str

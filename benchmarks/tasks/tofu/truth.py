@@ -33,10 +33,7 @@ def normalised_probability(
     In [0, 1]; one share of all where the model cannot tell, 0 under a guard where all answers are
     impossible. Computed in log space, so that without a guard impossible answers still compare.
 
-    Args:
-        true_loss: shape `(...)`.
-        wrong_losses: shape `(..., wrong answers)`.
-        guard: one of `GUARDS`.
+    Wrong answers stand along the last dimension.
 
     Source: TOFU, section 2.2; OpenUnlearning's `probability_w_options`.
 
@@ -72,11 +69,7 @@ def log_truth_ratio(
     by the mean of their losses (geometric: TOFU's leaderboard code and OpenUnlearning) or of their
     probabilities (arithmetic: TOFU's paper, and its evaluation while training).
 
-    Args:
-        correct_loss: shape `(...)`.
-        wrong_losses: shape `(..., wrong answers)`.
-        guard: one of `GUARDS`.
-        mean: of the wrong answers' probabilities.
+    Wrong answers stand along the last dimension; the guard is one of `GUARDS`.
 
     >>> round(float(log_truth_ratio(0.5, [1.0, 2.0])), 5)
     -1.0

@@ -34,12 +34,8 @@ class Topic:
 class WMDPData:
     """A task: topics to unlearn, a corpus to keep, and questions that tell what is kept.
 
-    Attributes:
-        name: `wmdp`, or the name of an embedded world.
-        topics: What to unlearn.
-        retain: The retain corpus.
-        utility: Sets of harmless questions by name.
-        examples: Questions that are shown with their answers, by subject.
+    The name is `wmdp` or that of an embedded world; `examples` are shown with their answers, by
+    subject.
     """
 
     name: str
