@@ -69,12 +69,7 @@ def save(folder: Path, model: Any, tokenizer: Any) -> None:
 
 
 def set_up(model: Any, options: Options) -> Any:
-    """The model, ready to train: parameters chosen, or adapters added.
-
-    Raises:
-        ValueError: No parameter has such a name.
-        ImportError: Adapters, and peft is not installed.
-    """
+    """The model, ready to train: parameters chosen, or adapters added."""
     if options.lora:
         import peft
 
@@ -93,9 +88,6 @@ def select(model: nn.Module, pattern: str) -> None:
         model: Changed in place.
         pattern: A regular expression of whole names, or a word: `all`; `rmu`, the down projections
             of RMU's layer and the two before it; `below`, all of RMU's layer and those before it.
-
-    Raises:
-        ValueError: No parameter has such a name.
     """
     if pattern in ("rmu", "below"):
         stack, _, last = steered_layer(model, "auto").rpartition(".")

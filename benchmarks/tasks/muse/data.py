@@ -154,9 +154,6 @@ def blocks(tokenizer: Any, texts: Sequence[str], length: int = BLOCK) -> list[Ro
 
     The texts are joined by an empty line. Each row starts with BOS, where the tokenizer has one,
     and the last one is filled up from the first. Source: MUSE's data set of plain text.
-
-    Raises:
-        ValueError: The texts have no tokens.
     """
     ids = tokenizer(SEPARATOR.join(texts), add_special_tokens=False)["input_ids"]
     if not ids:

@@ -50,15 +50,9 @@ def test_a_question_that_cannot_be_asked_is_refused(changes: dict[str, Any], mes
         Question(**(whole | changes))
 
 
-SHOWN = {
-    "kites": [
-        Question("kites", " Which string? ", ("w", "x", "y", "z"), 2),
-        Question("kites", "Which tail?", ("a", "b", "c", "d"), 1),
-    ]
-}
+SHOWN = [Question("kites", f" Which {n}? ", ("w", "x", "y", f"{n}"), n) for n in (1, 2)]
 BEGUN = (
-    "Which string?\nA. w\nB. x\nC. y\nD. z\nAnswer: C\n\n"
-    "Which tail?\nA. a\nB. b\nC. c\nD. d\nAnswer: B\n\n"
+    "Which 1?\nA. w\nB. x\nC. y\nD. 1\nAnswer: B\n\nWhich 2?\nA. w\nB. x\nC. y\nD. 2\nAnswer: C\n\n"
 )
 
 
@@ -77,7 +71,8 @@ def by_hand(model: Any, tokenizer: Any, question: Question, letter: str, bos: bo
 def test_a_letter_has_the_likelihood_of_its_tokens_behind_the_examples_of_its_subject(
     model: Any, tokenizer: Any, bos: bool
 ) -> None:
-    found = choices.answers(model, tokenizer, QUESTIONS, batch_size=3, bos=bos, examples=SHOWN)
+    shown = {"kites": SHOWN}
+    found = choices.answers(model, tokenizer, QUESTIONS, batch_size=3, bos=bos, examples=shown)
     for question, answer in zip(QUESTIONS, found, strict=True):
         expected = [by_hand(model, tokenizer, question, letter, bos) for letter in "ABCD"]
         assert answer.log_likelihoods == pytest.approx(expected, abs=1e-5)
