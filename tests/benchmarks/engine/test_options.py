@@ -106,8 +106,7 @@ def numbers(presets: Presets, preset: str, split: str, key: str, **changes: Any)
     ],
 )  # fmt: skip
 def test_the_papers_rows(presets: Presets, split: str, key: str, expected: dict[str, Any]) -> None:
-    found = numbers(presets, "paper", split, key)
-    assert {name: found[name] for name in expected} == expected
+    assert expected.items() <= numbers(presets, "paper", split, key).items()
 
 
 def test_an_override_takes_along_what_belongs_to_it() -> None:
