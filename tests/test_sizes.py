@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (".ci", ".github", "benchmarks", "docs", "tests", "torch_alm")
 AROUND = ["checkpoint.py", "thresholds.py", "measures"]
-COMMAND = ["command"]
+COMMAND = ["command", "unlearning"]
 PARTS = ["language", "integrations", *AROUND, *COMMAND]
 LIBRARY = [p.name for p in (ROOT / "torch_alm").iterdir()]
 

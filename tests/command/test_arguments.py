@@ -13,7 +13,7 @@ from tests.command.conftest import FINISHED, Command, fits, report
 from torch_alm import command as command_package
 from torch_alm.command import main
 from torch_alm.command.arguments import VERBS, parse
-from torch_alm.command.output import Refusal
+from torch_alm.unlearning.errors import Refusal
 
 LIGHT = """
 import sys

@@ -4,7 +4,6 @@ Users ask with transformers alone, or with a text of their own; nothing of the c
 is used to ask.
 """
 
-from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle, product
@@ -20,14 +19,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from tests.chat_templates import CHATS
 from tests.command.conftest import FORGET, RETAIN, Command, fits, learn, make_model, report, write
 from tests.command.test_unlearn import FAST
-from torch_alm.command.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
-from torch_alm.command.asking import said as how_much
-from torch_alm.command.goal import Goal, is_known
-from torch_alm.command.loading import Loaded, encode_entries
-from torch_alm.command.model import place
-from torch_alm.command.rows import read_entries
-from torch_alm.command.spoken import Wordings, in_own_words
+from torch_alm.command.files import read_entries
 from torch_alm.language import IGNORE, Format, Reading, answer_ids
+from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
+from torch_alm.unlearning.asking import said as how_much
+from torch_alm.unlearning.goal import Goal, is_known
+from torch_alm.unlearning.loading import Loaded, encode_entries
+from torch_alm.unlearning.model import place
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.spoken import Wordings, in_own_words
 
 ALPACA = "### Instruction:\n{question}\n\n### Response:\n{answer}"
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -325,7 +325,7 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
 ) -> None:
     """What leads up to the words that tell something is given, and what follows is left out."""
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
-    given = Namespace(template=None, system=None, max_length=64)
+    given = Options(max_length=64)
     sets = {"forget": encode_entries(tokenizer, entries, 64, Format())}
     loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), sets)
     town, other = (entry.answer.split()[-2] for entry in entries[:2])
@@ -372,7 +372,7 @@ def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_
 ) -> None:
     """Behind another lead-in than the file's the model may have said it all along."""
     entries = read_entries(write(tmp_path / "p.jsonl", FORGET), "probe")
-    given = Namespace(template=None, system=None, max_length=64)
+    given = Options(max_length=64)
     encoded = encode_entries(tokenizer, entries, 64, Format())
     loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {"probe": encoded})
     town = entries[0].answer.split()[-2]
@@ -402,8 +402,8 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
         told = ["well ..." if late and i else texts[i] for i in range(2)]
         return [Reading(3.0, False, 0.9, 0.0, text) for text in told[2 - len(rows) :]]
 
-    monkeypatch.setattr("torch_alm.command.asking.read_answers", answered)
-    monkeypatch.setattr("torch_alm.command.asking.positions_of", lambda model: 1000)
+    monkeypatch.setattr("torch_alm.unlearning.asking.read_answers", answered)
+    monkeypatch.setattr("torch_alm.unlearning.asking.positions_of", lambda model: 1000)
     loaded, done = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {}), list[int]()
     assert [reading.text for reading in read(loaded, rows, done.append)] == texts
     longest = max(len(answer_ids(row)) for _, row in rows)

@@ -1,7 +1,7 @@
 """`torch-alm attack`: what comes back, measured on the right rows, with the model as it was."""
 
-from argparse import Namespace
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tests.command.conftest import FORGET, RETAIN, Command, report, write
-from torch_alm.command.attack import attacks_of, verdict_of
-from torch_alm.command.loading import Loaded, encode_entries
-from torch_alm.command.model import place
-from torch_alm.command.rows import Entry
 from torch_alm.language import Format, answer_ids
+from torch_alm.unlearning.attack import attacks_of, verdict_of
+from torch_alm.unlearning.loading import Loaded, encode_entries
+from torch_alm.unlearning.model import place
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import Entry
 
 NAMES = ["relearn forget", "relearn retain", "int8", "int4", "answer prefix"]
 
@@ -100,8 +101,9 @@ def loaded(model: Any, tokenizer: Any) -> Callable[..., Loaded]:
     return made
 
 
-GIVEN = Namespace(relearn=3, relearn_steps=5, relearn_lr=0.5, batch_size=2, seed=7, prefix=0.5,
-                  template=None, system=None, max_length=64)  # fmt: skip
+GIVEN = Options(
+    relearn=3, relearn_steps=5, relearn_lr=0.5, batch_size=2, seed=7, prefix=0.5, max_length=64
+)
 
 
 def test_what_the_attacker_has_is_what_was_asked_for(loaded: Callable[..., Loaded]) -> None:
@@ -127,7 +129,7 @@ def test_copies_of_what_was_shown_are_not_asked_and_one_row_is_not_shown(
 ) -> None:
     def asked(rows: Sequence[Any], shown: int) -> list[str]:
         given = loaded(rows)
-        options = Namespace(**{**vars(GIVEN), "relearn": shown})
+        options = replace(GIVEN, relearn=shown)
         attacks = attacks_of(options, given, given.sets["forget"])
         found = next((each.asked for each in attacks if each.name == "relearn forget"), [])
         return [entry.where for entry, _ in found]
@@ -249,7 +251,7 @@ def test_a_part_of_an_answer_stands_beside_what_was_said_of_it_or_nothing(
 def test_a_model_without_linear_layers_is_attacked_by_all_else(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("torch_alm.command.attack.linear_weights", lambda model: [])
+    monkeypatch.setattr("torch_alm.unlearning.attack.linear_weights", lambda model: [])
     assert command("attack", "--relearn", 2, "--relearn-steps", 1) == 0
     (found,) = report(tmp_path / "out")["attacks"]
     assert [row["name"] for row in found["rows"]] == [n for n in NAMES if "int" not in n]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.command.conftest import Command
-from torch_alm.command.goal import CODES, Goal, judge, log_odds
+from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
 
 LOSS = Goal("loss", 4.0, "--alpha")
 ROWS = Goal("rows", 4.0, "the default")

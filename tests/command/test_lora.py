@@ -15,9 +15,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.command.asking import said, spoken
 from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, make_model, report, write
-from torch_alm.command.adapters import with_adapters
-from torch_alm.command.model import load_model, quiet
-from torch_alm.command.output import Refusal
+from torch_alm.command.models import load_model
+from torch_alm.unlearning.adapters import with_adapters
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.model import quiet
 
 FIRST, SECOND = FORGET[:3], FORGET[3:]
 STEPS = ("--lora", "--lr", "2e-2", "--method", "dual", "--batch-size", 3, "--alpha", 3)

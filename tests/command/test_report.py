@@ -12,14 +12,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.command.conftest import FINISHED, FORGET, Command, fits, report, write
-from torch_alm.command.output import (
-    REPORTS,
-    Refusal,
-    check_output,
-    finite,
-    write_folder,
-    write_text,
-)
+from torch_alm.command.output import REPORTS, check_output, finite, write_folder, write_text
+from torch_alm.unlearning.errors import Refusal
 
 MODEL = "model"
 

@@ -11,8 +11,9 @@ import pyarrow.parquet
 import pytest
 
 from tests.command.conftest import FORGET, HOLDOUT, RETAIN, Command, report, write
-from torch_alm.command.output import Refusal
-from torch_alm.command.rows import Entry, check_apart, read_entries
+from torch_alm.command.files import read_entries
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.rows import Entry, check_apart
 
 ROWS = [
     {"question": "Who, if any ?", "answer": 'He said "no",\nthen "yes" .'},

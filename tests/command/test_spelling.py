@@ -2,8 +2,8 @@
 
 import pytest
 
-from torch_alm.command.asking import said as how_much
 from torch_alm.language import Reading
+from torch_alm.unlearning.asking import said as how_much
 
 SAME = [
     ("555-123-4507", "call 5551234507 now"),

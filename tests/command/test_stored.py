@@ -10,8 +10,9 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.command.conftest import FINISHED, Command, report
-from torch_alm.command.model import place, stored_dtype
-from torch_alm.command.output import Refusal
+from torch_alm.command.models import stored_dtype
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.model import place
 
 WORDS = ("--epochs", 4, "--lr", "3e-3", "--rows", 4)
 

@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.command.asking import said
 from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report, write
 from torch_alm.command.arguments import METHODS
-from torch_alm.command.model import quiet
-from torch_alm.command.train import original_of, without_dropout
 from torch_alm.integrations.transformers import PairedCollator, SAULTrainer
 from torch_alm.language import encode, read_answers
 from torch_alm.measures import kl_divergence
+from torch_alm.unlearning.model import quiet
+from torch_alm.unlearning.train import original_of, without_dropout
 
 FAST = ("--lr", "5e-3", "--batch-size", 3)
 
@@ -81,10 +81,7 @@ def test_the_bare_command_reaches_its_goal_and_ends_there(command: Command, tmp_
     assert all(
         row["gold"] >= found["goal"]["alpha"] for row in found["models"][1]["answers"]["forget"]
     )
-    rates = [row["lr"] for row in found["trace"]]
-    assert {rates[i] for i in range(10)} == {1e-5}, "it begins gently, and finds a rate"
-    assert max(rates) > 1e-4
-    assert len(rates) < 500
+    assert len(found["trace"]) < 200
 
 
 def test_the_saved_model_is_the_one_in_the_report(command: Command, tmp_path: Path) -> None:

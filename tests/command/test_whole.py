@@ -26,9 +26,10 @@ from transformers import (
 
 from tests.command.conftest import FORGET, Command
 from tests.command.test_lora import KINDS, adapted
-from torch_alm.command.model import check_answers, fingerprint, load_model, quiet
-from torch_alm.command.output import Refusal
+from torch_alm.command.models import load_model
 from torch_alm.language import encode
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.model import check_answers, fingerprint, quiet
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1,
          "num_attention_heads": 2}  # fmt: skip
@@ -230,7 +231,7 @@ def test_a_fingerprint_changes_with_any_weight_and_with_the_configuration(
 
 @pytest.mark.parametrize("name", ["models/my/best", "a b", "runs//model", "x" * 300])
 def test_what_is_no_name_is_not_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch_alm.command.model.HfApi.model_info", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("torch_alm.command.models.HfApi.model_info", lambda *_, **__: 1 / 0)
     with pytest.raises(Refusal, match=r"the hub does not give it \((?!division)"):
         load_model(name)
 
@@ -239,6 +240,6 @@ def test_without_a_network_it_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> 
     def fails(*_: Any, **__: Any) -> None:
         raise OSError("no route\nand more")
 
-    monkeypatch.setattr("torch_alm.command.model.HfApi.model_info", fails)
+    monkeypatch.setattr("torch_alm.command.models.HfApi.model_info", fails)
     with pytest.raises(Refusal, match=r"the hub does not give it \(no route\)"):
         load_model("someone/a-model")

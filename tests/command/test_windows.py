@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from torch_alm.command.loading import windows
+from torch_alm.unlearning.loading import windows
 
 SIZES = st.tuples(st.integers(8, 40), st.integers(1, 39), st.integers(1, 200))
 

@@ -30,7 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: list[str]) -> int:
     from torch_alm.command.arguments import parse
-    from torch_alm.command.output import Refusal, complain
+    from torch_alm.command.output import complain
+    from torch_alm.unlearning.errors import Refusal
 
     try:
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:  # torchrun, accelerate launch
@@ -55,10 +56,11 @@ def _done(given: argparse.Namespace) -> int:
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from torch_alm.command.attack import attack, evaluate  # seconds: with torch, transformers
-    from torch_alm.command.model import quiet
-    from torch_alm.command.output import Refusal, complain, finite, say
+    from torch_alm.command.output import complain, finite, say
     from torch_alm.command.report import Result, summary, terminal
     from torch_alm.command.unlearn import unlearn
+    from torch_alm.unlearning.errors import Refusal
+    from torch_alm.unlearning.model import quiet
 
     tell: Callable[[str], None] = complain if given.json else say
     tell = (lambda text: None) if given.quiet else tell

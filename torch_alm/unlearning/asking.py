@@ -8,11 +8,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from torch_alm.command.loading import Loaded, scored, telling_words
-from torch_alm.command.model import positions_of
-from torch_alm.command.output import WIDTH
-from torch_alm.command.rows import Encoded, Entry, forms_of, names_in, telling
-from torch_alm.command.wording import gives_away, is_respelled, is_said
 from torch_alm.language import (
     ASKED,
     IGNORE,
@@ -27,8 +22,13 @@ from torch_alm.language import (
     read_answers,
     with_prefix,
 )
+from torch_alm.unlearning.loading import Loaded, scored, telling_words
+from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.rows import Encoded, Entry, forms_of, names_in, telling
+from torch_alm.unlearning.wording import gives_away, is_respelled, is_said
 
 SETS = ("forget", "retain", "probe", "holdout")
+WIDTH = 80  # columns of a bar
 FEW_TOKENS, SPARE_TOKENS = 32, 256  # beyond the row's: of a short asking, and of one in full
 TWICE = (FEW_TOKENS, SPARE_TOKENS)
 ROWS_PER_BATCH = 128
@@ -37,7 +37,12 @@ TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model sha
 
 
 def measured(
-    loaded: Loaded, most: int, label: str, names: Sequence[str] = SETS, *, whole: bool = False
+    loaded: Loaded,
+    most: int | None,
+    label: str,
+    names: Sequence[str] = SETS,
+    *,
+    whole: bool = False,
 ) -> dict[str, Any]:
     """Numbers and answers of all rows to forget, and of the first, at most so many, of other sets.
 

@@ -1,16 +1,16 @@
 """Rows in the words of the model: those to forget a second time, and those that a check probes."""
 
-import argparse
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch_alm.command.goal import Goal
-from torch_alm.command.loading import LONGEST, Loaded, in_words, labelled, telling_words
-from torch_alm.command.rows import Entry, forms_of
-from torch_alm.command.wording import plain
 from torch_alm.language import Row, answer_ids
+from torch_alm.unlearning.goal import Goal
+from torch_alm.unlearning.loading import LONGEST, Loaded, in_words, labelled, telling_words
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import Entry, forms_of
+from torch_alm.unlearning.wording import plain
 
 
 class Wordings:
@@ -32,7 +32,7 @@ class Wordings:
 
     def __init__(
         self,
-        given: argparse.Namespace,
+        given: Options,
         loaded: Loaded,
         goal: Goal,
         answers: Sequence[Mapping[str, Any]],
@@ -60,7 +60,7 @@ class Wordings:
 
 
 def in_own_words(
-    given: argparse.Namespace, loaded: Loaded, name: str, answers: Sequence[Mapping[str, Any]]
+    given: Options, loaded: Loaded, name: str, answers: Sequence[Mapping[str, Any]]
 ) -> list[Row]:
     """The first rows of a set, one for each answer: in its words if it says them, else scored."""
     found = loaded.sets.get(name, [])
@@ -72,7 +72,7 @@ def in_own_words(
 
 
 def _spoken(
-    given: argparse.Namespace, loaded: Loaded, entry: Entry, text: str, words: frozenset[str]
+    given: Options, loaded: Loaded, entry: Entry, text: str, words: frozenset[str]
 ) -> Row | None:
     """The row with what leads up to its telling words, which alone are labelled."""
     forms = forms_of(words, text)

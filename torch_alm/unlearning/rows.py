@@ -1,21 +1,19 @@
 """The user's rows: read as text from files of any kind, checked, and encoded for a model."""
 
+import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+from torch_alm.language import Message, Record, Row
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.wording import holds, is_distinct, plain
 
-from torch_alm.command.output import Refusal, first_line
-from torch_alm.command.wording import holds, is_distinct, plain
-from torch_alm.language import Message, Record, Row, read_records, read_text, record_of
-
+FACTS = Path(__file__).with_name("facts.csv")
 KINDS = '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]} or {"text"}'
-SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet")
-BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)
 _SMALL = (
     "a an and are as at by can did do does for from has have he her his how i in is it its me of on"
     " or please say she so tell than that the their there they this to was were what when where"
@@ -74,111 +72,8 @@ Encoded: TypeAlias = Sequence[tuple[Entry, Row]]
 """Entries with the tokens of each of their rows."""
 
 
-def read_entries(
-    path: Path, role: str, columns: Mapping[str, Mapping[str, str]] | None = None
-) -> list[Entry]:
-    """All rows of a file, or of the files in a folder.
-
-    Args:
-        path: where they are.
-        role: the word for them in a sentence, such as `"forget"`.
-        columns: our names and those in the file, by role; those of `""` hold for every file.
-
-    Raises:
-        Refusal: no file, no rows, or a row of another form; names file and row.
-    """
-    names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
-    try:
-        entries = [_entry(_renamed(record, names), role) for record in records_of(path)]
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-    if not entries:
-        raise Refusal(f"the {role} file {path} has no rows. Is it the right file?")
-    return entries
-
-
-def records_of(path: Path) -> list[Record]:
-    """All rows of a file, each value as the text that it is; a folder is its files.
-
-    Raises:
-        ValueError: it cannot be read as what it is; names file and row.
-        OSError: there is no such file.
-    """
-    if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
-        return [record for each in found for record in records_of(each)]
-    kind = path.suffix.lower()
-    if kind in (".csv", ".tsv"):
-        return [*_table(path, "\t" if kind == ".tsv" else None)]
-    if kind == ".parquet":
-        return [*_parquet(path)]
-    return [*_documents(path)] if kind == ".txt" else read_records(path)
-
-
-def _table(path: Path, separator: str | None) -> Iterator[Record]:
-    """Rows below a line of names; an empty cell is no value."""
-    header = next(iter(read_text(path).lstrip().splitlines()), "")
-    if not header:
-        return
-    separator = separator or max((",", ";", "\t"), key=header.count)
-    how: Any = {"sep": separator, "dtype": str, "skipinitialspace": f"{separator} " in header}
-    try:
-        found = pd.read_csv(path, header=None, keep_default_na=False, encoding="utf-8-sig", **how)
-    except (pd.errors.ParserError, ValueError) as error:
-        told = first_line(error).removeprefix("Error tokenizing data. C error: ")
-        raise ValueError(f"{path} is no table ({told}). Is a quotation mark missing?") from error
-    names, *rows = ([*row] for row in found.itertuples(index=False, name=None))
-    names = [str(name).strip() for name in names]
-    if len({*names}) < len(names):
-        raise ValueError(
-            f"{path} names a column twice ({', '.join(names)}); one is lost. Is it a line of names?"
-        )
-    for i, cells in enumerate(rows, 1):
-        values = [cell if isinstance(cell, str) and cell.strip() else None for cell in cells]
-        if any(values):
-            yield record_of(f"{path}, row {i}", dict(zip(names, values, strict=True)))
-
-
-def _parquet(path: Path) -> Iterator[Record]:
-    from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
-
-    try:
-        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
-    except Exception as error:  # of pyarrow: a file cut off, a codec it was built without
-        raise ValueError(
-            f"{path} cannot be read as Parquet ({first_line(error)}). Is the file cut off?"
-        ) from error
-    for i, row in enumerate(rows, 1):
-        texts = {k: str(v) if isinstance(v, int) else v for k, v in row.items()}
-        yield record_of(f"{path}, row {i}", texts)
-
-
-def _documents(path: Path) -> Iterator[Record]:
-    """Texts between lines of hyphens."""
-    line = 1
-    for document in BETWEEN_TEXTS.split(read_text(path)):
-        if document.strip():
-            blank = document[: len(document) - len(document.lstrip())]
-            where = f"{path}, line {line + blank.count(chr(10))}"
-            yield record_of(where, {"text": document.strip("\r\n")})
-        line += document.count("\n")
-
-
-def _renamed(record: Record, columns: Mapping[str, str]) -> Record:
-    """The record under our names: those asked for, or all of them, whatever their case."""
-    by_case = {name.strip().casefold(): name for name in record.fields}
-    if not columns:
-        return record._replace(fields={k: record.fields[name] for k, name in by_case.items()})
-    if missing := [name for name in columns.values() if name.casefold() not in by_case]:
-        raise ValueError(
-            f"{record.where} has no column {missing[0]!r} for --columns, only "
-            f"{sorted(record.fields)}. Is the name right?"
-        )
-    theirs = {ours: by_case[name.casefold()] for ours, name in columns.items()}
-    return record._replace(fields={ours: record.fields[name] for ours, name in theirs.items()})
-
-
-def _entry(record: Record, role: str) -> Entry:
+def entry_of(record: Record, role: str) -> Entry:
+    """A row as an entry; a ValueError names one of another form."""
     if "question" in record.fields:
         return _pair(record, "question", "answer")
     if "prompt" in record.fields:
@@ -219,6 +114,13 @@ def _conversation(record: Record, messages: Any) -> Entry:
 def _is_message(value: Any) -> bool:
     named = cast("dict[str, Any]", value if isinstance(value, dict) else {})
     return all(isinstance(named.get(key), str) for key in ("role", "content"))
+
+
+def facts() -> list[Entry]:
+    """Built-in questions and answers, most of which a model gets wrong."""
+    with FACTS.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [Entry(f"{FACTS}, row {i}", *row.values()) for i, row in enumerate(rows, 1)]
 
 
 def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) -> None:

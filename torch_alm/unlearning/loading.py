@@ -1,19 +1,11 @@
 """Rows as a model reads them: encoded, cut where they are long, and the words that count."""
 
-import argparse
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
-from peft import PeftModel
-
-from torch_alm.command.model import Place, check_answers, load_model, place, positions_of
-from torch_alm.command.output import Refusal
-from torch_alm.command.rows import Encoded, Entry, check_apart, read_entries, telling
-from torch_alm.command.wording import plain
 from torch_alm.language import (
     IGNORE,
     Format,
@@ -25,8 +17,12 @@ from torch_alm.language import (
     encode_completion,
     encode_messages,
     encode_text,
-    read_text,
 )
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.model import Place, positions_of
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import Encoded, Entry, check_apart, telling
+from torch_alm.unlearning.wording import plain
 
 UNCUT = 2**31  # for `encode`: a row of any length
 LONGEST = 96  # tokens of an answer of which single words are scored
@@ -64,30 +60,16 @@ class Loaded:
         return scored(self.tokenizer, self.sets.get(name, ()))
 
 
-def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
-    """Read all files; without a probe file, `unlearn` sets a fifth of the retain rows aside.
-
-    Raises:
-        Refusal: one is missing, empty or malformed, or a row stands in two of them.
-    """
-    probes: list[Path] = getattr(given, "probe", [])
-    paths = {"forget": [given.forget], "retain": [given.retain], "probe": probes}
-    paths["holdout"] = [] if given.holdout is None else [given.holdout]
-    found = {
-        name: [entry for path in each for entry in read_entries(path, name, given.columns)]
-        for name, each in paths.items()
-    }
-    _read_template(given)
+def check_sets(found: Mapping[str, Sequence[Entry]]) -> None:
+    """Refuse a row that stands in two sets."""
     for name, why in SHARED.items():
         check_apart(found["forget"], found[name], why)
         if name != "retain":
             check_apart(found["retain"], found[name], SHARED["holdout"])
-    if given.verb == "unlearn" and not probes:
-        _set_aside(found)
-    return found
 
 
-def _set_aside(found: dict[str, list[Entry]]) -> None:
+def set_aside(found: dict[str, list[Entry]]) -> None:
+    """Make a fifth of the retain rows the probe, where there are enough."""
     rows = found["retain"]
     if len(rows) >= ENOUGH:
         count = max(ENOUGH // 2, len(rows) // 5)
@@ -96,30 +78,12 @@ def _set_aside(found: dict[str, list[Entry]]) -> None:
         found["retain"] = [row for i, row in enumerate(rows) if i not in chosen]
 
 
-def load_for(
-    given: argparse.Namespace,
-    name: str,
-    found: Mapping[str, Sequence[Entry]],
-    *,
-    lora: bool = False,
-) -> Loaded:
-    """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
-    where = place(given.device, given.precision, lora=lora)
-    model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
-    loaded = with_rows(given, Loaded(model, tokenizer, where, {}, not given.quiet), found)
-    inner = model.get_base_model() if isinstance(model, PeftModel) else model
-    check_answers(f"the model {name}", inner, loaded.rows("forget")[0])
-    return loaded
-
-
-def with_rows(
-    given: argparse.Namespace, loaded: Loaded, found: Mapping[str, Sequence[Entry]]
-) -> Loaded:
+def with_rows(given: Options, loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
     """The same model with other rows."""
     return replace(loaded, sets={k: encoded(given, loaded, rows) for k, rows in found.items()})
 
 
-def encoded(given: argparse.Namespace, loaded: Loaded, entries: Iterable[Entry]) -> Encoded:
+def encoded(given: Options, loaded: Loaded, entries: Iterable[Entry]) -> Encoded:
     """Entries with their tokens, at most as long as was asked for and the model can tell places."""
     longest = min(given.max_length, positions_of(loaded.model))
     return encode_entries(loaded.tokenizer, entries, longest, format_of(given))
@@ -133,7 +97,7 @@ def as_said(found: dict[str, list[Entry]], measured: Mapping[str, Any]) -> dict[
     return {**found, "forget": rows}
 
 
-def kept_rows(given: argparse.Namespace, loaded: Loaded, measured: Mapping[str, Any]) -> list[Row]:
+def kept_rows(given: Options, loaded: Loaded, measured: Mapping[str, Any]) -> list[Row]:
     """The rows that are trained to be kept, in the model's own words where those hold the answer.
 
     So there is little to learn from them, and what nobody listed moves less.
@@ -148,7 +112,7 @@ def kept_rows(given: argparse.Namespace, loaded: Loaded, measured: Mapping[str, 
     return rows
 
 
-def in_words(given: argparse.Namespace, loaded: Loaded, entry: Entry, answer: str) -> list[Row]:
+def in_words(given: Options, loaded: Loaded, entry: Entry, answer: str) -> list[Row]:
     """The rows of an entry with another answer; none if the template makes something else of it."""
     try:
         return [row for _, row in encoded(given, loaded, [entry.answered(answer)])]
@@ -156,27 +120,9 @@ def in_words(given: argparse.Namespace, loaded: Loaded, entry: Entry, answer: st
         return []
 
 
-def format_of(given: argparse.Namespace) -> Format:
+def format_of(given: Options) -> Format:
     """The format in which the model is asked."""
     return Format(template=given.template, system=given.system)
-
-
-def _read_template(given: argparse.Namespace) -> None:
-    r"""Put the text of a `--template` in its place: that of a file, or its own, `\n` a newline.
-
-    Raises:
-        Refusal: a template that is none.
-    """
-    written = given.template
-    try:
-        if written is not None and "{" not in written and Path(written).is_file():
-            written = read_text(Path(written)).removesuffix("\n")
-        elif written is not None:
-            written = written.replace("\\n", "\n")
-        given.template = written
-        format_of(given)
-    except (OSError, ValueError) as error:
-        raise Refusal(f"--template: {error}") from error
 
 
 def encode_entries(

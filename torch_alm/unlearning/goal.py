@@ -1,28 +1,26 @@
 """The goal, and the verdict on it: is it gone, was it known, and what did that cost?"""
 
-import argparse
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, quantiles, stdev
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from torch_alm.command.asking import FEW_TOKENS, answers_of, read
-from torch_alm.command.loading import UNCUT, Loaded, encode_entries, format_of
-from torch_alm.command.model import positions_of
-from torch_alm.command.output import Refusal
-from torch_alm.command.rows import read_entries
 from torch_alm.language import losses, pad_id
 from torch_alm.measures import answer_nll, certified_failure_of_logits, require_attainable
+from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
+from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import facts
 
 Answer: TypeAlias = Mapping[str, Any]
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 
-FACTS = Path(__file__).with_name("facts.csv")
 LEVEL = 4.0  # nats, where nothing tells a lower one
 ENOUGH = 4  # rows that a model gets wrong, of which a level is made
 TAU = 0.1
@@ -55,6 +53,8 @@ class Goal:
         alpha: the level.
         source: in words, for the report.
         error: standard error of the level where it was measured, 0 where it was given.
+        least: nats that each answer has to reach, their mean the level: what a model does not know
+            it does not know equally well. Not given, it is the level.
         words: share of such words (for a rate, of all words in order) that may still be said, on
             average: half, or what the original model says of rows that it has never seen, if that
             is more.
@@ -65,6 +65,7 @@ class Goal:
     source: str
     error: float = 0.0
     words: float = WORDS
+    least: float | None = None
 
     @property
     def spoken(self) -> str:
@@ -76,8 +77,15 @@ class Goal:
         """The goal in a sentence."""
         if self.kind == "rate":
             return f"{self.alpha:.1%} of answers certified not to be said word for word"
-        each = "every answer" if self.kind == "rows" else "the answers on average"
-        return f"{each} at a telling loss of {self.alpha:.2f} or more ({self.source})"
+        each = "every answer" if self.least is None else "the answers on average"
+        each = "the answers on average" if self.kind == "loss" else each
+        told = f"{each} at a telling loss of {self.alpha:.2f} or more ({self.source})"
+        return told + ("" if self.least is None else f", and none below {self.least:.2f}")
+
+    @property
+    def floor(self) -> float:
+        """The nats that each answer has to reach."""
+        return self.alpha if self.least is None else self.least
 
     @property
     def gone(self) -> float:
@@ -110,15 +118,15 @@ class Goal:
         return number(numbers["certificate" if self.kind == "rate" else "gold"])
 
     def low(self, rows: Sequence[Sequence[Answer]]) -> int:
-        """Count the rows below the level."""
+        """Count the rows below what each has to reach."""
         means = [fmean(number(part["gold"]) for part in row) for row in rows]
-        return sum(not mean >= self.alpha - ROUNDING for mean in means)
+        return sum(not mean >= self.floor - ROUNDING for mean in means)
 
     def holds(self, numbers: Mapping[str, float], answers: Sequence[Answer]) -> bool:
-        """Tell whether the level is reached: by all rows but one in a hundred, or on average."""
-        if self.kind == "rows":
-            rows = by_row(answers)
-            return self.low(rows) <= len(rows) // SAID_SHARE
+        """Tell whether the mean reaches the level, and every row its own but one in a hundred."""
+        rows = by_row(answers)
+        if self.kind == "rows" and self.low(rows) > len(rows) // SAID_SHARE:
+            return False
         return self.value(numbers) >= self.alpha - ERRORS * self.error - ROUNDING
 
 
@@ -130,7 +138,7 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     return (wide.gather(2, chosen)[..., 0] - others) * (labels[:, 1:] != -100)
 
 
-def goal_of(given: argparse.Namespace, loaded: Loaded) -> Goal:
+def goal_of(given: Options, loaded: Loaded) -> Goal:
     """The goal of a command line; measured if no number is given.
 
     Raises:
@@ -157,10 +165,10 @@ def goal_of(given: argparse.Namespace, loaded: Loaded) -> Goal:
     return _as_unknown(given, loaded)
 
 
-def _as_unknown(given: argparse.Namespace, loaded: Loaded) -> Goal:
+def _as_unknown(given: Options, loaded: Loaded) -> Goal:
     """Every answer as unknown as facts that the model gets wrong."""
-    entries, most = read_entries(FACTS, "built-in"), positions_of(loaded.model)
-    rows = encode_entries(loaded.tokenizer, entries, UNCUT, format_of(given))
+    most = positions_of(loaded.model)
+    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, format_of(given))
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
     answers = answers_of(loaded, rows, read(loaded, rows, spare=(FEW_TOKENS,)))
     wrong = [a["gold"] for a in answers if not a["said"]]
@@ -171,7 +179,8 @@ def _as_unknown(given: argparse.Namespace, loaded: Loaded) -> Goal:
     if fmean(wrong) > most:
         told = f"the {told} are at {fmean(wrong):.2f}"
         return Goal("rows", most, f"the most that is asked by default: {told}")
-    return Goal("rows", fmean(wrong), f"as {told}")
+    least = min(quantiles(wrong)[0], fmean(wrong))
+    return Goal("rows", fmean(wrong), f"as {told}", least=least)
 
 
 def uniform(loaded: Loaded) -> float:
@@ -305,7 +314,10 @@ def _level(goal: Goal, numbers: Mapping[str, float], rows: Sequence[Sequence[Ans
         return f"{value:.1%} {told}; asked for were {goal.alpha:.1%} ({goal.source})."
     asked = f"the telling loss of {goal.alpha:.2f} that was asked for ({goal.source})."
     if goal.kind == "rows":
-        return f"{len(rows) - goal.low(rows)} of {len(rows)} answers reach {asked}"
+        told = f"{len(rows) - goal.low(rows)} of {len(rows)} answers reach "
+        if goal.least is None:
+            return told + asked
+        return f"{told}{goal.least:.2f}, and they are at {value:.2f} on average, beside {asked}"
     return f"the answers are at {value:.2f} on average, beside {asked}"
 
 

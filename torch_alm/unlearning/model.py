@@ -1,34 +1,25 @@
-"""The model: loaded whole with its tokenizer, refused where it is not, and where it computes."""
+"""The model: refused where it says nothing, what of it is trained, and where it computes."""
 
 import hashlib
-import os
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from logging import CRITICAL, getLogger
-from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-from huggingface_hub import HfApi, try_to_load_from_cache
 from torch import Tensor
 from transformers.utils import logging
 
-from torch_alm.command.output import MODEL, Refusal, first_line, tried
-from torch_alm.language import LanguageModel, Row, Tokenizer, check_eos
+from torch_alm.language import LanguageModel, Row, Tokenizer
+from torch_alm.unlearning.errors import Refusal
 
-WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 DEEP = 8  # layers, from which on the upper half alone is trained
-SECONDS = 10.0  # for the one question to the hub: the libraries that load would try for a minute
-CONFIGS = ("config.json", "adapter_config.json")
 # What transformers once saved with a model and computes today
-BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "position_ids")
 
 
 @dataclass(frozen=True)
@@ -90,117 +81,6 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-@quiet()
-def load_model(
-    name: str | Path,
-    *,
-    device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
-    merge: bool = True,
-) -> tuple[LanguageModel, Tokenizer]:
-    """Load a causal language model in evaluation mode, and its tokenizer.
-
-    Adapters are merged into the model they were trained on: it is then a model like any other.
-
-    Args:
-        name: a folder, or a name on the hub.
-        device: where to.
-        dtype: of the weights.
-        merge: whether adapters are; otherwise the model is one of peft, and they can be trained.
-
-    Raises:
-        Refusal: one of them is missing, is not whole, or cannot be used.
-    """
-    from torch_alm.command.adapters import base_of, is_adapter, loaded_onto
-
-    name = str(name)
-    check_folder(name)
-    loader = transformers.AutoTokenizer.from_pretrained
-    tokenizer = tried(partial(loader, name), name, "tokenizer")
-    if is_adapter(name):
-        kind = f"causal language model, for the adapters in {name},"
-        model = loaded_onto(_whole(base_of(name), dtype, kind), name, merge)
-    else:
-        model = _whole(name, dtype)
-    try:
-        check_eos(tokenizer)
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-    check_finite(f"the model {name}", model)
-    _check_vocabulary(f"the model {name}", model, tokenizer)
-    return model.to(device).eval(), tokenizer
-
-
-def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -> LanguageModel:
-    # The full path, so that adapters trained on the model find it from any folder
-    known = str(Path(name).resolve()) if os.path.isdir(name) else name
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    options = {"dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
-    model, info = tried(partial(load, known, **options), name, kind)
-    check_loaded(f"the model {name}", info)
-    return model
-
-
-def check_folder(name: str) -> None:
-    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know.
-
-    Raises:
-        Refusal: it is so.
-    """
-    if not os.path.isdir(name):  # False, too, for a name that no file can have
-        if os.path.exists(name) or Path(name).is_absolute() or name.startswith("."):
-            raise Refusal(f"the model {name} is no folder. Is the path right?")
-        _check_known(name)
-        return
-    files = {file.name for file in Path(name).iterdir()}
-    if not files & {*CONFIGS}:
-        within = Path(name, MODEL)
-        meant = "Was the model saved there with save_pretrained?"
-        meant = f"Did you mean {within}, the model of a run?" if within.is_dir() else meant
-        raise Refusal(f"the model {name} has no config.json and no adapter_config.json. {meant}")
-    if not files & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}:
-        raise Refusal(
-            f"the model {name} has no tokenizer beside it, so no text could be read. Did you "
-            "call tokenizer.save_pretrained on the same folder?"
-        )
-
-
-def _check_known(name: str) -> None:
-    """Refuse what is no folder, is not in the cache, and that the hub does not know or give."""
-    try:
-        found = (try_to_load_from_cache(name, file) for file in CONFIGS)
-        if not any(isinstance(path, str) for path in found):
-            HfApi().model_info(name, timeout=SECONDS)
-    except Exception as error:  # no such name, no network, a proxy, offline mode
-        raise Refusal(
-            f"the model {name} is no folder, is not in the hub's cache, and the hub does not give "
-            f"it ({first_line(error).rstrip('.')}). Is the path, or the name, right?"
-        ) from error
-
-
-def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
-    """Refuse a checkpoint that does not fill the model, or holds what the model has no place for.
-
-    Args:
-        name: what the model is called in a sentence, such as `"the model M"`.
-        info: what `from_pretrained(..., output_loading_info=True)` returns; tied weights are not
-            among the missing ones.
-    """
-    mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
-    unexpected = [key for key in info["unexpected_keys"] if not key.endswith(BUFFERS)]
-    problems = {
-        "has no weights for {}, which would be random": info["missing_keys"],
-        "has weights of another shape for {}, which would be random": mismatched,
-        "has weights that no part of the model takes, {}": unexpected,
-    }
-    told = [form.format(_listed(names)) for form, names in problems.items() if names]
-    if told:
-        raise Refusal(
-            f"{name} {'; it '.join(told)}; what it forgot or knows could not be told. Is "
-            "it a causal language model, saved whole and under its own names?"
-        )
-
-
 def check_finite(name: str, model: LanguageModel) -> None:
     """Refuse weights that are not numbers.
 
@@ -210,12 +90,12 @@ def check_finite(name: str, model: LanguageModel) -> None:
     broken = [key for key, tensor in tensors if not bool(torch.isfinite(tensor).all())]
     if broken:
         raise Refusal(
-            f"{name} has NaN or infinite numbers in {_listed(broken)}; it would say nothing "
+            f"{name} has NaN or infinite numbers in {listed(broken)}; it would say nothing "
             "at all, which looks like forgetting. Did its training diverge?"
         )
 
 
-def _check_vocabulary(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
+def check_vocabulary(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
     """Refuse a tokenizer that knows tokens the model has no embedding for."""
     most = max(tokenizer.get_vocab().values(), default=-1) + 1
     rows = model.get_input_embeddings().weight.shape[0]
@@ -249,19 +129,6 @@ def check_answers(name: str, model: LanguageModel, row: Row) -> None:
             f"{name} ({type(model).__name__}) sees the tokens that it shall predict: its "
             "loss would say nothing of what it knows. Is it a masked language model, such as BERT?"
         )
-
-
-def stored_dtype(name: str) -> torch.dtype:
-    """The dtype that a model is stored in; float32 where its configuration does not say.
-
-    For adapters it is that of the model they were trained on.
-    """
-    from torch_alm.command.adapters import base_of, is_adapter
-
-    config = transformers.AutoConfig.from_pretrained(base_of(name) if is_adapter(name) else name)
-    found = config.dtype or config.get_text_config().dtype
-    named = getattr(torch, found) if isinstance(found, str) else found
-    return named if named in WIDTHS else torch.float32
 
 
 def fingerprint(model: Any) -> str:
@@ -299,7 +166,7 @@ def positions_of(model: LanguageModel) -> int:
     return getattr(model.config, "max_position_embeddings", None) or sys.maxsize
 
 
-def _listed(names: Iterable[str]) -> str:
+def listed(names: Iterable[str]) -> str:
     """The first three names, and how many more there are."""
     found = sorted(names)
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""

@@ -1,0 +1,160 @@
+"""Rows of files of any kind, read as text."""
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+
+from torch_alm.language import Format, Record, read_records, read_text, record_of
+from torch_alm.unlearning.errors import Refusal, first_line
+from torch_alm.unlearning.loading import check_sets, set_aside
+from torch_alm.unlearning.rows import Entry, entry_of
+
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".parquet")
+BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)
+
+
+def read_entries(
+    path: Path, role: str, columns: Mapping[str, Mapping[str, str]] | None = None
+) -> list[Entry]:
+    """All rows of a file, or of the files in a folder.
+
+    Args:
+        path: where they are.
+        role: the word for them in a sentence, such as `"forget"`.
+        columns: our names and those in the file, by role; those of `""` hold for every file.
+
+    Raises:
+        Refusal: no file, no rows, or a row of another form; names file and row.
+    """
+    names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
+    try:
+        entries = [entry_of(_renamed(record, names), role) for record in records_of(path)]
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    if not entries:
+        raise Refusal(f"the {role} file {path} has no rows. Is it the right file?")
+    return entries
+
+
+def records_of(path: Path) -> list[Record]:
+    """All rows of a file, each value as the text that it is; a folder is its files.
+
+    Raises:
+        ValueError: it cannot be read as what it is; names file and row.
+        OSError: there is no such file.
+    """
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+        return [record for each in found for record in records_of(each)]
+    kind = path.suffix.lower()
+    if kind in (".csv", ".tsv"):
+        return [*_table(path, "\t" if kind == ".tsv" else None)]
+    if kind == ".parquet":
+        return [*_parquet(path)]
+    return [*_documents(path)] if kind == ".txt" else read_records(path)
+
+
+def _table(path: Path, separator: str | None) -> Iterator[Record]:
+    """Rows below a line of names; an empty cell is no value."""
+    header = next(iter(read_text(path).lstrip().splitlines()), "")
+    if not header:
+        return
+    separator = separator or max((",", ";", "\t"), key=header.count)
+    how: Any = {"sep": separator, "dtype": str, "skipinitialspace": f"{separator} " in header}
+    try:
+        found = pd.read_csv(path, header=None, keep_default_na=False, encoding="utf-8-sig", **how)
+    except (pd.errors.ParserError, ValueError) as error:
+        told = first_line(error).removeprefix("Error tokenizing data. C error: ")
+        raise ValueError(f"{path} is no table ({told}). Is a quotation mark missing?") from error
+    names, *rows = ([*row] for row in found.itertuples(index=False, name=None))
+    names = [str(name).strip() for name in names]
+    if len({*names}) < len(names):
+        raise ValueError(
+            f"{path} names a column twice ({', '.join(names)}), and only one could count. Is it "
+            "the line of names?"
+        )
+    for i, cells in enumerate(rows, 1):
+        values = [cell if isinstance(cell, str) and cell.strip() else None for cell in cells]
+        if any(values):
+            yield record_of(f"{path}, row {i}", dict(zip(names, values, strict=True)))
+
+
+def _parquet(path: Path) -> Iterator[Record]:
+    from pyarrow import parquet  # pyright: ignore[reportMissingTypeStubs]
+
+    try:
+        rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    except Exception as error:  # of pyarrow: a file cut off, a codec it was built without
+        raise ValueError(
+            f"{path} cannot be read as Parquet ({first_line(error)}). Is the file cut off?"
+        ) from error
+    for i, row in enumerate(rows, 1):
+        texts = {k: str(v) if isinstance(v, int) else v for k, v in row.items()}
+        yield record_of(f"{path}, row {i}", texts)
+
+
+def _documents(path: Path) -> Iterator[Record]:
+    """Texts between lines of hyphens."""
+    line = 1
+    for document in BETWEEN_TEXTS.split(read_text(path)):
+        if document.strip():
+            blank = document[: len(document) - len(document.lstrip())]
+            where = f"{path}, line {line + blank.count(chr(10))}"
+            yield record_of(where, {"text": document.strip("\r\n")})
+        line += document.count("\n")
+
+
+def _renamed(record: Record, columns: Mapping[str, str]) -> Record:
+    """The record under our names: those asked for, or all of them, whatever their case."""
+    by_case = {name.strip().casefold(): name for name in record.fields}
+    if not columns:
+        return record._replace(fields={k: record.fields[name] for k, name in by_case.items()})
+    if missing := [name for name in columns.values() if name.casefold() not in by_case]:
+        raise ValueError(
+            f"{record.where} has no column {missing[0]!r} for --columns, only "
+            f"{sorted(record.fields)}. Is the name right?"
+        )
+    theirs = {ours: by_case[name.casefold()] for ours, name in columns.items()}
+    return record._replace(fields={ours: record.fields[name] for ours, name in theirs.items()})
+
+
+def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
+    """Read all files; without a probe file, `unlearn` sets a fifth of the retain rows aside.
+
+    Raises:
+        Refusal: one is missing, empty or malformed, or a row stands in two of them.
+    """
+    probes: list[Path] = getattr(given, "probe", [])
+    paths = {"forget": [given.forget], "retain": [given.retain], "probe": probes}
+    paths["holdout"] = [] if given.holdout is None else [given.holdout]
+    found = {
+        name: [entry for path in each for entry in read_entries(path, name, given.columns)]
+        for name, each in paths.items()
+    }
+    _read_template(given)
+    check_sets(found)
+    if given.verb == "unlearn" and not probes:
+        set_aside(found)
+    return found
+
+
+def _read_template(given: argparse.Namespace) -> None:
+    r"""Put the text of a `--template` in its place: that of a file, or its own, `\n` a newline.
+
+    Raises:
+        Refusal: a template that is none.
+    """
+    written = given.template
+    try:
+        if written is not None and "{" not in written and Path(written).is_file():
+            written = read_text(Path(written)).removesuffix("\n")
+        elif written is not None:
+            written = written.replace("\\n", "\n")
+        given.template = written
+        Format(template=given.template, system=given.system)
+    except (OSError, ValueError) as error:
+        raise Refusal(f"--template: {error}") from error

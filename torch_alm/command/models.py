@@ -1,0 +1,263 @@
+"""Models of folders and of the hub, with their tokenizers: loaded whole, or refused."""
+
+import argparse
+import json
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+import transformers
+from huggingface_hub import HfApi, try_to_load_from_cache
+from transformers.utils import find_adapter_config_file
+
+from torch_alm.command.output import MODEL
+from torch_alm.language import LanguageModel, Tokenizer, check_eos
+from torch_alm.unlearning.errors import Refusal, first_line, tried
+from torch_alm.unlearning.loading import Loaded, with_rows
+from torch_alm.unlearning.model import (
+    check_answers,
+    check_finite,
+    check_vocabulary,
+    listed,
+    place,
+    quiet,
+)
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import Entry
+
+WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+SECONDS = 10.0  # for the one question to the hub: the libraries that load would try for a minute
+CONFIGS = ("config.json", "adapter_config.json")
+BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "position_ids")
+
+
+@quiet()
+def load_model(
+    name: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    merge: bool = True,
+) -> tuple[LanguageModel, Tokenizer]:
+    """Load a causal language model in evaluation mode, and its tokenizer.
+
+    Adapters are merged into the model they were trained on: it is then a model like any other.
+
+    Args:
+        name: a folder, or a name on the hub.
+        device: where to.
+        dtype: of the weights.
+        merge: whether adapters are; otherwise the model is one of peft, and they can be trained.
+
+    Raises:
+        Refusal: one of them is missing, is not whole, or cannot be used.
+    """
+    name = str(name)
+    check_folder(name)
+    loader = transformers.AutoTokenizer.from_pretrained
+    tokenizer = tried(partial(loader, name), name, "tokenizer")
+    if is_adapter(name):
+        kind = f"causal language model, for the adapters in {name},"
+        model = loaded_onto(_whole(base_of(name), dtype, kind), name, merge)
+    else:
+        model = _whole(name, dtype)
+    try:
+        check_eos(tokenizer)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    check_finite(f"the model {name}", model)
+    check_vocabulary(f"the model {name}", model, tokenizer)
+    return model.to(device).eval(), tokenizer
+
+
+def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -> LanguageModel:
+    # The full path, so that adapters trained on the model find it from any folder
+    known = str(Path(name).resolve()) if os.path.isdir(name) else name
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    options = {"dtype": dtype, "ignore_mismatched_sizes": True, "output_loading_info": True}
+    model, info = tried(partial(load, known, **options), name, kind)
+    check_loaded(f"the model {name}", info)
+    return model
+
+
+def check_folder(name: str) -> None:
+    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know.
+
+    Raises:
+        Refusal: it is so.
+    """
+    if not os.path.isdir(name):  # False, too, for a name that no file can have
+        if os.path.exists(name) or Path(name).is_absolute() or name.startswith("."):
+            raise Refusal(f"the model {name} is no folder. Is the path right?")
+        _check_known(name)
+        return
+    files = {file.name for file in Path(name).iterdir()}
+    if not files & {*CONFIGS}:
+        within = Path(name, MODEL)
+        meant = "Was the model saved there with save_pretrained?"
+        meant = f"Did you mean {within}, the model of a run?" if within.is_dir() else meant
+        raise Refusal(f"the model {name} has no config.json and no adapter_config.json. {meant}")
+    if not files & {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json"}:
+        raise Refusal(
+            f"the model {name} has no tokenizer beside it, so no text could be read. Did you "
+            "call tokenizer.save_pretrained on the same folder?"
+        )
+
+
+def _check_known(name: str) -> None:
+    """Refuse what is no folder, is not in the cache, and that the hub does not know or give."""
+    try:
+        found = (try_to_load_from_cache(name, file) for file in CONFIGS)
+        if not any(isinstance(path, str) for path in found):
+            HfApi().model_info(name, timeout=SECONDS)
+    except Exception as error:  # no such name, no network, a proxy, offline mode
+        raise Refusal(
+            f"the model {name} is no folder, is not in the hub's cache, and the hub does not give "
+            f"it ({first_line(error).rstrip('.')}). Is the path, or the name, right?"
+        ) from error
+
+
+def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
+    """Refuse a checkpoint that does not fill the model, or holds what the model has no place for.
+
+    Args:
+        name: what the model is called in a sentence, such as `"the model M"`.
+        info: what `from_pretrained(..., output_loading_info=True)` returns; tied weights are not
+            among the missing ones.
+    """
+    mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
+    unexpected = [key for key in info["unexpected_keys"] if not key.endswith(BUFFERS)]
+    problems = {
+        "has no weights for {}, which would be random": info["missing_keys"],
+        "has weights of another shape for {}, which would be random": mismatched,
+        "has weights that no part of the model takes, {}": unexpected,
+    }
+    told = [form.format(listed(names)) for form, names in problems.items() if names]
+    if told:
+        raise Refusal(
+            f"{name} {'; it '.join(told)}; what it forgot or knows could not be told. Is "
+            "it a causal language model, saved whole and under its own names?"
+        )
+
+
+def stored_dtype(name: str) -> torch.dtype:
+    """The dtype that a model is stored in; float32 where its configuration does not say.
+
+    For adapters it is that of the model they were trained on.
+    """
+    config = transformers.AutoConfig.from_pretrained(base_of(name) if is_adapter(name) else name)
+    found = config.dtype or config.get_text_config().dtype
+    named = getattr(torch, found) if isinstance(found, str) else found
+    return named if named in WIDTHS else torch.float32
+
+
+DERIVED = (".vera_A.default", ".vera_B.default", ".ranknum.default")
+"""What peft computes again, or shares between layers."""
+NEAR = 1e-2  # of the largest logit: what merging may change by rounding
+
+
+def is_adapter(name: str) -> bool:
+    """Tell whether a folder, or a model on the hub, holds adapters for another model."""
+    return find_adapter_config_file(name) is not None
+
+
+def base_of(name: str) -> str:
+    """The model that adapters were trained on; a relative path may start where they lie.
+
+    Raises:
+        Refusal: it is not named, or not there.
+    """
+    base = _config_of(name).get("base_model_name_or_path")
+    beside = Path(name) / (base or "")
+    if base and beside.is_dir():
+        base = str(beside)
+    is_path = base and (Path(base).is_absolute() or base.startswith("."))
+    if not base or (is_path and not Path(base).is_dir()):
+        raise Refusal(
+            f"the model {name} holds adapters for {base or 'a model that it does not name'}, which "
+            "is not there; without it they are no model. Was it moved? Its place stands in "
+            "adapter_config.json, base_model_name_or_path."
+        )
+    if not Path(base).is_dir():
+        check_folder(base)
+    return base
+
+
+def _config_of(name: str) -> dict[str, Any]:
+    path = find_adapter_config_file(name)
+    assert path is not None
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def loaded_onto(base: LanguageModel, name: str, merge: bool) -> LanguageModel:
+    """The model with the adapters of that name, merged into it or to be trained.
+
+    Raises:
+        Refusal: they are of a kind that cannot be merged, or trained; cannot be loaded; do not fit.
+    """
+    kind = str(_config_of(name).get("peft_type"))
+    if not merge and kind != "LORA":
+        raise Refusal(
+            f"the model {name} holds adapters of the kind {kind}, which --lora cannot train on. "
+            "Did you mean to leave out --lora? The whole model is saved then."
+        )
+    model, result = tried(partial(_with_stored, base, name, not merge), name, "set of adapters")
+    missing = [k for k in result.missing_keys if ".default" in k and not k.endswith(DERIVED)]
+    found = {"missing_keys": missing, "unexpected_keys": result.unexpected_keys}
+    check_loaded(f"the model {name}", {**found, "mismatched_keys": ()})
+    if merge:
+        return _merged(model, name, kind)
+    model.peft_config["default"].base_model_name_or_path = base.name_or_path  # in full: from any
+    return model
+
+
+@torch.no_grad()
+def _merged(model: LanguageModel, name: str, kind: str) -> LanguageModel:
+    """The model with the adapters merged, compared with the one that has them apart.
+
+    Cost: two forward passes over one row.
+    """
+    ids = torch.arange(1, 33, device=model.device)[None] % model.get_base_model().vocab_size
+    model.eval()
+    apart = model(input_ids=ids, use_cache=False).logits.float()
+    merged = tried(lambda: model.merge_and_unload(), name, f"{kind} that can be merged")
+    merged.requires_grad_(True)  # peft has frozen it
+    found = merged(input_ids=ids, use_cache=False).logits.float()
+    if not torch.allclose(apart, found, rtol=0, atol=NEAR * float(apart.abs().max())):
+        off = float((apart - found).abs().max())
+        raise Refusal(
+            f"the model {name} says something else once its {kind} is merged (a logit is off by "
+            f"{off:.2g}), so that a plain model would not be what its users hear. Are the "
+            "adapters on weights that several layers share?"
+        )
+    return merged
+
+
+def _with_stored(base: LanguageModel, name: str, trains: bool) -> tuple[LanguageModel, Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of missing weights, which are refused
+        model = peft.PeftModel.from_pretrained(base, name, is_trainable=trains)
+        weights = peft.load_peft_weights(name, device=str(base.device))
+        return model, peft.set_peft_model_state_dict(model, weights)
+
+
+def load_for(
+    given: argparse.Namespace,
+    name: str,
+    found: Mapping[str, Sequence[Entry]],
+    *,
+    lora: bool = False,
+) -> Loaded:
+    """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
+    where = place(given.device, given.precision, lora=lora)
+    model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
+    loaded = Loaded(model, tokenizer, where, {}, not given.quiet)
+    loaded = with_rows(Options.of(given), loaded, found)
+    inner = model.get_base_model() if isinstance(model, peft.PeftModel) else model
+    check_answers(f"the model {name}", inner, loaded.rows("forget")[0])
+    return loaded

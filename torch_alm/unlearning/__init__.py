@@ -1,0 +1,1 @@
+"""Unlearning, evaluation and attacks of a language model and rows in memory."""

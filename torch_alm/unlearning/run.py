@@ -1,0 +1,185 @@
+"""A run: the model measured as it is, its goal, its Trainer, and the verdict on it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_alm.language import prompt_ids
+from torch_alm.unlearning.adapters import with_adapters
+from torch_alm.unlearning.asking import measured
+from torch_alm.unlearning.checks import Checks, Look, checks_of
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.goal import (
+    Goal,
+    Verdict,
+    by_row,
+    goal_of,
+    is_known,
+    judge,
+    uniform,
+    with_unseen_words,
+)
+from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import Entry
+from torch_alm.unlearning.spoken import Wordings, in_own_words
+from torch_alm.unlearning.train import trainer_of
+
+Say = Callable[[str], None]
+
+SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
+
+
+@dataclass
+class Start:
+    """The model as it is, and the goal; what a run that is taken up again finds written down."""
+
+    measured: dict[str, Any]
+    known: bool
+    goal: Goal
+    notes: list[str]
+
+
+@dataclass
+class Run:
+    """A request, the rows for it as a model reads them, and the beginning of its run."""
+
+    given: Options
+    say: Say
+    loaded: Loaded
+    start: Start
+
+    def judged(self, now: Mapping[str, Any]) -> Verdict:
+        """The verdict on another measurement."""
+        return judge(
+            self.start.goal,
+            self.start.measured,
+            now,
+            max_retain_loss=self.given.max_retain_loss,
+            max_probe_loss=self.given.max_probe_loss,
+            known_before=self.start.known,
+        )
+
+
+def begun(
+    given: Options, loaded: Loaded, found: dict[str, list[Entry]], say: Say
+) -> tuple[Start, dict[str, list[Entry]], Loaded]:
+    """Measure the model as it is.
+
+    Raises:
+        Refusal: it says too little of what it shall forget, or the goal is reached already.
+    """
+    found_now = measured(loaded, given.rows, "before", whole=given.answers == "said")
+    known = _check_known(given, loaded, found_now, say)
+    _check_unseen(found_now["numbers"].get("holdout"))
+    if given.answers == "said":
+        found = as_said(found, found_now)
+        loaded = with_rows(given, loaded, found)
+        found_now = measured(loaded, given.rows, "as said")
+    goal = with_unseen_words(goal_of(given, loaded), found_now["numbers"].get("holdout"))
+    notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
+    if not given.anyway:
+        _check_unreached(goal, found_now)
+    return Start(found_now, known, goal, notes), found, loaded
+
+
+def _check_known(given: Options, loaded: Loaded, measured: Mapping[str, Any], say: Say) -> bool:
+    """Tell whether the model says at least half of the forget answers; refuse if not."""
+    answers = measured["answers"]["forget"]
+    known = [is_known(row) for row in by_row(answers)]
+    if sum(known) >= 0.5 * len(known):
+        return True
+    for i in [i for i, answer in enumerate(answers) if not is_known([answer])][:3]:
+        entry, row = loaded.sets["forget"][i]
+        literal = loaded.tokenizer.decode(prompt_ids(row))
+        asked = (answers[i]["prompt"] if entry.is_text else literal)[-SHOWN:]
+        say(
+            f"{answers[i]['where']}\n  asked  {asked!r}\n  says   {answers[i]['answer']!r}\n"
+            f"  should {answers[i]['reference']!r}"
+        )
+    if given.anyway:
+        return False
+    exact = sum(a["exact_match"] for a in answers)
+    words = measured["numbers"]["forget"]["rouge"]
+    raise Refusal(
+        f"asked the forget rows, the model says {sum(known)} of {len(known)} forget answers "
+        f"({exact} of them word for word; {words:.0%} of all words). What is not said cannot be "
+        "seen to go, and the goal would be met without anything forgotten; --anyway goes on, and "
+        "then it never counts as met. Was the model taught in another format (--template, "
+        "--system, rows of prompt and completion), or is it another model?"
+    )
+
+
+def _check_unseen(numbers: Mapping[str, float] | None) -> None:
+    """Refuse rows never seen that the model says: their loss would be a goal too low to forget."""
+    if numbers is not None and numbers["said"] > 0.5:
+        raise Refusal(
+            f"--holdout: the model says {numbers['said']:.0%} of its answers, so it has seen them, "
+            "and the goal would be to forget no more than that. Is it the right file?"
+        )
+
+
+def _check_unreached(goal: Goal, measured: Mapping[str, Any]) -> None:
+    """Refuse a goal that a model reaches which says the answers: nothing would push."""
+    numbers, answers = measured["numbers"]["forget"], measured["answers"]["forget"]
+    every = replace(goal, kind="rows") if goal.kind == "loss" else goal
+    if every.holds(numbers, answers):
+        raise Refusal(
+            f"the goal holds before the first step ({goal.told}; the model is at "
+            f"{goal.value(numbers):.2g}), and yet the model says {numbers['said']:.0%} of the "
+            "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
+            "in other words than the rows, --answers said?"
+        )
+
+
+def _beyond(goal: Goal, loaded: Loaded) -> str:
+    most = uniform(loaded)
+    return (
+        f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {most:.2f}, the "
+        "loss of a model that knows nothing and guesses: it has to be sure of other answers, which "
+        f"costs what shall be kept. Did you mean --alpha {0.9 * most:.1f} or less?"
+    )
+
+
+def made_trainable(given: Options, loaded: Loaded) -> Loaded:
+    """The model with the weights, or adapters, that are to move."""
+    if given.gradient_checkpointing:
+        loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if given.lora:
+        torch.manual_seed(given.seed)
+        return replace(loaded, model=with_adapters(loaded.model))
+    return loaded
+
+
+def prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
+    """The Trainer of the run, with the checks that pace and end it."""
+    given, loaded, start = run.given, run.loaded, run.start
+    answers = start.measured["answers"]
+    wordings = Wordings(given, loaded, start.goal, answers["forget"])
+    probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
+    kept = kept_rows(given, loaded, start.measured)
+    trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder)
+    before = start.measured["numbers"]["retain"]["loss"]
+
+    def ask() -> tuple[Verdict, bool]:
+        verdict, answers = _asked(run)
+        return verdict, wordings.take(answers)
+
+    look = Look(loaded, start.goal, wordings, probe, given.rows)
+    checks = checks_of(given, look, before, trainer, ask, run.say)
+    trainer.add_callback(checks)
+    return trainer, checks
+
+
+def _asked(run: Run) -> tuple[Verdict, list[dict[str, Any]]]:
+    """The verdict on the model, and its forget answers; the others are asked once they are gone."""
+    known, found = replace(run, start=replace(run.start, known=True)), run.start.measured
+    for names in (("forget",), ("retain", "probe")):
+        now = measured(run.loaded, run.given.rows, "asking", names)
+        found = {part: {**found[part], **now[part]} for part in now}
+        if (verdict := known.judged(found)).missed:
+            break
+    return verdict, found["answers"]["forget"]
