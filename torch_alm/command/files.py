@@ -64,8 +64,7 @@ def _table(path: Path, separator: str | None) -> Iterator[Record]:
     if not header:
         return
     separator = separator or max((",", ";", "\t"), key=header.count)
-    blank = f"{separator} " in header
-    how: dict[str, Any] = {"sep": separator, "dtype": str, "skipinitialspace": blank}
+    how: Any = {"sep": separator, "dtype": str, "skipinitialspace": f"{separator} " in header}
     try:
         found = pd.read_csv(path, header=None, keep_default_na=False, encoding="utf-8-sig", **how)
     except (pd.errors.ParserError, ValueError) as error:
