@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from torch_alm.command import report
 from torch_alm.command.files import read_files
 from torch_alm.command.models import check_folder, load_for
-from torch_alm.command.output import REPORTS, check_output
-from torch_alm.command.report import Result
+from torch_alm.command.output import Result, check_output
+from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.attack import attacked, verdict_of
+from torch_alm.unlearning.folders import REPORTS
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import Options
 

@@ -11,24 +11,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch_alm.command import report
 from torch_alm.command.files import read_files
 from torch_alm.command.models import load_for, stored_dtype
 from torch_alm.command.output import (
-    MODEL,
-    REPORTS,
     UNFINISHED,
+    Result,
     check_output,
     check_same,
     read_record,
-    write_folder,
-    write_json,
     written,
 )
-from torch_alm.command.report import Result
+from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import Checks
 from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, as_said, with_rows
 from torch_alm.unlearning.model import check_answers, check_finite, fingerprint, freeze_below

@@ -168,7 +168,7 @@ def prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
         verdict, answers = _asked(run)
         return verdict, wordings.take(answers)
 
-    look = Look(loaded, start.goal, wordings, probe, given.rows)
+    look = Look(loaded, start.goal, wordings, probe, given.rows or len(kept))
     checks = checks_of(given, look, before, trainer.constraint, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
