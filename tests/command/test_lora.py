@@ -88,7 +88,7 @@ def test_other_adapters_than_those_there_are_cannot_be_trained_on(
     with pytest.raises(Refusal, match="of the kind IA3, which --lora cannot train on"):
         load_model(tmp_path / "ia3", merge=False)
     model, _ = load_model(tmp_path / "lora", merge=False)
-    assert with_adapters(model) is model
+    assert with_adapters(model, 0) is model
     moving = [name for name, p in model.named_parameters() if p.requires_grad]
     assert moving and all(".lora_" in name for name in moving)
 

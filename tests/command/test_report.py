@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.command.conftest import FINISHED, FORGET, Command, fits, report, write
-from torch_alm.command.output import REPORTS, check_output, finite, write_folder, write_text
+from torch_alm.command.output import check_output
 from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.folders import REPORTS, finite, write_folder, write_text
 
 MODEL = "model"
 
@@ -194,7 +195,7 @@ def test_a_full_disk_is_a_sentence(
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("torch_alm.command.report.write_json", fails)
+    monkeypatch.setattr("torch_alm.unlearning.report.write_json", fails)
     assert command("evaluate") == 2
     assert "No space left on device" in capsys.readouterr().err
 

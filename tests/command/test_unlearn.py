@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.command.asking import said
 from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report, write
-from torch_alm.command.arguments import METHODS
 from torch_alm.integrations.transformers import PairedCollator, SAULTrainer
 from torch_alm.language import encode, read_answers
 from torch_alm.measures import kl_divergence
 from torch_alm.unlearning.model import quiet
+from torch_alm.unlearning.options import CHOICES
 from torch_alm.unlearning.train import original_of, without_dropout
 
 FAST = ("--lr", "5e-3", "--batch-size", 3)
@@ -55,7 +55,7 @@ class StopAfter:
         monkeypatch.setattr(SAULTrainer, "training_step", counted)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CHOICES["method"])
 def test_every_method_forgets_until_the_level_and_keeps_the_rest(
     command: Command, tmp_path: Path, method: str
 ) -> None:

@@ -56,11 +56,12 @@ def _done(given: argparse.Namespace) -> int:
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from torch_alm.command.attack import attack, evaluate  # seconds: with torch, transformers
-    from torch_alm.command.output import complain, finite, say
-    from torch_alm.command.report import Result, summary, terminal
+    from torch_alm.command.output import Result, complain, say
     from torch_alm.command.unlearn import unlearn
     from torch_alm.unlearning.errors import Refusal
+    from torch_alm.unlearning.folders import finite
     from torch_alm.unlearning.model import quiet
+    from torch_alm.unlearning.report import summary, terminal
 
     tell: Callable[[str], None] = complain if given.json else say
     tell = (lambda text: None) if given.quiet else tell

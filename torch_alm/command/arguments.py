@@ -10,8 +10,8 @@ from typing import Any, NoReturn, cast
 from torch_alm import __version__
 from torch_alm.command.output import WIDTH
 from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.options import CHOICES
 
-METHODS = ("dual", "saul")
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
 FILES = ("forget", "retain", "holdout", "probe")
 
@@ -108,7 +108,7 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     form.add_argument("--system", metavar="TEXT", help=told)
     add("--device", default="auto", choices=("auto", "cpu", "cuda", "mps"), help="where to compute")
     told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
-    add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help=told)
+    add("--precision", default="auto", choices=CHOICES["precision"], help=told)
     told = "most tokens of a row; a longer answer or text is several rows"
     add("--max-length", type=_at_least(8), default=512, metavar="N", help=told)
     add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind at once")
@@ -125,7 +125,7 @@ def _add_measured(verb: argparse.ArgumentParser) -> None:
 def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     _add_measured(verb)
     add = verb.add_argument
-    add("--method", default="dual", choices=METHODS, help="how to forget")
+    add("--method", default="dual", choices=CHOICES["method"], help="how to forget")
     level = verb.add_mutually_exclusive_group()
     told = "forget until the mean telling loss is so many nats; default: until every answer is "
     told += "as unknown as built-in facts that the model gets wrong"
@@ -133,7 +133,7 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told = "forget until this share of answers is certified not to be said word for word"
     level.add_argument("--certify", type=_share, metavar="RATE", help=told)
     told = "forget the answers of the file (given), or what the model itself says (said)"
-    add("--answers", default="given", choices=("given", "said"), help=told)
+    add("--answers", default="given", choices=CHOICES["answers"], help=told)
     told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "
     told += "tenth of the retain answers or of their words is lost, or 0.1 nats"
     add("--max-retain-loss", type=_positive, metavar="X", help=told)

@@ -7,18 +7,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from torch_alm.command import report
 from torch_alm.command.files import read_files
 from torch_alm.command.models import check_folder, load_for
-from torch_alm.command.output import REPORTS, check_output
-from torch_alm.command.report import Result
+from torch_alm.command.output import Result, check_output
+from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.attack import attacked, verdict_of
+from torch_alm.unlearning.attack import attacked
+from torch_alm.unlearning.folders import REPORTS
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import Options
 
 Say = Callable[[str], None]
-UNWORDED = "No paraphrases: no row has a paraphrased_question."
 
 
 def evaluate(given: argparse.Namespace, say: Say) -> Result:
@@ -49,19 +48,10 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     begun = datetime.now(timezone.utc)
     found = read_files(given)
     check_output(given.output, REPORTS, [given.model, given.compare], force=given.force)
-    is_reworded = any(entry.paraphrase for entry in found["forget"])
-    options = Options.of(given)
-    notes: list[str] = [] if is_reworded else [UNWORDED]
     models = {"model": given.model, "compared": given.compare}
     if given.compare is not None:
         check_folder(given.compare)  # before the first one is attacked
-    attacks = [
-        {"name": name, "rows": attacked(options, load_for(given, path, found), name, say, notes)}
-        for name, path in models.items()
-        if path is not None
-    ]
-    notes, verdict = [*dict.fromkeys(notes)], verdict_of(attacks)
-    for note in notes:
-        say(note)
+    loaded = ((name, load_for(given, path, found)) for name, path in models.items() if path)
+    attacks = attacked(Options.of(given), loaded, say)
     title = f"Attacks on {Path(given.model).name}"
-    return _published(given, begun, title, attacks=attacks, verdict=verdict, notes=notes)
+    return _published(given, begun, title, **attacks)

@@ -15,9 +15,9 @@ import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers.utils import find_adapter_config_file
 
-from torch_alm.command.output import MODEL
 from torch_alm.language import LanguageModel, Tokenizer, check_eos
 from torch_alm.unlearning.errors import Refusal, first_line, tried
+from torch_alm.unlearning.folders import MODEL
 from torch_alm.unlearning.loading import Loaded, with_rows
 from torch_alm.unlearning.model import (
     check_answers,

@@ -11,30 +11,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from torch_alm.command import report
 from torch_alm.command.files import read_files
 from torch_alm.command.models import load_for, stored_dtype
 from torch_alm.command.output import (
-    MODEL,
-    REPORTS,
     UNFINISHED,
+    Result,
     check_output,
     check_same,
     read_record,
-    write_folder,
-    write_json,
     written,
 )
-from torch_alm.command.report import Result
+from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import Checks
 from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, as_said, with_rows
 from torch_alm.unlearning.model import check_answers, check_finite, fingerprint, freeze_below
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
-from torch_alm.unlearning.run import Run, Start, begun, made_trainable, prepared
+from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
 from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now, trace_of
 
 Say = Callable[[str], None]
@@ -43,7 +40,6 @@ LIMITS = ("steps", "epochs", "max_retain_loss")
 """Options of which others let a run go on that came to its end."""
 FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")
 """Options of which a run may be given others than it began with."""
-LIMITED = "no more steps were allowed"
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
 
@@ -137,9 +133,7 @@ def _published(
         f"Unlearning {Path(given.model).name}",
         f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
         {**job.settings, "known_before": start.known},
-        goal=asdict(start.goal),
-        verdict=asdict(verdict),
-        models=[{"name": "before", **start.measured}, {"name": "after", **after}],
+        **job.run.found(after),
         trace=trace,
         notes=[*start.notes, ended],
         files=written(given.output, (MODEL, *REPORTS)),

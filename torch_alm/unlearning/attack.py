@@ -1,7 +1,7 @@
 """What comes back of forgotten answers: the attacks on a model, and the verdict on them."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from torch_alm.unlearning.rows import Encoded
 Say = Callable[[str], None]
 Numbers = Mapping[str, float]
 Sides = tuple[Numbers, Numbers]  # before and after an attack
+UNWORDED = "No paraphrases: no row has a paraphrased_question."
 BITS, BEGUN = (8, 4), "answer prefix"
 HALF = 0.5  # of the answers: a model that says more of them has seen the rows
 LEAST = 0.05  # share of the words by which an attack has to bring back more
@@ -40,7 +41,18 @@ class Attack:
     context: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
-def attacked(
+def attacked(given: Options, models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
+    """Attacks on each model, which gets a name in the report, with the verdict and the notes."""
+    notes: list[str] = []
+    attacks = [{"name": name, "rows": _attacked(given, loaded, name, say, notes)}
+               for name, loaded in models]  # fmt: skip
+    notes = [*dict.fromkeys(notes)]
+    for note in notes:
+        say(note)
+    return {"attacks": attacks, "verdict": verdict_of(attacks), "notes": notes}
+
+
+def _attacked(
     given: Options, loaded: Loaded, name: str, say: Say, notes: list[str]
 ) -> list[dict[str, Any]]:
     """All attacks on a model of this name in the report; `notes` gets what was left out.
@@ -51,6 +63,8 @@ def attacked(
     forget = [(entry, as_asked(entry, row)) for entry, row in whole[: given.rows]]
     attacks = attacks_of(given, loaded, forget)
     names = {each.name for each in attacks}
+    if not any(entry.paraphrase for entry, _ in whole):
+        notes.append(UNWORDED)
     if left := len(whole) - len(forget):
         notes.append(f"{left} of {len(whole)} forget rows were left out, by --rows {given.rows}.")
     if "int8" not in names:

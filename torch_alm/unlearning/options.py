@@ -1,7 +1,26 @@
 """The options of unlearning, evaluation and attacks, with their defaults."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any
+
+from torch_alm.unlearning.errors import Refusal
+
+CHOICES = {
+    "precision": ("auto", "fp32", "bf16"),
+    "method": ("dual", "saul"),
+    "answers": ("given", "said"),
+}
+LEAST = {"max_length": 8, "batch_size": 1, "seed": 0, "rows": 1, "steps": 1, "epochs": 1,
+         "layers": 0, "accumulate": 1, "relearn": 0, "relearn_steps": 1}  # fmt: skip
+POSITIVE = ("alpha", "max_retain_loss", "lr", "mu", "save_every", "relearn_lr")
+SHARES = ("certify", "max_probe_loss", "prefix")
+APART = (("template", "system"), ("alpha", "certify"), ("steps", "epochs"))
+"""Options of which one alone may be given."""
+SHARED = ("template", "system", "precision", "max_length", "batch_size", "seed", "quiet", "rows")
+ATTACKER = ("relearn", "relearn_steps", "relearn_lr", "prefix")
 
 
 @dataclass(frozen=True)
@@ -70,9 +89,52 @@ class Options:
     relearn_lr: float = 1e-4
     prefix: float = 0.25
 
+    def __post_init__(self) -> None:
+        """Refuse numbers and words that make no sense."""
+        told = {name: f"one of {', '.join(words)}" for name, words in CHOICES.items()}
+        told |= {name: f"a whole number, {least} or more" for name, least in LEAST.items()}
+        told |= dict.fromkeys(POSITIVE, "a finite number above 0")
+        told |= dict.fromkeys(SHARES, "a share from 0 to 1, such as 0.95")
+        for name, what in told.items():
+            value = getattr(self, name)
+            if value is not None and not _is_sensible(name, value):
+                raise Refusal(f"{name} is {value!r}; it is {what}.")
+        for one, other in APART:
+            if None not in (getattr(self, one), getattr(self, other)):
+                raise Refusal(f"{one} and {other} were both given. Did you mean one of them?")
+
+    @classmethod
+    def named(cls, verb: str, given: Mapping[str, Any]) -> "Options":
+        """The options of a verb, given by name.
+
+        Raises:
+            Refusal: there is no such option, or it is of another verb.
+        """
+        every = [each.name for each in fields(cls)]
+        known = {
+            "unlearn": [name for name in every if name not in ATTACKER],
+            "evaluate": [*SHARED],
+            "attack": [*SHARED, *ATTACKER],
+        }
+        if wrong := [name for name in given if name not in known[verb]]:
+            near = get_close_matches(wrong[0], known[verb], 1, 0.75)
+            meant = f"Did you mean {near[0]}?" if near else "Is it of another verb?"
+            raise Refusal(f"{verb} has no option {wrong[0]}. {meant}")
+        return cls(**given)
+
     @classmethod
     def of(cls, given: Any) -> "Options":
         """The options among the attributes of an object, such as parsed arguments."""
         return cls(
             **{f.name: getattr(given, f.name) for f in fields(cls) if hasattr(given, f.name)}
         )
+
+
+def _is_sensible(name: str, value: Any) -> bool:
+    if name in CHOICES:
+        return value in CHOICES[name]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if name in LEAST:
+        return isinstance(value, int) and LEAST[name] <= value < 2**63
+    return 0 <= value <= 1 if name in SHARES else 0 < value < 3e38 and not math.isnan(value)

@@ -120,7 +120,9 @@ def facts() -> list[Entry]:
     """Built-in questions and answers, most of which a model gets wrong."""
     with FACTS.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [Entry(f"{FACTS}, row {i}", *row.values()) for i, row in enumerate(rows, 1)]
+    return [
+        Entry(f"{FACTS}, row {i}", row["question"], row["answer"]) for i, row in enumerate(rows, 1)
+    ]
 
 
 def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) -> None:

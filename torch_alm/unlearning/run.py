@@ -1,11 +1,9 @@
 """A run: the model measured as it is, its goal, its Trainer, and the verdict on it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from torch_alm.language import prompt_ids
 from torch_alm.unlearning.adapters import with_adapters
@@ -29,6 +27,8 @@ from torch_alm.unlearning.spoken import Wordings, in_own_words
 from torch_alm.unlearning.train import trainer_of
 
 Say = Callable[[str], None]
+
+LIMITED = "no more steps were allowed"
 
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
@@ -62,6 +62,12 @@ class Run:
             max_probe_loss=self.given.max_probe_loss,
             known_before=self.start.known,
         )
+
+    def found(self, after: Mapping[str, Any]) -> dict[str, Any]:
+        """Goal, verdict and both measurements, as a report has them."""
+        models = [{"name": "before", **self.start.measured}, {"name": "after", **after}]
+        verdict = asdict(self.judged(after))
+        return {"goal": asdict(self.start.goal), "verdict": verdict, "models": models}
 
 
 def begun(
@@ -149,8 +155,7 @@ def made_trainable(given: Options, loaded: Loaded) -> Loaded:
     if given.gradient_checkpointing:
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
     if given.lora:
-        torch.manual_seed(given.seed)
-        return replace(loaded, model=with_adapters(loaded.model))
+        return replace(loaded, model=with_adapters(loaded.model, given.seed))
     return loaded
 
 
@@ -168,7 +173,7 @@ def prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
         verdict, answers = _asked(run)
         return verdict, wordings.take(answers)
 
-    look = Look(loaded, start.goal, wordings, probe, given.rows)
+    look = Look(loaded, start.goal, wordings, probe, given.rows or len(kept))
     checks = checks_of(given, look, before, trainer, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks

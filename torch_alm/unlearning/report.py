@@ -6,25 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jinja2
 import matplotlib as mpl
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from torch_alm.command.output import REPORTS, write_json, write_text
+from torch_alm.unlearning.folders import REPORTS, write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
-
-
-class Result(NamedTuple):
-    """The end of a verb: exit code, content of the report if there is one, last lines, numbers."""
-
-    code: int
-    content: Content | None
-    told: str
-    planned: Content | None = None
 
 
 ANSWERS = 20  # shown per set; report.json has them all
@@ -84,9 +75,7 @@ def html(content: Content) -> str:
     duration = str(timedelta(seconds=round(run["seconds"])))
     settings = {"date": run["date"], "duration": duration, "device": run["device"]}
     settings |= {**content["settings"], "versions": told}
-    loader = jinja2.PackageLoader("torch_alm.command", "")
-    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    return page.get_template("report.html.j2").render(
+    return _page().render(
         title=content["title"],
         subtitle=content["subtitle"],
         notes=content["notes"],
@@ -97,6 +86,19 @@ def html(content: Content) -> str:
         figure=figure(content["trace"], content["goal"]),
         settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
     )
+
+
+def excerpt(content: Content) -> str:
+    """The verdict and the table, to be shown within another page."""
+    page, verdict = _page(), content["verdict"]
+    shown = page.new_context({"verdict": verdict, "tone": "", "table": table_of(content)})
+    return "".join(part for name in ("verdict", "table") for part in page.blocks[name](shown))
+
+
+def _page() -> jinja2.Template:
+    loader = jinja2.PackageLoader("torch_alm.unlearning", "")
+    page = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return page.get_template("report.html.j2")
 
 
 def _answers(models: Sequence[Content]) -> list[dict[str, Any]]:

@@ -1,0 +1,242 @@
+"""A model and rows in memory: what the command does, without a file, and given back as it came."""
+
+import copy
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import peft
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, TrainerCallback
+
+from tests.command.asking import spoken
+from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
+from torch_alm.command.arguments import parse
+from torch_alm.unlearning import Options, Outcome, Refusal, attack, evaluate, resume, unlearn
+
+SHORT = {"steps": 2, "batch_size": 3, "quiet": True, "alpha": 2.0, "lr": 5e-3}
+LONG = {**SHORT, "steps": 60}
+
+
+@pytest.fixture
+def own(model: Any) -> Any:
+    """A model that a test may change."""
+    return copy.deepcopy(model)
+
+
+def state(model: Any) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in model.state_dict().items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def mode(model: Any) -> list[Any]:
+    return [
+        *((m.training, getattr(m, "attention_dropout", None)) for m in model.modules()),
+        *((p.requires_grad, p.dtype, p.grad) for p in model.parameters()),
+        model.config.use_cache, model.is_gradient_checkpointing, vars(model).get("forward"),
+    ]  # fmt: skip
+
+
+def test_it_forgets_in_place_and_the_model_is_given_back_as_it_came(
+    own: Any, tokenizer: Any, capsys: Any
+) -> None:
+    own.train()
+    own.model.layers[0].mlp.requires_grad_(False)
+    before, known = mode(own), spoken(own.eval(), tokenizer, FORGET)
+    own.train()
+    outcome = unlearn(own, tokenizer, FORGET, RETAIN, **LONG, gradient_checkpointing=True)
+    assert outcome.model is own
+    assert mode(own) == before
+    own.eval()
+    assert known == len(FORGET) and spoken(own, tokenizer, FORGET) < known
+    assert spoken(own, tokenizer, FORGET) == round(
+        outcome.numbers["after"]["forget"]["said"] * len(FORGET)
+    )
+    assert capsys.readouterr() == ("", "")
+    outcome.put_back()
+    assert spoken(own, tokenizer, FORGET) == known
+
+
+def test_it_is_the_command(own: Any, tokenizer: Any, tmp_path: Path, folder: Path) -> None:
+    """The same numbers step by step, from rows in memory and in files."""
+    words = ("--alpha", 2, "--steps", 3, "--lr", "5e-3", "--batch-size", 3, "--quiet")
+    command_in(tmp_path, folder, lay(tmp_path))("unlearn", *words)
+    outcome = unlearn(own, tokenizer, FORGET, RETAIN, **{**SHORT, "steps": 3})
+    outcome.save(tmp_path / "saved")
+    told = report(tmp_path / "out")
+    assert told["trace"] == report(tmp_path / "saved")["trace"]
+    assert told["verdict"] == report(tmp_path / "saved")["verdict"]
+    ours, theirs = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name / "model") for name in ("saved", "out")
+    )
+    assert same(state(ours), state(theirs))
+    with pytest.raises(Refusal, match="not empty"):
+        outcome.save(tmp_path / "saved")
+
+
+def test_options_are_those_of_the_command(tmp_path: Path) -> None:
+    files = [word for name in ("forget", "retain") for word in (f"--{name}", str(tmp_path))]
+    for verb, more in {"unlearn": {}, "evaluate": {}, "attack": {"rows": None}}.items():
+        given = parse([verb, "--model", "x", *files, "--output", "y"])
+        assert Options.of(given) == Options.named(verb, more)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"lerning_rate": 1}, "unlearn has no option lerning_rate"),
+        ({"step": 3}, "Did you mean steps?"),
+        ({"relearn": 3}, "Is it of another verb?"),
+        ({"lr": -1.0}, "lr is -1.0; it is a finite number above 0"),
+        ({"lr": float("nan")}, "lr is nan"),
+        ({"certify": 95}, "certify is 95; it is a share"),
+        ({"steps": 1.5}, "steps is 1.5; it is a whole number, 1 or more"),
+        ({"method": "sam"}, "it is one of dual, saul"),
+        ({"steps": 1, "epochs": 1}, "steps and epochs were both given"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused(options: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told.replace("?", r"\?")):
+        unlearn(None, None, FORGET, RETAIN, **options)
+
+
+def test_rows_that_cannot_be_are_refused_by_name(model: Any, tokenizer: Any) -> None:
+    for rows, told in {
+        "nothing": ([], "forget has no rows"),
+        "text": (["Who?"], "forget row 1 holds a str"),
+        "other": ([{"q": "Who?"}], "forget row 1 has the fields"),
+        "same": (RETAIN[:1], "forget row 1 and retain row 1 are the same row"),
+    }.values():
+        with pytest.raises(Refusal, match=told):
+            evaluate(model, tokenizer, rows, RETAIN)
+
+
+def test_rows_of_datasets_and_of_messages_are_rows(model: Any, tokenizer: Any) -> None:
+    asked = [
+        [{"role": "user", "content": r["question"]},
+         {"role": "assistant", "content": r["answer"]}] for r in FORGET
+    ]  # fmt: skip
+    known = evaluate(model, tokenizer, FORGET, RETAIN, quiet=True)
+    for rows in (datasets.Dataset.from_list(FORGET), [{"messages": each} for each in asked]):
+        found = evaluate(model, tokenizer, rows, RETAIN, quiet=True)
+        assert found.numbers == known.numbers
+    mixed = datasets.Dataset.from_list([*FORGET, {"prompt": "x", "completion": "y"}])
+    assert len(evaluate(model, tokenizer, mixed, RETAIN, quiet=True).to_frame()) == (
+        len(FORGET) + 1 + len(RETAIN)
+    )
+
+
+def change(**more: Any) -> Callable[[Any], Any]:
+    def changed(model: Any) -> Any:
+        for name, value in more.items():
+            setattr(model, name, value)
+        return model
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (lambda m: m.to("meta"), "weights on `meta`"),
+        (change(is_quantized=True), "quantised weights"),
+        (lambda m: _spoilt(m), "NaN or infinite"),
+    ],
+)
+def test_a_model_that_cannot_train_is_refused_by_name(
+    own: Any, tokenizer: Any, changed: Any, told: str
+) -> None:
+    with pytest.raises(Refusal, match=told):
+        unlearn(changed(own), tokenizer, FORGET, RETAIN, **SHORT)
+
+
+def _spoilt(model: Any) -> Any:
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] = torch.nan
+    return model
+
+
+def test_a_tokenizer_without_a_pad_token_does(own: Any, tokenizer: Any) -> None:
+    bare = copy.deepcopy(tokenizer)
+    bare.pad_token = None
+    assert unlearn(own, bare, FORGET, RETAIN, **SHORT).trace
+
+
+def test_bfloat16_weights_forget_and_stay_bfloat16(own: Any, tokenizer: Any) -> None:
+    narrow = own.to(torch.bfloat16)
+    outcome = unlearn(narrow, tokenizer, FORGET, RETAIN, **LONG)
+    assert {p.dtype for p in narrow.parameters()} == {torch.bfloat16}
+    after = outcome.numbers["after"]["forget"]
+    assert after["said"] < outcome.numbers["before"]["forget"]["said"]
+    assert (
+        after == evaluate(narrow, tokenizer, FORGET, RETAIN, quiet=True).numbers["model"]["forget"]
+    )
+
+
+def test_adapters_train_alone(own: Any, tokenizer: Any) -> None:
+    before = state(own)
+    outcome = unlearn(own, tokenizer, FORGET, RETAIN, **SHORT, lora=True)
+    assert isinstance(outcome.model, peft.PeftModel)
+    moved = {k: v for k, v in outcome.model.state_dict().items() if "lora_B" in k}
+    assert all(bool(v.any()) for v in moved.values())
+    again = unlearn(outcome.model, tokenizer, FORGET, RETAIN, **SHORT)
+    assert again.model is outcome.model
+    assert same(state(again.model.unload()), before)
+
+
+def test_a_refusal_leaves_no_adapters(own: Any, tokenizer: Any) -> None:
+    before, names = mode(own), [*state(own)]
+    with pytest.raises(Refusal, match="of 12 forget answers|forget answers"):
+        unlearn(own, tokenizer, [{"question": "x", "answer": "Graz"}], RETAIN, lora=True)
+    assert [*state(own)] == names and mode(own) == before
+
+
+class Ends(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        control.should_training_stop = True
+
+
+class Fails(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_stopped_run_goes_on_and_an_error_puts_the_model_back(
+    own: Any, tokenizer: Any, caplog: Any
+) -> None:
+    caplog.set_level(logging.INFO, "torch_alm.unlearning")
+    before = state(own)
+    with pytest.raises(KeyboardInterrupt):
+        unlearn(own, tokenizer, FORGET, RETAIN, callbacks=[Fails()], **LONG)
+    assert same(state(own), before)
+    first = unlearn(own, tokenizer, FORGET, RETAIN, callbacks=[Ends()], **LONG)
+    assert len(first.trace) == 1 and "Ended after 1 of at most 60 steps" in caplog.text
+    second = resume(first)
+    assert len(second.trace) > 1
+    assert second.numbers["before"] == first.numbers["before"]
+    second.put_back()
+    assert same(state(own), before)
+    with pytest.raises(Refusal, match="no run"):
+        resume(evaluate(own, tokenizer, FORGET, RETAIN, quiet=True))
+
+
+def test_an_attack_returns_the_model_bit_for_bit(own: Any, tokenizer: Any) -> None:
+    before, how = state(own), mode(own)
+    outcome = attack(own, tokenizer, FORGET, RETAIN, relearn_steps=2, quiet=True)
+    assert outcome.verdict == "not forgotten"
+    assert same(state(own), before) and mode(own) == how
+    assert {*outcome.to_frame()["attack"]} >= {"int8", "relearn forget"}
+
+
+def test_a_notebook_shows_verdict_and_table(own: Any, tokenizer: Any) -> None:
+    outcome: Outcome = unlearn(own, tokenizer, FORGET, RETAIN, **SHORT)
+    shown = outcome._repr_html_()
+    assert outcome.verdict in outcome.text and "<table>" in shown and "Forget" in shown
+    frame = outcome.to_frame()
+    assert {*frame["model"]} == {"before", "after"} and {*frame["set"]} >= {"forget", "retain"}

@@ -1,0 +1,62 @@
+"""Files and folders written whole or not at all."""
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar, cast
+
+T = TypeVar("T")
+
+MODEL, REPORTS = "model", ("report.html", "report.json")
+
+
+def finite(value: object) -> object:
+    """The value with None for each number that is not finite, which JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {str(k): finite(v) for k, v in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in cast("list[object]", value)]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under another name, then take the name; the old one stays if that fails."""
+    with _draft(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON, whole or not at all."""
+    write_text(path, json.dumps(finite(value), indent=1, ensure_ascii=False) + "\n")
+
+
+def write_folder(path: Path, fill: Callable[[Path], T]) -> T:
+    """Have a folder filled under another name, which then takes the name; return what `fill` does.
+
+    The folder that had the name stays until then, and stays if something goes wrong.
+    """
+    with _draft(path) as draft:
+        draft.mkdir()
+        found = fill(draft)
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(draft, path)
+    return found
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.partial-{os.getpid()}")
+    try:
+        yield draft
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)

@@ -1,0 +1,138 @@
+"""A model and rows in memory: checked, borrowed, and given back in the mode they came in."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import torch
+from peft import PeftModel
+from torch import nn
+
+from torch_alm.language import LanguageModel, Tokenizer, check_eos, record_of
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
+from torch_alm.unlearning.model import Place, check_answers, check_finite, check_vocabulary
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.rows import Entry, entry_of
+
+Rows: TypeAlias = Iterable[Mapping[str, Any]]
+SETTINGS = ("attention_dropout", "gradient_checkpointing")  # that a run changes
+NARROW = (torch.bfloat16, torch.float16)
+
+
+def entries_of(rows: Rows | None, role: str) -> list[Entry]:
+    """Rows as entries, named by their role and place; of `datasets`, empty columns are left out.
+
+    Raises:
+        Refusal: there are none, or one has another form; names it.
+    """
+    found: list[Entry] = []
+    try:
+        for i, row in enumerate([] if rows is None else rows, 1):
+            fields = record_of(f"{role} row {i}", _plain(row))
+            kept = {k: v for k, v in fields.fields.items() if v is not None}
+            found.append(entry_of(fields._replace(fields=kept), role))
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    if rows is not None and not found:
+        raise Refusal(f"{role} has no rows, so nothing could be measured. Is it the right list?")
+    return found
+
+
+def _plain(row: Any) -> Any:
+    return {**row} if isinstance(row, Mapping) else row
+
+
+def sets_of(**rows: Rows | None) -> dict[str, list[Entry]]:
+    """All sets as entries; a row may stand in one of them only."""
+    found = {name: entries_of(each, name) for name, each in rows.items()}
+    check_sets(found)
+    return found
+
+
+def loaded_of(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    given: Options,
+    found: Mapping[str, list[Entry]],
+) -> Loaded:
+    """The model with the rows as it reads them, where it is.
+
+    Raises:
+        Refusal: it is quantised, on no device or on several, not whole, or of another tokenizer.
+    """
+    inner, name = _inner(model), f"the model ({type(_inner(model)).__name__})"
+    where = _place_of(inner, name, given)
+    try:
+        check_eos(tokenizer)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    check_finite(name, inner)
+    check_vocabulary(name, inner, tokenizer)
+    loaded = with_rows(given, Loaded(model, tokenizer, where, {}, not given.quiet), found)
+    check_answers(name, inner, loaded.rows("forget")[0])
+    return loaded
+
+
+def _place_of(model: LanguageModel, name: str, given: Options) -> Place:
+    if getattr(model, "is_quantized", False):
+        raise Refusal(
+            f"{name} has quantised weights, which an optimizer cannot move, and whose rounding "
+            "hides and returns answers. Did you mean to load it in bfloat16?"
+        )
+    devices = sorted({str(p.device) for p in model.parameters()})
+    if "meta" in devices:
+        raise Refusal(f"{name} has weights on `meta`, without values. Was it loaded with weights?")
+    if len(devices) > 1 or devices[0] not in ("cpu", "cuda:0", "mps:0"):
+        raise Refusal(
+            f"{name} is on {', '.join(devices)}; it trains on the CPU, or on the first GPU. Did "
+            "you mean `model.to(0)`, or to set CUDA_VISIBLE_DEVICES?"
+        )
+    kind, dtype = devices[0].partition(":")[0], next(model.parameters()).dtype
+    has = kind == "cuda" and torch.cuda.is_bf16_supported()
+    return Place(kind, has if given.precision == "auto" else given.precision == "bf16", dtype)
+
+
+def _inner(model: LanguageModel) -> LanguageModel:
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+@contextmanager
+def borrowed(model: LanguageModel) -> Iterator[None]:
+    """Return modes, `requires_grad`, dtypes and dropout as they were, whatever happens inside.
+
+    Inside, the model is evaluated.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
+    settings = [(m, key, getattr(m, key)) for m in model.modules() for key in _settings(m)]
+    caches = model.config.use_cache
+    model.eval()
+    try:
+        yield
+    finally:
+        for p, is_trained, dtype in flags:
+            p.requires_grad_(is_trained)
+            p.data = p.data.to(dtype)
+            p.grad = None
+        for module, key, value in settings:
+            setattr(module, key, value)
+        for module, is_training in modes:
+            module.training = is_training
+        model.config.use_cache = caches
+
+
+def _settings(module: nn.Module) -> list[str]:
+    names = ["p"] if isinstance(module, nn.Dropout) else SETTINGS
+    return [name for name in names if isinstance(getattr(module, name, None), float | bool)]
+
+
+def widened(model: LanguageModel) -> None:
+    """Hold weights that train in float32: half precision swallows the small steps.
+
+    The frozen weights below adapters stay as they are.
+    """
+    adapted = isinstance(model, PeftModel)
+    for p in model.parameters():
+        if p.dtype in NARROW and (p.requires_grad or not adapted):
+            p.data = p.data.float()

@@ -1,0 +1,118 @@
+"""The outcome of unlearning, of an evaluation or of attacks, in a notebook and as a folder."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
+import torch
+
+from torch_alm.language import LanguageModel, Tokenizer
+from torch_alm.unlearning import report
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.folders import MODEL, write_folder
+from torch_alm.unlearning.run import Run
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was asked, what was found, and the model it was found of.
+
+    Attributes:
+        model: the one that was given, or with `lora` the one of peft around it.
+        tokenizer: its own.
+        content: all of it, as `report.json` holds it.
+        original: the model as it came, to put its weights back; `None` where nothing was trained.
+        run: what `resume` goes on with.
+    """
+
+    model: LanguageModel
+    tokenizer: Tokenizer
+    content: Mapping[str, Any] = field(repr=False)
+    begun: datetime = field(repr=False)
+    device: str = field(default="", repr=False)
+    original: LanguageModel | None = field(default=None, repr=False)
+    run: Run | None = field(default=None, repr=False)
+
+    @property
+    def verdict(self) -> str:
+        """`"met"`, `"met at a cost"`, `"not met"`, an attack's, or `"measured"`."""
+        found = self.content["verdict"]
+        return found["outcome"] if found else "measured"
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What stands against a goal that is not met, or the attacks that succeeded."""
+        return tuple(self.content["verdict"]["missed"]) if self.content["verdict"] else ()
+
+    @property
+    def text(self) -> str:
+        """The verdict in sentences, with what it cost."""
+        found = self.content["verdict"] or {"text": "", "cost": ""}
+        return f"{found['text']} {found['cost']}".strip()
+
+    @property
+    def answers(self) -> dict[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
+        """What each model says: by its name, such as `"before"`, and by the set of rows."""
+        return {each["name"]: each["answers"] for each in self.content["models"]}
+
+    @property
+    def numbers(self) -> dict[str, Mapping[str, Mapping[str, float]]]:
+        """The means of each set, by the model's name."""
+        return {each["name"]: each["numbers"] for each in self.content["models"]}
+
+    @property
+    def trace(self) -> Sequence[Mapping[str, float]]:
+        """The numbers of each step."""
+        return self.content["trace"]
+
+    def to_frame(self) -> pd.DataFrame:
+        """A row for each answer: the model, the set, what was asked and what was said."""
+        rows: list[dict[str, Any]] = [
+            {"model": name, "set": kind, **answer}
+            for name, sets in self.answers.items() for kind, found in sets.items()
+            for answer in found
+        ]  # fmt: skip
+        attacked = self.content["attacks"]
+        rows += [
+            {"model": each["name"], "attack": one["name"], **answer}
+            for each in attacked for one in each["rows"] for answer in one["answers"]
+        ]  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def _repr_html_(self) -> str:
+        return report.excerpt(self.content)
+
+    def put_back(self) -> None:
+        """Give the model the weights that it came with."""
+        if self.original is not None:
+            put_back(self.model, self.original)
+
+    def save(self, folder: str | Path) -> None:
+        """Write model (or adapters), tokenizer and reports, as the command does.
+
+        Raises:
+            Refusal: the folder is there, and not empty.
+        """
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise Refusal(f"{folder} is there, and not empty. Did you mean another folder?")
+
+        def fill(draft: Path) -> None:
+            self.model.save_pretrained(draft)
+            self.tokenizer.save_pretrained(draft)
+
+        if self.original is not None:
+            write_folder(folder / MODEL, fill)
+        folder.mkdir(parents=True, exist_ok=True)
+        report.publish(folder, self.content, self.begun, self.device)
+
+
+@torch.no_grad()
+def put_back(model: LanguageModel, original: LanguageModel) -> None:
+    """Copy the weights of the original into the model; frozen ones are the same tensors."""
+    for own, was in zip(model.parameters(), original.parameters(), strict=True):
+        if own is not was:
+            own.copy_(was)

@@ -1,0 +1,243 @@
+"""Unlearn, evaluate and attack: a model and rows in memory, options by name, an outcome."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, replace
+from datetime import datetime, timezone
+from logging import getLogger
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import current_thread, main_thread
+from typing import Any
+
+from peft import PeftModel
+from tqdm.auto import tqdm
+from transformers import TrainerCallback
+
+from torch_alm.language import LanguageModel, Tokenizer
+from torch_alm.unlearning import report
+from torch_alm.unlearning.adapters import with_adapters
+from torch_alm.unlearning.asking import measured
+from torch_alm.unlearning.attack import attacked
+from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.loading import set_aside
+from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
+from torch_alm.unlearning.model import check_answers, check_finite, freeze_below, quiet
+from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.outcome import Outcome, put_back
+from torch_alm.unlearning.run import LIMITED, Run, begun, made_trainable, prepared
+from torch_alm.unlearning.train import asked_to_stop, check_reporter, trace_of
+
+log = getLogger("torch_alm.unlearning")
+
+
+def unlearn(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    forget: Rows,
+    retain: Rows,
+    probe: Rows | None = None,
+    holdout: Rows | None = None,
+    *,
+    callbacks: Sequence[TrainerCallback] = (),
+    **options: Any,
+) -> Outcome:
+    """Make a model forget rows and keep others, in place.
+
+    It trains where it is; weights of half precision are held in float32 meanwhile. Modes, dtypes
+    and `requires_grad` return as they were. An error, or a second Ctrl-C, puts the weights back;
+    the first Ctrl-C, or a callback, ends the run between two steps, and `resume` goes on.
+
+    Args:
+        model: a causal language model of transformers; of one with adapters of peft these train.
+        tokenizer: its tokenizer; without a pad token EOS fills rows.
+        forget: mappings with `question` and `answer`, or `prompt` and `completion`, or `messages`,
+            or `text`; maybe `paraphrased_question`. A `datasets.Dataset` will do.
+        retain: rows to keep.
+        probe: rows that shall stay known and are never trained on; a fifth of `retain` if `None`.
+        holdout: rows of the same kind, never trained on, of which the goal is measured.
+        callbacks: of transformers.
+        **options: those of the command under the same names: see `Options`.
+
+    Raises:
+        ValueError: an option, a row or a model that cannot be; the model does not say what it shall
+            forget; the goal is reached before the first step.
+
+    Cost: two copies of the weights that train, AdamW's moments of both sides.
+    """
+    given = Options.named("unlearn", options)
+    check_reporter(given.report_to)
+    found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
+    if probe is None:
+        set_aside(found)
+    given = replace(given, lora=given.lora or isinstance(model, PeftModel))
+    with quiet(), _adapted(model, given) as adapted:
+        loaded = loaded_of(adapted, tokenizer, given, found)
+        start, _, loaded = begun(given, loaded, found, log.info)
+        return _trained(Run(given, log.info, loaded, start), callbacks)
+
+
+def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **options: Any) -> Outcome:
+    """Go on with a run that was stopped or came to its end, such as with more `steps`.
+
+    What it is judged against is the model as it first came. The moments of AdamW begin anew.
+
+    Raises:
+        ValueError: nothing was trained; an option that cannot be.
+    """
+    if outcome.run is None:
+        raise Refusal("resume: the outcome is of no run. Did you mean the outcome of unlearn?")
+    Options.named("unlearn", options)
+    given = replace(outcome.run.given, **options)
+    with quiet():
+        return _trained(replace(outcome.run, given=given), callbacks, outcome.original)
+
+
+@contextmanager
+def _adapted(model: LanguageModel, given: Options) -> Iterator[LanguageModel]:
+    """The model, with new adapters where they were asked for, which an error takes out again."""
+    if not given.lora or isinstance(model, PeftModel):
+        yield model
+        return
+    if hasattr(model, "peft_config"):
+        raise Refusal("the model has adapters inside. Did you mean the PeftModel around it?")
+    flags = [(p, p.requires_grad) for p in model.parameters()]
+    adapted = with_adapters(model, given.seed)
+    try:
+        yield adapted
+    except BaseException:
+        adapted.unload()
+        for p, is_trained in flags:
+            p.requires_grad_(is_trained)
+        raise
+
+
+def _trained(
+    run: Run, callbacks: Sequence[TrainerCallback], original: LanguageModel | None = None
+) -> Outcome:
+    """Train and judge; an error leaves the model as it came."""
+    began, model = datetime.now(timezone.utc), run.loaded.model
+    with borrowed(model), TemporaryDirectory() as nowhere:
+        _opened(model, run.given)
+        run = replace(run, loaded=made_trainable(run.given, run.loaded))
+        trainer, checks = prepared(run, Path(nowhere))
+        trainer.original = original = trainer.original if original is None else original
+        for each in (*callbacks, _Progress(run.given.quiet)):
+            trainer.add_callback(each)
+        is_main = current_thread() is main_thread()  # others cannot hear signals
+        try:
+            with asked_to_stop(checks.stop) if is_main else nullcontext():
+                trainer.train()
+            check_finite("the trained model", model)
+            check_answers("the trained model", model.eval(), run.loaded.rows("forget")[0])
+        except BaseException:
+            put_back(model, original)
+            raise
+        finally:
+            trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+    step, most = trainer.state.global_step, trainer.args.max_steps
+    why = checks.pace.ended or (LIMITED if step >= most else "it was stopped")
+    ended = f"Ended after {step} of at most {most} steps: {why}."
+    log.info(ended)
+    after = measured(run.loaded, run.given.rows, "after")
+    content = _content(run, after, trace_of(trainer.state.log_history), ended)
+    device = run.loaded.place.described()
+    return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
+
+
+def _opened(model: LanguageModel, given: Options) -> None:
+    """Let train what shall, in float32."""
+    if not isinstance(model, PeftModel):
+        freeze_below(model, given.layers)
+    elif not any(p.requires_grad for p in model.parameters()):
+        model.set_adapter(model.active_adapters[0])
+    widened(model)
+
+
+def _content(run: Run, after: Any, trace: list[dict[str, float]], ended: str) -> dict[str, Any]:
+    return report.content_of(
+        "Unlearning",
+        f"{run.given.method}, {len(trace)} steps. Goal: {run.start.goal.told}.",
+        {**asdict(run.given), "known_before": run.start.known},
+        **run.found(after),
+        trace=trace,
+        notes=[*run.start.notes, ended],
+    )
+
+
+class _Progress(TrainerCallback):
+    """A bar of steps, and no checkpoints."""
+
+    def __init__(self, hidden: bool) -> None:
+        self.hidden = hidden
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.bar = tqdm(total=state.max_steps, desc="unlearn", disable=self.hidden)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        control.should_save = False
+        self.bar.update()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.bar.close()
+
+
+def evaluate(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    forget: Rows,
+    retain: Rows,
+    probe: Rows | None = None,
+    holdout: Rows | None = None,
+    *,
+    original: LanguageModel | None = None,
+    **options: Any,
+) -> Outcome:
+    """What a model, and maybe the original beside it, knows of rows; arguments as of `unlearn`."""
+    given, began = Options.named("evaluate", options), datetime.now(timezone.utc)
+    found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
+    models: list[dict[str, Any]] = []
+    device = ""
+    for name, each in {"original": original, "model": model}.items():
+        if each is not None:
+            with quiet(), borrowed(each):
+                loaded = loaded_of(each, tokenizer, given, found)
+                is_asked = given.precision == "bf16"  # auto measures as a verdict does
+                with loaded.place.context() if is_asked else nullcontext():
+                    models.append({"name": name, **measured(loaded, given.rows, name)})
+            device = loaded.place.described()
+    content = report.content_of("What it knows", "", asdict(given), models=models)
+    return Outcome(model, tokenizer, content, began, device)
+
+
+def attack(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    forget: Rows,
+    retain: Rows,
+    *,
+    compare: LanguageModel | None = None,
+    **options: Any,
+) -> Outcome:
+    """Try to bring forgotten answers back; the weights return bit for bit.
+
+    Args:
+        model: the unlearned model.
+        tokenizer: its tokenizer.
+        forget: the rows that were to go.
+        retain: rows that an attacker may relearn on, too.
+        compare: a model that never saw the forget rows, of the same tokenizer.
+        **options: those of the command under the same names: see `Options`.
+    """
+    given = Options.named("attack", {"rows": None, **options})
+    began, found = datetime.now(timezone.utc), sets_of(forget=forget, retain=retain)
+    with quiet(), borrowed(model), nullcontext() if compare is None else borrowed(compare):
+        models = [(name, loaded_of(each, tokenizer, given, found))
+                  for name, each in {"model": model, "compared": compare}.items()
+                  if each is not None]  # fmt: skip
+        for _, each in models:
+            each.model.requires_grad_(True)  # all of it is the attacker's
+            widened(each.model)
+        attacks = attacked(given, models, log.info)
+    content = report.content_of("Attacks", "", asdict(given), **attacks)
+    return Outcome(model, tokenizer, content, began, models[0][1].place.described())
