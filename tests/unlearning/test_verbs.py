@@ -192,7 +192,7 @@ def test_adapters_train_alone(own: Any, tokenizer: Any) -> None:
 
 def test_a_refusal_leaves_no_adapters(own: Any, tokenizer: Any) -> None:
     before, names = mode(own), [*state(own)]
-    with pytest.raises(Refusal, match="of 12 forget answers|forget answers"):
+    with pytest.raises(Refusal, match="forget answers"):
         unlearn(own, tokenizer, [{"question": "x", "answer": "Graz"}], RETAIN, lora=True)
     assert [*state(own)] == names and mode(own) == before
 
