@@ -55,10 +55,12 @@ class Divergence(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Context, *weights: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Context, weights: Tensor
+    ) -> tuple[Tensor, None, None, None]:
         slope, where = ctx.saved_tensors
         gradient = slope.new_zeros(ctx.rows, slope.shape[1]).index_copy_(0, where, slope)
-        scale = weights[0].new_zeros(ctx.rows).index_copy_(0, where, weights[0])
+        scale = weights.new_zeros(ctx.rows).index_copy_(0, where, weights)
         return gradient.mul_(scale[:, None]), None, None, None
 
 
