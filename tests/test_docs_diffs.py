@@ -70,11 +70,12 @@ def names(constraint: Callable[..., ALMConstraint]) -> dict[str, Any]:
         "before": before,
         "weight": WEIGHT,
         "rho": 0.01,
+        "lr": 1e-2,
         "nu": 100.0,
         "layer": "layer",
         "direction": measures.steering_vector(4, dtype=torch.float64),
         "optimizer": AdamW(params, lr=RATE),
-        "alone": AdamW(params, lr=1e-5, weight_decay=0.0),  # the retain side of the recipe
+        "alone": AdamW(params, lr=1e-2, weight_decay=0.0),  # the retain side of the recipe
         "retain_side": SAM(AdamW(params, lr=RATE), rho=0.01),
         "forget_side": AdamW(params, lr=RATE, weight_decay=0.0),
         "retain_loss": measures.token_nll,

@@ -12,8 +12,18 @@ from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Register, parameters
-from torch_alm._optim.wrapper import Wrapper, check_base, check_sizes, count, innermost
+from torch_alm._optim.rounding import DROPPED
+from torch_alm._optim.wrapper import (
+    Wrapper,
+    check_base,
+    check_descends,
+    check_groups,
+    check_sizes,
+    count,
+    innermost,
+)
 from torch_alm.constraint import ALMConstraint
+from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
 
 
@@ -85,12 +95,13 @@ class Sides(Wrapper):
     _forget_register: dict[Tensor, Tensor | None] | None = None
     _forget_sign = 0  # +1 if it is descended, -1 if it is climbed
     _times: float | Tensor = 0.0  # how many times grad F is in that register
+    _has_moved = False  # whether narrow weights were seen to hold a multiplied step
     _retain_times: float | Tensor = 0.0  # how many times grad L_r is in `.grad`
 
     def __init__(self, retain: Optimizer, forget: Optimizer, probe_every: SupportsIndex) -> None:
         self.retain = check_base(retain, "DualOptimizer", (SharpnessAware,))
         self.forget = check_base(forget, "DualOptimizer", (SharpnessAware,))
-        check_parameters(self.retain, self.forget)
+        self._check()
         self.skipped = 0
         self.probe_every = count(probe_every, "DualOptimizer: probe_every")
         self._gate = Gate()
@@ -99,6 +110,21 @@ class Sides(Wrapper):
     @property
     def _bases(self) -> Mapping[str, Optimizer]:
         return {"retain": self.retain, "forget": self.forget}
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Those of the retain side that the forget side has, too: schedules set both."""
+        first, second = self.retain.defaults, self.forget.defaults
+        if first.keys() <= second.keys():
+            return first
+        return {name: value for name, value in first.items() if name in second}
+
+    def _check(self) -> None:
+        for side in self._bases.values():
+            check_groups(side, "DualOptimizer")
+            check_descends(side, "DualOptimizer")
+        check_sides(self.retain, self.forget)
+        super()._check()
 
     def _sharp(self) -> list[SharpnessAware]:
         """List the sides that look at nearby points."""
@@ -155,7 +181,7 @@ class Sides(Wrapper):
         if self.constraint is not None:
             self.constraint.load_state_dict(state_dict["constraint"])
         for side in self._sharp():
-            side.renew()  # a delta found along another way
+            side.direction = Direction()  # a delta found along another way
         self._gate.load(state_dict.get("gate", {}), self.constraint)
         self._forget_register = None  # nobody could step on it: its measurement is dropped, too
         self.skipped = state_dict.get("skipped", 0)
@@ -225,6 +251,18 @@ class Sides(Wrapper):
             "which needs no scaler?"
         )
 
+    def _watch_swallowed(self, theta: list[Tensor], start: list[Tensor]) -> None:
+        """Warn, once, if narrow weights hold nothing of a multiplied step; until one moves."""
+        if self._has_moved or not any(t.dtype in DROPPED for t in theta):
+            return
+        if all(map(torch.equal, theta, start)):
+            warnings.warn(
+                'DualOptimizer.step: the weights\' dtype swallows the forget step (scale="step"). '
+                "Did you mean float32 weights under bfloat16 autocast, or a higher rate?",
+                stacklevel=8,
+            )
+        self._has_moved = True
+
     def _warn_skipped(self) -> None:
         """Warn after the step, so that a warning that is an error finds it whole."""
         self.skipped += 1
@@ -249,8 +287,13 @@ class Sides(Wrapper):
             self.retain._has_warned = True  # SAM has nothing to add to this
 
 
-def check_parameters(retain: Optimizer, forget: Optimizer) -> None:
-    """Raise if the two sides would move different weights, or are one optimizer."""
+def check_sides(retain: Optimizer, forget: Optimizer) -> None:
+    """Raise if they are one optimizer, would move different weights, or the wrong way."""
+    if isinstance(retain, SharpnessAware) and retain.sign < 0:
+        raise ValueError(
+            "DualOptimizer: the retain side is ReverseSAM, which would look where the retain loss "
+            "is lowest. Did you mean `retain=SAM(...)`, and ReverseSAM for the forget side?"
+        )
     if innermost(retain) is innermost(forget):
         raise ValueError(
             "DualOptimizer: retain and forget are one optimizer, whose moments would mix both "
@@ -273,6 +316,12 @@ def check_constraint(constraint: object, forget: Optimizer) -> None:
             f"DualOptimizer: the constraint is {type(constraint).__name__}, which has no one "
             "multiplier to weigh the forget gradient with. Did you mean one `ALMConstraint`? (A "
             "group acts in the loss: `retain=lambda: loss() + group(...)`.)"
+        )
+    if constraint is not None and constraint._shape.numel() > 1:
+        raise ValueError(
+            f"DualOptimizer: the constraint has {constraint._shape.numel()} multipliers, and one "
+            "weighs the forget gradient. Did you mean one number for alpha? (A vector acts in the "
+            "loss: `retain=lambda: loss() + constraint(...)`.)"
         )
     sense = ">=" if constraint is None else constraint.sense
     fitting = {">=": -1, "<=": +1, "==": 0}[sense]

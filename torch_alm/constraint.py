@@ -3,30 +3,33 @@
 Source: SAUL, section 4.1 (the multiplier, its update and the penalty) and Algorithm 1.
 """
 
+import copy
+import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, SupportsIndex, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torch_alm._constraint import base, numbers, observations, settings
+from torch_alm._constraint import faults, numbers, observations, settings
 from torch_alm._constraint.attachment import Attachment
-from torch_alm._constraint.base import Stored
-from torch_alm._constraint.loop import Loop, refuse_values
-from torch_alm._constraint.numbers import Number, Numeric
-from torch_alm._constraint.observations import Index, Observation, Observations, Penalty
-from torch_alm._constraint.settings import Filter, Policy, Rule, Sense
-from torch_alm._constraint.state import State
+from torch_alm._constraint.loop import Gradient, Loop, refuse_values, response
+from torch_alm._constraint.numbers import Mask, Number, Numeric
+from torch_alm._constraint.observations import Index, Mean, Observation
+from torch_alm._constraint.settings import Filter, Policy, Reading, Rule, Sense
+from torch_alm._constraint.state import STEPS, UPDATES, Stall, State
 from torch_alm._optim.objective import eager, is_first_pass, is_running
 from torch_alm.auto import Auto
 
 PILE = 100  # measurements without a step, which nobody means
+LOUD = 16  # so many skipped measurements are each said aloud
+ROUNDING = 1e-6  # of alpha, or of 1 if that is 0: float32 measures no finer
 
 
 @final
-class ALMConstraint(Stored):
+class ALMConstraint:
     r"""`measure(...) >= alpha` (or `<=`, `==`), as an augmented Lagrangian term.
 
     With the violation c = alpha - F (`>=`, `==`) or c = F - alpha (`<=`), every step does
@@ -47,6 +50,7 @@ class ALMConstraint(Stored):
             only `observe`.
         alpha: the threshold, in the units of the measure: one number, or shape (m,) for a vector
             measure of m entries. A vector has a multiplier per entry; the first one says how many.
+            Without `index` an entry is a place in the batch, whichever row stands there.
         mu: step size of the multiplier and weight of the penalty, at least 0; or `"auto"`, which
             finds it from the optimizer's response, of a vector one per entry. That takes `attach`
             and `constraint(...)` in the loss (or a `DualOptimizer`), and no `every`, `filter`,
@@ -92,6 +96,12 @@ class ALMConstraint(Stored):
         0.5
     """
 
+    every: int
+    filter: Filter | None
+    rules: Sequence[Rule]
+    tolerance: float
+    nonfinite: Policy
+
     def __init__(
         self,
         measure: Callable[..., Tensor] | None,
@@ -106,21 +116,71 @@ class ALMConstraint(Stored):
         tolerance: Numeric = 0.0,
         nonfinite: Policy = "skip",
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in settings.LIMITS}
-        found, self.measure = settings.of_constraint(**given), measure
+        found = settings.of_constraint(
+            measure=measure,
+            alpha=alpha,
+            mu=mu,
+            sense=sense,
+            multiplier=multiplier,
+            every=every,
+            filter=filter,
+            rules=rules,
+            tolerance=tolerance,
+            nonfinite=nonfinite,
+        )
+        self.measure, self.filter, self.nonfinite = measure, filter, nonfinite
+        self.every, self.rules = found["every"], found["rules"]
+        self.tolerance = found["tolerance"]
+        self._alpha: Number = found["alpha"]
+        self._sense: Sense = sense
         start, auto = (0.0, Auto()) if found["mu"] == "auto" else (found["mu"], None)
         self._state = State(found["multiplier"], start, auto)
-        self._observed, self._loop = Observations(), Loop()
-        self._alpha, self._shape = found["alpha"], torch.Size()
-        self._sense: Sense = sense
-        self.every: int = found["every"]
-        self.filter, self.rules = filter, found["rules"]
-        self.tolerance: float = found["tolerance"]
-        self.nonfinite: Policy = nonfinite
+        self._observed = list[Observation]()
+        self._known = 0, Mean(0.0, False, 0)  # the mean of the first so many of them
+        self._loop, self._shape = Loop(), torch.Size()
+        self._is_stepped = self._is_told = False  # since it was made, copied or loaded; of faults
         self._take_shape(numbers.shape(self._alpha) or numbers.shape(self._state.multiplier))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+    # c, lambda+ and the penalty, whose gradient is lambda+ grad c.
+
+    def _violation(self, value: Any, alpha: Any) -> Any:  # noqa: ANN401  # floats or tensors
+        """Compute c = alpha - F, or F - alpha for `<=`: positive where the goal is not met."""
+        return value - alpha if self._sense == "<=" else alpha - value
+
+    def _plus(self, pressure: Number) -> Number:
+        """Compute lambda+ = [lambda + mu c]_+ from mu c; for `==` there is no bracket."""
+        plus = self._state.multiplier + pressure
+        if self._sense == "==":
+            return plus
+        return plus.clamp(min=0.0) if isinstance(plus, Tensor) else max(plus, 0.0)
+
+    def _priced(
+        self, value: Tensor, row: Tensor | None = None, weight: Number | None = None
+    ) -> Tensor:
+        """Sum ([lambda + mu c]_+^2 - lambda^2) / (2 mu) over the entries; lambda c for mu = 0.
+
+        Given a weight, its gradient is weight grad c: which one is right may be known only from
+        other steps and other ranks.
+        """
+        value, alpha, is_alpha = observations.beside(value, self._alpha, row)
+        c = self._violation(value, alpha)
+        c = c - torch.where(is_alpha, c.detach(), torch.zeros_like(c))
+        c, row = observations.merged(c, row)
+        here = c if weight is None else c.detach()
+        multiplier, mu = (observations.like(n, c, row) for n in (self._state.multiplier, self._mu))
+        price = multiplier * here + 0.5 * mu * here * here
+        if self._sense != "==":
+            floor = -multiplier * multiplier / (2 * mu)
+            price = torch.where((multiplier + mu * here > 0) | (mu == 0), price, floor)
+        if weight is not None:
+            price = observations.like(weight, c, row) * (c - here) + price
+        return price.sum()
+
+    def __call__(self, *args: Any, index: Index | None = None, **kwargs: Any) -> Tensor:
         """Observe `measure(*args, **kwargs)` and return its penalty, summed if it is a vector.
+
+        `index`, as in `observe`, says whose the entries are: the measure does not get it. Without
+        it a vector has one multiplier per place in the batch, and another size is refused.
 
         Under `torch.no_grad()`, as in a validation, nothing is observed; only `observe` does then.
         With a filter the penalty's gradient is the weight that the filtered violation gives; over
@@ -129,23 +189,29 @@ class ALMConstraint(Stored):
 
         Shape: the measure's to a scalar, in float32 or wider.
 
+        Raises:
+            TypeError: for what the measure does not take, or a result that is no tensor.
+            ValueError: as `observe`.
+
+        Warns:
+            UserWarning: once, if the weight is not 0 and the measure has no gradient to push with.
+
         Cost: that of the measure; one device synchronisation, and a reduction over ranks.
         """
-        if self.measure is None:
-            raise TypeError(
-                "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, "
-                "or to pass a measure?"
-            )
-        value, _ = self._placed(self.measure(*args, **kwargs), None)
+        value, row = self._placed(faults.measured(self.measure, args, kwargs), index)
         if not (torch.is_grad_enabled() or is_running()):
-            return self._penalty.of(value)  # no step follows from it, and no other rank is asked
-        now = Observation(self._number(value), 1.0)
+            return self._priced(value, row)  # no step follows, and no other rank is asked
+        now = Observation(self._number(value, row), 1.0, row)
         weight, is_finite = self._coming(now)
-        penalty = self._penalty.of(value, weight=weight)
+        penalty = self._priced(value, row, weight)
         if not is_finite:
             penalty = torch.zeros((), device=value.device, requires_grad=True)
+        elif not value.requires_grad and numbers.any_of(numbers.pick(weight, row) != 0):
+            if torch.is_grad_enabled() and not (self._is_told or is_first_pass()):
+                self._is_told = True
+                faults.warn_detached()
         elif self.wants_gradient:
-            c, due = numbers.beyond(0.0, self.sense, value), self._state.auto.due
+            c, due = self._violation(value, 0.0), self._state.auto.due
             penalty = self._loop.watch(penalty, due(c), float(due(weight)))
         self._observe(now)
         return penalty
@@ -168,24 +234,18 @@ class ALMConstraint(Stored):
         (value, row), weight = self._placed(value, index), None
         if self.filter is not None:
             weight, _ = self._coming(Observation(self._number(value, row), 1.0, row))
-        return self._penalty.of(value, row, weight)
-
-    @property
-    def _penalty(self) -> Penalty:
-        mu = 0.0 if self._state.is_waiting(self) else self._state.mu
-        return Penalty(self._state.multiplier, self.alpha, mu, self.sense)
+        return self._priced(value, row, weight)
 
     def _number(self, value: Tensor, row: Tensor | None = None) -> Number:
-        return numbers.host(observations.widened(value.detach(), self.alpha, row))
+        return numbers.host(observations.widened(value.detach(), self._alpha, row))
 
     @eager
     def _coming(self, now: Observation) -> tuple[Number, bool]:
         """Find the weight of a step with this, on all ranks; tell if it is finite on all."""
-        before = [] if self.filter is None else list(self._observed)
-        found = observations.mean([*before, now], self._shape, self.alpha)
-        is_finite = not (found.bad and observations.mean([now], self._shape, self.alpha).bad)
-        coming, *_ = self._state.weighed(found, self)
-        return coming.weight, is_finite
+        before = [] if self.filter is None else self._observed
+        found = observations.mean([*before, now], self._shape, self._alpha)
+        is_bad = found.bad and observations.mean([now], self._shape, self._alpha).bad
+        return self._weighed(found)[0].weight, not is_bad
 
     def observe(self, value: Numeric, *, weight: Numeric = 1.0, index: Index | None = None) -> None:
         """Take in a value: several per step are averaged by weight. No gradient is needed.
@@ -207,31 +267,31 @@ class ALMConstraint(Stored):
         Raises:
             ValueError: for another shape, an index out of range, or a weight that is not positive.
         """
-        given = {"value": value, "weight": weight}
-        found, share = settings.settled("ALMConstraint.observe", given, settings.OBSERVED).values()
-        if isinstance(found, float) and self._shape == () and index is None:
-            self._observe(Observation(found, share))
-            return
-        found, row = self._placed(numbers.tensor(found), index)
-        self._observe(Observation(observations.widened(found, self.alpha, row), share, row))
+        found: Any = value
+        share: Any = weight
+        row = None
+        is_plain = isinstance(value, Tensor) and value.is_floating_point()
+        if not (is_plain and type(weight) is float and 0 < weight < math.inf):
+            found, share = settings.of_observation(value, weight)
+        size = found.shape if isinstance(found, Tensor) else ()
+        if index is not None or size != self._shape:
+            found, row = self._placed(numbers.tensor(found), index)
+        if isinstance(found, Tensor):
+            found = observations.widened(found.detach(), self._alpha, row)
+        self._observe(Observation(found, share, row))
 
     def _observe(self, now: Observation) -> None:
         if is_first_pass():
             return
         self._observed.append(now)
-        if len(self._observed) == PILE and not self.steps:
-            warnings.warn(
-                f"ALMConstraint: {PILE} measurements wait for a step, and lambda is still what it "
-                "was. Did you mean `constraint.step()` after each `optimizer.step()`, or "
-                "`constraint.attach(optimizer)` before the loop?",
-                stacklevel=3,
-            )
+        if len(self._observed) == PILE and not self._is_stepped:
+            faults.warn_unstepped(PILE)
 
     def preview(self) -> float | Tensor:
         """Return the weight that `step()` would return now; nothing changes.
 
         Raises:
-            RuntimeError, FloatingPointError: where `step()` would.
+            RuntimeError, FloatingPointError: where `step()` would now.
 
         Cost: what `step` costs, which then waits for no device or rank again.
         """
@@ -247,44 +307,122 @@ class ALMConstraint(Stored):
             RuntimeError: if nothing was observed since the last step; with `mu="auto"`, if only
                 values were, or gradients that it cannot read.
             FloatingPointError: with `nonfinite="raise"`, for a measurement that is not finite, or
-                an update that would not be; with "skip" there is a warning.
+                an update that would not be; with "skip" there is a warning, for each of the first
+            and whenever their number has doubled.
 
         Cost: one device synchronisation, none for numbers already on the host.
         """
         before = self._state
         try:
-            now, is_blind = self._after("step"), self._is_blind
+            now = self._after("step")
         finally:
             self.discard()  # or the next step would fail as well
         bad = now.skipped - before.skipped
-        if is_blind and not bad:
-            refuse_values()
-        self._state = now
-        if bad:
+        self._state, self._is_stepped = now, True
+        if bad and (now.skipped < LOUD or now.skipped.bit_length() > before.skipped.bit_length()):
             then = f"skipped ({now.skipped} so far), the multiplier stays"
-            warnings.warn(base.not_finite(bad, then), stacklevel=2)
-        return numbers.kept(now.weight)
+            warnings.warn(faults.not_finite(bad, then), stacklevel=2)
+        return now.weight.clone() if isinstance(now.weight, Tensor) else now.weight
 
     def _after(self, verb: str) -> State:
         if not self._observed:
-            raise RuntimeError(
-                f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier "
-                "would have no violation to follow. Did you call `constraint(...)`, "
-                "`observe(value)` or `DualOptimizer.backward` first? (Under `torch.no_grad()` only "
-                "`observe` takes a measurement; after `attach` the optimizer steps it.)"
-            )
-        found = self._observed.mean(self._shape, self.alpha)
-        now = self._state.after(found, self, self._loop.found)
-        bad = now.skipped - self._state.skipped
-        if bad and self.nonfinite == "raise":
-            raise FloatingPointError(base.not_finite(bad, "the multiplier would be so for ever"))
+            faults.refuse_nothing(verb)
+        found = self._mean()
+        now, c, seen, acts = self._weighed(found)
+        overflows = acts is not True and numbers.any_of(acts != found.seen)
+        if bad := found.bad + overflows:
+            now.skipped += bad
+            if self.nonfinite == "raise":
+                raise FloatingPointError(
+                    faults.not_finite(bad, "the multiplier would be so for ever")
+                )
+        elif now.auto is not None and self._is_blind(now.auto):
+            refuse_values()
+        before = now.violation
+        met = (abs(c) if self._sense == "==" else c) <= self.tolerance
+        is_new = now.level != self._alpha
+        if is_new is not False and numbers.any_of(is_new):  # a new run begins
+            now.stall, now.run = Stall(), 0.0 * now.multiplier
+        now.level = self._alpha + 0.0 * now.multiplier
+        now.steps += 1
+        acted = now.weight != 0
+        now.active_steps += acted if isinstance(acted, bool) else numbers.any_of(acted)
+        now.is_blind = seen is not True and not numbers.any_of(seen)
+        news = {"value": found.value, "violation": c, "visits": now.visits + 1}
+        news["met_for"] = (now.met_for + 1) * met
+        vars(now).update(news) if seen is True else now.take(news, seen)
+        self._update(now, acts)
+        self._watch(now, seen, before, met)
         return now
 
+    def _mean(self) -> Mean:
+        """Average what was observed; asked twice, it waits for devices and other ranks once."""
+        if self._known[0] != len(self._observed):
+            found = observations.mean(self._observed, self._shape, self._alpha)
+            self._known = len(self._observed), found
+        return self._known[1]
+
+    def _weighed(self, found: Mean) -> tuple[State, Number, Mask, Mask]:
+        """Find the weight of one more step, in a state of its own that the filter has moved on.
+
+        Returns it with c, filtered, and where c was seen and where it acts: all stays finite.
+        """
+        now, auto = copy.copy(self._state), self._state.auto
+        c = self._violation(found.value, self._alpha)
+        seen = found.seen & (c - c == 0)  # infinity less infinity is no number
+        if self.filter is not None:
+            risen = self._violation(0.0, self._alpha - now.level)  # since it was measured
+            c = now.filtered(self.filter, Reading(c, seen, self._sense), risen)
+            seen = seen & (c - c == 0)
+        mu = self._mu if self.rules else now.mu
+        plus = self._plus(mu * c if auto is None else auto.push(c))
+        acts = seen & (plus - plus == 0)
+        now.weight = plus if acts is True else numbers.choose(acts, plus, now.multiplier)
+        return now, c, seen, acts
+
     @property
-    def _is_blind(self) -> bool:
-        """True where mu was never found from anything, and this step has nothing either."""
-        auto = self._state.auto
-        return auto is not None and self._loop.found is None and not numbers.any_of(auto.gain > 0)
+    def _mu(self) -> Number:
+        """The mu that acts: 0 while a rule has it wait, and nothing is updated."""
+        return 0.0 if self._state.is_waiting(self.rules) else self._state.mu
+
+    def _update(self, now: State, acts: Mask) -> None:
+        """Store lambda+, or what the rules make of it, where the cadence says so."""
+        if now.auto is not None:
+            self._find(now, acts)
+            return
+        is_due = acts & (now.visits % self.every == 0)
+        if self.rules:
+            if not self._state.is_waiting(self.rules):
+                now.apply(self.rules, is_due, self.tolerance)
+        elif is_due is True:
+            now.multiplier = now.weight
+        else:
+            now.multiplier = numbers.choose(is_due, now.weight, now.multiplier)
+
+    def _find(self, now: State, acts: Mask) -> None:
+        """Let mu follow what was seen; lambda, too, up to the limit where more does not help."""
+        now.auto, limit = copy.copy(now.auto), now.stall.limit
+        grown = self._plus(now.auto.step(now.violation, acts, self._loop.found))
+        now.mu = now.auto.mu
+        is_beyond = (limit > 0) & (abs(grown) > limit) & (abs(grown) > abs(now.multiplier))
+        now.multiplier = numbers.choose(is_beyond, now.multiplier, grown)
+
+    def _watch(self, now: State, seen: Mask, before: Number, met: Mask) -> None:
+        """Count steps in a row violated to one side, where the multiplier is free to push."""
+        pushes = (met == 0) & (now.mu > 0)
+        if self.rules and (self._state.is_waiting(self.rules) or now.is_limited(self.rules)):
+            pushes = False
+        run = (now.run * ((now.violation > 0) == (before > 0)) + 1.0) * pushes
+        now.run = run if seen is True else numbers.choose(seen, run, now.run)
+        first = float(max(STEPS, UPDATES * (self.every if now.auto is None else now.auto.every)))
+        is_long = now.run > first
+        if now.stall.is_begun or (is_long is not False and numbers.any_of(is_long)):
+            now.stall = now.stall.watched(now.run, now.violation, seen, first, now.weight)
+
+    def _is_blind(self, auto: Auto) -> bool:
+        """Tell whether mu was never found, and this step needs a gradient and has none."""
+        is_missing = self._loop.found is None and auto.wants_gradient
+        return is_missing and not numbers.any_of(auto.gain > 0)
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
@@ -302,9 +440,221 @@ class ALMConstraint(Stored):
         """
         return Attachment(optimizer, self, None if self._state.auto is None else self._loop)
 
+    @property
+    def alpha(self) -> Number:
+        """The threshold on the host: a float, or a float64 tensor. It may be assigned."""
+        return self._alpha
+
+    @alpha.setter
+    def alpha(self, value: Numeric) -> None:
+        self._alpha = self._fitted(value)
+
+    @property
+    def sense(self) -> Sense:
+        """The satisfied side of alpha."""
+        return self._sense
+
+    @property
+    def mu(self) -> Number:
+        """The step size there is: as given, unless a rule has raised it. It may be assigned.
+
+        With `"auto"` the one found so far, of a vector one per entry: 0 before the first gradient.
+        A number that is assigned ends the search.
+        """
+        return self._state.mu
+
+    @mu.setter
+    def mu(self, value: Numeric) -> None:
+        self._state.mu, self._state.auto = numbers.single(value), None
+
+    @property
+    def multiplier(self) -> Number:
+        """lambda, as stored: a float, or a float64 tensor for a vector measure.
+
+        It may be assigned, also an entry of it, to go on from another one.
+        """
+        if self._state.multiplier is self._state.weight:  # or an entry would be assigned in both
+            self._state.weight = numbers.kept(self._state.weight)
+        return self._state.multiplier
+
+    @multiplier.setter
+    def multiplier(self, value: Numeric) -> None:
+        state = self._state
+        state.multiplier = numbers.expanded(self._fitted(value), self._shape)
+        if state.steps == 0:
+            state.weight = state.multiplier
+
+    @property
+    def weight(self) -> Number:
+        """lambda+, what acted in the latest step; 0 means the gate is closed."""
+        return numbers.kept(self._state.weight)
+
+    @property
+    def observed(self) -> int:
+        """The number of measurements since the last step."""
+        return len(self._observed)
+
+    @property
+    def skipped(self) -> int:
+        """Measurements, of all ranks together, and updates left out as they were not finite."""
+        return self._state.skipped
+
+    @property
+    def steps(self) -> int:
+        """The number of updates so far."""
+        return self._state.steps
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the state in plain numbers.
+
+        Means over a vector's entries: `alpha`, `value`, `violation` (filtered), `multiplier`, `mu`,
+        `weight`. `active_share` (of the steps, with a weight not 0), `skipped`, `steps`; `status`:
+
+        - "unstepped": a hundred measurements wait, and it was never stepped since it was made,
+          copied or loaded;
+        - "unmeasured": of some entry nothing finite was ever seen, and no other is violated;
+        - "non_finite": the latest step saw nothing finite;
+        - "released": met, and every gate closed;
+        - "satisfied": met, and still pushed;
+        - "capped": not met, and a stored multiplier is at the limit of a rule;
+        - "suspected_infeasible": not met, and 256 measured steps (32 updates) of growing pressure
+          have not helped: mu or the steps are too small, or it is out of reach;
+        - "violated": not met. A violation of up to a millionth of alpha (of 1 if alpha is 0) is
+          none here: it is rounding.
+
+        Cost: no device synchronisation.
+        """
+        state, mean = self._state, numbers.average
+        return {
+            "alpha": mean(self._alpha),
+            "value": mean(state.value),
+            "violation": mean(state.violation),
+            "multiplier": mean(state.multiplier),
+            "weight": mean(state.weight),
+            "active_share": state.active_steps / max(state.steps, 1),
+            "mu": mean(state.mu),
+            "skipped": state.skipped,
+            "steps": state.steps,
+            "status": self._status(),
+        }
+
+    def _status(self) -> str:
+        state, c = self._state, self._state.violation
+        if len(self._observed) >= PILE and not self._is_stepped:
+            return "unstepped"
+        if state.is_blind:
+            return "non_finite"
+        more = ROUNDING * abs(numbers.choose(self._alpha == 0, 1.0, self._alpha))
+        if numbers.any_of((abs(c) if self._sense == "==" else c) > self.tolerance + more):
+            if state.is_limited(self.rules):
+                return "capped"
+            return "suspected_infeasible" if state.stall.is_stalled else "violated"
+        if numbers.any_of(c != c):
+            return "unmeasured"
+        return "satisfied" if numbers.any_of(state.weight != 0) else "released"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return everything a resumed run needs, sharing no memory; loads with `weights_only=True`.
+
+        Settings are not in it, except mu, which may have grown, and the sense, to compare. What was
+        observed since the last step is not either: save between steps. What filters and rules
+        remember is in it by the names of their classes; those that have none there begin anew.
+        """
+        return {"sense": self._sense, **self._state.state()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore `state_dict()`, sharing no memory with it.
+
+        Raises:
+            ValueError: if an entry is missing or unknown, or sense or shape differ; nothing is
+                loaded then.
+        """
+        self.check_state_dict(state_dict)
+        self._take_shape(numbers.shape(state_dict["multiplier"]))
+        self._state.load(state_dict)
+        self.discard()
+        self._is_stepped = False
+
+    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raise what `load_state_dict` would raise, and load nothing."""
+        faults.check_checkpoint(state_dict, self.state_dict())
+        found = numbers.shape(state_dict["multiplier"])
+        if found != self._shape and not self._is_open_to_shapes:
+            faults.refuse_shape(found, self._shape)
+
+    @property
+    def _is_open_to_shapes(self) -> bool:
+        """True while the first measurement may still make this a vector."""
+        return self._shape == () and not self._observed and self._state.steps == 0
+
+    def _fitted(self, value: Numeric) -> Number:
+        if self._shape == () and not self._is_open_to_shapes:
+            return numbers.single(value)
+        return numbers.host(value)
+
+    def _take_shape(self, size: torch.Size) -> None:
+        """Keep one multiplier per entry."""
+        self._shape = size
+        self._state.expand(size)
+        if isinstance(self._alpha, Tensor):
+            self._alpha = self._alpha.expand(size)
+
+    def _placed(self, value: object, index: Index | None) -> tuple[Tensor, Tensor | None]:
+        """Return the value in the shape of alpha, lambda or the first vector; and its entries."""
+        if index is not None and self._state.auto is not None:
+            faults.refuse_index()
+        is_first = index is None and self._is_open_to_shapes
+        if is_first and isinstance(value, Tensor) and value.numel() > 1:
+            self._take_shape(value.shape)
+        if index is None or not isinstance(value, Tensor):
+            return observations.shaped(value, self._shape), None
+        row = observations.entries(index, value, self._shape)
+        return value.reshape(-1), row
+
+    def discard(self, *, keep: int = 0) -> None:
+        """Forget what was observed since the last step, as if it had never been measured.
+
+        Args:
+            keep: how many of the first measurements (see `observed`) stay.
+        """
+        del self._observed[keep:]
+        self._known = 0, self._known[1]
+        if not keep and self._state.auto is not None:
+            self._loop.begin()
+
+    @property
+    def wants_gradient(self) -> bool:
+        """True with `mu="auto"`, in steps that need the gradient whatever the weight will be."""
+        auto = self._state.auto
+        return auto is not None and auto.wants_gradient and not is_first_pass()
+
+    def calibrate(self, optimizer: Optimizer, gradient: Gradient, rest: Gradient) -> None:
+        """Find mu from the response of the optimizer that will apply the weight.
+
+        Args:
+            optimizer: it.
+            gradient: that of the measured value.
+            rest: what else is in the step.
+        """
+        if self._state.auto is not None and self._observed:
+            weight = float(self._weighed(self._mean())[0].weight)
+            a = {p: self._violation(x, 0.0) for p, x in gradient.items()}
+            stepped = {p: weight * x for p, x in a.items()}
+            self._loop.found = response(optimizer, a, rest, stepped)
+
+    def aim(self, weight: float) -> float:
+        """Return the share of a finished forget step to take; the weight, unless mu is found."""
+        auto = self._state.auto
+        return weight if auto is None or self._sense == "==" else auto.aim(weight)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Let a copy begin without an optimizer that steps it."""
+        return {**vars(self), "_is_stepped": False}
+
     def __repr__(self) -> str:
         name = getattr(self.measure, "__name__", repr(self.measure))
+        mu = self.mu if self._state.auto is None else f'"auto" ({self.mu} so far)'
         return (
-            f"ALMConstraint({name} {self.sense} {self.alpha}, mu={self.mu}, "
+            f"ALMConstraint({name} {self.sense} {self.alpha}, mu={mu}, "
             f"multiplier={self.multiplier})"
         )

@@ -20,6 +20,7 @@ from torch_alm._optim.objective import Ask, Evaluation, Objective, eager
 from torch_alm._optim.wrapper import mark_called
 from torch_alm._sides import Sides, check_constraint
 from torch_alm.constraint import ALMConstraint
+from torch_alm.perturb import Direction
 from torch_alm.sam import SharpnessAware
 
 
@@ -142,6 +143,8 @@ class DualOptimizer(Sides):
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
         check_constraint(self.constraint, self.forget)  # which may be set at any time
+        if gradients.kinds(self.retain, self.forget) != self._checked:
+            self._check()
         self._begin()
         params = parameters(self.retain)
         with self._undone_if_it_fails(params) as g_r:
@@ -167,17 +170,20 @@ class DualOptimizer(Sides):
                 "for the last micro-batch only, or `zero_grad()` after a step that was dropped?"
             )
         if not self._gate.measures and isinstance(self.forget, SharpnessAware):
-            self.forget.renew()  # a delta of before the pause
+            self.forget.direction = Direction()  # a delta of before the pause
 
     @contextmanager
     def _undone_if_it_fails(self, params: list[Tensor]) -> Iterator[Register]:
-        """Take the gradients out; after an exception they and the measurements are as before."""
+        """Take the gradients out; after an exception all is as before."""
         constraint, g_r = self.constraint, gradients.take(params)
+        directions = [side.direction for side in self._sharp()]
         observed = 0 if constraint is None else constraint.observed
         try:
             yield g_r
         except BaseException:
             gradients.put(params, g_r)
+            for side, direction in zip(self._sharp(), directions, strict=True):
+                side.direction = direction
             if constraint is not None:
                 constraint.discard(keep=observed)
             raise
@@ -199,7 +205,8 @@ class DualOptimizer(Sides):
     ) -> tuple[Register, Evaluation]:
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
         if isinstance(side, SharpnessAware):
-            accumulate = partial(side.accumulate, objective, weight, self.backward_fn, so_far)
+            given = objective, weight, self.backward_fn, params, so_far
+            accumulate = partial(side.accumulate, *given)
         else:
             gradients.put(params, gradients.copies(so_far))
             given = objective, self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
@@ -277,28 +284,37 @@ class DualOptimizer(Sides):
         return weight, g_f
 
     def _forget_step(self, weight: float, g_f: Register) -> bool:
-        """theta <- forget(theta, sign * lambda+ * g_f), the retain gradient kept aside.
-
-        With `scale="step"` it is the finished step that is multiplied. Tells whether all is finite.
-        """
-        params = parameters(self.retain)
-        inside, outside = (weight, 1.0) if self.scale == "gradient" else (1.0, weight)
-        gradients.scale_(g_f, self._forget_sign * inside)
+        """theta <- forget(theta, sign * lambda+ * g_f); tells whether all is finite."""
+        times_step = abs(weight) if self.scale == "step" else 1.0
+        gradients.scale_(g_f, self._forget_sign * weight / times_step)
         if not math.isfinite(gradients.norm(g_f)):
             mark_called(self.forget)
             return False
-        pairs = zip(params, g_f, strict=True)
-        moved = [gradients.local(p) for p, g in pairs if g is not None and outside != 1.0]
-        start = [t.clone() for t in moved]
+        if self.scale == "step":
+            return self._multiplied_step(times_step, g_f)
+        self._plain_step(g_f)
+        return True
+
+    def _plain_step(self, g_f: Register) -> None:
+        """theta <- forget(theta, g_f), the retain gradient kept aside."""
+        params = parameters(self.retain)
         g_r = gradients.read(params)
         gradients.put(params, g_f)
         try:
             self.forget.step()
         finally:
             gradients.put(params, g_r)
+
+    def _multiplied_step(self, times: float, g_f: Register) -> bool:
+        """theta <- theta + times (forget(theta, g_f) - theta); undone if that is not finite."""
+        pairs = zip(parameters(self.retain), g_f, strict=True)
+        moved = [gradients.local(p) for p, g in pairs if g is not None]
+        start = [t.clone() for t in moved]
+        self._plain_step(g_f)
         for t, origin in zip(moved, start, strict=True):
-            torch.lerp(origin, t, outside, out=t)
-        if 0 <= outside <= 1 or math.isfinite(gradients.norm(p.detach() for p in params)):
+            torch.lerp(origin, t, times, out=t)
+        if times <= 1 or math.isfinite(gradients.norm(p.detach() for p in parameters(self))):
+            self._watch_swallowed(moved, start)
             return True
         for t, origin in zip(moved, start, strict=True):
             t.copy_(origin)

@@ -72,7 +72,7 @@ class Mean(Filter):
         history = [*memory, c][-self.window :] if seen else memory[-self.window :]
         mean = sum(history) / len(history) if history else math.nan
         if self.deadband and (mean > 0 or sense == "=="):
-            entry = torch.tensor(history, dtype=torch.float64)
+            entry = torch.tensor(history, dtype=torch.float64, device="cpu")
             mean = _cut(entry, self.deadband, is_equality=sense == "==").item()
         return mean, history
 
@@ -131,9 +131,9 @@ def _is_deadband(width: float, before: settings.Given) -> bool:
 
 def _shifted(history: Any, c: Tensor, seen: Mask, window: int) -> Tensor:  # noqa: ANN401
     """Put `c` at the end of the history, and move on only where `c` was seen."""
-    nothing = torch.full((window, *c.shape), math.nan, dtype=torch.float64)
+    nothing = c.new_full((window, *c.shape), math.nan)
     held = torch.cat([nothing, history])[-window:] if len(history) else nothing
-    return torch.where(torch.as_tensor(seen), torch.cat([held[1:], c[None]]), held)
+    return torch.where(torch.as_tensor(seen, device="cpu"), torch.cat([held[1:], c[None]]), held)
 
 
 def _cut(history: Tensor, deadband: float, *, is_equality: bool) -> Tensor:

@@ -1,14 +1,15 @@
 """ConstraintGroup: several constraints, by name, as one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, final
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._constraint.attachment import Attachments
-from torch_alm._constraint.base import STATUSES
 from torch_alm._constraint.numbers import Numeric
+from torch_alm._constraint.state import STATUSES
 from torch_alm.constraint import ALMConstraint
 
 
@@ -49,15 +50,31 @@ class ConstraintGroup(dict[str, ALMConstraint]):
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Add up all penalties, each constraint called with the same arguments."""
-        first, *others = (member(*args, **kwargs) for member in self.values())
+        """Add up all penalties, each constraint called with the same arguments, also an `index`.
+
+        Without one, a member with a vector has a multiplier per place in the batch. If a member
+        raises, none has observed anything.
+        """
+        with self._all_or_none():
+            first, *others = (member(*args, **kwargs) for member in self.values())
         return sum(others, start=first)
 
+    @contextmanager
+    def _all_or_none(self) -> Iterator[None]:
+        before = [(member, member.observed) for member in self.values()]
+        try:
+            yield
+        except BaseException:
+            for member, count in before:
+                member.discard(keep=count)
+            raise
+
     def observe(self, values: Mapping[str, Numeric], *, weight: Numeric = 1.0) -> None:
-        """Hand each named constraint its value; other names raise a `ValueError`."""
+        """Hand each named constraint its value, or none; other names raise a `ValueError`."""
         self._check_names(values, "observe", {*values} - {*self})
-        for name in sorted(values):
-            self[name].observe(values[name], weight=weight)
+        with self._all_or_none():
+            for name in sorted(values):
+                self[name].observe(values[name], weight=weight)
 
     def discard(self) -> None:
         """Forget what was observed since the last step."""
@@ -92,7 +109,7 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         """Return every constraint's metrics as `name/metric`, and two of the group.
 
         `steps`, the most; `status`, the worst of all, in the order non_finite,
-        suspected_infeasible, capped, violated, unmeasured, satisfied, released.
+        suspected_infeasible, capped, violated, unstepped, unmeasured, satisfied, released.
         """
         each = {name: member.metrics() for name, member in self.items()}
         found = {f"{name}/{key}": value for name in each for key, value in each[name].items()}

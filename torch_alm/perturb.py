@@ -19,11 +19,25 @@ from torch_alm._optim.gradients import is_sharded, local
 from torch_alm._optim.rounding import DROPPED, Noise, Rounding, check_rounding
 from torch_alm._optim.wrapper import check_radius
 
-Params: TypeAlias = Iterable[Tensor] | Iterable[Mapping[str, Any]]
+Params: TypeAlias = Tensor | Iterable[Tensor] | Iterable[Mapping[str, Any]]
 
 Move: TypeAlias = tuple[Tensor, Tensor, float]  # theta, direction, signed radius
 
 SMALL = 16_384  # entries below which a call costs more than the moving
+
+
+@dataclass(frozen=True)
+class Direction:
+    """The gradient of a first pass, and how many more backwards it holds for; none at first."""
+
+    g: dict[Tensor, Tensor | None] = field(default_factory=dict[Tensor, Tensor | None])
+    left: int = 0
+
+    def take(self, params: list[Tensor]) -> bool:
+        """Make it the gradient of what is trained; tell whether there is one."""
+        if self.left:
+            gradients.put(params, [self.g.get(p) if p.requires_grad else None for p in params])
+        return self.left > 0
 
 
 class Memory(dict[Tensor, Tensor]):
@@ -44,7 +58,7 @@ class Perturbation:
     """
 
     realised: float | None = None
-    _norm: Tensor = field(default_factory=lambda: torch.zeros(()), repr=False)
+    _norm: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"), repr=False)
     _entries: int = field(default=0, repr=False)
 
     @property
@@ -58,7 +72,12 @@ class Perturbation:
     @property
     def moved(self) -> int:
         """The number of entries of theta that were given a perturbation."""
-        return self._entries if _is_usable(self.grad_norm) else 0
+        return self._entries if math.isfinite(self.grad_norm) and self.grad_norm else 0
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the direction is known not to be finite; no device is waited for."""
+        return self._norm.device.type in gradients.HOST and not math.isfinite(self._norm.item())
 
 
 def perturbed(
@@ -82,8 +101,8 @@ def perturbed(
     moves nothing. The autocast cache, which would serve the old weights, is cleared both ways.
 
     Args:
-        params: parameters, or an optimizer's `param_groups`. A group's own `"rho"` takes the place
-            of `rho`; parameters with radius 0 stay where they are and do not count in the norm.
+        params: parameters, one, or an optimizer's `param_groups`. A group's own `"rho"` takes the
+            place of `rho`; parameters with radius 0 stay and do not count in the norm.
             Of an optimizer with a `"rho"` of its own in its groups (Adadelta) pass the parameters.
         rho: the length of delta, in the units of theta. At least 0.
         sign: +1 moves where the differentiated quantity grows, -1 where it falls.
@@ -117,7 +136,7 @@ def perturbed(
     radii = radii_of(params, check_radius(rho, "perturbed: rho"), sign)
     eps = check_radius(eps, "perturbed: eps")
     check_rounding(rounding, "perturbed: rounding")
-    gradients.check_apart([local(p) for p in radii], "perturbed")
+    gradients.check_weights(radii, "perturbed")
     return Excursion(radii, eps, adaptive, rounding, {} if memory is None else memory)
 
 
@@ -133,7 +152,6 @@ class Excursion(AbstractContextManager[Perturbation]):
     is_watched: bool = False  # whether the weights hold delta, some of which are narrow
     _saved: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     _copies: dict[Tensor, Tensor] = field(default_factory=dict)
-    _held: list[Tensor] = field(default_factory=list)  # <moved, delta> and |delta|^2
 
     def __enter__(self) -> Perturbation:
         """theta <- theta + delta; clear `.grad`, the direction."""
@@ -167,9 +185,18 @@ class Excursion(AbstractContextManager[Perturbation]):
             noise = Noise(norm) if self.rounding == "stochastic" else None
             for p, g, rho in self._move_small(moves, inverse):
                 self._move(p, local(g), rho * inverse, noise)
-        moved, meant = torch.stack(self._held).sum(0).tolist() if self._held else (0.0, 0.0)
-        realised = moved / meant if meant else None
+        realised = None if inverse is None or not self.is_watched else self._held(moves, inverse)
         return Perturbation(realised, norm, sum(p.numel() for p, _, _ in moves))
+
+    def _held(self, moves: list[Move], inverse: float | Tensor) -> float | None:
+        """Compare with theta before: the share of delta that the weights hold, along delta."""
+        total = torch.zeros(2, device="cpu")
+        for (p, g, rho), (theta, saved) in zip(moves, self._saved, strict=True):
+            step, moved = self._step(saved, local(g), rho * inverse), _wide(theta) - _wide(saved)
+            along = torch.stack([(moved * step.conj()).real.sum(), step.abs().square().sum()])
+            total += (gradients.reduced(along, p) if is_sharded(p) else along).cpu()
+        moved, meant = total.tolist()
+        return moved / meant if meant else None
 
     def _move_small(self, moves: list[Move], inverse: float | Tensor) -> list[Move]:
         """Move what a host moves faster together; return the rest."""
@@ -184,27 +211,17 @@ class Excursion(AbstractContextManager[Perturbation]):
                 small.setdefault(rho, []).append(move)
         for rho, together in small.items():
             thetas, directions, _ = zip(*together, strict=True)
-            copies = [torch.empty_like(p) for p in thetas]
-            torch._foreach_copy_(copies, thetas)
-            self._saved += zip(thetas, copies, strict=True)
+            self._saved += [(p, p.clone()) for p in thetas]
             torch._foreach_add_(thetas, directions, alpha=rho * inverse)
         return rest
 
     def _move(self, p: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """Save and move one parameter."""
-        theta, held = local(p), torch.zeros(2)
-        copy = self._copy_of(p, theta)
-        scale = scale.to(theta.device) if isinstance(scale, Tensor) else scale
-        for here, saved, direction in _runs(theta, copy, g, is_noisy=noise is not None):
-            saved.copy_(here)
-            self._saved.append((here, saved))
+        theta = local(p)
+        copy = self._copy_of(p, theta).copy_(theta)
+        self._saved.append((theta, copy))
+        for here, direction in _blocks(theta, g):
             self._add(here, direction, scale, noise)
-            if self.is_watched:
-                step, moved = self._step(saved, direction, scale), _wide(here) - _wide(saved)
-                along = (moved * step.conj()).real.sum(), step.abs().square().sum()
-                held = held + torch.stack(along).cpu()
-        if self.is_watched:
-            self._held.append(gradients.reduced(held, p).cpu() if is_sharded(p) else held)
 
     def _add(self, theta: Tensor, g: Tensor, scale: float | Tensor, noise: Noise | None) -> None:
         """theta <- theta + delta, rounded once."""
@@ -223,6 +240,7 @@ class Excursion(AbstractContextManager[Perturbation]):
     def _step(self, theta: Tensor, g: Tensor, scale: float | Tensor) -> Tensor:
         """Compute delta in float32 or wider; exactly 0 where the scale is."""
         # A factor 1/||g|| may be beyond half precision even where the product is not.
+        scale = scale.to(g.device) if isinstance(scale, Tensor) else scale
         step = _wide(g) * scale
         if self.adaptive:
             step = _wide(theta).abs().square() * step
@@ -242,12 +260,8 @@ def _inverse(norm: Tensor, eps: float) -> float | Tensor | None:
     """1 / (||g|| + eps); on a device, which is not waited for, 0 where nothing is to move."""
     if norm.device.type in gradients.HOST:
         length = norm.item()
-        return 1 / (length + eps) if _is_usable(length) else None
+        return 1 / (length + eps) if length and math.isfinite(length) else None
     return torch.where(norm.isfinite() & (norm != 0), 1 / (norm + eps), 0.0)
-
-
-def _is_usable(length: float) -> bool:
-    return length != 0 and math.isfinite(length)
 
 
 def _direction(p: Tensor, g: Tensor) -> Tensor:
@@ -257,14 +271,12 @@ def _direction(p: Tensor, g: Tensor) -> Tensor:
     return g.to_dense() if g.is_sparse else g
 
 
-def _runs(*tensors: Tensor, is_noisy: bool) -> Iterable[tuple[Tensor, ...]]:
-    """Divide tensors for a host, which takes each run while it is in its cache."""
-    length = gradients.BLOCK if is_noisy else gradients.RUN  # noise fits the cache, or is slow
-    first = tensors[0]
-    is_short = first.numel() <= length or first.device.type not in gradients.HOST
-    if is_short or not all(t.is_contiguous() for t in tensors):
-        return [tensors]
-    return zip(*(t.view(-1).split(length) for t in tensors), strict=True)
+def _blocks(theta: Tensor, g: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Divide both for a host, which takes each block while it is in its cache."""
+    is_divided = theta.device.type in gradients.HOST and theta.is_contiguous() and g.is_contiguous()
+    if not is_divided or theta.numel() <= gradients.BLOCK:
+        return [(theta, g)]
+    return zip(*(t.view(-1).split(gradients.BLOCK) for t in (theta, g)), strict=True)
 
 
 def _kind(t: Tensor) -> object:
@@ -278,7 +290,7 @@ def _wide(t: Tensor) -> Tensor:
 def radii_of(params: Params, rho: float, sign: int) -> dict[Tensor, float]:
     """Find each parameter's signed radius, once per parameter however often it is listed."""
     radii: dict[Tensor, float] = {}
-    for entry in params:
+    for entry in [params] if isinstance(params, Tensor) else params:
         if isinstance(entry, Tensor):
             radii.setdefault(entry, sign * rho)
             continue

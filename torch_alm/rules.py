@@ -143,7 +143,7 @@ class WarmUp(Rule):
     gradient) is the multiplier.
 
     Args:
-        steps: how many, at least 0.
+        steps: how many, at least 0; under a `DualOptimizer` with `probe_every` measured ones.
     """
 
     steps: int
@@ -163,9 +163,10 @@ class PenaltyGrowth(Rule):
 
     At every update the residual
 
-        r = |lambda+ - lambda| / mu = |max(c, -lambda / mu)|     (the largest entry of a vector)
+        r = |lambda+ - lambda| / mu = |max(c, -lambda / mu)|
 
-    is compared with that of the update before; it is zero only where the constraint is met and
+    (the largest of the entries it is of) is compared with what the largest of the same entries was
+    at their last updates; it is zero only where the constraint is met and
     complementary. If r is above `progress` times the last one, and above the constraint's
     `tolerance`, mu becomes the smaller of `factor * mu` and `limit`. In noise, without a filter or
     a tolerance, no residual keeps shrinking and mu goes to its limit.
@@ -210,7 +211,9 @@ class PenaltyGrowth(Rule):
         mu = update.mu
         if mu == 0:  # a fixed multiplier has none
             return update, memory
-        residual = numbers.largest(abs(update.weight - update.before)) / mu
-        if residual > max(self.progress * memory, update.tolerance):
+        residual = numbers.choose(update.seen, abs(update.weight - update.before) / mu, 0.0)
+        last = numbers.choose(update.seen, memory, 0.0)
+        least = max(self.progress * numbers.largest(last), update.tolerance)
+        if numbers.largest(residual) > least:
             mu = max(mu, min(self.factor * mu, self.limit))
-        return update._replace(mu=mu), residual
+        return update._replace(mu=mu), numbers.choose(update.seen, residual, memory)

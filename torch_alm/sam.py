@@ -21,14 +21,14 @@ from torch_alm._optim.objective import Ask, Evaluation, Objective, eager, replay
 from torch_alm._optim.rounding import Rounding, check_rounding
 from torch_alm._optim.wrapper import (
     Wrapper,
-    announce,
     check_base,
+    check_descends,
+    check_groups,
     check_radius,
     check_sizes,
-    checked,
     count,
 )
-from torch_alm.perturb import Excursion, Memory, Perturbation, radii_of
+from torch_alm.perturb import Direction, Excursion, Memory, Perturbation, radii_of
 
 Closure: TypeAlias = Callable[[], Tensor | float]
 
@@ -38,7 +38,6 @@ class SharpnessAware(Wrapper):
 
     sign: ClassVar[int]
 
-    @checked
     def __init__(
         self,
         base: Optimizer,
@@ -62,11 +61,11 @@ class SharpnessAware(Wrapper):
         self.first_pass = first_pass
         self.rounding: Rounding = check_rounding(rounding, f"{name}: rounding")
         self.perturbation: Perturbation | None = None
-        self.uses = 0  # of the direction that is kept, see `every`
-        self._direction: dict[Tensor, Tensor | None] = {}
+        self.direction = Direction()  # that is kept, see `every`
         self._has_looked = False  # whether narrow weights hold delta
         self._has_perturbed_gradient = False
         self.memory = Memory()
+        self._check()
         self._adopt()
 
     @eager
@@ -80,16 +79,19 @@ class SharpnessAware(Wrapper):
 
         Raises:
             TypeError: if the objective returns no tensor.
-            ValueError: if what it returns is not a scalar or has no graph.
+            ValueError: if what it returns is not a scalar, has no graph or was computed before, or
+                the weight is negative or not finite.
             RuntimeError: if an optimizer steps inside the backward pass. theta and `.grad` are as
                 before, but for what that has done, as they are if the objective itself raises.
 
         Cost: 2 forward and 2 backward passes; a copy of the parameters and one of the gradients.
         """
+        if gradients.kinds(self.base) != self._checked:
+            self._check()
         params = parameters(self)
         so_far = gradients.take(params)
         try:
-            return self.accumulate(objective, weight, None, so_far).loss
+            return self.accumulate(objective, weight, None, params, so_far).loss
         except BaseException:
             gradients.put(params, so_far)
             raise
@@ -99,6 +101,7 @@ class SharpnessAware(Wrapper):
         objective: Objective,
         weight: float,
         backward: Backward | None,
+        params: list[Tensor],
         so_far: Register,
         *,
         pair: bool = False,
@@ -108,32 +111,36 @@ class SharpnessAware(Wrapper):
 
         `.grad`, empty before, is `so_far + weight * grad L(theta + delta)` afterwards.
         """
-        params, owner = parameters(self), f"{type(self).__name__}.backward"
+        owner = f"{type(self).__name__}.backward"
         given = objective, backward or self.backward_fn, params, owner
-        gradient = partial(passes.accumulate, *given, pair=pair)
-        replay = replaying(params) if self.replay_rng else lambda: None
+        gradient = partial(passes.accumulate, *given, pair=pair, seen=[])
         # g <- grad L(theta)
-        self._take_g(params, partial(gradient, weight=1.0, counts=False, pair_sign=self.sign))
+        first = partial(gradient, weight=1.0, counts=False, pair_sign=self.sign)
         # theta + delta, delta = sign rho g / (||g|| + eps)
-        with self.perturbed():
+        with self._nearby(params, first):
             # Before the second backward: engines may reduce while they differentiate.
             gradients.put(params, gradients.copies(so_far))
-            replay()
             # .grad += weight grad L(theta + delta)
             return gradient(weight=weight, wanted=wanted)
 
-    def _take_g(self, params: list[Tensor], first_pass: Callable[[], object]) -> None:
-        """Leave g, the direction of delta, in `.grad`: of a pass at theta, or the one before."""
-        if self._direction and 0 < self.uses < self.every:  # with 0, what it was for has failed
-            moving = [p for p in params if p.requires_grad]
-            gradients.put(moving, [self._direction.get(p) for p in moving])
-            return
-        self._direction, self.uses = {}, 0  # before the pass, which needs its memory
-        with self.first_pass():
-            first_pass()
-        if self.every > 1:
-            copies = gradients.copies(gradients.read(params))
-            self._direction = dict(zip(params, copies, strict=True))
+    @contextmanager
+    def _nearby(self, params: list[Tensor], first_pass: Callable[[], object]) -> Iterator[None]:
+        """Put theta at theta + delta, of a pass at theta or the one before; it is kept on success.
+
+        Random numbers inside are those of the first pass.
+        """
+        replay = replaying(params) if self.replay_rng else lambda: None
+        direction = self.direction
+        if not direction.take(params):
+            with self.first_pass():
+                first_pass()
+            found = gradients.copies(gradients.read(params)) if self.every > 1 else []
+            direction = Direction(dict(zip(params, found, strict=False)), self.every)
+        with self.perturbed():
+            replay()
+            yield
+        left = direction.left - 1
+        self.direction = Direction(direction.g if left else {}, left)
 
     @contextmanager
     def perturbed(self) -> Iterator[Perturbation]:
@@ -150,11 +157,7 @@ class SharpnessAware(Wrapper):
             if self.perturbation.realised is not None:
                 self._warn_swallowed(self.perturbation.realised)
             yield self.perturbation
-        self._has_perturbed_gradient, self.uses = True, self.uses + 1
-
-    def renew(self) -> None:
-        """Let the next backward pass find delta, and forget the one before (see `every`)."""
-        self._direction = {}
+        self._has_perturbed_gradient = True
 
     @eager
     def step(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -170,19 +173,25 @@ class SharpnessAware(Wrapper):
             return None
         loss = None if closure is None else self._run_closure(closure)
         if not self._has_perturbed_gradient:
-            self._warn_plain_step()
+            self._warn_plain_step("a gradient taken at theta")
+        elif self.perturbation is not None and self.perturbation.is_lost:
+            self.direction = Direction()
+            self._warn_plain_step("a first gradient that is not finite, so that delta was 0,")
         self.base.step()
         self._has_perturbed_gradient = False
         return loss
 
     @torch.enable_grad()
     def _run_closure(self, closure: Closure) -> Tensor | float:
-        params, losses = parameters(self), list[Tensor | float]()
-        replay = replaying(params) if self.replay_rng else lambda: None
-        with running(counts=False):
-            self._take_g(params, lambda: losses.append(closure()))
-        with self.perturbed():
-            replay()
+        if gradients.kinds(self.base) != self._checked:
+            self._check()
+        losses = list[Tensor | float]()
+
+        def first_pass() -> None:
+            with running(counts=False):
+                losses.append(closure())
+
+        with self._nearby(parameters(self), first_pass):
             losses.append(closure())
         return losses[0]
 
@@ -198,8 +207,7 @@ class SharpnessAware(Wrapper):
                 "lambda loss: scaler.scale(loss).backward()`, and then `scaler.step(optimizer)`?"
             )
         if float(self.found_inf) != 0:
-            self.renew()  # a delta found at that scale may have overflowed, too
-            announce(self)
+            self.direction = Direction()  # a delta found at that scale may have overflowed, too
             return False
         if self.grad_scale is not None:  # it is `None` after the user's own `unscale_`
             gradients.scale_(gradients.read(parameters(self)), 1 / self.grad_scale)
@@ -216,16 +224,22 @@ class SharpnessAware(Wrapper):
                 stacklevel=7,
             )
 
-    def _warn_plain_step(self) -> None:
+    def _warn_plain_step(self, found: str) -> None:
         if self._has_warned:
             return
         self._has_warned = True
         name = type(self).__name__
         warnings.warn(
-            f"{name}.step() with a gradient taken at theta is a plain {type(self.base).__name__} "
-            "step. Did you call `backward(objective)` first?",
+            f"{name}.step() with {found} is a plain {type(self.base).__name__} step. Did you call "
+            "`backward(objective)` first, with a loss that is finite (and a scale that fits)?",
             stacklevel=5,
         )
+
+    def _check(self) -> None:
+        check_groups(self.base, type(self).__name__)
+        if self.sign > 0:
+            check_descends(self.base, type(self).__name__)
+        super()._check()
 
     @property
     def _bases(self) -> Mapping[str, Optimizer]:
@@ -247,7 +261,7 @@ class SharpnessAware(Wrapper):
     def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
         check_sizes(self.base, state_dict, f"{type(self).__name__}.load_state_dict")
         self.base.load_state_dict(state_dict)
-        self.renew()
+        self.direction = Direction()
 
     def _awaits_step(self) -> bool:
         return self._has_perturbed_gradient
@@ -273,24 +287,27 @@ class SAM(SharpnessAware):
         rho: radius of the ball, in the units of theta. At least 0; with 0, SAM is its base.
         eps: added to the norm.
         adaptive: radius in units of each weight (ASAM, Kwon et al. 2021).
-        every: find delta in every `every`-th backward only; in between its direction holds.
+        every: find delta in every `every`-th backward only; in between its direction holds. A
+            checkpoint has none: the first backward after one finds it anew.
         backward: receives the raw loss and owns all scaling, for instance
             `lambda loss: accelerator.backward(loss / k)`. Settable later as `backward_fn`.
-        replay_rng: run the second pass with the random state of the first (the same dropout).
+        replay_rng: run the second pass with the random state of the first (the same dropout), of
+            torch's, Python's and NumPy's global generators; others, and loaders, go on.
         first_pass: makes a context for the pass that only finds delta, such as `model.no_sync`.
         rounding: "stochastic" for pure bfloat16 weights, which drop most of a short delta.
 
     Attributes:
         perturbation: the latest one: norm of g, entries moved, what narrow weights held of delta.
-        uses: of its direction so far, see `every`.
 
     Warns:
-        UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta.
+        UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta, or
+            a step is a plain one (on a CPU also where the first gradient is not finite).
 
     Raises:
         TypeError: if `base` is not an optimizer, needs a closure (LBFGS), is itself a `SAM`, steps
             inside backward, or has parameters that FSDP1 has sharded (FSDP2 is welcome).
-        ValueError: if `rho` or `eps` is negative or not finite, or parameters share memory.
+        ValueError: if `rho` or `eps` is negative or not finite, parameters share memory, or the
+            base of `SAM` has `maximize=True`.
 
     Cost per step: 2 forward and 2 backward passes (1 + 1/k with `every=k`, and a copy of the
     gradients); one extra copy of the parameters.
@@ -324,12 +341,6 @@ class ReverseSAM(SharpnessAware):
     let `DualOptimizer` do it. Arguments, errors and cost are those of `SAM`.
 
     Source: SAUL, section 4.2 (the forget side).
-
-    Example:
-        >>> theta = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-        >>> optimizer = ReverseSAM(torch.optim.SGD([theta], lr=0.1), rho=1.0)
-        >>> optimizer.backward(lambda: theta.square().sum())
-        tensor(16.)
     """
 
     sign = -1

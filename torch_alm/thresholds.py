@@ -1,19 +1,32 @@
-"""Thresholds people can state: what alpha has to be for what one wants.
+"""Numbers of a recipe that belong to a model, found from the model by what they do to a loss.
 
-A loss in nats means little to most people. `level_of` says what comparable text that was never
-trained on costs; `loss_for_rate` says which loss goes with a wanted rate, from a recorded run.
+`level_of` says what comparable text that was never trained on costs: an alpha. `rate_for` says at
+which learning rate a step changes the loss by so much, `radius_for` at which radius.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from statistics import fmean
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.optim import Optimizer
 
-__all__ = ["Level", "level_of", "loss_for_rate"]
+from torch_alm._constraint.loop import response
+from torch_alm._constraint.observations import is_distributed, over_ranks
+from torch_alm._optim import gradients
+from torch_alm._optim.gradients import is_sharded, parameters
+from torch_alm._optim.objective import replaying
+from torch_alm.perturb import Excursion, Params, radii_of
+
+__all__ = ["Level", "Radius", "level_of", "radius_for", "rate_for"]
+
+Loss: TypeAlias = Callable[..., Tensor]
+
+PASSES, STEP, CLOSE = 10, 4.0, 0.02  # most measurements of a search, its factor, what is met
 
 
 class Level(NamedTuple):
@@ -70,66 +83,214 @@ def level_of(measure: Callable[[Any], Tensor], batches: Iterable[Any]) -> Level:
     return Level(statistics.mean(values), error, count)
 
 
-def loss_for_rate(losses: Sequence[float], rates: Sequence[float], rate: float) -> float:
-    """The loss at which a wanted rate is reached, from pairs recorded along a run.
+def rate_for(
+    optimizer: Optimizer,
+    loss: Loss,
+    batches: Iterable[Any] | None = None,
+    *,
+    change: float = 0.1,
+) -> float:
+    r"""Find the learning rate at which the optimizer's next step changes a loss by `change`.
 
-    The rate (a certificate, the share of failed exact matches) is taken to grow with the loss: the
-    pairs are fitted by the nearest increasing function (isotonic regression), several at one loss
-    by one value, and joined by straight lines. The answer is the smallest loss at which these reach
-    `rate`: an alpha for that loss.
+    To first order, with the gradient g and what the optimizer divides it by, d:
+
+        lr = change / sum_i g_i^2 / d_i
+
+    d is that of `mu="auto"`: 1 for SGD, 1 - momentum with momentum, whose steps add up to that, the
+    root of the squares of an adaptive optimizer. A fresh AdamW takes a step of signs, and lr is
+    change / |g|_1. Multiplying a loss, or rescaling single weights, changes lr with it: the step
+    does the same to the loss.
 
     Args:
-        losses: the forget loss at some points of a run, in any order: a list, array or tensor.
-        rates: the rate at the same points.
-        rate: the rate wanted.
+        optimizer: fresh or in use; its own rates count by their ratio alone.
+        loss: gives the loss with its graph, of no argument or of a batch, as `level_of` has it.
+        batches: those to take the mean over; not given, `loss` takes none.
+        change: of the loss, in its unit: nats for `token_nll`.
 
     Returns:
-        alpha, within the range of `losses`.
+        The rate of the first parameter group; those of the others are to keep their ratio to it.
 
     Raises:
-        ValueError: there are fewer than two pairs, one of them or `rate` is not finite, or `rate`
-            lies outside of what the fit goes through (the message says from where to where).
+        ValueError: the loss is not finite or has no gradient at the optimizer's parameters, these
+            are sharded, or nothing is known of how the optimizer divides.
 
-    Cost: a sort; no passes. Source: the pool-adjacent-violators algorithm (Ayer et al. 1955).
+    Cost: a forward and a backward pass per batch, a copy of the gradients. Weights, `.grad`,
+    optimizer and random state are as before.
 
     Example:
-        >>> from torch_alm.thresholds import loss_for_rate
-        >>> loss_for_rate([0.1, 0.5, 1.0, 2.0], [0.0, 0.5, 0.4, 0.95], rate=0.7)
-        1.5
+        >>> from torch_alm.thresholds import rate_for
+        >>> theta = torch.tensor([3.0, -4.0], requires_grad=True)
+        >>> rate_for(torch.optim.SGD([theta]), lambda: theta.square().sum() / 2, change=0.5)
+        0.02
     """
-    rate = float(rate)
-    pairs = [(float(loss), float(found)) for loss, found in zip(losses, rates, strict=True)]
-    if len(pairs) < 2 or not all(math.isfinite(n) for n in (rate, *chain(*pairs))):
+    params = [p for p in parameters(optimizer) if p.requires_grad]
+    _, gradient = _gradient("rate_for", params, loss, batches)
+    own = optimizer.param_groups[0].get("lr")
+    try:
+        gain, _ = response(optimizer, gradient, {}, gradient)
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"rate_for cannot tell a step of this optimizer: {error}") from error
+    if not own or not gain > 0:
         raise ValueError(
-            f"loss_for_rate found {len(pairs)} pairs and the rate {rate:g}: all have to be finite, "
-            "and two pairs are the least that a fit can do with. Did you record loss and rate "
-            "along a run?"
+            f"rate_for found lr={own} in the first group and a step that changes the loss by "
+            f"{gain:g}: no multiple of that is {change:g}. Is the rate warmed up from 0? "
+            "Then ask before there is a schedule."
         )
-    at: dict[float, list[float]] = {}
-    for loss, found in sorted(pairs):
-        at.setdefault(loss, []).append(found)
-    xs, ys = [*at], _increasing([(statistics.mean(each), len(each)) for each in at.values()])
-    if not ys[0] <= rate <= ys[-1]:
-        raise ValueError(
-            f"loss_for_rate: the rate wanted is {rate:g}, and the fit goes from {ys[0]:g} at a "
-            f"loss of {xs[0]:g} to {ys[-1]:g} at {xs[-1]:g}; an alpha outside of these would be a "
-            "guess. Could the recording begin earlier, or the run go on?"
-        )
-    i = next(i for i, y in enumerate(ys) if y >= rate)
-    if ys[i] == rate:
-        return xs[i]
-    share = (rate - ys[i - 1]) / (ys[i] - ys[i - 1])
-    return xs[i - 1] + share * (xs[i] - xs[i - 1])
+    return float(change * float(own) / gain)
 
 
-def _increasing(points: list[tuple[float, int]]) -> list[float]:
-    """The nearest sequence of values that never falls, in the sum of squares weighted by counts."""
-    blocks: list[tuple[float, int, int]] = []  # mean, how many, at how many points
-    for mean, count in points:
-        width = 1
-        while blocks and blocks[-1][0] > mean:
-            other, size, more = blocks.pop()
-            mean = (mean * count + other * size) / (count + size)
-            count, width = count + size, width + more
-        blocks.append((mean, count, width))
-    return [mean for mean, _, width in blocks for _ in range(width)]
+class Radius(NamedTuple):
+    """A radius and what was seen on the way to it.
+
+    Attributes:
+        value: rho, for `SAM` or `ReverseSAM`.
+        loss: at theta.
+        seen: pairs of a radius and the loss there, by radius.
+    """
+
+    value: float
+    loss: float
+    seen: tuple[tuple[float, float], ...]
+
+
+def radius_for(
+    params: Params,
+    loss: Loss,
+    batches: Iterable[Any] | None = None,
+    *,
+    change: float = 0.5,
+    sign: int = 1,
+    adaptive: bool = False,
+) -> Radius:
+    """Find the radius at which a loss differs by `change` from what it is at theta, by measuring.
+
+    The direction is SAM's, or with `sign=-1` ReverseSAM's. First order is several times too small
+    at radii that matter, so the loss is measured at theta + delta: a bracket by factors of four,
+    then the secant in logarithms.
+
+    Args:
+        params: parameters, or an optimizer's `param_groups`; a group's own `"rho"` is a multiple of
+            the result, and 0 leaves the group where it is.
+        loss: gives the loss with its graph, of no argument or of a batch, as `level_of` has it.
+        batches: those to take the mean over; not given, `loss` takes none.
+        change: wanted, in the loss's unit, above 0; met to a fiftieth.
+        sign: +1 for `SAM`, where the loss grows, -1 for `ReverseSAM`, where it falls.
+        adaptive: as `SAM` has it.
+
+    Raises:
+        ValueError: the loss is not finite or has no gradient at the parameters; or no radius does,
+            since the loss turns: the message says which one does most.
+
+    Cost: a forward and a backward pass per batch, at most ten more forward passes, a copy of the
+    weights and one of the gradients. Weights, `.grad` and random state are as before.
+
+    Example:
+        >>> from torch_alm.thresholds import radius_for
+        >>> theta = torch.tensor([3.0, 4.0], requires_grad=True)
+        >>> found = radius_for([theta], lambda: theta.norm(), change=2.0, sign=-1)
+        >>> round(found.value, 4), round(found.loss, 4)
+        (2.0, 5.0)
+    """
+    radii = radii_of(params, 1.0, sign)
+    moved = [p for p, share in radii.items() if share and p.requires_grad]
+    batches = None if batches is None else list(batches)
+    start, gradient = _gradient("radius_for", moved, loss, batches)
+    kept, again = gradients.read(radii), replaying(moved)
+    scale = sum(radii[p] * g.square().sum() for p, g in gradient.items())
+    norm = gradients.norm(gradient.values())
+
+    @torch.no_grad()
+    def at(rho: float) -> float:
+        """Measure by how much the loss differs as it should; nothing where it is not finite."""
+        gradients.put(radii, [gradient.get(p) for p in radii])
+        again()
+        away = Excursion({p: r * rho for p, r in radii.items()}, 0.0, adaptive, "nearest", {})
+        with away:
+            found = _over_ranks(
+                torch.tensor(fmean(each.item() for each in _losses(loss, batches)))
+            ).item()
+        return sign * (found - start) if math.isfinite(found) else -math.inf
+
+    try:
+        guess = change * float(norm) / abs(float(scale)) if not adaptive else 1e-2
+        seen = _searched(at, guess, change)
+    finally:
+        gradients.put(radii, kept)
+        again()
+    rho, most = min(seen.items(), key=lambda pair: abs(pair[1] - change))
+    if abs(most - change) > CLOSE * change:
+        rho, most = max(seen.items(), key=lambda pair: pair[1])
+        raise ValueError(
+            f"radius_for: no radius changes the loss by {change:g} in this direction. From "
+            f"{start:.3g} it changes most at {rho:.3g}, by {most:.3g}, of the radii from "
+            f"{min(seen):.3g} to {max(seen):.3g}. Did you mean a smaller change?"
+        )
+    return Radius(rho, start, tuple((r, start + sign * seen[r]) for r in sorted(seen)))
+
+
+def _searched(at: Callable[[float], float], rho: float, change: float) -> dict[float, float]:
+    """Measure at most ten radii, towards the smallest known one at which enough changes."""
+    seen = {rho: at(rho)}
+    while len(seen) < PASSES and min(abs(c - change) for c in seen.values()) > CLOSE * change:
+        enough = min((r for r, c in seen.items() if c >= change), default=None)
+        less = max((r for r in seen if enough is None or r < enough), default=None)
+        if enough is None and seen[max(seen)] < max(seen.values()):  # the loss has turned
+            top = max(seen, key=lambda r: seen[r])
+            beside = max((r for r in seen if r < top), default=top / STEP)
+            above = min(r for r in seen if r > top)
+            rho = math.sqrt(top * (above if above / top > top / beside else beside))
+        elif enough is None:
+            rho = max(seen) * STEP
+        elif less is None:
+            rho = enough / STEP
+        else:
+            rho = _between((less, seen[less]), (enough, seen[enough]), change)
+        seen[rho] = at(rho)
+    return seen
+
+
+def _between(less: tuple[float, float], more: tuple[float, float], change: float) -> float:
+    """Return the radius where a power of it through both points changes as much; inside them."""
+    (a, low), (b, high) = less, more
+    share = 0.5
+    if low > 0 and math.isfinite(high):
+        share = min(max(math.log(change / low) / math.log(high / low), 0.05), 0.95)
+    return a * (b / a) ** share
+
+
+def _gradient(
+    owner: str, params: list[Tensor], loss: Loss, batches: Iterable[Any] | None
+) -> tuple[float, dict[Tensor, Tensor]]:
+    """Return the mean loss and its gradient over batches and ranks; everything else stays."""
+    if any(is_sharded(p) for p in params):
+        raise ValueError(f"{owner} found sharded parameters, of which each rank sees a part.")
+    again, values, found = replaying(params), list[float](), dict[Tensor, Tensor]()
+    with torch.enable_grad():
+        for value in _losses(loss, batches):
+            if not value.requires_grad or value.numel() != 1:
+                raise ValueError(f"{owner} needs a loss with its graph, one number, not {value}.")
+            values.append(value.item())
+            each = torch.autograd.grad(value.reshape(()), params, allow_unused=True)
+            for p, g in zip(params, each, strict=True):
+                if g is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                    found[p] = found.get(p, 0.0) + g.to_dense()
+    again()
+    start = _over_ranks(torch.tensor(fmean(values) if values else math.nan)).item()
+    used = params if is_distributed() else found  # in one order on all ranks
+    mean = {p: _over_ranks(found.get(p, torch.zeros_like(p)) / len(values)) for p in used}
+    norm = float(gradients.norm(mean.values())) if mean else 0.0
+    if not (math.isfinite(start) and math.isfinite(norm) and norm > 0):
+        raise ValueError(
+            f"{owner} found a loss of {start:g} over {len(values)} batches, with a gradient of "
+            f"length {norm:g} at the parameters; nothing can be told from that. Are they the ones "
+            "that the loss depends on, and is the iterator not used up?"
+        )
+    return start, mean
+
+
+def _losses(loss: Loss, batches: Iterable[Any] | None) -> Iterator[Tensor]:
+    return iter([loss()]) if batches is None else map(loss, batches)
+
+
+def _over_ranks(mine: Tensor) -> Tensor:
+    return over_ranks(mine) / dist.get_world_size() if is_distributed() else mine

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.engine.options import Options
-from benchmarks.engine.scratch import Lesson, Recipe, teach
+from benchmarks.engine.scratch import Lesson, Recipe, spare_threads, teach
 from benchmarks.methods.rmu import steered_layer
 from torch_alm.language import check_eos
 
@@ -39,6 +39,7 @@ def load_model(name: str | Path) -> tuple[Any, Any]:
             f"the model {name} lacks {sorted(info['missing_keys'])[:3]}, which would be random. "
             "Is it a causal language model, saved whole?"
         )
+    spare_threads(model)
     return model.eval(), tokenizer
 
 
@@ -68,12 +69,7 @@ def save(folder: Path, model: Any, tokenizer: Any) -> None:
 
 
 def set_up(model: Any, options: Options) -> Any:
-    """The model, ready to train: parameters chosen, or adapters added.
-
-    Raises:
-        ValueError: No parameter has such a name.
-        ImportError: Adapters, and peft is not installed.
-    """
+    """The model, ready to train: parameters chosen, or adapters added."""
     if options.lora:
         import peft
 
@@ -92,9 +88,6 @@ def select(model: nn.Module, pattern: str) -> None:
         model: Changed in place.
         pattern: A regular expression of whole names, or a word: `all`; `rmu`, the down projections
             of RMU's layer and the two before it; `below`, all of RMU's layer and those before it.
-
-    Raises:
-        ValueError: No parameter has such a name.
     """
     if pattern in ("rmu", "below"):
         stack, _, last = steered_layer(model, "auto").rpartition(".")

@@ -1,5 +1,6 @@
 """Small models made from scratch, that learn rows by heart."""
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from benchmarks.engine.training import Schedule, train_to_memorisation
 from torch_alm.language import Row, pad_id
 
+SMALL = 5_000_000  # weights; below, a second thread costs more than it brings
 PAD, UNKNOWN, BOS, EOS = SPECIAL_TOKENS = ("<pad>", "<unk>", "<s>", "</s>")
 
 
@@ -26,14 +28,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Lesson:
-    """Rows that a model learns by heart.
+    """Rows that a model learns by heart, and what its tokenizer is made from.
 
-    Attributes:
-        name: Of the folder the model is kept in.
-        texts: What the tokenizer is made from.
-        content: What the rows are made from, as JSON: another content, another model.
-        rows: The rows to learn, given the tokenizer.
-        whole: Strings that are one token each, wherever they stand.
+    `content`, as JSON, is what the rows are made from: another content, another model. Strings in
+    `whole` are one token each, wherever they stand.
     """
 
     name: str
@@ -49,11 +47,19 @@ def teach(lesson: Lesson, recipe: Recipe) -> tuple[Any, Any]:
     rows = lesson.rows(tokenizer)
     model: Any = small_llama(tokenizer, recipe, max(len(row["input_ids"]) for row in rows))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
+    spare_threads(model)
     reached = train_to_memorisation(
         model, rows, pad_id(tokenizer), recipe.schedule, label=lesson.name
     )
     model.config.training = {**asdict(recipe), "rows": len(rows), **reached}
     return model, tokenizer
+
+
+def spare_threads(model: Any) -> None:
+    """Take one thread where a model is small, and say so once: the others would only spin."""
+    if torch.get_num_threads() > 1 and sum(p.numel() for p in model.parameters()) < SMALL:
+        torch.set_num_threads(1)
+        print("The model is small: one thread of the processor is used.", file=sys.stderr)
 
 
 def build_tokenizer(texts: Iterable[str], whole: Sequence[str] = ()) -> PreTrainedTokenizerFast:

@@ -22,12 +22,7 @@ def run_script(
 ) -> int:
     """Run a benchmark; 0 when every run is finished, 130 after a Ctrl-C.
 
-    Args:
-        argv: The arguments; those of the process if None.
-        doc: The description that `--help` shows.
-        kind: The options of the script.
-        make: The benchmark of these options.
-        look: What is done with finished runs before they are published.
+    `look` is what is done with finished runs before they are published.
     """
     parser, options = read(kind, argv, doc)
     try:

@@ -30,10 +30,7 @@ class Method(ABC):
     cross-entropy of the forget batch, or what `settings.measure` names; at lambda+ = 0 only the
     retain direction is left (SAUL, section 4.4).
 
-    Args:
-        model: The model to unlearn from, changed in place.
-        settings: The hyperparameters.
-        constraint: The controller, or None for the fixed `settings.forget_weight`.
+    The model is changed in place; without a constraint `settings.forget_weight` is fixed.
     """
 
     alm: ClassVar[Literal["optional", "built in", "left out"]] = "optional"

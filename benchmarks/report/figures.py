@@ -1,6 +1,7 @@
 """Figures: what happened in each step, and what it cost in utility."""
 
 from collections.abc import Mapping, Sequence
+from math import isclose
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -13,8 +14,8 @@ from benchmarks.report.results import Row
 from benchmarks.report.tables import REFERENCES, name_of
 
 PANELS = {
-    "lambda": "multiplier λ",
-    "violation": "violation α − F (above 0: not yet forgotten)",
+    "weight": "weight that the constraint gives (0: the forget side rests)",
+    "violation": "goal less what is measured (at most 0: it is met)",
     "forget_loss": "forget loss (nats per token)",
     "retain_loss": "retain loss (nats per token)",
 }
@@ -30,7 +31,7 @@ class Axis(NamedTuple):
 def training(
     traces: Mapping[str, Sequence[Row]], path: Path, titles: Mapping[str, str] | None = None
 ) -> None:
-    """lambda, violation and both losses over steps, one line per method.
+    """Weight, violation and both losses over steps, one line per method; dotted: the goal.
 
     Losses are those the method computed: under SAM, at the perturbed weights.
     """
@@ -38,17 +39,32 @@ def training(
     panels = PANELS | dict(titles or {})
     for axes, (key, title) in zip(figure.subplots(2, 2).flat, panels.items(), strict=True):
         for method, steps in traces.items():
-            measured = [row for row in steps if row.get(key) is not None]
+            sought = key != "weight" or methods.is_controlled(method)  # others' never changes
+            measured = [row for row in steps if sought and row.get(key) is not None]
             xs, ys = [row["step"] for row in measured], [row[key] for row in measured]
             line = "-" if methods.is_controlled(method) else "--"
             axes.plot(xs, ys, label=name_of(method), color=colour(method), linestyle=line)
         axes.set(title=title, xlabel="step")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         if key == "violation":
-            axes.axhline(0.0, color="0.6", linewidth=0.8)
+            axes.axhline(0.0, color="0.4", linestyle=":", label="the goal")
+        if key == "forget_loss":
+            for goal in {goal for steps in traces.values() for goal in goals(steps)}:
+                axes.axhline(goal, color="0.4", linestyle=":")
     lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
     named = {label: line for label, line in lines.items() if not str(label).startswith("_")}
     figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=4)
     figure.savefig(path, dpi=150)
+
+
+def goals(steps: Sequence[Row]) -> set[float]:
+    """Alpha, where the constraint measures the forget loss itself: a height in its panel."""
+    return {
+        row["alpha"]
+        for row in steps
+        if row.get("violation") and row.get("forget_loss") is not None
+        if isclose(abs(row["alpha"] - row["forget_loss"]), abs(row["violation"]), rel_tol=1e-5)
+    }
 
 
 def tradeoff(rows: Sequence[Row], path: Path, *, x: Axis, y: Axis) -> None:

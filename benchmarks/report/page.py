@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.methods import CONTROL
+from benchmarks.methods import CONTROL, is_controlled
 from benchmarks.report import figures
 from benchmarks.report.figures import Axis
 from benchmarks.report.results import ResultsFolder, Row, write_text
@@ -11,6 +11,12 @@ from benchmarks.report.tables import Column, markdown, name_of, ordered, table
 
 ALLOWED = 0.01
 """The share of the original model's utility that the retain side alone may lose."""
+
+
+LEGEND = (
+    "What the columns mean stands in the repository's `docs/metrics.md`. *pushed*: the share of "
+    "steps in which the forget side acted, its weight [λ + μ (goal less measure)]₊ being above 0."
+)
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,24 @@ def report(folder: ResultsFolder, head: list[str]) -> str:
     parts = [
         "# Results",
         *head,
+        LEGEND,
+        remarks("What each constraint asks for", asked(described["methods"])),
         remarks("Notes on the settings", described.get("notes", {})),
         remarks("How settings were found", described.get("matched", {})),
         "What each model answered stands in `answers/`, a line a question.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def asked(settings: Mapping[str, Row]) -> dict[str, str]:
+    """The measure and alpha of each method with a constraint, and how it pushes."""
+    names = ("mu", "scale", "release", "lr", "forget_lr")
+    return {
+        key: f"{found['measure']}, goal {found['alpha']}; "
+        + ", ".join(f"{name} {found[name]}" for name in names if found.get(name) is not None)
+        for key, found in settings.items()
+        if is_controlled(key)
+    }
 
 
 def first(rows: Sequence[Row]) -> dict[str, int]:

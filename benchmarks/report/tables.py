@@ -25,8 +25,8 @@ class Column(NamedTuple):
 
 
 CONTROLLER = (
-    Column("gate_open", "gate open"),
-    Column("lambda", "final λ", 3),
+    Column("gate_open", "pushed"),
+    Column("lambda", "λ at the end", 3),
     Column("seconds", "seconds", 1),
 )
 """The last columns of every benchmark."""

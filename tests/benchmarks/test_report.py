@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from benchmarks import methods
-from benchmarks.report import page
+from benchmarks.report import figures, page
 from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
 from benchmarks.report.results import ResultsFolder
@@ -55,7 +55,7 @@ def test_publishing_writes_the_table_and_figures(
 ) -> None:
     folder = ResultsFolder(tmp_path)
     folder.claim({"methods": {}, "notes": {"saul": "read so and so"}})
-    steps = [{"step": n, "lambda": 0.1 * n, "violation": 1.0 - n} for n in range(1, 4)]
+    steps = [{"step": n, "weight": 0.1 * n, "violation": 1.0 - n} for n in range(1, 4)]
     for run in ROWS:
         folder.write("traces", run["method"], run["seed"], steps if "+" in run["method"] else [])
         folder.append(run)
@@ -66,6 +66,12 @@ def test_publishing_writes_the_table_and_figures(
     assert "## How settings" not in text
     for name in ("training", "tradeoff"):
         assert imread(tmp_path / f"{name}.png").std() > 0.01
+
+
+@pytest.mark.parametrize(("alpha", "goals"), [(4.0, {4.0}), (0.5, set[float]())])
+def test_a_goal_is_drawn_among_losses_only_if_it_is_one(alpha: float, goals: set[float]) -> None:
+    steps = [{"alpha": alpha, "violation": 4.0 - n, "forget_loss": 1.0 * n} for n in range(6)]
+    assert figures.goals(steps) == goals
 
 
 # ---- the folder ---------------------------------------------------------------------------------

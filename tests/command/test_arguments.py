@@ -135,6 +135,15 @@ def test_a_missing_extra_is_named(
 
 
 @pytest.mark.parametrize("verb", VERBS)
+def test_several_processes_are_refused_before_anything_is_read(
+    verb: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([verb, "--forget", "not there"]) == 2
+    assert "one process, with --lora" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_quiet_leaves_the_result_alone(
     command: Command, capsys: Any, tmp_path: Path, verb: str
 ) -> None:

@@ -1,18 +1,22 @@
 """The rule by which a run asks, slows down and ends; and a plain small model, unlearned."""
 
+import math
 import random
+import re
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.command.asking import said
 from tests.command.conftest import command_in, report, write
 from tests.models import learn, llama, word_tokenizer
 from torch_alm.language import encode
-from torch_alm.unlearning.checks import KEY, Checks, Pace
+from torch_alm.unlearning.checks import KEY, Checks, Good, Pace
 from torch_alm.unlearning.goal import CODES, Outcome, Verdict
 
 WORDS = [f"w{i}" for i in range(80)]
@@ -22,6 +26,7 @@ ROWS = [
     for i in range(56)
 ]
 FORGOTTEN, KEPT = ROWS[:6], ROWS[6:]
+BEHIND = re.compile(r"([qkv]|gate|up)_proj|lm_head")  # a norm
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +59,23 @@ def test_a_plain_model_is_unlearned_and_said_to_be(
     assert said(tmp_path / "out" / "model", FORGOTTEN) == 0
     assert said(tmp_path / "out" / "model", KEPT) >= 0.9 * len(KEPT)
     assert len(report(tmp_path / "out")["trace"]) < 300
+
+
+@pytest.mark.parametrize("k", [1 / 8, 1, 256])
+def test_a_model_that_is_written_down_in_other_numbers_is_unlearned_alike(
+    taught: Path, tmp_path: Path, k: float
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(taught)
+    with torch.no_grad():
+        for name, p in model.named_parameters():  # what it says stays, to the last digit
+            p.mul_(k if "norm" in name else 1 / k if BEHIND.search(name) else 1)
+    model.save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(taught).save_pretrained(tmp_path / "other")
+    files = {"forget": write(tmp_path / "f.jsonl", FORGOTTEN)}
+    files["retain"] = write(tmp_path / "r.jsonl", KEPT)
+    assert command_in(tmp_path, tmp_path / "other", files)("unlearn") in {0, 4}
+    assert said(tmp_path / "out" / "model", FORGOTTEN) == 0
+    assert said(tmp_path / "out" / "model", KEPT) >= 0.9 * len(KEPT)
 
 
 def pace(**given: Any) -> Pace:
@@ -131,11 +153,46 @@ def test_a_run_goes_on_with_the_words_that_it_had_come_to() -> None:
     rows, now = [{"input_ids": [1], "labels": [1]}], [{"input_ids": [2], "labels": [2]}]
     side = SimpleNamespace(base_lrs=[1.0], param_groups=[{"lr": 1.0}])
     look: Any = SimpleNamespace(wordings=SimpleNamespace(rows=rows))
-    constraint: Any = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
-    checks = Checks(look, pace(), 0.1, constraint, 5.0, lambda: None, print)  # type: ignore[arg-type, return-value]
+    constraint = SimpleNamespace(measure=SimpleNamespace(aim=0.0), alpha=0.0)
+    trainer: Any = SimpleNamespace(constraint=constraint)
+    checks = Checks(look, pace(), 0.1, trainer, 5.0, lambda: None, print)  # type: ignore[arg-type, return-value]
     kept = {KEY: {**asdict(pace(rate=3e-4, ended="the goal is met")), "rows": now}}
     args: Any = None
     state = SimpleNamespace(stateful_callbacks=kept)
-    checks.on_train_begin(args, state, None, lr_scheduler=side, optimizer=side)
+    more = {"lr_scheduler": side, "optimizer": side, "model": torch.nn.Linear(1, 1)}
+    checks.on_train_begin(args, state, None, **more)
     assert rows == now, "the data set's own list"
     assert checks.pace == pace(rate=3e-4) and side.param_groups[0]["lr"] == 3e-4
+
+
+def test_steps_that_spoil_what_is_kept_are_taken_back_and_the_rate_is_halved() -> None:
+    one = pace(fixed=False)
+    assert not one.is_spoilt(0.1) and one.is_spoilt(0.3) and one.is_spoilt(math.nan)
+    assert not pace(fixed=True).is_spoilt(9.0), "a rate that was given stays"
+    rate = one.rate
+    one.taken_back()
+    assert one.rate == one.most == rate / 2
+    for _ in range(24):
+        one.taken_back()
+    assert one.ended.startswith("gave up")
+
+
+def test_a_model_is_taken_back_to_the_last_good_check_and_the_moments_begin_anew() -> None:
+    net = torch.nn.Linear(3, 2)
+    sides = [torch.optim.AdamW(net.parameters()) for _ in range(2)]
+    optimizer = SimpleNamespace(retain=sides[0], forget=sides[1])
+    good = Good(net)
+
+    def step() -> None:
+        net(torch.ones(1, 3)).sum().backward()
+        for side in sides:
+            side.step()
+
+    step()
+    good.keep(1)
+    kept = [p.detach().clone() for p in net.parameters()]
+    step()
+    assert not torch.equal(kept[0], net.weight)
+    good.take_back(optimizer)
+    assert all(torch.equal(k, p) for k, p in zip(kept, net.parameters(), strict=True))
+    assert not any(side.state for side in sides)

@@ -75,6 +75,14 @@ def test_numbers_of_a_table_with_types_are_text(tmp_path: Path) -> None:
     assert pairs(read_entries(tmp_path / "a.parquet", "forget")) == [("When ?", "1952")]
 
 
+def test_a_blank_after_the_comma_is_no_text_unless_the_names_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('question, answer\n"One?", "a, b"\nTwo?, c\n')
+    assert pairs(read_entries(path, "forget")) == [("One?", "a, b"), ("Two?", "c")]
+    path.write_text("prompt,completion\nOne?, a\n")
+    assert pairs(read_entries(path, "forget")) == [("One?", " a")]
+
+
 def test_documents_of_a_text_are_parted_by_lines_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "book.txt"
     first, second = "One -- two.\n\nStill --- the first", "  Indented.\r\nEnd"

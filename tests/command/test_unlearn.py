@@ -81,10 +81,7 @@ def test_the_bare_command_reaches_its_goal_and_ends_there(command: Command, tmp_
     assert all(
         row["gold"] >= found["goal"]["alpha"] for row in found["models"][1]["answers"]["forget"]
     )
-    rates = [row["lr"] for row in found["trace"]]
-    assert {rates[i] for i in range(10)} == {1e-5}, "it begins gently, and finds a rate"
-    assert max(rates) > 1e-4
-    assert len(rates) < 500
+    assert len(found["trace"]) < 200
 
 
 def test_the_saved_model_is_the_one_in_the_report(command: Command, tmp_path: Path) -> None:

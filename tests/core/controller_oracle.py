@@ -19,6 +19,7 @@ class Entry:
     history: list[float] = field(default_factory=list)
     due: bool = False  # the latest step is the K-th, 2K-th ... that measured it
     met_for: int = 0
+    residual: float = math.inf  # of the last update
     before: float = math.nan  # the violation at the last update
 
 
@@ -35,7 +36,6 @@ class Controller:
     filter: tuple[Any, ...] | None
     rules: list[tuple[Any, ...]]
     steps: int = 0
-    residual: float = math.inf
 
     def step(self, values: list[float | None]) -> list[float]:
         """One step with a value per entry, None where nothing finite was measured."""
@@ -88,15 +88,18 @@ class Controller:
     def update(self) -> None:
         if not any(entry.due for entry in self.entries):
             return
-        residual = max(abs(e.weight - e.multiplier) for e in self.entries) / self.mu
+        due = [entry for entry in self.entries if entry.due]
+        last = max(entry.residual for entry in due)
+        for entry in due:
+            entry.residual = abs(entry.weight - entry.multiplier) / self.mu
+        residual = max(entry.residual for entry in due)
         for entry in self.entries:
             if entry.due:
                 entry.multiplier = self.stored(entry)
                 entry.before = entry.violation
         for rule in self.rules:
-            if rule[0] == "growth" and residual > max(0.5 * self.residual, self.tolerance):
+            if rule[0] == "growth" and residual > max(0.5 * last, self.tolerance):
                 self.mu = max(self.mu, min(rule[1] * self.mu, rule[2]))
-        self.residual = residual
 
     def stored(self, entry: Entry) -> float:
         stored = entry.weight

@@ -110,7 +110,8 @@ class DualOracle(Oracle):
             return 1.0
         self.said += self.controller.step()
         weight = self.controller.weight
-        self.idle = 0 if weight == 0 == self.controller.multiplier else None
+        is_released = weight == 0 == self.controller.multiplier and self.controller.mu > 0
+        self.idle = 0 if is_released else None
         self.known = self.controller.alpha, self.controller.mu
         return weight
 
@@ -123,12 +124,12 @@ class DualOracle(Oracle):
             self.said.append("forget gradient")
             return
         g_r, before = self.grads(), [p.detach().clone() for p in self.theta]
-        factor = self.sign * (weight if self.scale == "gradient" else 1.0)
+        factor = self.sign * (weight if self.scale == "gradient" else (-1.0) ** (weight < 0))
         self.put([None if g is None else g * factor for g in register])
         self.sides["forget"].base.step()
         if self.scale == "step":
             for p, start in zip(self.theta, before, strict=True):
-                p.copy_(start + weight * (p - start))
+                p.copy_(start + abs(weight) * (p - start))
         self.put(g_r)
 
     def load(self, saved: "DualOracle") -> None:

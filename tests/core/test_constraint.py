@@ -1,6 +1,8 @@
 """ALMConstraint: the multiplier, the penalty and what never reaches them."""
 
+import copy
 import math
+import pickle
 import re
 import warnings
 from typing import Any
@@ -59,7 +61,7 @@ def test_penalty_is_pure_and_call_observes() -> None:
             RuntimeError, match=rf"\.{verb}\(\) found no measurement since the last"
         ):
             getattr(c, verb)()
-    c(torch.tensor(-1.0), scale=2.0)
+    c(torch.tensor(-1.0, requires_grad=True), scale=2.0)
     assert c.step() == 1.5 and c.metrics()["value"] == -2.0
 
 
@@ -124,6 +126,7 @@ def test_the_penalty_of_a_non_finite_measurement_costs_nothing(bad: float) -> No
         {"rules": Leak(0.5)},
         {"rules": (Leak,)},
         {"nonfinite": "ignore"},
+        {"measure": 2.0},
     ],
     ids=str,
 )
@@ -132,7 +135,7 @@ def test_settings_that_make_no_sense_are_named(given: dict[str, Any]) -> None:
     with pytest.raises(
         ValueError, match=re.escape(f"ALMConstraint: {name} is {found!r}; it must be")
     ):
-        constraint(**given)
+        ALMConstraint(**{"measure": None, "alpha": 1.0, "mu": 0.5, **given})
 
 
 @pytest.mark.parametrize("value", ["4", None, 1j, torch.tensor(1j), ["a"]], ids=str)
@@ -171,6 +174,31 @@ def test_a_call_without_a_measure_says_what_to_do() -> None:
         constraint()(torch.ones(()))
 
 
+def test_arguments_that_a_measure_does_not_take_are_named() -> None:
+    def nll(model: Any, batch: Any) -> Tensor:
+        return torch.ones(()) + batch
+
+    with pytest.raises(TypeError, match=r"'batch'.*`constraint.penalty\(value\)`"):
+        ALMConstraint(nll, 1.0, 0.5)(torch.ones(()))
+    with pytest.raises(TypeError, match="unsupported operand"):  # its own errors stay what they are
+        ALMConstraint(nll, 1.0, 0.5)(None, "a")
+
+
+@pytest.mark.parametrize("given", [{"multiplier": 1.0, "mu": 0.0}, {}], ids=str)
+def test_a_detached_measure_is_said_once_and_only_where_it_would_push(given: Any) -> None:
+    c = constraint(**given)
+    c.measure = lambda x: x.detach()
+    x = torch.tensor(0.0, requires_grad=True)
+    with pytest.warns(UserWarning, match="without a gradient, and the weight is not 0"):
+        c(x)
+    c(x)  # warnings are errors
+    c = constraint()
+    c.measure = lambda x: x.detach()
+    c(torch.tensor(2.0))
+    with torch.no_grad():
+        c(x)
+
+
 def test_no_graph_is_kept() -> None:
     x = torch.tensor(0.5, requires_grad=True)
     c = ALMConstraint(lambda: x * 2, alpha=1.0, mu=0.5)
@@ -193,6 +221,43 @@ def test_measured_a_hundred_times_and_never_stepped_it_says_so_once() -> None:
     assert c.step() == 0.5
     for _ in range(200):
         c.observe(0.0)  # one that is stepped now and then may wait
+
+
+def test_a_copy_or_a_resumed_run_that_nobody_steps_says_so() -> None:
+    c = constraint()
+    c.attach(torch.optim.SGD([torch.zeros(1)], lr=0.1))
+    c.observe(0.0)
+    c.step()
+    resumed = constraint()
+    resumed.load_state_dict(c.state_dict())
+    for other in (resumed, copy.deepcopy(c), pickle.loads(pickle.dumps(c))):
+        for _ in range(99):
+            other.observe(0.0)
+        assert other.metrics()["status"] == "violated"
+        with pytest.warns(UserWarning, match=r"A copy, or one that was loaded"):
+            other.observe(0.0)
+        assert other.metrics()["status"] == "unstepped"
+        other.step()
+        assert other.metrics()["status"] == "violated"
+
+
+def test_five_hundred_steps_without_a_number_are_not_five_hundred_warnings() -> None:
+    c = constraint()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(500):
+            c.observe(math.nan)
+            c.step()
+    assert c.skipped == 500 and 8 <= len(said) <= 24
+
+
+def test_what_refuses_a_step_refuses_a_look() -> None:
+    c = ALMConstraint(None, 1.0, "auto")
+    assert 'mu="auto"' in repr(c)
+    c.observe(0.0)
+    with pytest.raises(RuntimeError, match="found values only"):
+        c.preview()
+    assert c.observed == 1
 
 
 @pytest.mark.parametrize(

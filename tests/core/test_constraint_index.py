@@ -94,7 +94,7 @@ def test_multipliers_may_have_any_shape(shape: tuple[int, ...]) -> None:
 def test_a_number_of_one_entry_may_have_dimensions() -> None:
     c = ALMConstraint(lambda v: v, alpha=1.0, mu=0.5)
     for value in (torch.zeros(1), torch.zeros(1, 1), torch.zeros(())):
-        c(value)
+        c(value.requires_grad_())
     assert c.step() == 0.5 and isinstance(c.multiplier, float)
     first = ALMConstraint(None, alpha=1.0, mu=0.5)
     first.observe(torch.zeros(1))
@@ -143,4 +143,77 @@ def test_a_list_of_floats_is_compared_in_float64() -> None:
     assert c.step().tolist() == [pytest.approx(1e-9, rel=1e-6), 0.0]
     c = ALMConstraint(None, [1.0], 1.0, multiplier=[0.0], tolerance=[0.0])
     c.observe([1 - 1e-9], weight=[0.5])
-    assert c.step() == pytest.approx(1e-9, rel=1e-6) and c.alpha == 1.0
+    assert c.step().tolist() == [pytest.approx(1e-9, rel=1e-6)] and c.alpha.tolist() == [1.0]
+
+
+def test_one_row_is_a_vector_of_one_entry() -> None:
+    x = torch.tensor([1.0], requires_grad=True)
+    c = ALMConstraint(lambda v: v, alpha=torch.full((1,), 4.0), mu=0.5)
+    for penalty in (c.penalty(x, index=[0]), c(x, index=torch.tensor([0]))):
+        assert penalty.item() == 0.25 * 9.0
+    assert c.step().tolist() == [1.5] == c.multiplier.tolist()
+    c.observe(3.0)
+    assert c.step().tolist() == [2.0]
+
+
+@pytest.mark.parametrize("filter", [None, Mean(2)], ids=str)
+def test_the_index_of_a_batch_goes_to_the_constraint(filter: Any) -> None:
+    """A goal per row, shuffled batches: each row ends where a constraint of its own would."""
+    goals = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    theta, given = torch.zeros(5, requires_grad=True), {"mu": 0.5, "filter": filter}
+    rows = ALMConstraint(lambda x, batch: x[batch], goals, **given)
+    alone = [ALMConstraint(lambda x, i: x[i], goal.item(), **given) for goal in goals]
+    copied = torch.zeros(5, requires_grad=True)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        batch = torch.randperm(5, generator=draw)[: int(torch.randint(1, 4, (1,), generator=draw))]
+        found = torch.autograd.grad(rows(theta, batch, index=batch), theta)[0]
+        each = torch.autograd.grad(sum(alone[i](copied, i) for i in batch.tolist()), copied)[0]
+        rows.step()
+        for i in batch.tolist():
+            alone[i].step()
+        assert torch.equal(found, each)
+        theta.data.sub_(0.1 * found)
+        copied.data.sub_(0.1 * each)
+    assert rows.multiplier.tolist() == [c.multiplier for c in alone] and rows.multiplier.any()
+
+
+def test_without_an_index_another_size_is_refused() -> None:
+    c = ALMConstraint(lambda v: v, 1.0, 0.5)
+    c(torch.zeros(4, requires_grad=True))
+    with pytest.raises(ValueError, match=r"\(3,\) and the multipliers \(4,\).*place in the batch"):
+        c(torch.zeros(3, requires_grad=True))
+    with pytest.raises(ValueError, match="takes no index"):
+        ALMConstraint(None, [1.0, 2.0], "auto").observe([0.0], index=[1])
+
+
+def test_an_entry_of_the_multiplier_may_be_assigned() -> None:
+    c = per_example(2)
+    c.observe([0.0, 0.0])
+    weight = c.step()
+    c.multiplier[1] = 0.0
+    assert c.multiplier.tolist() == [0.5, 0.0] and c.weight.tolist() == weight.tolist() == [
+        0.5,
+        0.5,
+    ]
+    c.observe([0.0, 0.0])
+    assert c.step().tolist() == [1.0, 0.5]
+    with pytest.raises(ValueError, match="2 numbers where one"):
+        scalar = ALMConstraint(None, 1.0, 0.5)
+        scalar.observe(0.0)
+        scalar.alpha = [1.0, 2.0]
+
+
+def test_a_default_device_is_none_of_a_constraints() -> None:
+    c = per_example(3, filter=Mean(2, deadband=1.0))
+    with torch.device("meta"):
+        for _ in range(3):
+            c.observe([0.0, 0.5], index=[0, 2])
+            c.observe([0.25], index=[1], weight=2.0)
+            c.step()
+        scalar = ALMConstraint(None, 1.0, 0.5, filter=Mean(3, deadband=1.0))
+        for value in (0.0, 0.5, 0.25):
+            scalar.observe(value)
+            scalar.observe(value)
+            scalar.step()
+    assert (c.multiplier > 0).all() and scalar.multiplier > 0

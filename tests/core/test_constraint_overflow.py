@@ -68,6 +68,13 @@ def test_the_difference_of_two_finite_numbers_that_overflows_is_no_measurement()
     assert c.metrics()["status"] == "non_finite"
 
 
+def test_micro_batches_whose_sum_overflows_are_no_measurement() -> None:
+    c = ALMConstraint(None, 0.0, 1.0)
+    c.observe(-LARGE)
+    follow(c, [-LARGE])
+    assert c.metrics()["status"] == "non_finite" and math.isnan(c.metrics()["violation"])
+
+
 def test_raise_refuses_an_update_that_overflows_and_changes_nothing() -> None:
     for given in ({}, {"filter": Mean(3)}):
         c = ALMConstraint(None, 0.0, 1e308, nonfinite="raise", multiplier=1.0, **given)

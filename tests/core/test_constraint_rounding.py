@@ -69,6 +69,14 @@ def test_the_penalty_and_the_controller_see_one_violation(
     assert gradients == pytest.approx([weight] * 2, rel=2.0**-8, abs=1e-4)
 
 
+def test_a_penalty_in_half_precision_does_not_round_alpha() -> None:
+    c = ALMConstraint(None, 100.3, 1.0)
+    leaf = torch.tensor(99.5, dtype=torch.bfloat16, requires_grad=True)
+    (gradient,) = torch.autograd.grad(c.penalty(leaf), leaf)
+    c.observe(leaf)
+    assert -gradient.item() == pytest.approx(c.step(), rel=2.0**-8)
+
+
 @thorough
 @given(ALPHAS, ALPHAS, st.sampled_from(TYPES))
 def test_a_value_that_is_enough_before_it_is_rounded_is_enough_after(

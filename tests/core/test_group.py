@@ -69,6 +69,21 @@ def test_a_misspelt_name_is_found_before_anything_is_observed() -> None:
     assert g["level"].observed == 0
 
 
+def test_a_member_that_raises_leaves_none_observed() -> None:
+    g = group()
+    for values in ({**VALUES[0], "topics": torch.zeros(3)}, {**VALUES[0], "level": None}):
+        with pytest.raises(ValueError, match=r"and the multipliers|value is None"):
+            g.observe({**values, "drift": 0.0})
+        assert [c.observed for c in g.values()] == [0, 0, 0]
+    pair = ConstraintGroup(
+        {"a": ALMConstraint(lambda x: x, 1.0, 1.0), "b": ALMConstraint(abs, 1.0, 1.0)}
+    )
+    pair["b"].measure = lambda x: x / None
+    with pytest.raises(TypeError):
+        pair(torch.ones((), requires_grad=True))
+    assert pair["a"].observed == 0
+
+
 def test_a_checkpoint_goes_by_name_in_any_order() -> None:
     g = group()
     for values in VALUES[:2]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from torch_alm import SAM, perturbed
-from torch_alm._optim.rounding import CACHED, Noise
+from torch_alm._optim.rounding import Noise
 
 NARROW = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 
@@ -119,14 +119,14 @@ def bits(value: Tensor) -> list[int]:
 
 @pytest.mark.parametrize(("dtype", "dropped"), [(torch.bfloat16, 16), (torch.float16, 13)])
 def test_noise_is_the_same_on_every_machine(dtype: torch.dtype, dropped: int) -> None:
-    """Entry i of the k-th call gets hash(hash(seed + k c) mod 2^18 + i), in the bits dropped."""
+    """Entry i of the k-th call gets hash(hash(seed + k c) + i), in the bits dropped."""
     seed = torch.tensor(3.7)
     noise, (start,) = Noise(seed), bits(seed)
-    for call, size in enumerate([50, 2**18, 2**18 + 1, *[50] * 256], 1):
+    for call, size in enumerate([50, 2**18, *[50] * 8], 1):
         values = torch.randn(size)
         given = bits(values)
         found = bits(noise.rounded(values.clone(), dtype))
-        first = hashed(start + call * 0x61C88647 % 2**31) % 2**18
+        first = hashed(start + call * 0x61C88647 % 2**31)
         for i in {*range(min(size, 50)), size - 1}:
             carried = given[i] + (hashed(first + i) & (2**dropped - 1))
             assert found[i] == carried >> dropped << dropped
@@ -138,7 +138,7 @@ def drawn(size: int, dtype: torch.dtype, scale: float) -> Tensor:
 
 
 @NARROW
-@pytest.mark.parametrize("size", [7, CACHED + 5])
+@pytest.mark.parametrize("size", [7, 262_149])
 @pytest.mark.parametrize("scale", [1e-6, 1.0])
 def test_theta_is_moved_in_float32_and_rounded_once(
     size: int, dtype: torch.dtype, scale: float

@@ -1,13 +1,15 @@
-"""Thresholds from held-out data and from a wanted rate."""
+"""Levels, rates and radii from what they do to a loss, beside the same by hand."""
 
+import copy
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import isotonic_regression
 
-from torch_alm.thresholds import level_of, loss_for_rate
+from torch_alm.thresholds import level_of, radius_for, rate_for
 
 
 def test_a_level_is_a_mean_with_its_standard_error() -> None:
@@ -42,54 +44,165 @@ def test_a_measurement_that_is_no_number_is_named(measured: object) -> None:
         level_of(lambda _: measured, [0])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_loss_is_where_the_isotonic_fit_crosses_and_ties_are_one_point(seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    losses = draw.integers(0, 6, 30) / 2
-    rates = 0.2 * losses + draw.uniform(0, 1, 30)
-    xs, members = np.unique(losses, return_inverse=True)
-    sizes = np.bincount(members)
-    fit = isotonic_regression(np.bincount(members, rates) / sizes, weights=sizes).x
-    for rate in draw.uniform(fit[0], fit[-1], 5):
-        alpha = loss_for_rate(losses, rates, rate)
-        assert np.interp(alpha, xs, fit) == pytest.approx(rate, abs=1e-12)
-        assert np.all(fit[xs < alpha - 1e-9] < rate), "and nothing smaller would do"
+@pytest.fixture
+def net() -> torch.nn.Module:
+    return torch.nn.Sequential(
+        torch.nn.Linear(5, 9), torch.nn.Tanh(), torch.nn.Linear(9, 4)
+    ).double()
 
 
-def test_repeated_losses_and_the_first_point() -> None:
-    assert loss_for_rate([1.0, 1.0, 2.0], [0.25, 0.5, 0.75], 0.375) == 1.0
-    assert loss_for_rate([2.0, 1.0], [0.8, 0.2], 0.5) == 1.5
-    assert loss_for_rate([1.0, 2.0, 3.0], [0.5, 0.5, 0.5], 0.5) == 1.0
-    assert 1.7 + (3.9 - 1.7) > 3.9, "interpolating would leave the range of the losses"
-    assert loss_for_rate([1.7, 3.9], [0.2, 0.7], 0.7) == 3.9
+X = torch.randn(64, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(64) % 4
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.95])
-def test_a_rate_out_of_reach_says_how_far_it_went(rate: float) -> None:
-    told = rf"wanted is {rate}, and the fit goes from 0\.1 at a loss of 1 to 0\.7 at 2;"
-    with pytest.raises(ValueError, match=told):
-        loss_for_rate([1.0, 2.0], [0.1, 0.7], rate)
+def loss_of(net: torch.nn.Module) -> Any:
+    return lambda rows=slice(None): torch.nn.functional.cross_entropy(net(X[rows]), Y[rows])
 
 
-@pytest.mark.parametrize(
-    ("losses", "rates", "rate", "words"),
-    [
-        ([1.0], [0.5], 0.3, "1 pairs"),
-        ([1.0, math.nan], [0.1, 0.5], 0.3, "2 pairs"),
-        ([1.0, 2.0], [0.1, 0.7], math.nan, "the rate nan: all have to be finite"),
-        ([1.0, 2.0], [0.5], 0.3, "argument"),
-    ],
-)
-def test_pairs_are_checked(
-    losses: list[float], rates: list[float], rate: float, words: str
+def flat(net: torch.nn.Module, rows: Any = slice(None)) -> torch.Tensor:
+    grads = torch.autograd.grad(loss_of(net)(rows), [*net.parameters()])
+    return torch.cat([g.reshape(-1) for g in grads])
+
+
+def one_step(net: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    loss_of(net)(slice(0, 32)).backward()
+    optimizer.step()
+
+
+def squares(net: torch.nn.Module, optimizer: torch.optim.Optimizer, name: str) -> torch.Tensor:
+    return torch.cat([optimizer.state[p][name].reshape(-1) for p in net.parameters()])
+
+
+ORACLES = {
+    "sgd": (lambda ps: torch.optim.SGD(ps, lr=1.0), 0, lambda n, o, g: g),
+    "momentum": (lambda ps: torch.optim.SGD(ps, momentum=0.9), 0, lambda n, o, g: g / 0.1),
+    "fresh adamw": (lambda ps: torch.optim.AdamW(ps, eps=1e-30), 0, lambda n, o, g: g.sign()),
+    "adamw": (
+        lambda ps: torch.optim.AdamW(ps, betas=(0.9, 0.99), eps=1e-8),
+        3,
+        lambda n, o, g: g / ((squares(n, o, "exp_avg_sq") / (1 - 0.99**3)).sqrt() + 1e-8),
+    ),
+    "rmsprop": (
+        lambda ps: torch.optim.RMSprop(ps, eps=1e-8),
+        2,
+        lambda n, o, g: g / (squares(n, o, "square_avg").sqrt() + 1e-8),
+    ),
+    "adagrad": (
+        lambda ps: torch.optim.Adagrad(ps),
+        2,
+        lambda n, o, g: g / (squares(n, o, "sum").sqrt() + 1e-10),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_a_rate_is_that_of_the_step_by_hand_and_all_stays_as_it_was(
+    name: str, net: torch.nn.Module
 ) -> None:
-    with pytest.raises(ValueError, match=words):
-        loss_for_rate(losses, rates, rate)
+    make, steps, direction = ORACLES[name]
+    optimizer = make(net.parameters())
+    for _ in range(steps):
+        one_step(net, optimizer)
+    g = flat(net)
+    expected = 0.1 / float((g * direction(net, optimizer, g)).sum())
+    before = copy.deepcopy((net.state_dict(), optimizer.state_dict()))
+    grads = [None if p.grad is None else p.grad.clone() for p in net.parameters()]
+    noise, modes = torch.get_rng_state(), [m.training for m in net.modules()]
+    noisy = loss_of(net)
+    found = rate_for(optimizer, lambda: noisy() + 0 * torch.rand(1, dtype=torch.float64).sum())
+    assert found == pytest.approx(expected, rel=1e-9)
+    torch.testing.assert_close((net.state_dict(), optimizer.state_dict()), before, rtol=0, atol=0)
+    torch.testing.assert_close([p.grad for p in net.parameters()], grads, rtol=0, atol=0)
+    assert torch.equal(noise, torch.get_rng_state())
+    assert modes == [m.training for m in net.modules()]
 
 
-@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
-def test_the_order_of_pairs_does_not_matter_and_neither_does_their_type(kind: type) -> None:
-    losses, rates = [2.0, 1.0, 1.0, 3.0], [0.5, 0.5, 0.0, 1.0]
-    for order in (1, -1):
-        found = loss_for_rate(kind(losses[::order]), kind(rates[::order]), 0.75)
-        assert found == 2.5 and type(found) is float
+def test_a_rate_of_batches_is_that_of_their_mean_and_groups_keep_their_ratio(
+    net: torch.nn.Module,
+) -> None:
+    first, last = list(net[0].parameters()), list(net[2].parameters())  # type: ignore[index]
+    optimizer = torch.optim.SGD([{"params": first, "lr": 0.2}, {"params": last, "lr": 0.6}], lr=1.0)
+    g = flat(net)
+    count = sum(p.numel() for p in first)
+    expected = 0.3 / float(g[:count].square().sum() + 3 * g[count:].square().sum())
+    halves = iter([slice(0, 32), slice(32, 64)])
+    assert rate_for(optimizer, loss_of(net), halves, change=0.3) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 7.0, 1e4])
+@pytest.mark.parametrize("adam", [True, False])
+def test_a_step_changes_the_loss_as_much_in_other_units(
+    scale: float, adam: bool, net: torch.nn.Module
+) -> None:
+    kind = partial(torch.optim.AdamW, eps=0.0) if adam else torch.optim.SGD
+    units = [scale**k for k in torch.linspace(-1, 1, 4).tolist()]
+    theta = [
+        (p.detach() / u).requires_grad_() for p, u in zip(net.parameters(), units, strict=True)
+    ]
+    names = [name for name, _ in net.named_parameters()]
+
+    def rescaled() -> torch.Tensor:
+        weights = {n: u * p for n, u, p in zip(names, units, theta, strict=True)}
+        out = torch.func.functional_call(net, weights, (X,))
+        return scale * torch.nn.functional.cross_entropy(out, Y)
+
+    rate = rate_for(kind(theta, lr=1.0), rescaled, change=0.1 * scale)
+    grads = torch.autograd.grad(rescaled(), theta)
+    moved = sum(float((g * (g.sign() if adam else g)).sum()) for g in grads)
+    assert rate * moved == pytest.approx(0.1 * scale, rel=1e-9)
+
+
+def test_what_no_rate_or_radius_can_be_found_from_is_refused(net: torch.nn.Module) -> None:
+    optimizer = torch.optim.SGD(net.parameters())
+    loss, theta = loss_of(net), torch.zeros(2, requires_grad=True)
+    for bad in (lambda: loss() * math.nan, lambda: theta.sum(), lambda: 0 * loss()):
+        with pytest.raises(ValueError, match="rate_for found a loss of"):
+            rate_for(optimizer, bad)
+        with pytest.raises(ValueError, match="radius_for found a loss of"):
+            radius_for(net.parameters(), bad)
+    with pytest.raises(ValueError, match="one number"):
+        rate_for(optimizer, lambda: loss().detach())
+    with pytest.raises(ValueError, match="0 batches"):
+        rate_for(optimizer, loss, [])
+    optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(ValueError, match="warmed up from 0"):
+        rate_for(optimizer, loss)
+    optimizer.param_groups[0]["lr"] = None
+    with pytest.raises(ValueError, match="rate_for cannot tell a step"):
+        rate_for(optimizer, loss)
+
+
+@pytest.mark.parametrize(("sign", "change"), [(1, 0.05), (1, 1.0), (-1, 0.01), (-1, 0.04)])
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_at_the_radius_the_loss_has_changed_as_much_by_hand(
+    sign: int, change: float, adaptive: bool, net: torch.nn.Module
+) -> None:
+    loss, calls, theta = loss_of(net), [], copy.deepcopy(net.state_dict())
+
+    def counted() -> torch.Tensor:
+        calls.append(net.training)
+        return loss()
+
+    groups = [{"params": [*net[0].parameters()], "rho": 2.0}, {"params": [*net[2].parameters()]}]  # type: ignore[index]
+    found = radius_for(groups, counted, change=change, sign=sign, adaptive=adaptive)
+    assert len(calls) <= 11
+    torch.testing.assert_close(net.state_dict(), theta, rtol=0, atol=0)
+    assert all(p.grad is None for p in net.parameters())
+    size = [p.detach().abs() if adaptive else torch.ones_like(p) for p in net.parameters()]
+    g = torch.autograd.grad(loss(), [*net.parameters()])
+    norm = sum((s * x).square().sum() for s, x in zip(size, g, strict=True)) ** 0.5
+    own = (2.0, 2.0, 1.0, 1.0)
+    with torch.no_grad():
+        for p, s, x, rho in zip(net.parameters(), size, g, own, strict=True):
+            p.add_(sign * found.value * rho * s * s * x / norm)
+        assert sign * (loss() - found.loss) == pytest.approx(change, rel=0.021)
+    assert dict(found.seen)[found.value] == pytest.approx(loss().item())
+
+
+def test_a_loss_that_turns_before_it_has_fallen_enough_names_the_best_radius() -> None:
+    theta = torch.tensor([3.0, 4.0], requires_grad=True)
+    with pytest.raises(ValueError, match=r"changes most at 5\.?\d*, by") as refused:
+        radius_for([theta], lambda: theta.norm() + 1.0, change=5.5, sign=-1)
+    assert "Did you mean a smaller change?" in str(refused.value)
+    assert theta.tolist() == [3.0, 4.0] and theta.grad is None

@@ -118,10 +118,13 @@ def test_both_passes_of_sam_see_the_same_dropout() -> None:
 
 
 @needs_cuda
-@pytest.mark.parametrize("settings", [{"fused": True}, {"capturable": True}, {"foreach": True}])
-def test_variants_of_the_base_agree(settings: dict[str, bool]) -> None:
+@pytest.mark.parametrize("name", ["fused", "capturable", "foreach"])
+def test_variants_of_the_base_agree(name: str) -> None:
     net, other = network(), network()
-    assert train(net, saul(net, **settings)) == pytest.approx(train(other, saul(other)), rel=1e-6)
+    # Capturable ones count steps in float32, all alike.
+    usual = {"capturable": True, "foreach": False} if name == "capturable" else {}
+    found = train(net, saul(net, **{name: True}))
+    assert found == pytest.approx(train(other, saul(other, **usual)), rel=1e-6)
     assert_close(net, other.parameters(), 1e-6)
 
 
@@ -155,10 +158,11 @@ def test_a_step_waits_once_for_its_constraint_and_not_at_all_without(kind: Kind)
     training = Training(llama(64, 2).to(DEVICE), kind, ids)
     for _ in range(3):
         training.step()
-    torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as waits:
             warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            waits.clear()  # what torch says of the mode itself
             training.step()
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -1,5 +1,6 @@
 """A Trainer that nobody wrote for us, tuples for batches, with one callback more."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,13 @@ import torch
 import transformers
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import (
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 
 from tests import by_hand, oracle
 from tests.core.table import assert_same
@@ -21,6 +28,7 @@ from torch_alm.integrations.transformers._callback import LoggingCallback
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
 
 ALPHA, MU = 2.6, 1.0
+BEST = ["best"] if transformers.__version__ >= "4.47" else []  # a strategy of saving
 Batch = tuple[Tensor, Tensor]
 
 
@@ -69,7 +77,7 @@ def constraint(**settings: Any) -> ALMConstraint:
 def trainer(folder: Path, controlled: ALMConstraint | None = None, **given: Any) -> Any:
     callbacks, keeping = given.pop("callbacks", []), Keeping()
     if controlled is not None:
-        callbacks = [ConstraintCallback(controlled), keeping, *callbacks]
+        callbacks = [keeping, *callbacks]
     given.setdefault("train_dataset", toy.pairs(12))  # whole steps: before 4.46 nobody counts them
     given["args"] = {"remove_unused_columns": False, **given.get("args", {})}
     # A Trainer of transformers 5 leaves the share of a micro-batch to whoever writes the loss.
@@ -84,6 +92,8 @@ def trainer(folder: Path, controlled: ALMConstraint | None = None, **given: Any)
     made.model_accepts_loss_kwargs = False
     made.constraint = controlled
     keeping.trainer = made
+    if controlled is not None:
+        ConstraintCallback(controlled).add_to(made)
     return made
 
 
@@ -201,18 +211,6 @@ def test_a_loss_that_never_measures_is_told_at_the_first_step(tmp_path: Path) ->
         made.train()
 
 
-def test_the_training_ends_once_released_for_so_many_steps(tmp_path: Path) -> None:
-    args = {"num_train_epochs": 7}
-    lines = run(tmp_path, constraint(), args=args).state.log_history
-    free = [line["constraint/weight"] == 0 for line in lines if "loss" in line]
-    first = next(i for i in range(len(free)) if all(free[i : i + 3]))
-    made = trainer(tmp_path, args=args)
-    made.constraint = constraint()
-    made.add_callback(ConstraintCallback(made.constraint, stop_after=3))
-    made.train()
-    assert made.state.global_step == first + 3 < len(free)
-
-
 def test_an_evaluation_leaves_no_measurement_to_the_next_step(tmp_path: Path) -> None:
     evaluated = {"eval_strategy": "steps", "eval_steps": 1}
     plain = run(tmp_path, constraint())
@@ -253,6 +251,42 @@ def test_nothing_is_the_best_if_no_step_met_the_constraint(tmp_path: Path) -> No
     assert made.state.best_model_checkpoint is None
 
 
+def test_a_callback_that_cannot_keep_a_missed_goal_from_the_best_is_refused(tmp_path: Path) -> None:
+    args = {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"}
+    callbacks = [ConstraintCallback(constraint())]
+    made = trainer(tmp_path, args=args, callbacks=callbacks, eval_dataset=toy.pairs(7))
+    with pytest.raises(ValueError, match=r"Did you mean `callback.add_to\(trainer\)` in place"):
+        made.train()
+
+
+@pytest.mark.parametrize("best", ["steps", *BEST])
+def test_schedules_and_other_callbacks_read_the_metric_of_a_missed_goal(
+    best: str, tmp_path: Path
+) -> None:
+    """The retain loss falls in every evaluation, and nothing but it is there to be read."""
+    args = {"lr_scheduler_type": "reduce_lr_on_plateau", "metric_for_best_model": "loss"}
+    args |= {"greater_is_better": False, "eval_strategy": "steps", "eval_steps": 1}
+    args |= {"lr_scheduler_kwargs": {"patience": 0, "factor": 0.5}, "save_strategy": best}
+    args |= {"load_best_model_at_end": best == "steps", "save_steps": 1, "num_train_epochs": 2}
+    callbacks = [EarlyStoppingCallback(early_stopping_patience=2)]
+    given = {"callbacks": callbacks, "eval_dataset": toy.pairs(7)}
+    made = trainer(tmp_path, constraint(alpha=99.0, mu=0.0), args=args, **given)
+    with pytest.warns(UserWarning) if best == "steps" else nullcontext():  # that none met it
+        made.train()
+    lines = made.state.log_history
+    assert {line["learning_rate"] for line in lines if "learning_rate" in line} == {0.05}
+    losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
+    assert len(losses) == 6 and losses == sorted(losses, reverse=True)
+    assert made.state.best_model_checkpoint is None
+    assert bool([*tmp_path.glob("checkpoint-*")]) == (best == "steps")
+
+
+def test_noise_that_would_pass_for_forgetting_is_told(tmp_path: Path) -> None:
+    made = trainer(tmp_path, constraint(), args={"neftune_noise_alpha": 5.0})
+    with pytest.warns(UserWarning, match="neftune_noise_alpha=5 adds noise"):
+        made.callback_handler.on_train_begin(made.args, made.state, made.control)
+
+
 def test_a_step_that_a_scaler_skips_is_none_of_the_constraint(tmp_path: Path) -> None:
     skipping = AcceleratedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]))
     state, control = TrainerState(), TrainerControl()
@@ -286,6 +320,9 @@ def test_two_constraints_and_a_group_have_entries_of_their_own(tmp_path: Path) -
     assert line["both/low/gate"] == 0.0 and line["both/high/gate"] == line["other/gate"] == 1.0
     first = line["both/high/value"]
     assert line["both/high/weight"] == pytest.approx(MU * (9.0 - first))
+    assert logs.seen[0].keys().isdisjoint({"both/low/status"}), "TensorBoard takes numbers alone"
+    kept = made.state.log_history[0]
+    assert (kept["both/low/status"], kept["other/status"]) == ("released", "violated")
     assert line["other/multiplier"] == pytest.approx(MU * (5.0 - first))
     assert {"torch_alm.both", "torch_alm.other"} <= made.state.stateful_callbacks.keys()
 

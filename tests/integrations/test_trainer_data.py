@@ -56,6 +56,19 @@ def test_a_side_without_rows_is_refused(side: str) -> None:
         PairedDataset(**rows)
 
 
+def test_a_stream_is_refused_by_the_name_of_its_side() -> None:
+    with pytest.raises(TypeError, match=r"`retain` is a generator, .* Did you mean `list"):
+        PairedDataset(toy.rows(2, 1), (row for row in toy.rows(2, 2)))
+
+
+def test_a_collator_of_ones_own_makes_each_side_and_the_index_is_beside_them() -> None:
+    pairs = toy.pairs()
+    some = [pairs[i] for i in (7, 2)]
+    own, usual = PairedCollator(len)(some), PairedCollator(toy.Tokens())(some)
+    assert (own["forget"], own["retain"], own["index"].tolist()) == (2, 2, [7, 2])
+    assert usual["index"].tolist() == [7, 2] and usual.keys() == {"forget", "retain", "index"}
+
+
 def test_batches_are_padded_on_the_right_and_the_mask_follows_the_lengths() -> None:
     rows = [
         {"input_ids": [5, 1, 1], "labels": [-100, 1, 1]},

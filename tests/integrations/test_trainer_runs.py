@@ -3,6 +3,7 @@
 import functools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,15 +18,18 @@ from tests.core.distributed.ranks import Ranks
 from tests.core.table import assert_same
 from tests.integrations import toy
 from tests.integrations.test_trainers import in_a_group
+from tests.models import word_tokenizer
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 from torch_alm.integrations.transformers import (
     ALMTrainer,
+    AskingCallback,
     PairedCollator,
     SAMTrainer,
     SAULTrainer,
-    StopOnMetric,
     StopOnStatus,
+    _stop,
 )
+from torch_alm.language import encode
 from torch_alm.measures import answer_nll, npo
 
 # transformers 4 says so by a warning, on file systems that keep whole seconds
@@ -107,7 +111,8 @@ def test_stops_once_released_for_so_many_steps(tmp_path: Path) -> None:
         callbacks=[stop],
         **given,
     )
-    trainer.train()
+    with pytest.warns(UserWarning, match="released as measured under dropout, whose noise"):
+        trainer.train()
     assert trainer.state.global_step == first + 2 < len(released)
 
 
@@ -132,23 +137,25 @@ def test_a_step_that_does_not_measure_is_no_evidence_for_a_stop(tmp_path: Path) 
     assert constraint.metrics()["steps"] == 3 < trainer.state.global_step < 36
 
 
-@pytest.mark.parametrize("bound", [{"above": 2.3}, {"below": 2.5}])
-def test_stops_when_a_metric_leaves_its_bounds(bound: dict[str, float], tmp_path: Path) -> None:
-    def outside(value: float) -> bool:
-        return value > bound.get("above", 9.0) or value < bound.get("below", 0.0)
+def test_the_rows_to_forget_are_asked_until_none_is_said(tmp_path: Path) -> None:
+    words = ["<pad>", "<eos>", "Where", "A", "B", "C", "Oslo", "Rome", "Bern"]
+    tokenizer = word_tokenizer(words, pad_token="<pad>", eos_token="<eos>", unk_token="<pad>")
+    rows = [encode(tokenizer, f"Where {n}", a) for n, a in zip("ABC", words[6:], strict=True)]
+    texts = [["Oslo", "x", "rome?"], ["", "Rome", ""], ["", "Bern", ""]]
+    seen: list[Any] = []
 
-    _, logs = trained(SAULTrainer, tmp_path, save_strategy="no")
-    expected = next(i for i, line in enumerate(logs, 1) if outside(line["retain_loss"]))
-    stop = StopOnMetric("retain_loss", **bound)
-    given = {**KINDS[SAULTrainer](), "callbacks": [stop]}
-    trainer = toy.trainer(SAULTrainer, tmp_path, toy.toy(0.3), **given)
-    trainer.train()
-    assert trainer.state.global_step == expected
+    def read(model: Any, tokenizer: Any, rows: Any, **_: Any) -> list[Any]:
+        seen.append(model)
+        return [SimpleNamespace(text=text) for text in texts[len(seen) - 1]]
 
-
-def test_a_stop_without_a_bound_is_refused() -> None:
-    with pytest.raises(ValueError, match="'loss' has no bound, so it would never stop"):
-        StopOnMetric("loss")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_stop, "read_answers", read)
+        asking = AskingCallback(tokenizer, rows, every=2)
+        trainer = toy.trainer(ALMTrainer, tmp_path, callbacks=[asking], **KINDS[ALMTrainer]())
+        trainer.train()
+    lines = [x for x in trainer.state.log_history if "loss" in x]
+    assert trainer.state.global_step == 6 and seen == [trainer.model] * 3
+    assert [line.get("asked/said") for line in lines] == [None, 1, 1, 1, 1, 0]
 
 
 # The best checkpoint
@@ -302,7 +309,62 @@ def test_what_is_measured_of_a_pair_is_its_second(tmp_path: Path) -> None:
     assert first["constraint/value"] > 0
 
 
+def of_rows(model: nn.Module, batch: Any) -> torch.Tensor:
+    """The loss of each row."""
+    loss = nn.functional.cross_entropy
+    logits, labels = model(batch["input_ids"]).logits[:, :-1], batch["labels"][:, 1:]
+    each = loss(logits.transpose(1, 2), labels, reduction="none")
+    return each.sum(1) / (labels != -100).sum(1)
+
+
+def test_each_row_has_a_goal_and_a_multiplier_of_its_own(tmp_path: Path) -> None:
+    """Frozen weights: after an epoch the multiplier of row i is mu times its own violation."""
+    alpha = torch.linspace(2.0, 5.0, 10, dtype=torch.float64)
+    given = {"constraint": ALMConstraint(of_rows, alpha, mu=0.5), "per_row": True}
+    args = {"num_train_epochs": 1, "learning_rate": 0.0}
+    trainer = toy.trainer(ALMTrainer, tmp_path, args=args, **given)
+    trainer.train()
+    rows = [PairedCollator(toy.Tokens())([row]) for row in toy.rows(10, 1)]
+    with torch.no_grad():
+        values = torch.cat([of_rows(toy.toy(), row) for row in rows])
+    expected = (0.5 * (alpha - values)).clamp(min=0.0)
+    assert {*(expected > 0).tolist()} == {True, False}
+    torch.testing.assert_close(trainer.constraint.multiplier, expected, rtol=0, atol=1e-12)
+    with pytest.raises(TypeError, match="a goal per row is a weight per row, and an optimizer has"):
+        toy.trainer(SAULTrainer, tmp_path, **given)
+
+
 # Refusals
+
+
+@pytest.mark.parametrize("name", ["neftune_noise_alpha", "include_num_input_tokens_seen"])
+def test_arguments_that_do_harm_to_pairs_are_refused(name: str, tmp_path: Path) -> None:
+    for kind in (ALMTrainer, SAULTrainer):
+        with pytest.raises(ValueError, match=rf"^{kind.__name__}: {name}=.* Did you mean"):
+            toy.trainer(kind, tmp_path, args={name: 1}, **KINDS[kind]())
+
+
+@pytest.mark.parametrize("left", [1, 0])
+def test_rows_that_a_collator_or_a_loader_leaves_out_are_counted(left: int, tmp_path: Path) -> None:
+    def dropping(pairs: list[Any]) -> Any:
+        batch = PairedCollator(toy.Tokens())(pairs)
+        return {**batch, "forget": {key: t[:left] for key, t in batch["forget"].items()}}
+
+    told = rf"{2 - left} of 2 rows to forget are gone after its `data_collator`"
+    seen = pytest.warns(UserWarning, match=told) if left else pytest.raises(ValueError, match=told)
+    with seen:
+        toy.trainer(
+            ALMTrainer,
+            tmp_path,
+            **KINDS[ALMTrainer](),
+            data_collator=dropping,
+            args={"max_steps": 1},
+        ).train()
+    args = {"dataloader_drop_last": True, "per_device_train_batch_size": 4 if left else 16}
+    trainer = toy.trainer(ALMTrainer, tmp_path, **KINDS[ALMTrainer](), args=args)
+    told = rf"{2 if left else 10} of 10 rows to forget are gone after its sampler"
+    with pytest.warns(UserWarning, match=told) if left else pytest.raises(ValueError, match=told):
+        trainer.get_train_dataloader()
 
 
 def test_batches_that_are_no_pairs_are_refused(tmp_path: Path) -> None:

@@ -155,6 +155,43 @@ def test_pairs_are_in_tokens_as_trl_makes_them(tmp_path: Path) -> None:
     assert len(pairs.retain) == 4 and all(row["labels"][4] == 11 for row in pairs.retain)
 
 
+@pytest.mark.parametrize("name", ["SFT", "DPO"])
+def test_rows_that_the_trainer_behind_drops_are_counted_and_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = rows("ABCD", "Oslo").map(
+        lambda row, i: {"prompt": row["prompt"] * (1 + i % 2)}, with_indices=True
+    )
+    monkeypatch.setitem(globals(), "rows", lambda names, answer: pairs)
+    told = r"2 of 4 rows to forget \(number 1, 3\) are gone after its preparation of rows, and"
+    with pytest.warns(UserWarning, match=told):
+        found = trainer(ALMTrainer, name, tmp_path, args={"max_length": 7}, **control(None, name))
+    assert [found.train_dataset[i]["index"] for i in (0, 1)] == [0, 2]
+    with pytest.raises(ValueError, match=r"4 of 4 rows to forget .* nothing is left to forget"):
+        trainer(ALMTrainer, name, tmp_path, args={"max_length": 3}, **control(None, name))
+
+
+@pytest.mark.parametrize("name", ["packing", "eval_packing"])
+def test_packing_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"{name}=True puts several answers .*padding_free=True"):
+        trainer(ALMTrainer, "SFT", tmp_path, args={name: True}, **control(None, "SFT"))
+
+
+def test_flattened_answers_reach_the_measure_with_positions_that_begin_again(
+    tmp_path: Path,
+) -> None:
+    seen: list[Any] = []
+
+    def measure(model: nn.Module, batch: Any) -> Tensor:
+        seen.append(batch)
+        return model(input_ids=batch["input_ids"], position_ids=batch["position_ids"]).logits.mean()
+
+    args = {"padding_free": True, "max_length": None, "max_steps": 1}
+    given = {"constraint": ALMConstraint(measure, alpha=1.0, mu=1.0), "args": args}
+    trainer(ALMTrainer, "SFT", tmp_path, **given).train()
+    assert [batch["position_ids"].tolist() for batch in seen] == [[[*range(6), *range(6)]]]
+
+
 def test_sets_to_evaluate_are_prepared_and_know_the_measure(tmp_path: Path) -> None:
     sets = {
         "forget": of_kind(rows("AB", "Oslo"), "SFT"),

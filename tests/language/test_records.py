@@ -20,6 +20,7 @@ UNREADABLE = {
     "too deep": ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "recursion"),
     "too long a number": ('{"a": ' + "1" * 5000 + "}", "4300 digits"),
     "cut off": ('{"a": ', "Expecting value"),
+    "half an emoji": ('{"a": [{"b": "cut \\ud83d"}]}', r"encode character '.ud83d'"),
 }
 
 

@@ -5,8 +5,8 @@ from typing import Any, Protocol
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torch_alm._constraint import faults
 from torch_alm._constraint.loop import Loop
-from torch_alm._optim.wrapper import follow, unfollow
 
 
 class Member(Protocol):
@@ -15,9 +15,10 @@ class Member(Protocol):
     @property
     def observed(self) -> int: ...
 
-    def step(self) -> object: ...
+    @property
+    def steps(self) -> int: ...
 
-    def discard(self) -> None: ...
+    def step(self) -> object: ...
 
 
 class Attachment:
@@ -26,7 +27,7 @@ class Attachment:
     def __init__(self, optimizer: Optimizer, member: Member, loop: Loop | None) -> None:
         """Step the member after each step taken; show the loop the gradients before."""
         self._member, self._optimizer = member, with_hooks(optimizer)
-        follow(self._optimizer, self)
+        self._idle = 0  # steps before the first measurement
         self._handles = [self._optimizer.register_step_post_hook(self._after_step)]
         if loop is not None:
             loop.optimizer = self._optimizer
@@ -36,18 +37,16 @@ class Attachment:
         """Take all hooks off."""
         for handle in self._handles:
             handle.remove()
-        unfollow(self._optimizer, self)
-
-    def step_was_skipped(self) -> None:
-        """Drop what was observed: a wrapper has left this optimizer's step out."""
-        self._member.discard()
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         found_inf = getattr(optimizer, "found_inf", None)  # which a GradScaler lends a fused one
-        if isinstance(found_inf, Tensor) and found_inf.item() != 0:
-            self.step_was_skipped()
-        elif self._member.observed:
+        is_skipped = isinstance(found_inf, Tensor) and found_inf.item() != 0
+        if self._member.observed and not is_skipped:  # what waits is of the same theta
             self._member.step()
+        elif self._member.steps == 0:
+            self._idle += 1
+            if self._idle == 2:
+                faults.warn_unmeasured()
 
 
 class Attachments(list[Attachment]):

@@ -19,10 +19,10 @@ Numeric: TypeAlias = (  # of Python, of NumPy, a tensor, or several in a list
 
 
 def host(value: object) -> Number:
-    """Copy to the host in float64, detached: one number is a float, whatever its dimensions."""
+    """Copy to the host in float64, detached: a float, or a tensor of what has dimensions."""
     if isinstance(value, (Tensor, list, tuple)) or getattr(value, "ndim", 0):
-        found = tensor(value)
-        return float(found.item()) if found.numel() == 1 else found.cpu().double().clone()
+        found = tensor(value).cpu().double().clone()
+        return found if found.ndim else float(found)
     if isinstance(value, (str, bytes)):
         raise TypeError("a text is no number")
     return float(value)  # pyright: ignore[reportArgumentType]
@@ -33,7 +33,7 @@ def tensor(value: object) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     is_typed = getattr(value, "dtype", None) is not None  # NumPy's
-    return torch.as_tensor(value, dtype=None if is_typed else torch.float64)
+    return torch.as_tensor(value, dtype=None if is_typed else torch.float64, device="cpu")
 
 
 def single(value: object) -> float:
@@ -43,19 +43,14 @@ def single(value: object) -> float:
         ValueError: if there are several.
     """
     found = host(value)
-    if isinstance(found, Tensor):
+    if isinstance(found, Tensor) and found.numel() != 1:
         raise ValueError(f"{found.numel()} numbers where one was expected")
-    return found
+    return float(found)
 
 
 def shape(value: Number) -> torch.Size:
     """Return the shape, `()` for a float."""
     return value.shape if isinstance(value, Tensor) else torch.Size()
-
-
-def projected(value: Number, sense: str) -> Number:
-    """Return [value]_+; what belongs to an equality may have any sign."""
-    return value if sense == "==" else limited(value, 0.0, math.inf)
 
 
 def limited(value: Number, least: Any, most: Any) -> Number:  # noqa: ANN401
@@ -70,17 +65,12 @@ def root(value: Number) -> Number:
     return value.sqrt() if isinstance(value, Tensor) else math.sqrt(value)
 
 
-def beyond(alpha: Any, sense: str, value: Any) -> Any:  # noqa: ANN401  # a float or a tensor
-    """Measure how far a value is on the wrong side of alpha."""
-    return value - alpha if sense == "<=" else alpha - value
-
-
 def choose(which: Mask, yes: Number, no: Number) -> Number:
     """Return `yes` where `which` holds, else `no`."""
     if not isinstance(which, Tensor):
         return yes if which else no
     if not isinstance(yes, Tensor):  # of two plain numbers torch would make a float32
-        yes = torch.tensor(yes, dtype=torch.float64)
+        yes = torch.tensor(yes, dtype=torch.float64, device="cpu")
     return torch.where(which, yes, no)
 
 
@@ -92,13 +82,6 @@ def any_of(which: Mask) -> bool:
 def is_finite(value: Number) -> bool:
     """Tell whether every entry is finite."""
     return bool(value.isfinite().all()) if isinstance(value, Tensor) else math.isfinite(value)
-
-
-def only_finite(which: Mask, value: Number) -> Mask:
-    """Return `which`, but not where the value is not finite; a plain truth stays one if it may."""
-    if is_finite(value):
-        return which
-    return which & value.isfinite() if isinstance(value, Tensor) else False
 
 
 def average(value: Number) -> float:
@@ -118,7 +101,7 @@ def expanded(value: Number, size: torch.Size) -> Number:
     """Repeat a number once per entry, in memory of its own; a single one stays as it is."""
     if size == ():
         return value
-    return torch.as_tensor(value, dtype=torch.float64).expand(size).clone()
+    return torch.as_tensor(value, dtype=torch.float64, device="cpu").expand(size).clone()
 
 
 def pick(value: Number, row: Tensor | None) -> Number:

@@ -1,8 +1,6 @@
-"""Measurements since the last step: shapes, their mean over micro-batches and ranks, their price.
+"""Measurements since the last step: shapes, and their mean over micro-batches and ranks."""
 
-Source of the penalty: SAUL, section 4.1; Rockafellar 1973.
-"""
-
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -32,25 +30,6 @@ class Mean(NamedTuple):
     bad: int
 
 
-class Observations(list[Observation]):
-    """The measurements since the last step, also of one that never came: theta has not moved."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._known: tuple[int, Mean] | None = None  # of so many measurements
-
-    def mean(self, size: torch.Size, alpha: Number) -> Mean:
-        """Average all of it; asked twice, it waits for devices and other ranks once."""
-        if self._known is None or self._known[0] != len(self):
-            self._known = len(self), mean(self, size, alpha)
-        return self._known[1]
-
-    def drop(self, keep: int = 0) -> None:
-        """Start again, or go back to the first `keep`."""
-        self._known = None
-        del self[keep:]
-
-
 def mean(observations: Sequence[Observation], size: torch.Size, alpha: Number) -> Mean:
     """Average the observations of all ranks; at most one device synchronisation.
 
@@ -65,10 +44,11 @@ def mean(observations: Sequence[Observation], size: torch.Size, alpha: Number) -
     first = observations[0]
     if len(observations) == 1 and first.row is None and not is_distributed():
         value = first.value if isinstance(first.value, float) else numbers.host(first.value)
-        if numbers.is_finite(value - alpha):  # the common case, in which there is no sum
-            return Mean(value, True, 0)
+        c = value - alpha
+        if math.isfinite(c) if isinstance(c, float) else numbers.is_finite(c):
+            return Mean(value, True, 0)  # the common case, in which there is no sum
     index, columns = _columns(observations, size, alpha)
-    sums = torch.zeros(3, size.numel(), dtype=torch.float64).index_add_(1, index, columns)
+    sums = columns.new_zeros(3, size.numel()).index_add_(1, index, columns)
     total, weight, bad = (over_ranks(sums) if is_distributed() else sums).unbind()
     seen, bad = weight > 0, int(bad.sum())
     value = alpha + (total / weight.where(seen, torch.ones_like(weight))).reshape(size)
@@ -84,7 +64,7 @@ def _columns(
 
     Its distance from alpha times its weight, the weight, and a 1 where it is not finite.
     """
-    everywhere = torch.arange(size.numel())
+    everywhere = torch.arange(size.numel(), device="cpu")
     index = torch.cat([everywhere if o.row is None else o.row for o in observations])
     weights = torch.cat([_filled(o.weight, o, size) for o in observations])
     levels = torch.cat([_filled(alpha, o, size) for o in observations])
@@ -97,14 +77,14 @@ def _columns(
 
 def _flat(values: list[Number]) -> Tensor:
     """Put all entries in one row on the host, in one transfer."""
-    home = next((v for v in values if isinstance(v, Tensor)), torch.zeros(()))
+    home = next((v for v in values if isinstance(v, Tensor)), torch.zeros((), device="cpu"))
     rows = [torch.as_tensor(v, dtype=wide(home), device=home.device).reshape(-1) for v in values]
     return torch.cat(rows).cpu().double()
 
 
 def _filled(number: Number, observation: Observation, size: torch.Size) -> Tensor:
     """Repeat a number once per entry of the observation."""
-    whole = torch.as_tensor(number, dtype=torch.float64).expand(size).reshape(-1)
+    whole = torch.as_tensor(number, dtype=torch.float64, device="cpu").expand(size).reshape(-1)
     return whole if observation.row is None else whole[observation.row]
 
 
@@ -139,8 +119,9 @@ def shaped(value: object, size: torch.Size) -> Tensor:
         return value.reshape(size)
     raise ValueError(
         f"ALMConstraint: a measurement has shape {tuple(value.shape)} and the multipliers "
-        f"{tuple(size)}; broadcasting would move the wrong ones. Did you forget `.mean()`, or an "
-        "alpha with one entry per constraint?"
+        f"{tuple(size)}; broadcasting would move the wrong ones. Did you forget `.mean()`, an "
+        "alpha with one entry per constraint, or `index` (without it an entry is a place in the "
+        "batch)?"
     )
 
 
@@ -150,14 +131,13 @@ def widened(value: Tensor, alpha: Number, row: Tensor | None = None) -> Number:
     What equals alpha in its own type becomes alpha: a narrow type cannot tell apart the numbers
     between two of its own, and alpha may be one of those.
     """
-    alpha = numbers.pick(alpha, row)
+    if not isinstance(alpha, Tensor) and value.ndim == 0 and value.device.type == "cpu":
+        return alpha if bool(value == alpha) else float(value.item())
+    own = alpha = numbers.pick(alpha, row)
     if isinstance(alpha, Tensor):
         alpha = alpha.to(value.device, wide(value), non_blocking=True)
         own = alpha.to(value.dtype) if value.is_floating_point() else alpha
-    else:
-        own = alpha
-    found = torch.where(value == own, alpha, value.to(wide(value)))
-    return found.item() if found.ndim == 0 and found.device.type == "cpu" else found
+    return torch.where(value == own, alpha, value.to(wide(value)))
 
 
 def wide(value: Tensor) -> torch.dtype:
@@ -172,7 +152,8 @@ def entries(index: Index, value: Tensor, size: torch.Size) -> Tensor:
         ValueError: if there is no vector of multipliers to index, or the index is not of whole
             numbers within it, one per entry of `value`.
     """
-    found = torch.as_tensor(index).detach().cpu()
+    found = torch.as_tensor(index, device=None if isinstance(index, Tensor) else "cpu")
+    found = found.detach().cpu()
     if len(size) != 1:
         raise ValueError(
             f"ALMConstraint: index needs one multiplier per entry, and the multipliers have shape "
@@ -194,43 +175,17 @@ def entries(index: Index, value: Tensor, size: torch.Size) -> Tensor:
     return row
 
 
-class Penalty(NamedTuple):
-    """The penalty at one lambda, as a function of the value."""
+def beside(value: Tensor, alpha: Number, row: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return value and alpha on the value's device in float32 or wider, and where they are equal.
 
-    multiplier: Number
-    alpha: Number
-    mu: Number
-    sense: str
-
-    def of(self, value: Tensor, row: Tensor | None = None, weight: Number | None = None) -> Tensor:
-        """Sum the penalties of a value, which keep its graph, over the entries in `row`, or all.
-
-        Given a weight, their gradient is weight grad c: which one is right may be known only from
-        other steps and other ranks.
-        """
-        c, row = _merged(self._violation(value, row), row)
-        if weight is None:
-            return self._at(c, row).sum()
-        pull = _like(numbers.pick(weight, row), c)
-        return (pull * (c - c.detach()) + self._at(c.detach(), row)).sum()
-
-    def _at(self, c: Tensor, row: Tensor | None) -> Tensor:
-        """Compute ([lambda + mu c]_+^2 - lambda^2) / (2 mu) per entry; lambda c for mu = 0."""
-        multiplier, mu = (_like(numbers.pick(n, row), c) for n in (self.multiplier, self.mu))
-        quadratic = multiplier * c + 0.5 * mu * c * c
-        if self.sense == "==":
-            return quadratic
-        floor = -multiplier * multiplier / (2 * mu)
-        return torch.where((multiplier + mu * c > 0) | (mu == 0), quadratic, floor)
-
-    def _violation(self, value: Tensor, row: Tensor | None) -> Tensor:
-        """Compute c on the value's device, in float32 or wider; alpha in the value's own type."""
-        c = value.to(torch.promote_types(value.dtype, torch.float32))
-        own = value if value.is_floating_point() else c
-        return numbers.beyond(_like(numbers.pick(self.alpha, row), own), self.sense, c)
+    They are where alpha, rounded to the value's own type, is the value.
+    """
+    wide = value.to(torch.promote_types(value.dtype, torch.float32))
+    own = value if value.is_floating_point() else wide
+    return wide, like(alpha, wide, row), own == like(alpha, own, row)
 
 
-def _merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Average the violations at one index: there is one penalty per multiplier."""
     if row is None:
         return c, row
@@ -241,8 +196,9 @@ def _merged(c: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor | None]:
     return sums / counts.to(c.device, c.dtype), entries
 
 
-def _like(number: Number, c: Tensor) -> Tensor:
-    """Convert to the type and the device of c, which need not wait for a number of the host's."""
+def like(number: Number, c: Tensor, row: Tensor | None) -> Tensor:
+    """Convert the entries in `row` to the type and the device of c, without waiting for it."""
+    number = numbers.pick(number, row)
     most = torch.finfo(c.dtype).max
     number = numbers.limited(number, -most, most)
     if isinstance(number, Tensor):

@@ -3,11 +3,11 @@
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 from torch_alm._constraint import numbers
-from torch_alm._constraint.numbers import Mask, Number, Numeric
+from torch_alm._constraint.numbers import Mask, Number
 
 Sense: TypeAlias = Literal[">=", "<=", "=="]
 Policy: TypeAlias = Literal["skip", "raise"]
@@ -109,32 +109,6 @@ class Rule:
         return False
 
 
-class Settings:
-    """The settings of a constraint, as its parts read them."""
-
-    every: int
-    filter: Filter | None
-    rules: Sequence[Rule]
-    tolerance: float
-    nonfinite: Policy
-    _alpha: Number
-    _sense: Sense
-
-    @property
-    def alpha(self) -> Number:
-        """The threshold on the host: a float, or a float64 tensor. It may be assigned."""
-        return self._alpha
-
-    @alpha.setter
-    def alpha(self, value: Numeric) -> None:
-        self._alpha = numbers.host(value)
-
-    @property
-    def sense(self) -> Sense:
-        """The satisfied side of alpha."""
-        return self._sense
-
-
 class Limit(NamedTuple):
     """The conversion of a setting, a check of it beside those before it, and the same in words."""
 
@@ -210,6 +184,11 @@ def _are_rules(value: tuple[object, ...], before: Given) -> bool:
 
 
 LIMITS: dict[str, Limit] = {
+    "measure": Limit(
+        _same,
+        lambda value, _: value is None or callable(value),
+        "a function of what the constraint is called with, or None",
+    ),
     "alpha": Limit(numbers.host, _is_alpha, "a finite threshold"),
     "mu": Limit(
         lambda mu: mu if isinstance(mu, str) else numbers.single(mu),
@@ -263,3 +242,9 @@ def of_constraint(**given: Any) -> dict[str, Any]:
             f"leave `{taken[0]}` out, or a number for mu?"
         )
     return found
+
+
+def of_observation(value: object, weight: object) -> tuple[Any, float]:
+    """Convert and check a measured value, and its share in the mean of a step."""
+    found = settled("ALMConstraint.observe", {"value": value, "weight": weight}, OBSERVED)
+    return found["value"], found["weight"]

@@ -8,8 +8,9 @@ graphs (CUDA graphs) overwrite them on the next backward pass.
 # pyright: reportPrivateUsage=false
 
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -25,15 +26,21 @@ Backward: TypeAlias = Callable[[Tensor], Any]
 PLAIN = (Tensor, torch.nn.Parameter)
 HOST = ("cpu",)  # devices whose numbers can be read without waiting for them
 BLOCK = 262_144  # entries that a host sums at a time: one sum over a large tensor is less exact
-RUN = 4 * BLOCK  # entries that it moves or converts at a time: it reads ahead in long runs only
 
 # Between these a norm in float32 has squares that float32 holds to full precision.
 LEAST, MOST = 1e-15, 1e18
+SHARDED = "torch.distributed.tensor"
 
 
 def parameters(optimizer: Optimizer) -> list[Tensor]:
     """List all parameters of an optimizer, in order, each once."""
     return [*{id(p): p for group in optimizer.param_groups for p in group["params"]}.values()]
+
+
+def kinds(*optimizers: Optimizer) -> list[tuple[int, Any]]:
+    """Tell what changes where groups are added, or turned round."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return [(len(group["params"]), group.get("maximize")) for group in groups]
 
 
 def read(params: Iterable[Tensor]) -> Register:
@@ -68,6 +75,20 @@ def take(params: Sequence[Tensor]) -> Register:
     return register
 
 
+def outside(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
+    """List the other leaves that a loss reaches, such as weights of another optimizer."""
+    own, seen, ahead, found = {*map(id, params)}, set[Any](), [loss.grad_fn], list[Tensor]()
+    while ahead:
+        if (node := ahead.pop()) is None or node in seen:
+            continue
+        seen.add(node)
+        if later := node.next_functions:
+            ahead += [each for each, _ in later]
+        elif id(leaf := getattr(node, "variable", None)) not in own and isinstance(leaf, Tensor):
+            found.append(leaf)
+    return found
+
+
 def differentiate(
     loss: Tensor, weight: float, backward: Backward, params: Sequence[Tensor], owner: str
 ) -> float | Tensor:
@@ -87,6 +108,10 @@ def differentiate(
     before = [p._version for p in params]
     try:
         backward(loss)
+    except RuntimeError as error:
+        if "graph a second time" in str(error):
+            refuse_stale(owner, error)
+        raise
     finally:
         if handle is not None:
             handle.remove()
@@ -96,14 +121,22 @@ def differentiate(
     return times[-1] * weight if times else weight
 
 
+def refuse_stale(owner: str, error: Exception | None = None) -> NoReturn:
+    """Raise for a loss whose graph another pass has used up."""
+    raise RuntimeError(
+        f"{owner}: the objective returned a loss that was computed before, at other weights. Did "
+        "you mean `lambda: loss(model, batch)`, with the whole forward pass inside?"
+    ) from error
+
+
 def _check_arrived(params: list[Tensor], moved: list[Tensor], owner: str) -> None:
     """Raise if the backward pass has moved weights, or left nothing for any of them."""
     sharded: list[Tensor] = [p for p in params if is_sharded(p)]
     if count := sum(not is_sharded(p) for p in moved):
         raise RuntimeError(
-            f"{owner}: the backward pass has moved {count} parameters. An optimizer that steps "
-            "inside backward (layerwise GaLore, LOMO, fused backward) would step in every pass, at "
-            "weights that are not theta. Did you mean a plain one?"
+            f"{owner}: the backward pass has moved {count} parameters; the next would be about "
+            "others. Does an optimizer step inside backward (layerwise GaLore, LOMO), or does a "
+            "checkpointed layer write to its weights (`Embedding(max_norm=)`)?"
         )
     if any(p.grad is not None for p in sharded or params):
         return
@@ -138,7 +171,7 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
             part = _joint_norm(group, torch.float64)
         parts.append(part)
     if len(parts) < 2:
-        return parts[0] if parts else torch.zeros(())
+        return parts[0] if parts else torch.zeros((), device="cpu")
     home = next((p.device for p in parts if p.device.type not in HOST), parts[0].device)
     widest = max((p.dtype for p in parts), key=lambda dtype: torch.finfo(dtype).bits)
     parts = [p.to(home, widest, non_blocking=True) for p in parts]
@@ -148,24 +181,11 @@ def norm(register: Iterable[Tensor | None]) -> Tensor:
 def _joint_norm(alike: list[Tensor], least: torch.dtype) -> Tensor:
     wide = torch.promote_types(alike[0].dtype, least)
     entries = [local(t) for t in alike] if is_sharded(alike[0]) else alike
-    on_host = alike[0].device.type in HOST
-    if on_host and wide != alike[0].dtype:
-        norms = _converted_norms(entries, wide)
-    else:
-        if on_host and max(map(Tensor.numel, entries)) > BLOCK:
-            entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
-        norms = list(torch._foreach_norm(entries, 2, dtype=wide))
+    if alike[0].device.type in HOST and max(map(Tensor.numel, entries)) > BLOCK:
+        entries = [block for t in entries for block in t.reshape(-1).split(BLOCK)]
+    norms = torch._foreach_norm(entries, 2, dtype=wide)
     norm = torch.linalg.vector_norm(torch.stack(norms))
     return reduced(norm.square(), alike[0]).sqrt() if is_sharded(alike[0]) else norm
-
-
-def _converted_norms(tensors: Sequence[Tensor], wide: torch.dtype) -> list[Tensor]:
-    """Give the norms of blocks of the tensors, in a wider type that is held in one place."""
-    longest, norms = min(RUN, max(t.numel() for t in tensors)), list[Tensor]()
-    room = torch.empty(longest, dtype=wide, device=tensors[0].device)
-    for run in (run for t in tensors for run in t.reshape(-1).split(RUN)):
-        norms += map(torch.linalg.vector_norm, room[: run.numel()].copy_(run).split(BLOCK))
-    return norms
 
 
 def _whole(g: Tensor) -> Tensor:
@@ -219,15 +239,22 @@ def local(tensor: Tensor) -> Tensor:
 
 def reduced(part: Tensor, like: "DTensor") -> Tensor:
     """Complete a sum over the local shards of tensors distributed as `like`, over all ranks."""
-    from torch.distributed.tensor import DTensor, Partial, Replicate  # since torch 2.5
+    from torch.distributed.tensor import DTensor, Partial, Replicate
 
     there = [Replicate() if p.is_replicate() else Partial() for p in like.placements]
     mesh = like.device_mesh  # weights may be offloaded to the host, which its group does not reach
     return DTensor.from_local(part.to(mesh.device_type), mesh, there).full_tensor()
 
 
-def check_apart(tensors: Sequence[Tensor], owner: str) -> None:
-    """Raise a `ValueError` if two tensors lie in the same memory, which would be moved twice."""
+def check_weights(params: Iterable[Tensor], owner: str) -> None:
+    """Raise if two lie in the same memory, or some are sharded and this torch is too old for it."""
+    params = [*params]
+    if any(map(is_sharded, params)) and not hasattr(import_module(SHARDED), "DTensor"):
+        raise TypeError(
+            f"{owner} found sharded parameters, of which it would see each rank's part. Did you "
+            f"mean torch 2.5 or newer (this is {torch.__version__}), or DistributedDataParallel?"
+        )
+    tensors = [local(p) for p in params]
     if len({t.untyped_storage()._cdata for t in tensors}) == len(tensors):
         return
     filled = sorted(_extent(t) for t in tensors if t.numel())

@@ -5,6 +5,7 @@ that counts. Side effects (measurements, dropout) need to know.
 """
 
 import functools
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -12,11 +13,13 @@ from contextlib import contextmanager
 from functools import partial
 from threading import get_ident
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
+from torch_alm._optim import gradients
 from torch_alm._optim.gradients import Backward, differentiate
 
 P = ParamSpec("P")
@@ -96,20 +99,36 @@ def accumulate(
     wanted: Ask | None = None,
     counts: bool = True,
     pair_sign: int = 1,
+    seen: list[ref[Tensor]] | None = None,
 ) -> Evaluation:
     """`.grad += weight * grad objective`, at theta as it stands.
 
     With `pair` the objective may return `(loss, value)`, and the gradient of such a loss is
     multiplied by `pair_sign`. `wanted` looks at the value and decides whether the gradient is
-    needed. A pass that does not count only finds delta: nobody observes what it measures. Errors
+    needed. A pass that does not count only finds delta: nobody observes what it measures. It leaves
+    nothing on weights of others, nor does a pair or what may be one: they know of no gate. Errors
     name the `owner`.
     """
+    if not 0 <= weight < math.inf:
+        raise ValueError(
+            f"{owner}: weight is {weight}, which would turn gradients round or end them. Did you "
+            "mean 1/K, for one of K micro-batches?"
+        )
     with running(counts=counts):
         found = _evaluate(objective, owner, pair)
+        if seen is not None:  # the losses of earlier passes, at other weights
+            if any(each() is found.loss for each in seen):
+                gradients.refuse_stale(owner)
+            seen.append(ref(found.loss))
         times: float | Tensor = 0.0
         if wanted is None or wanted(found.value.detach()):
             weight = weight * pair_sign if found.paired else weight
-            times = differentiate(found.loss, weight, backward, params, owner)
+            others = gradients.outside(found.loss, params) if pair or not counts else []
+            theirs = gradients.take(others)
+            try:
+                times = differentiate(found.loss, weight, backward, params, owner)
+            finally:
+                gradients.put(others, theirs)
     return Evaluation(found.loss.detach(), found.value.detach(), found.paired, times)
 
 
@@ -131,7 +150,9 @@ def _evaluate(objective: Objective, owner: str, pair: bool) -> Evaluation:
             "Did you mean to return the loss tensor (not `.item()`, and without calling backward)?"
         )
     # A float in float32 would be another number.
-    value = torch.as_tensor(value, dtype=torch.float64 if isinstance(value, float) else None)
+    if not isinstance(value, Tensor):
+        wide = torch.float64 if isinstance(value, float) else None
+        value = torch.as_tensor(value, dtype=wide, device="cpu")
     for found in (loss, value):
         if found.numel() != 1:
             raise ValueError(

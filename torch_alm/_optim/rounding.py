@@ -7,7 +7,6 @@ everything else together; so it needs no generator's state, is the same on all r
 resume, and no device waits for it.
 """
 
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -17,7 +16,7 @@ Rounding: TypeAlias = Literal["nearest", "stochastic"]
 
 # How many bits of a float32 the narrower type lacks.
 DROPPED = {torch.bfloat16: 16, torch.float16: 13}
-CACHED, MANY, STRIDE = 262_144, 256, 0x61C88647
+STRIDE = 0x61C88647
 
 
 def check_rounding(value: Any, name: str) -> Rounding:  # noqa: ANN401
@@ -31,49 +30,29 @@ class Noise:
     """A stream of rounding noise.
 
     Entry i of a call gets hash(start + i), and start is hashed from the seed and the number of the
-    call: any two draws of an entry are independent, and uniform over the starts. Blocks on the
-    host read it out of a pattern that is kept.
+    call: draws of an entry differ between calls, and between steps unless the seed is the same to
+    the last bit.
     """
 
     def __init__(self, seed: Tensor) -> None:
         """Begin with the bits of a 0-dim tensor, such as a gradient's norm."""
         self._seed = seed.detach().float().reshape(()).view(torch.int32)
         self._calls = 0
-        self._starts: list[int] = []
 
     def rounded(self, values: Tensor, dtype: torch.dtype) -> Tensor:
         """Round `values`, a float32 tensor that is overwritten, to what `dtype` can hold.
 
         Below the normal range of float16 (6e-5) rounding is partly to the nearest.
 
-        Cost: two passes over `values`; beyond a block of the host six, and over its memory again.
+        Cost: ten passes over `values`, and over its memory again.
         """
-        mask = (1 << DROPPED[dtype]) - 1
-        values.view(torch.int32).add_(self._noise(values, mask)).bitwise_and_(~mask)
         self._calls += 1
+        start = _hashed(self._seed + self._calls * STRIDE % 2**31).to(values.device)
+        entries = torch.arange(values.numel(), device=values.device, dtype=torch.int32)
+        mask = (1 << DROPPED[dtype]) - 1
+        noise = _hashed(entries + start).bitwise_and_(mask).view(values.shape)
+        values.view(torch.int32).add_(noise).bitwise_and_(~mask)
         return values
-
-    def _noise(self, values: Tensor, mask: int) -> Tensor:
-        """Draw the bits that are added to each entry's."""
-        size, at = values.numel(), self._calls % MANY
-        if values.is_cpu and self._seed.is_cpu and size <= CACHED:
-            if at == 0 or not self._starts:
-                counts = torch.arange(MANY) + (self._calls - at + 1)
-                self._starts = self._start((counts * STRIDE % 2**31).int()).tolist()
-            start = self._starts[at]
-            return _kept(mask)[start : start + size].view(values.shape)
-        start = self._start((self._calls + 1) * STRIDE % 2**31).to(values.device)
-        numbers = torch.arange(size, device=values.device, dtype=torch.int32) + start
-        return _hashed(numbers).bitwise_and_(mask).view(values.shape)
-
-    def _start(self, call: Tensor | int) -> Tensor:
-        return _hashed(self._seed + call) % CACHED
-
-
-@lru_cache(maxsize=2)
-def _kept(mask: int) -> Tensor:
-    """Hash numbers enough for a block that starts anywhere in one."""
-    return _hashed(torch.arange(2 * CACHED, dtype=torch.int32)).bitwise_and_(mask)
 
 
 def _hashed(numbers: Tensor) -> Tensor:

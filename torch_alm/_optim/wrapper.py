@@ -7,22 +7,18 @@ checkpoints and trainers find one truth wherever they look.
 # pyright: reportPrivateUsage=false
 
 import copy
-import functools
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, ParamSpec, Protocol, cast
-from weakref import WeakKeyDictionary, WeakSet
+from typing import Any, cast
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from torch_alm._optim import gradients
 from torch_alm._optim.gradients import parameters
-
-P = ParamSpec("P")
 
 
 class Wrapper(Optimizer):
@@ -38,13 +34,14 @@ class Wrapper(Optimizer):
     grad_scale: Tensor | None
     found_inf: Tensor
     _has_warned: bool = False
+    _checked: list[tuple[int, Any]]
 
     def _adopt(self) -> None:
         """Become an `Optimizer` without the part of its constructor that owns parameters."""
         missing = "differentiable" not in self.defaults
         Optimizer.__setstate__(self, {})
         if missing:  # meant for an optimizer with defaults of its own
-            del self.defaults["differentiable"]
+            self.defaults.pop("differentiable", None)
 
     @property
     def _bases(self) -> Mapping[str, Optimizer]:
@@ -59,6 +56,10 @@ class Wrapper(Optimizer):
     def defaults(self) -> dict[str, Any]:
         """Default hyper-parameters, those of the wrapped optimizer."""
         return self._face.defaults
+
+    def _check(self) -> None:
+        """Raise if what is wrapped cannot be stepped here; remember its groups."""
+        self._checked = gradients.kinds(*self._bases.values())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group to each wrapped optimizer; its `"rho"`, if any, is its own radius."""
@@ -135,14 +136,6 @@ class Wrapper(Optimizer):
             gradients.put(parameters(self), register)
 
 
-def nested(optimizer: Optimizer) -> Iterator[Optimizer]:
-    """Walk through an optimizer and all that it wraps."""
-    yield optimizer
-    if isinstance(optimizer, Wrapper):
-        for base in optimizer._bases.values():
-            yield from nested(base)
-
-
 def innermost(optimizer: Optimizer) -> Optimizer:
     """Find the optimizer that has the state, whose `step` needs no perturbed gradient."""
     return innermost(optimizer._face) if isinstance(optimizer, Wrapper) else optimizer
@@ -150,51 +143,9 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 
 def mark_called(optimizer: Optimizer) -> None:
     """Take a step that leaves this optimizer alone for one of its steps: its schedulers go on."""
-    for each in nested(optimizer):
-        each._opt_called = True  # type: ignore[attr-defined]
-
-
-def checked(init: Callable[P, None]) -> Callable[P, None]:
-    """Look at what is wrapped before Python binds the rest: published SAMs take it apart."""
-
-    @functools.wraps(init)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        if len(args) > 1:
-            check_base(args[1], type(args[0]).__name__)
-        init(*args, **kwargs)
-
-    return run
-
-
-class Follower(Protocol):
-    """Somebody who counts the steps of an optimizer."""
-
-    def step_was_skipped(self) -> None:
-        """Take note of a step that was to be taken and is not; its gradient is lost."""
-        ...
-
-
-_followers: "WeakKeyDictionary[Optimizer, WeakSet[Follower]]" = WeakKeyDictionary()
-
-
-def follow(optimizer: Optimizer, follower: Follower) -> None:
-    """Hear of the optimizer's skipped steps for as long as both live."""
-    _followers.setdefault(optimizer, WeakSet()).add(follower)
-
-
-def unfollow(optimizer: Optimizer, follower: Follower) -> None:
-    """Hear of them no more."""
-    _followers[optimizer].discard(follower)
-
-
-def announce(optimizer: Optimizer) -> None:
-    """Tell whoever follows it, or what it wraps, that its step is skipped.
-
-    A GradScaler that finds an overflow tells at most the optimizer it would have stepped.
-    """
-    for each in nested(optimizer):
-        for follower in list(_followers.get(each, ())):
-            follower.step_was_skipped()
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+    for base in optimizer._bases.values() if isinstance(optimizer, Wrapper) else ():
+        mark_called(base)
 
 
 def check_base(base: object, owner: str, inside: tuple[type, ...] = ()) -> Optimizer:
@@ -216,11 +167,12 @@ def check_base(base: object, owner: str, inside: tuple[type, ...] = ()) -> Optim
             f"{owner} steps its base once per step, and {type(base).__name__} evaluates a closure "
             "several times, at points that were never perturbed. Did you mean SGD or AdamW?"
         )
-    _check_parameters(base, owner)
+    check_groups(base, owner)
     return base
 
 
-def _check_parameters(base: Optimizer, owner: str) -> None:
+def check_groups(base: Optimizer, owner: str) -> None:
+    """Raise if the groups of an optimizer hold what `owner` could not move, or not rightly."""
     params, fsdp = parameters(base), cast("Any", sys.modules.get(FSDP1))
     if fsdp is not None and any(map(fsdp._is_fsdp_flattened, params)):
         raise TypeError(
@@ -228,12 +180,21 @@ def _check_parameters(base: Optimizer, owner: str) -> None:
             "be those of each rank's part. Did you mean `fully_shard` (FSDP2) or "
             "DistributedDataParallel?"
         )
-    gradients.check_apart([gradients.local(p) for p in params], owner)
+    gradients.check_weights(params, owner)
     if params and not any(p.requires_grad for p in params):
         raise TypeError(
             f"{owner} found {type(base).__name__}, none of whose parameters takes a gradient. Does "
             "it stand for optimizers that step inside backward (layerwise GaLore, LOMO), which "
             "would step in every pass? Did you mean a plain one, or to unfreeze them first?"
+        )
+
+
+def check_descends(base: Optimizer, owner: str) -> None:
+    """Raise a `ValueError` if an optimizer climbs what it is given."""
+    if any(group.get("maximize") for group in base.param_groups):
+        raise ValueError(
+            f"{owner} found {type(base).__name__} with maximize=True, which would go the wrong "
+            "way. Did you mean `maximize=False`, and the loss with its sign?"
         )
 
 

@@ -34,15 +34,19 @@ def _run(argv: list[str]) -> int:
     from torch_alm.unlearning.errors import Refusal
 
     try:
+        if int(os.environ.get("WORLD_SIZE") or 1) > 1:  # torchrun, accelerate launch
+            raise Refusal(
+                "started as several processes, of which each would write the whole model. Did you "
+                "mean one process, with --lora if memory is short, or the Trainers, which share?"
+            )
         given = parse(argv)
+        if missing := [name for name in NEEDED if find_spec(name) is None]:
+            raise Refusal(
+                f"{', '.join(missing)} cannot be imported, and the command cannot read a model "
+                "without. Did you mean to install the extra `torch-alm[hf]`?"
+            )
     except Refusal as refusal:
         complain(str(refusal))
-        return REFUSED
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        complain(
-            f"{', '.join(missing)} cannot be imported, and the command cannot read a model "
-            "without. Did you mean to install the extra `torch-alm[hf]`?"
-        )
         return REFUSED
     return _done(given)
 
@@ -73,9 +77,8 @@ def _done(given: argparse.Namespace) -> int:
         result = Result(REFUSED, None, told)
     if given.json:
         outcome = {REFUSED: "refused", INTERRUPTED: "stopped"}.get(result.code, "planned")
-        found = {"outcome": outcome, "code": result.code, "text": result.told}
-        found |= result.planned or {}
-        found = found if result.content is None else summary(result.content)
+        told = {"outcome": outcome, "code": result.code, "text": result.told}
+        found = summary(result.content) if result.content else {**told, **(result.planned or {})}
         line = finite({**found, "output": str(given.output)})
         print(json.dumps(line, ensure_ascii=False), flush=True)
     elif result.code == REFUSED:

@@ -161,7 +161,8 @@ def _add_training(verb: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=_at_least(1), metavar="N", help=told)
     told = "most passes over the forget set"
     length.add_argument("--epochs", type=_at_least(1), metavar="N", help=told)
-    told = "a learning rate that stays; default: begin at 1e-5, with --lora 1e-4, and find one"
+    told = "a learning rate that stays; default: begin where a step changes the forget answers by "
+    told += "0.6 nats of log-odds"
     add("--lr", type=_positive, metavar="X", help=told)
     told = "first layer that is trained, with all behind it; default: the upper half of a model of "
     told += "eight layers or more, all weights of a smaller one"

@@ -64,10 +64,9 @@ def _table(path: Path, separator: str | None) -> Iterator[Record]:
     if not header:
         return
     separator = separator or max((",", ";", "\t"), key=header.count)
+    how: Any = {"sep": separator, "dtype": str, "skipinitialspace": f"{separator} " in header}
     try:
-        found = pd.read_csv(
-            path, sep=separator, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig"
-        )
+        found = pd.read_csv(path, header=None, keep_default_na=False, encoding="utf-8-sig", **how)
     except (pd.errors.ParserError, ValueError) as error:
         told = first_line(error).removeprefix("Error tokenizing data. C error: ")
         raise ValueError(f"{path} is no table ({told}). Is a quotation mark missing?") from error

@@ -89,7 +89,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     job = Job(given, found, settings, Run(options, say, loaded, start), began)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
         trainer, checks = prepared(job.run, Path(nowhere) if given.dry_run else job.folder)
-    lines, planned = known_now(loaded, trainer, start.goal, start.measured)
+    lines, planned = known_now(options, loaded, trainer, start.goal, start.measured)
     lines += start.notes
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)

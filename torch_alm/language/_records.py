@@ -81,7 +81,9 @@ def record_of(where: str, value: object) -> Record:
 
 def _parsed(where: str, text: str) -> Parsed:
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        json.dumps(found, ensure_ascii=False).encode()  # half an emoji is no text
+        return found
     except (ValueError, RecursionError) as error:  # not JSON; too many digits or levels
         raise ValueError(
             f"{where} is not valid JSON ({error}). Expected one object per line, or one list of "

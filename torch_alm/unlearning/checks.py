@@ -8,15 +8,15 @@ from statistics import fmean
 from time import monotonic
 from typing import Any, cast
 
+import torch
 from transformers import TrainerCallback, TrainingArguments
 
-from torch_alm import ALMConstraint
 from torch_alm.language import Row, answer_scores, losses, pad_id
 from torch_alm.unlearning.goal import COST_LOSS, TAU, Goal, Verdict
 from torch_alm.unlearning.loading import Loaded
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.spoken import Wordings
-from torch_alm.unlearning.train import STEPS, rate_of
+from torch_alm.unlearning.train import STEPS
 
 EVERY, LOOK = 10, 5  # steps between two checks, and two looks at the forget rows
 SAMPLE = 64  # rows of a kind that a check reads, spread evenly over the file
@@ -26,6 +26,8 @@ PROGRESS = 0.05  # of what is missing: less between two checks is none
 PATIENCE = 25  # checks without a smaller gap, and the run is given up
 STUCK = 5  # such checks, and a rate that was halved may rise again
 SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
+SPOILT = 0.2  # nats beyond the limit of the retain loss: the steps that did it are taken back
+ALARM = 0.6  # nats between model and original on one batch, from which on it is looked at once
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
 MET = "the goal is met"  # at whatever cost
 LONGEST = 4  # looks in a row that a goal met at a cost waits for the cost to shrink
@@ -41,11 +43,12 @@ class Pace:
     repair it. Each asking waits for twice as many looks in a row as the one before, and the aim
     rises where too much is still said; where that is in words not pushed before, neither does.
 
-    A retain loss above its limit, unless it falls, halves the rate, and forgetting rests. A forget
-    value that rose by less than a twentieth of what it lacks of the aim doubles it, but not back to
-    a rate that was halved unless five checks brought nothing nearer. 25 checks that bring neither
-    value nor retain loss nearer by a hundredth, or a number that is not finite, and the run is
-    given up. A rate that is given stays, and the run is not given up.
+    Steps that raise the retain loss by 0.2 nats beyond its limit are taken back, and the rate is
+    halved. A retain loss above its limit, unless it falls, halves the rate, and forgetting rests.
+    A forget value that rose by less than a twentieth of what it lacks of the aim doubles it, but
+    not back to a rate that was halved unless five checks brought nothing nearer. 25 checks that
+    bring neither value nor retain loss nearer by a hundredth, and the run is given up. A rate that
+    is given stays, and the run is not given up.
 
     Attributes:
         alpha: the level that the forget value shall reach.
@@ -99,6 +102,18 @@ class Pace:
         if verdict.missed:
             self.aim = (1 + self.aim) / 2 if self.aim <= 1 else RAISED * self.aim
         return f"{told}, so it goes on"
+
+    def is_spoilt(self, excess: float) -> bool:
+        """Tell whether the steps since the last good check are to be taken back."""
+        return not (self.fixed or excess <= SPOILT)
+
+    def taken_back(self) -> str:
+        """Halve the rate, after steps that spoiled what was to be kept."""
+        self.most = self.rate = self.rate / FACTOR
+        self.held, self.stalled = 0, self.stalled + 1
+        if self.stalled >= PATIENCE:
+            self.ended = "gave up: no rate leaves the retain rows as they are"
+        return "the retain rows were spoiled: taken back, the rate is halved"
 
     def check(self, value: float, excess: float, *, reached: bool) -> str:
         """Take in these numbers every ten steps, set the rate, and tell what follows."""
@@ -172,9 +187,11 @@ class Look:
             value = min(value, missed / self.goal.gone)
             return value, value >= self.goal.alpha, known
         loss = [score.loss for score in scores]
-        self.low = sum(x < self.goal.alpha for x in loss)
-        least = fmean(loss) if self.goal.kind == "loss" else min(loss)
-        return fmean(min(x, aim) for x in loss), least >= self.goal.alpha, known
+        self.low = sum(x < self.goal.floor for x in loss)
+        value = fmean(min(x, aim) for x in loss)
+        if self.goal.kind == "loss":
+            return value, fmean(loss) >= self.goal.alpha, known
+        return value, value >= self.goal.alpha and not self.low, known
 
     def kept(self) -> float:
         """The retain loss."""
@@ -207,6 +224,33 @@ def _spread(rows: Sequence[Row]) -> list[Row]:
     return [rows[i * len(rows) // taken] for i in range(taken)]
 
 
+class Good:
+    """The trained weights of the last good check, to which a model can be taken back.
+
+    The optimizers begin anew there: their moments are those of the steps that spoiled it.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.step = 0
+        self.pairs = [(p, p.detach().clone()) for p in model.parameters() if p.requires_grad]
+
+    @torch.no_grad()
+    def keep(self, step: int) -> None:
+        """Take the weights as they are."""
+        self.step = step
+        for p, kept in self.pairs:
+            kept.copy_(p)
+
+    @torch.no_grad()
+    def take_back(self, optimizer: Any) -> None:
+        """Put them back; `optimizer` has the two sides, within accelerate's wrapper or not."""
+        for p, kept in self.pairs:
+            p.copy_(kept)
+        both = getattr(optimizer, "optimizer", optimizer)
+        for side in (both.retain, both.forget):
+            side.state.clear()
+
+
 class Checks(TrainerCallback):
     """Checks between the steps: they print a line, set the rate and the aim, and end the run.
 
@@ -214,7 +258,7 @@ class Checks(TrainerCallback):
         look: what is read.
         pace: the rule.
         limit: by how many nats the retain loss may rise.
-        constraint: whose alpha is the aim.
+        trainer: whose constraint has the aim for its alpha.
         minutes: between two checkpoints.
         ask: gives the verdict on the model as it is, and tells whether it put rows in other words.
         say: prints a line.
@@ -225,12 +269,12 @@ class Checks(TrainerCallback):
         look: Look,
         pace: Pace,
         limit: float,
-        constraint: ALMConstraint,
+        trainer: Any,
         minutes: float,
         ask: Callable[[], tuple[Verdict, bool]],
         say: Callable[[str], None],
     ) -> None:
-        self.look, self.pace, self.limit, self.constraint = look, pace, limit, constraint
+        self.look, self.pace, self.limit, self.trainer = look, pace, limit, trainer
         self.minutes, self.ask, self.say = minutes, ask, say
         self.stop: list[int] = []
         self.saved = monotonic()
@@ -249,15 +293,17 @@ class Checks(TrainerCallback):
             kept = cast("dict[str, Any]", found)
             self.look.wordings.rows[:] = kept.pop("rows")
             self.pace = replace(Pace(**kept), ended="", stalled=0)
+        self.good = Good(more["model"])
         self._set(more)
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **more: Any) -> None:
         """Check if it is time; save if it is time, or the run is stopped or over."""
         step = state.global_step
-        if step % LOOK == 0:
+        is_alarmed = not (self.pace.fixed or float(self.trainer.divergence) <= ALARM)
+        if step % LOOK == 0 or is_alarmed:
             model = more["model"]
             model.eval()
-            self._check(step)
+            self._check(step, is_alarmed, more)
             model.train()
         self._set(more)
         state.stateful_callbacks[KEY] = {**asdict(self.pace), "rows": self.look.wordings.rows}
@@ -269,23 +315,29 @@ class Checks(TrainerCallback):
             self.saved = monotonic()
         control.should_training_stop = control.should_training_stop or over or bool(self.stop)
 
-    def _check(self, step: int) -> None:
+    def _check(self, step: int, is_alarmed: bool, more: dict[str, Any]) -> None:
         """Look at the forget rows, and further if they are gone or a check is due."""
         pace, look, is_due = self.pace, self.look, step % EVERY == 0
         before = pace.value
         value, reached, known = look.forgotten(pace.aim)
-        if not (reached or is_due):
+        if not (reached or is_due or is_alarmed):
             return
         why = f": {look.low} of {len(look.forget)} wordings are below the goal" if look.low else ""
         kept = look.kept()
         excess = kept - look.start - self.limit
-        if pace.is_ready(value, excess, reached=reached):
+        is_spoilt = pace.is_spoilt(excess)
+        if is_spoilt:
+            told = f"{pace.taken_back()}, on from the weights of step {self.good.step}"
+            self.good.take_back(more["optimizer"])
+        elif pace.is_ready(value, excess, reached=reached):
             verdict, is_new = self.ask()
             told = pace.asked(verdict, is_new=is_new)
         elif is_due:
             told = pace.check(value, excess, reached=reached) + why
         else:
             return
+        if not is_spoilt:
+            self.good.keep(step)
         left = ceil((pace.alpha - value) / (value - before)) * EVERY if value > before else 0
         ahead = f" of about {step + left}" if 0 < left < STEPS and not pace.ended else ""
         line = look.told(value, pace.aim, known, kept)
@@ -293,8 +345,8 @@ class Checks(TrainerCallback):
 
     def _set(self, more: dict[str, Any]) -> None:
         """Hand on the rate, also to the schedule, and the aim, also to the objective."""
-        measure: Any = self.constraint.measure
-        measure.aim = self.constraint.alpha = self.pace.target
+        constraint: Any = self.trainer.constraint
+        constraint.measure.aim = constraint.alpha = self.pace.target
         schedule, optimizer = more["lr_scheduler"], more["optimizer"]
         schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
         for group in optimizer.param_groups:
@@ -305,13 +357,13 @@ def checks_of(
     given: Options,
     look: Look,
     retain_loss: float,
-    constraint: ALMConstraint,
+    trainer: Any,
     ask: Callable[[], tuple[Verdict, bool]],
     say: Callable[[str], None],
 ) -> Checks:
     """The checks of a run that began at this retain loss."""
     goal, most = look.goal, given.max_retain_loss
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
-    pace = Pace(goal.alpha, aim, rate_of(given), fixed=given.lr is not None)
+    pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
     limit = COST_LOSS if most is None else most - retain_loss
-    return Checks(look, pace, limit, constraint, given.save_every, ask, say)
+    return Checks(look, pace, limit, trainer, given.save_every, ask, say)

@@ -174,7 +174,7 @@ def prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
         return verdict, wordings.take(answers)
 
     look = Look(loaded, start.goal, wordings, probe, given.rows or len(kept))
-    checks = checks_of(given, look, before, trainer.constraint, ask, run.say)
+    checks = checks_of(given, look, before, trainer, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
 

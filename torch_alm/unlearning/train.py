@@ -15,22 +15,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import AdamW
 from transformers import PrinterCallback, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
-from torch_alm.language import LanguageModel, Row
+from torch_alm.language import IGNORE, LanguageModel, Row, collate, pad_id
 from torch_alm.measures import kl_divergence
 from torch_alm.rules import Leak
+from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
-from torch_alm.unlearning.goal import Goal
+from torch_alm.unlearning.goal import Goal, log_odds
 from torch_alm.unlearning.loading import Loaded
 from torch_alm.unlearning.options import Options
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
-LR, LORA_LR = 1e-5, 1e-4  # where a run begins whose rate was not given
-RHO = 1e-3
+CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
+RADIUS = 0.5  # nats by which they differ at SAM's point
 
 
 class Objective:
@@ -45,6 +47,12 @@ class Objective:
         logits = model(**inputs, use_cache=False).logits
         return self.goal.measure(logits, batch["labels"], self.aim)
 
+    def odds(self, model: Any, batch: Any) -> Tensor:
+        """Log-odds of the answers: of a row known by heart they have a gradient, too."""
+        inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
+        found = log_odds(model(**inputs, use_cache=False).logits, batch["labels"])
+        return found.sum() / (batch["labels"][:, 1:] != IGNORE).sum()
+
 
 class Keeper(SAULTrainer):
     """The Trainer whose retain loss is the divergence from the original model, in nats per token.
@@ -53,10 +61,13 @@ class Keeper(SAULTrainer):
     """
 
     original: LanguageModel
+    divergence: Tensor | None = None
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """KL(original || model) over the tokens of the answers."""
-        return kl_divergence(model, batch, self.original)
+        found = kl_divergence(model, batch, self.original)
+        self.divergence = found.detach()
+        return found
 
 
 def without_dropout(model: LanguageModel) -> None:
@@ -85,22 +96,43 @@ def trainer_of(
     measure: Any = Objective(goal)
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
     forget, retain = rows
+    without_dropout(loaded.model)
+    rate, rho = _in_nats(given, loaded, measure, forget)
     trainer: Any = Keeper(
         model=loaded.model,
-        args=_arguments(given, loaded, len(forget), folder),
+        args=_arguments(given, loaded, len(forget), folder, rate),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(loaded.tokenizer),
         constraint=constraint,
-        rho=RHO if given.method == "saul" else 0.0,
+        rho=rho,
         probe_every=8,
     )
-    without_dropout(loaded.model)
     trainer.original = original_of(loaded.model)
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _arguments(given: Options, loaded: Loaded, rows: int, folder: Path) -> TrainingArguments:
+def _in_nats(
+    given: Options, loaded: Loaded, measure: Objective, rows: Sequence[Row]
+) -> tuple[float, float]:
+    """Find the rate, unless one was given, and the radius from what they do to a batch of rows."""
+    params = [p for p in loaded.model.parameters() if p.requires_grad]
+    size = min(given.batch_size, len(rows))
+    batch = collate([rows[i * len(rows) // size] for i in range(size)], pad_id(loaded.tokenizer))
+    batch = {k: v.to(params[0].device) for k, v in batch.items()}
+
+    def odds() -> Tensor:
+        with loaded.place.context():
+            return measure.odds(loaded.model, batch)
+
+    rate = given.lr or rate_for(AdamW(params), odds, change=CHANGE)
+    is_sharp = given.method == "saul"
+    return rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0
+
+
+def _arguments(
+    given: Options, loaded: Loaded, rows: int, folder: Path, rate: float
+) -> TrainingArguments:
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
     return TrainingArguments(
@@ -108,7 +140,7 @@ def _arguments(given: Options, loaded: Loaded, rows: int, folder: Path) -> Train
         per_device_train_batch_size=given.batch_size,
         gradient_accumulation_steps=given.accumulate,
         max_steps=steps,
-        learning_rate=rate_of(given),
+        learning_rate=rate,
         lr_scheduler_type="constant",
         weight_decay=0.0,
         max_grad_norm=0.0,
@@ -135,13 +167,8 @@ def check_reporter(name: str) -> None:
         raise Refusal(f"--report-to {name}: {first_line(error)} Did you mean none?") from error
 
 
-def rate_of(given: Options) -> float:
-    """The learning rate that a run begins with."""
-    return given.lr or (LORA_LR if given.lora else LR)
-
-
 def known_now(
-    loaded: Loaded, trainer: Any, goal: Goal, measured: Mapping[str, Any]
+    given: Options, loaded: Loaded, trainer: Any, goal: Goal, measured: Mapping[str, Any]
 ) -> tuple[list[str], dict[str, Any]]:
     """Measure what the model says, how well it knows it, the goal, and what a step takes."""
     numbers, rows = measured["numbers"], measured["answers"]
@@ -149,11 +176,13 @@ def known_now(
     probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
     seconds, memory = _cost_of(loaded, trainer)
     most = trainer.args.max_steps
+    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "as --lr gives it"
     lines = [
         f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
         f"Loss in nats per token: {numbers['forget']['gold']:.2f} of the telling words of the "
         f"forget answers (telling loss), {numbers['retain']['loss']:.2f} of the retain answers.",
         f"Goal: {goal.told}.",
+        f"Rate: {trainer.args.learning_rate:.2g}, {why}.",
         f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are taken.",
     ]
     taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}

@@ -19,9 +19,6 @@ def published() -> Path:
 
     The package carries the weights as GGUF (Apache-2.0, four bits and a little per weight); the
     folder holds them as float32, beside the tokenizer with its chat template.
-
-    Raises:
-        ImportError: The folder is not there yet, nor is what it is made from.
     """
     folder = cache() / NAME
     if not folder.is_dir():

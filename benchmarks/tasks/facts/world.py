@@ -26,12 +26,7 @@ PROSE = Path(__file__).with_name("prose.txt")
 class World:
     """A causal model of transformers, of which the layers from `first` on are trained.
 
-    Attributes:
-        model: The whole model, in evaluation mode; changed in place by what trains `upper`.
-        tokenizer: Its tokenizer.
-        facts: The list.
-        first: Number of the first trained layer.
-        new_tokens: Longest answer.
+    The model is in evaluation mode, and changed in place by what trains `upper`.
     """
 
     model: Any

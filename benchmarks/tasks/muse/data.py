@@ -46,18 +46,12 @@ class Quiz:
 
 @dataclass(frozen=True)
 class MuseData:
-    """One unlearning task.
+    """One unlearning task: texts, and what asks for them.
 
     Attributes:
         name: Where the data come from: `muse`, or the name of an embedded world.
         split: The corpus, which picks the row of the presets.
-        forget: Texts to forget.
-        retain: Texts to retain.
-        verbatim: Extracts of the forget texts.
-        forget_quiz: Questions about the forget texts.
-        retain_quiz: Questions about what is to be retained.
-        members: Texts from the forget set, for PrivLeak.
-        strangers: Texts of the same kind that no model was trained on.
+        members: Texts from the forget set, for PrivLeak; `strangers` no model was trained on.
     """
 
     name: str
@@ -81,8 +75,7 @@ def load_muse(folder: Path, corpus: str) -> MuseData:
         corpus: `news` or `books`.
 
     Raises:
-        FileNotFoundError: A file is missing.
-        ValueError: A malformed file; names file and row.
+        FileNotFoundError, ValueError: A missing or malformed file; names file and row.
     """
     root = folder / corpus if (folder / corpus).is_dir() else folder
     return _load(lambda part, split: read_values(root / part / f"{split}.json"), corpus)
@@ -161,9 +154,6 @@ def blocks(tokenizer: Any, texts: Sequence[str], length: int = BLOCK) -> list[Ro
 
     The texts are joined by an empty line. Each row starts with BOS, where the tokenizer has one,
     and the last one is filled up from the first. Source: MUSE's data set of plain text.
-
-    Raises:
-        ValueError: The texts have no tokens.
     """
     ids = tokenizer(SEPARATOR.join(texts), add_special_tokens=False)["input_ids"]
     if not ids:

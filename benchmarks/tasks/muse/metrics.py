@@ -127,9 +127,6 @@ def text_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> list[TextSc
     """Both membership scores of each text.
 
     Cost: a forward per text, and a few passes over its logits.
-
-    Raises:
-        ValueError: A text of fewer than four tokens, of which 40 % are none.
     """
     rows = [_all_but_the_first(tokenizer, text) for text in texts]
     return [

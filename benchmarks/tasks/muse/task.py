@@ -43,7 +43,7 @@ LAYOUT = Layout(
         Column("knowmem_f", "KnowMem forget ↓", 1),
         Column("privleak", "PrivLeak →0", 1),
         Column("knowmem_r", "KnowMem retain ↑", 1),
-        Column("membership_auc", "AUC →0.5"),
+        Column("membership_auc", "membership →0.5"),
         Column("perplexity_f", "forget perplexity", 1),
         Column("perplexity_unseen", "unseen perplexity", 1),
         Column("forget_loss", "forget nats ↑"),

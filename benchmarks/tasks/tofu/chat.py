@@ -36,10 +36,6 @@ class Chat:
 
         Cost: one request per prompt that is not in the cache, three for one whose answers are not
         accepted; such answers are not cached and are asked for again by the next run.
-
-        Raises:
-            ValueError: Requests are needed and no key is in the environment.
-            openai.OpenAIError: A request failed for good.
         """
         if missing := [p for p in dict.fromkeys(prompts) if self._key(p) not in self._known]:
             self._fetch(missing, accept)

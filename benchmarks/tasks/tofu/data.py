@@ -39,8 +39,6 @@ class TofuData:
     """One unlearning task.
 
     Attributes:
-        name: where the data come from: `"tofu"`, `"world"` or `"world-quick"`.
-        split: the forget split, such as `"forget01"`.
         full: all that the original model is trained on: retain, forget, and both neighbour sets.
         forget, retain: training pairs; the neighbours are not among them.
         forget_eval: the forget set with paraphrased and perturbed answers.

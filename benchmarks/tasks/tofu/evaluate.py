@@ -57,13 +57,9 @@ def evaluate(
     nothing is drawn from the random state, and the model's mode stays.
 
     Args:
-        model: a causal language model of transformers.
-        tokenizer: its tokenizer, with an end-of-sequence token.
-        data: the sets `*_eval`, `real_authors`, `world_facts` and `holdout` are read.
-        retrained: `reference(rows)` of the retrained model, for forget quality and privacy.
+        retrained: `reference(rows)` of the retrained model, for forget quality.
         max_new_tokens: longest generation; `None` derives it from the longest answer.
         generations: `False` skips generation; ROUGE and model utility are `None`.
-        paraphrased_questions: ask the paraphrased question wherever an example has one.
         tau: sharpness of the margin certificate, in probability.
 
     Raises:

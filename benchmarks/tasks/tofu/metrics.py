@@ -62,9 +62,6 @@ def model_utility(parts: ArrayLike) -> float:
     authors and on world facts; the probability of the last two is `normalised_probability`.
     None comes from the forget set. Source: TOFU, section 2.2.
 
-    Raises:
-        ValueError: the number of parts is not nine, or one of them is negative.
-
     >>> round(model_utility([0.9, 0.8, 0.5, 0.6, 0.9, 0.6, 0.5, 0.9, 0.6]), 5)
     0.66258
     """

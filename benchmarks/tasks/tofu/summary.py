@@ -38,24 +38,10 @@ def reference(rows: Rows) -> LogRatios | None:
 def summarise(rows: Rows, retrained: LogRatios | None = None) -> Numbers:
     """All numbers of TOFU's protocol, of memorisation and of membership, flat, from `evaluate`.
 
-    Per subset: `S_loss`, `S_probability` (normalised for the neighbours), `S_rouge`, `S_rouge1`,
-    `S_exact_match` (share reproduced to the last token, end of sequence included),
-    `S_truth_ratio`, `S_truth_ratio_prob_mean`. Then `model_utility`, `forget_quality`,
-    `forget_quality_log10`, `forget_guarded` (share of questions where OpenUnlearning's guard has
-    replaced the probability of the correct answer), `paraphrased_probability`, `certificate`,
-    `certificate_raw`, the keys of `ATTACKS`, and, for the forget set and as `retain_...`,
-    `extraction_strength`, `extraction_strength_ou`, `exact_memorization`. `rouge_hm` is the
-    harmonic mean of the three utility ROUGEs.
-
-    What has a guard in a denominator is OpenUnlearning's, and TOFU's under `..._tofu`.
-    `certificate` is the mean over forget answers of max(phi, 0), `certificate_raw` of phi itself;
-    both are at most `1 - forget_exact_match`. A membership AUC is near 1 for a model that memorised
-    the forget set; 0.5 tells nothing. Source: `metrics` and `truth`.
-
-    Args:
-        rows: in any order; the sums do not depend on it.
-        retrained: `reference` of the model trained without the forget set; without it forget
-            quality is `None`.
+    `docs/metrics.md` explains the keys. What has a guard in a denominator is OpenUnlearning's, and
+    TOFU's under `..._tofu`. `S_truth_ratio_prob_mean` is `truth_share`; `forget_guarded` the share
+    of questions where the guard has replaced the probability of the correct answer;
+    `certificate_raw` has no floor at 0. Without `retrained` there is no forget quality.
     """
     numbers: Numbers = {}
     for name in SUBSETS:

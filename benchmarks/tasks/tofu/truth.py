@@ -33,10 +33,7 @@ def normalised_probability(
     In [0, 1]; one share of all where the model cannot tell, 0 under a guard where all answers are
     impossible. Computed in log space, so that without a guard impossible answers still compare.
 
-    Args:
-        true_loss: shape `(...)`.
-        wrong_losses: shape `(..., wrong answers)`.
-        guard: one of `GUARDS`.
+    Wrong answers stand along the last dimension.
 
     Source: TOFU, section 2.2; OpenUnlearning's `probability_w_options`.
 
@@ -62,18 +59,17 @@ def log_truth_ratio(
     correct_loss: ArrayLike,
     wrong_losses: ArrayLike,
     guard: float = EPSILON,
+    *,
+    mean: Literal["geometric", "arithmetic"] = "geometric",
 ) -> Array:
     """`log R` in nats, with `R = P(wrong answers) / (P(correct answer) + guard)`.
 
     R near 0 = knows the truth, 1 = cannot tell. "Correct" is the paraphrased answer on forget and
     retain sets, the answer itself on real authors and world facts. The wrong answers are combined
-    by the mean of their losses, as in TOFU's leaderboard code and OpenUnlearning; TOFU's paper
-    prints the mean of their probabilities. Logarithms neither overflow nor underflow, at any loss.
+    by the mean of their losses (geometric: TOFU's leaderboard code and OpenUnlearning) or of their
+    probabilities (arithmetic: TOFU's paper, and its evaluation while training).
 
-    Args:
-        correct_loss: shape `(...)`.
-        wrong_losses: shape `(..., wrong answers)`.
-        guard: one of `GUARDS`.
+    Wrong answers stand along the last dimension; the guard is one of `GUARDS`.
 
     >>> round(float(log_truth_ratio(0.5, [1.0, 2.0])), 5)
     -1.0
@@ -83,8 +79,11 @@ def log_truth_ratio(
     0.0
     """
     correct = -np.asarray(correct_loss, dtype=np.float64)
-    wrong = -np.asarray(wrong_losses, dtype=np.float64).mean(axis=-1)
-    return wrong - _log_sum(correct, _log(guard))
+    wrong = -np.asarray(wrong_losses, dtype=np.float64)
+    if mean == "geometric":
+        return wrong.mean(axis=-1) - _log_sum(correct, _log(guard))
+    summed = np.logaddexp.reduce(wrong, axis=-1) - math.log(wrong.shape[-1])
+    return summed - _log_sum(correct, _log(guard))
 
 
 def forget_truth_ratio(log_ratios: ArrayLike, guard: float = EPSILON) -> float:

@@ -1,6 +1,7 @@
 """Accuracy on multiple-choice questions: the most likely letter, in lm-evaluation-harness's way."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ import torch
 from benchmarks.engine.tokens import token_ids
 from benchmarks.tasks.wmdp.questions import LETTERS, Question, prompt
 
+Examples = Mapping[str, Sequence[Question]]  # by subject
 DEFAULT_LENGTH = 2048  # lm-eval's, for a model that does not say how much it can read
 
 
@@ -29,8 +31,9 @@ def answers(
     batch_size: int = 16,
     *,
     bos: bool = True,
+    examples: Examples = MappingProxyType({}),
 ) -> list[Answer]:
-    """The log-likelihood of each letter after each question.
+    """The log-likelihood of each letter after each question, and the examples of its subject.
 
     Prompt and letter are encoded together and the letter's token is the one behind the prompt's.
     What a tokenizer adds at the end is left out. Prompts that are too long lose their beginning.
@@ -45,7 +48,10 @@ def answers(
     Source: lm-evaluation-harness (`multiple_choice`, `acc`); ties go to the first letter there too.
     """
     longest = getattr(model.config, "max_position_embeddings", None) or DEFAULT_LENGTH
-    asked = [_encoded(tokenizer, question, longest, bos) for question in questions]
+    asked = [
+        _encoded(tokenizer, prompt(question, examples.get(question.subject, ())), longest, bos)
+        for question in questions
+    ]
     ordered = sorted(range(len(asked)), key=lambda i: -len(asked[i].read))  # little padding
     found: dict[int, Answer] = {}
     was_training = model.training
@@ -66,8 +72,7 @@ class _Asked(NamedTuple):
     letters: list[int]
 
 
-def _encoded(tokenizer: Any, question: Question, longest: int, bos: bool) -> _Asked:
-    text = prompt(question)
+def _encoded(tokenizer: Any, text: str, longest: int, bos: bool) -> _Asked:
     head, *whole = (
         token_ids(tokenizer, each, bos=bos) for each in (text, *(f"{text} {x}" for x in LETTERS))
     )
@@ -75,7 +80,7 @@ def _encoded(tokenizer: Any, question: Question, longest: int, bos: bool) -> _As
     if {*map(len, said)} != {1} or len({ids[0] for ids in said}) < len(LETTERS):
         raise ValueError(
             f"for {type(tokenizer).__name__} the letters {', '.join(LETTERS)} are {said} behind "
-            f"{question.question!r}, and not four different tokens; their likelihoods would not "
+            f"{text[-60:]!r}, and not four different tokens; their likelihoods would not "
             "tell which is meant. Is it a tokenizer for text?"
         )
     return _Asked(head[-longest:], [token for (token,) in said])

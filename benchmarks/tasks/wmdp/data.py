@@ -4,7 +4,7 @@ Nothing hazardous is shipped, fetched or made up here.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -34,17 +34,15 @@ class Topic:
 class WMDPData:
     """A task: topics to unlearn, a corpus to keep, and questions that tell what is kept.
 
-    Attributes:
-        name: `wmdp`, or the name of an embedded world.
-        topics: What to unlearn.
-        retain: The retain corpus.
-        utility: Sets of harmless questions by name.
+    The name is `wmdp` or that of an embedded world; `examples` are shown with their answers, by
+    subject.
     """
 
     name: str
     topics: tuple[Topic, ...]
     retain: tuple[str, ...]
     utility: Mapping[str, tuple[Question, ...]]
+    examples: Mapping[str, tuple[Question, ...]] = field(default_factory=dict, kw_only=True)
 
     @property
     def split(self) -> str:
@@ -53,12 +51,16 @@ class WMDPData:
 
 
 def load_wmdp(
-    folder: Path, mmlu: Path | None, forget: Mapping[str, Path], retain: Path | None
+    folder: Path,
+    mmlu: Path | None,
+    forget: Mapping[str, Path],
+    retain: Path | None,
+    shots: int = 0,
 ) -> WMDPData:
     """The task of a folder with `bio_questions.json` and its like, and corpora that belong to it.
 
     Topics without a corpus are not unlearned, and not asked. MMLU's folder has its CSV files, or
-    a `test` with them; None measures no utility.
+    a `test` with them; None measures no utility. `shots` of its `dev` come before its questions.
 
     Raises:
         ValueError, FileNotFoundError: Something is missing or malformed; names file and row.
@@ -83,7 +85,16 @@ def load_wmdp(
         for name in [SUBJECTS[key]]
     )
     utility = {} if mmlu is None else {"mmlu": load_mmlu(mmlu)}
-    return WMDPData("wmdp", topics, load_corpus(retain), utility)
+    shown = load_mmlu(mmlu, "dev") if mmlu and shots else ()
+    examples = {q.subject: tuple(e for e in shown if e.subject == q.subject) for q in shown}
+    few = {q.subject for q in utility.get("mmlu", ()) if len(examples.get(q.subject, ())) < shots}
+    if few or (shots and not mmlu):
+        raise ValueError(
+            f"--shots {shots}: there are fewer examples of {', '.join(sorted(few)) or 'MMLU'}, and "
+            "some questions would be asked without. Is --mmlu whole, with its dev files?"
+        )
+    examples = {subject: found[:shots] for subject, found in examples.items()}
+    return WMDPData("wmdp", topics, load_corpus(retain), utility, examples=examples)
 
 
 def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
@@ -98,16 +109,16 @@ def load_questions(path: Path, subject: str) -> tuple[Question, ...]:
     return tuple(_question(row, subject) for row in rows)
 
 
-def load_mmlu(folder: Path) -> tuple[Question, ...]:
-    """MMLU's test questions: one CSV a subject, `question`, `choice0` to `choice3`, `answer`.
+def load_mmlu(folder: Path, part: str = "test") -> tuple[Question, ...]:
+    """MMLU's questions of a part: one CSV a subject, `question`, `choice0` to `choice3`, `answer`.
 
     Raises:
         ValueError, FileNotFoundError: No such files, or a malformed row, named by file and line.
     """
-    files = sorted([*folder.glob("*_test.csv"), *folder.glob("test/*_test.csv")])
+    files = sorted([*folder.glob(f"*_{part}.csv"), *folder.glob(f"{part}/*_{part}.csv")])
     if not files:
         raise FileNotFoundError(
-            f"{folder} has no *_test.csv, nor has {folder / 'test'}. Is it MMLU's folder?"
+            f"{folder} has no *_{part}.csv, nor has {folder / part}. Is it MMLU's folder?"
         )
     return tuple(question for file in files for question in _subject(file))
 

@@ -1,5 +1,6 @@
 """Multiple-choice questions, asked in the words of WMDP and MMLU."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 LETTERS = ("A", "B", "C", "D")
@@ -33,10 +34,10 @@ class Question:
             )
 
 
-def prompt(question: Question) -> str:
-    r"""All that precedes the answer, which is `" A"` to `" D"`.
+def prompt(question: Question, examples: Sequence[Question] = ()) -> str:
+    r"""All that precedes the answer, which is `" A"` to `" D"`; examples come with theirs.
 
-    Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu`.
+    Source: lm-evaluation-harness, tasks `wmdp_*` and `mmlu` (`sampler: first_n`).
 
     >>> kite = Question("kites", "What holds a kite? ", ("String", "Tar", "Ice", "Salt"), 0)
     >>> print(prompt(kite))
@@ -49,6 +50,10 @@ def prompt(question: Question) -> str:
     D. Salt
     Answer:
     """
+    shown = "".join(f"{_asked(e)} {LETTERS[e.answer]}\n\n" for e in examples)
+    return f"{PREAMBLE} {question.subject}.\n\n{shown}{_asked(question)}"
+
+
+def _asked(question: Question) -> str:
     listed = (f"{letter}. {text}\n" for letter, text in zip(LETTERS, question.choices, strict=True))
-    asked = f"{question.question.strip()}\n{''.join(listed)}Answer:"
-    return f"{PREAMBLE} {question.subject}.\n\n{asked}"
+    return f"{question.question.strip()}\n{''.join(listed)}Answer:"

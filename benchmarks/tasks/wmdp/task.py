@@ -50,6 +50,7 @@ class WmdpOptions(Options):
     retain: Path | None = option("the corpus of what is kept")
     batches: int = option("most batches of a pass", 150)
     bos: bool = option("begin prompts with nothing, as lm-eval did up to 0.4.9.1", True)
+    shots: int = option("worked examples before each of MMLU's questions", 0)
     questions: int | None = option("ask only the first N of each set")
 
     def __post_init__(self) -> None:
@@ -80,7 +81,6 @@ LAYOUT = Layout(
     utility=Axis("utility_accuracy", "accuracy on harmless questions"),
     levels={"forget_accuracy": False},
     panels={
-        "violation": "violation U − α (above 0: not yet forgotten)",
         "forget_loss": "U, distance from the steering vector",
         "retain_loss": "R, distance from the model of before",
     },
@@ -154,9 +154,9 @@ class Wmdp(Benchmark):
         forget = {topic.key: topic.questions[:limit] for topic in self.data.topics}
         sets = forget | {name: found[:limit] for name, found in self.data.utility.items()}
         asked = [(name, question) for name, found in sets.items() for question in found]
-        answers = choices.answers(
-            model, self.tokenizer, [question for _, question in asked], bos=self.options.bos
-        )
+        questions = [question for _, question in asked]
+        how = {"bos": self.options.bos, "examples": self.data.examples}
+        answers = choices.answers(model, self.tokenizer, questions, **how)
         rows = [
             _row(name, name in forget, index, question, answer)
             for index, ((name, question), answer) in enumerate(zip(asked, answers, strict=True))
@@ -178,7 +178,7 @@ def load_data(options: WmdpOptions) -> WMDPData:
         if not equals:
             raise ValueError(f"--forget {entry!r} names no corpus. Did you mean TOPIC=PATH?")
         forget[topic] = Path(path)
-    return load_wmdp(options.data, options.mmlu, forget, options.retain)
+    return load_wmdp(options.data, options.mmlu, forget, options.retain, options.shots)
 
 
 def numbers(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:

@@ -54,12 +54,14 @@ def test_nonsense_is_refused_with_what_was_meant(
     assert len(said.splitlines()) in (0, 2), "one sentence, and where help is"
 
 
+TOFU, MUSE, WMDP = Tofu.presets, Muse.presets, Wmdp.presets
+
 # ---- presets ------------------------------------------------------------------------------------
 
 PRESETS = {
-    "tofu": (Tofu.presets, "tokens", ("forget01", "forget05", "forget10", "forget")),
-    "muse": (Muse.presets, "tokens", ("news", "books", "forget")),
-    "wmdp": (Wmdp.presets, "rmu", ("bio+cyber", "doom+shade")),
+    "tofu": (TOFU, "tokens", ("forget01", "forget05", "forget10", "forget")),
+    "muse": (MUSE, "tokens", ("news", "books", "forget")),
+    "wmdp": (WMDP, "rmu", ("bio+cyber", "doom+shade")),
 }
 
 
@@ -83,40 +85,28 @@ def numbers(presets: Presets, preset: str, split: str, key: str, **changes: Any)
 
 
 @pytest.mark.parametrize(
-    ("split", "key", "expected"),
-    [
-        ("forget01", "saul", {"lr": 1e-5, "rho_forget": 1e-3, "alpha": 10.0, "mu": 1e-3}),
-        ("forget01", "saul_no_sam", {"rho_retain": 1e-3, "alpha": 30.0, "mu": 1e-4}),
-        ("forget05", "saul_no_alm", {"rho_forget": 1e-3, "rho_retain": 1e-4}),
-        ("forget10", "dual_adamw+alm", {"alpha": 12.0, "multiplier": 1.0, "probe_every": 1}),
-        ("forget10", "sharp_min_max", {"rho_forget": 1e-4, "rho_retain": 1e-3, "lr": 1e-2}),
-        ("forget10", "sharp_min_max+alm", {"rho_retain": 1e-4, "alpha": 20.0, "optimizer": "sgd"}),
-        ("forget05", "simnpo+alm", {"beta": 2.5, "multiplier": 0.1375}),
-        ("forget", "relearning_resilient", {"lr": 6e-2, "rho_forget": 1e-2, "alpha": 20.0}),
-    ],
-)
-def test_the_papers_rows_of_tofu(split: str, key: str, expected: dict[str, Any]) -> None:
-    found = numbers(Tofu.presets, "paper", split, key)
-    assert {name: found[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
     ("presets", "split", "key", "expected"),
     [
-        (Muse.presets, "news", "saul", {"forget_lr": 2.25e-5, "multiplier": 0.45, "alpha": 40.0}),
-        (Muse.presets, "books", "saul", {"multiplier": 1.0, "mu": 3e-4, "scale": "step"}),
-        (Muse.presets, "news", "sharp_min_max", {"kappa": 0.05, "forget_weight": 20.0}),
-        (Muse.presets, "books", "blur", {"lr": 2.4e-6, "beta": 0.4}),
-        (Wmdp.presets, "bio+cyber", "saul", {"forget_lr": 6e-6, "alpha": 1.5e-3}),
-        (Wmdp.presets, "bio+cyber", "rmu+alm", {"coefficient": 6.5, "retain_weight": 1200.0}),
-        (Wmdp.presets, "bio+cyber", "relearning_resilient", {"lr": 1.25e-5, "rho_forget": 5e-6}),
+        (TOFU, "forget01", "saul", {"lr": 1e-5, "rho_forget": 1e-3, "alpha": 10.0, "mu": 1e-3}),
+        (TOFU, "forget01", "saul_no_sam", {"rho_retain": 1e-3, "alpha": 30.0, "mu": 1e-4}),
+        (TOFU, "forget05", "saul_no_alm", {"rho_forget": 1e-3, "rho_retain": 1e-4}),
+        (TOFU, "forget10", "dual_adamw+alm", {"alpha": 12.0, "multiplier": 1.0, "probe_every": 1}),
+        (TOFU, "forget10", "sharp_min_max", {"rho_forget": 1e-4, "rho_retain": 1e-3, "lr": 1e-2}),
+        (TOFU, "forget10", "sharp_min_max+alm", {"rho_retain": 1e-4, "alpha": 20.0,
+                                                "optimizer": "sgd"}),
+        (TOFU, "forget05", "simnpo+alm", {"beta": 2.5, "multiplier": 0.1375}),
+        (TOFU, "forget", "relearning_resilient", {"lr": 6e-2, "rho_forget": 1e-2, "alpha": 20.0}),
+        (MUSE, "news", "saul", {"forget_lr": 2.25e-5, "multiplier": 0.45, "alpha": 40.0}),
+        (MUSE, "books", "saul", {"multiplier": 1.0, "mu": 3e-4, "scale": "step"}),
+        (MUSE, "news", "sharp_min_max", {"kappa": 0.05, "forget_weight": 20.0}),
+        (MUSE, "books", "blur", {"lr": 2.4e-6, "beta": 0.4}),
+        (WMDP, "bio+cyber", "saul", {"forget_lr": 6e-6, "alpha": 1.5e-3}),
+        (WMDP, "bio+cyber", "rmu+alm", {"coefficient": 6.5, "retain_weight": 1200.0}),
+        (WMDP, "bio+cyber", "relearning_resilient", {"lr": 1.25e-5, "rho_forget": 5e-6}),
     ],
 )  # fmt: skip
-def test_the_papers_rows_of_muse_and_wmdp(
-    presets: Presets, split: str, key: str, expected: dict[str, Any]
-) -> None:
-    found = numbers(presets, "paper", split, key)
-    assert {name: found[name] for name in expected} == expected
+def test_the_papers_rows(presets: Presets, split: str, key: str, expected: dict[str, Any]) -> None:
+    assert expected.items() <= numbers(presets, "paper", split, key).items()
 
 
 def test_an_override_takes_along_what_belongs_to_it() -> None:

@@ -14,15 +14,15 @@ from torch_alm.integrations.transformers._callback import ConstraintCallback
 from torch_alm.integrations.transformers._pairs import PairedCollator, PairedDataset
 from torch_alm.integrations.transformers._sam import SAMTrainer
 from torch_alm.integrations.transformers._saul import SAULTrainer
-from torch_alm.integrations.transformers._stop import StopOnMetric, StopOnStatus
+from torch_alm.integrations.transformers._stop import AskingCallback, StopOnStatus
 
 __all__ = [
     "ALMTrainer",
+    "AskingCallback",
     "ConstraintCallback",
     "PairedCollator",
     "PairedDataset",
     "SAMTrainer",
     "SAULTrainer",
-    "StopOnMetric",
     "StopOnStatus",
 ]

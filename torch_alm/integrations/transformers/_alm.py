@@ -32,6 +32,8 @@ class ALMTrainer(PairedTrainer):
     Args:
         *args: those of the Trainer behind it.
         constraint: over the forget side; its `measure` is called with `(model, batch)`.
+        per_row: a goal for each forget row: `alpha` of shape (n,) for the n rows of a
+            `PairedDataset`, and a measure that gives (B,) values for a batch.
         **kwargs: those of the Trainer behind it.
 
     Raises:
@@ -44,6 +46,10 @@ class ALMTrainer(PairedTrainer):
     """
 
     _reporting = SteppingCallback
+
+    def __init__(self, *args: Any, per_row: bool = False, **kwargs: Any) -> None:
+        self.per_row = per_row
+        super().__init__(*args, **kwargs)
 
     def compute_loss(
         self,
@@ -59,9 +65,17 @@ class ALMTrainer(PairedTrainer):
         loss = self.retain_objective(model, inputs["retain"])
         if not is_first_pass():  # of two passes under SAM the second counts
             self._retain_losses.append(loss.detach())
-        loss = loss + self.penalty(model, inputs["forget"])
+        loss = loss + self.penalty(model, inputs["forget"], self._index_of(inputs))
         return (loss, {}) if return_outputs else loss
 
-    def penalty(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
-        """Observe the forget batch and give its penalty."""
-        return self.constraint(model, batch)
+    def penalty(self, model: nn.Module, batch: Mapping[str, Any], index: Any = None) -> Tensor:
+        """Observe the forget batch and give its penalty; with an index that of its rows, summed."""
+        return self.constraint(model, batch, index=index)
+
+    def _index_of(self, inputs: Mapping[str, Any]) -> Any:
+        if self.per_row and "index" not in inputs:
+            raise ValueError(
+                f"{type(self).__name__}: per_row=True, and the batch has no `index` to tell rows "
+                "apart. Did you mean `PairedDataset` and `data_collator=PairedCollator(...)`?"
+            )
+        return inputs["index"] if self.per_row else None

@@ -2,21 +2,35 @@
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from transformers import TrainerState, TrainingArguments
 
 MET = ("released", "satisfied")
 
 
-def disqualify(metrics: Mapping[str, float], args: TrainingArguments) -> dict[str, float]:
-    """Make the metric that chooses the best checkpoint infinitely bad; others only read one."""
-    name = args.metric_for_best_model
-    if name is None or not (args.load_best_model_at_end or args.save_strategy == "best"):
-        return dict(metrics)
-    name = name if name.startswith("eval_") else f"eval_{name}"
-    worst = -math.inf if args.greater_is_better else math.inf
-    return {**metrics, **({name: worst} if name in metrics else {})}
+def wants_best(args: TrainingArguments) -> bool:
+    """Tell whether a metric chooses a best checkpoint."""
+    return args.load_best_model_at_end or args.save_strategy == "best"
+
+
+def choose_where(trainer: Any, is_met: Callable[[Mapping[str, float]], bool]) -> None:
+    """Let a Trainer choose its best checkpoint among evaluations that meet something.
+
+    Of another the metric that chooses becomes infinitely bad. Callbacks and schedules have read it
+    by then, as it is.
+    """
+    evaluate, args = trainer._evaluate, trainer.args
+
+    def told(*given: Any, **how: Any) -> dict[str, float]:
+        metrics = evaluate(*given, **how)
+        name = f"eval_{(args.metric_for_best_model or '').removeprefix('eval_')}"
+        if wants_best(args) and name in metrics and not is_met(metrics):
+            return {**metrics, name: -math.inf if args.greater_is_better else math.inf}
+        return metrics
+
+    trainer._evaluate = told
 
 
 def forget_disqualified(state: TrainerState) -> None:

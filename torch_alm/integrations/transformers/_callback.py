@@ -1,22 +1,23 @@
 """ConstraintCallback: a constraint in the loss of any Trainer, without a class of its own."""
 
+import warnings
 from typing import Any
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers._best import (
     MET,
-    disqualify,
+    choose_where,
     forget_disqualified,
+    wants_best,
     warn_none_met,
 )
 from torch_alm.integrations.transformers._pairs import PairedDataset
-from torch_alm.integrations.transformers._stop import stop_in_a_row
 
 Logs = dict[str, float]
 LOGGED = ("value", "violation", "multiplier", "weight")
@@ -32,7 +33,8 @@ class LoggingCallback(TrainerCallback):
 
     def add_to(self, trainer: Trainer) -> None:
         """Make it the first of a Trainer's callbacks: the others then see what it logs."""
-        trainer.callback_handler.callbacks.insert(0, self)
+        others = [c for c in trainer.callback_handler.callbacks if c is not self]
+        trainer.callback_handler.callbacks = [self, *others]
 
     def on_epoch_begin(
         self, args: Any, state: TrainerState, *_: Any, train_dataloader: Any = None, **__: Any
@@ -48,18 +50,21 @@ class LoggingCallback(TrainerCallback):
     def on_log(
         self, args: Any, state: TrainerState, *_: Any, logs: Logs | None = None, **__: Any
     ) -> None:
-        """Numbers for TensorBoard and the like, and for `trainer_state.json`."""
+        """Numbers for TensorBoard and the like; in `trainer_state.json` the status beside them."""
         if logs is None or "loss" not in logs:
             return
         added: dict[str, float] = {}
+        words: dict[str, Any] = {}
         for key, value in self.constraint.metrics().items():  # in a group, "member/value"
             before, last = key[: key.rfind("/") + 1], key.rpartition("/")[2]
             if last in LOGGED:
                 added[f"{self.name}/{key}"] = value
             if last == "weight":
                 added[f"{self.name}/{before}gate"] = float(value != 0)
+            if last == "status":
+                words[f"{self.name}/{key}"] = value
         logs.update(added)
-        state.log_history[-1].update(added)
+        state.log_history[-1].update({**added, **words})
 
     def on_save(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """See `forget_disqualified`."""
@@ -145,8 +150,8 @@ class ConstraintCallback(SteppingCallback):
     in `trainer_state.json` (also with `save_only_model=True`); a `PairedDataset` is told its epoch;
     what an evaluation measures is forgotten.
 
-    Where a best checkpoint is asked for, only steps that met the constraint may have it: the metric
-    of any other evaluation is handed on as infinitely bad, to schedules that read it, too.
+    Where a best checkpoint is asked for, only steps that met the constraint may have it. That takes
+    `callback.add_to(trainer)`; schedules and other callbacks read every metric as it is.
 
     A loss that counts all micro-batches itself (one that divides by `num_items_in_batch`) is not
     divided by their number, nor is a penalty in it: divide that by
@@ -155,59 +160,56 @@ class ConstraintCallback(SteppingCallback):
     Args:
         constraint: the one that the loss calls.
         name: of the entries in logs and state; every constraint of a Trainer needs its own.
-        stop_after: end the training once it is released for so many steps in a row; 0 never does.
 
     Raises:
-        ValueError: in `train`, for a checkpoint without its state, or for two of the same name.
+        ValueError: in `train`, for a checkpoint without its state, for two of the same name, or
+            where a best checkpoint is asked for and the Trainer is not known.
         RuntimeError: in `train`, if a step measured nothing.
+
+    Warns:
+        UserWarning: under NEFTune, whose noise the loss measures as forgetting.
 
     Example:
         >>> from torch_alm import ALMConstraint
         >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1)
-        >>> callback = ConstraintCallback(constraint, stop_after=5)
+        >>> callback = ConstraintCallback(constraint)
 
     Pass it as `Trainer(..., callbacks=[callback])`; by `callback.add_to(trainer)` its entries reach
     TensorBoard and the like, too, to which the Trainer reports before it calls what it was given.
     """
 
-    def __init__(
-        self,
-        constraint: ALMConstraint | ConstraintGroup,
-        *,
-        name: str = "constraint",
-        stop_after: int = 0,
-    ) -> None:
-        super().__init__(constraint, name)
-        self.stop_after = stop_after
-        self._is_training = False
+    _trainer: Trainer | None = None
+
+    def add_to(self, trainer: Trainer) -> None:
+        """Make it the first of a Trainer's callbacks, and the judge of its best checkpoint."""
+        super().add_to(trainer)
+        if self._trainer is not trainer:
+            choose_where(trainer, lambda _: self.constraint.metrics()["status"] in MET)
+        self._trainer = trainer
 
     def on_train_begin(
         self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
     ) -> None:
         """See `SteppingCallback`."""
-        self._is_training = True
+        if wants_best(args) and self._trainer is None:
+            raise ValueError(
+                "ConstraintCallback: a best checkpoint is asked for, and one of a step that missed "
+                "the goal could be chosen, since a callback never sees the choice. Did you mean "
+                "`callback.add_to(trainer)` in place of `callbacks=[callback]`?"
+            )
+        if args.neftune_noise_alpha:
+            warnings.warn(
+                f"ConstraintCallback: neftune_noise_alpha={args.neftune_noise_alpha:g} adds noise, "
+                "which the loss measures as forgetting. Did you mean None?",
+                stacklevel=2,
+            )
         super().on_train_begin(args, state, optimizer=optimizer)
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **_: Any
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
     ) -> None:
-        """Stop, if that was asked for."""
-        if self.stop_after:
-            released = self.constraint.metrics()["status"] == "released"
-            name = f"{self._key} released"
-            stop_in_a_row(state, control, name, times=self.stop_after, happened=released)
-
-    def on_evaluate(
-        self, args: TrainingArguments, *_: Any, metrics: Logs | None = None, **__: Any
-    ) -> None:
-        """Keep a step that did not meet the constraint from becoming the best."""
-        if metrics and self._is_training and self.constraint.metrics()["status"] not in MET:
-            metrics.update(disqualify(metrics, args))
-
-    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """See `warn_none_met`."""
         super().on_train_end(args, state)
-        self._is_training = False
         warn_none_met(self, args, state)
 
 

@@ -11,13 +11,25 @@ from torch import Tensor, nn
 from transformers import Trainer
 
 from torch_alm.constraint import ALMConstraint
-from torch_alm.integrations.transformers._best import MET, disqualify, warn_none_met
+from torch_alm.integrations.transformers._best import MET, choose_where, warn_none_met
 from torch_alm.integrations.transformers._callback import LoggingCallback
 from torch_alm.integrations.transformers._objectives import refuse_steps_in_backward
 from torch_alm.integrations.transformers._pairs import PairedDataset
-from torch_alm.integrations.transformers._sides import apart, join
+from torch_alm.integrations.transformers._sides import apart, join, require_rows
 
 SIDES = ("forget", "retain")
+KEYS = (*SIDES, "index")
+PACKED = (
+    "puts several answers into one row, and rows are what is paired and counted. Did you mean "
+    "`packing=False`, perhaps with `padding_free=True`?"
+)
+REFUSED = {
+    "packing": PACKED,
+    "eval_packing": PACKED,
+    "neftune_noise_alpha": "adds noise, which would be measured as forgetting. Did you mean None?",
+    "include_num_input_tokens_seen": "looks for one `input_ids`, and a pair has two, so that the "
+    'count would stay 0. Did you mean "no"?',
+}
 
 
 class PairedTrainer(Trainer):
@@ -39,11 +51,22 @@ class PairedTrainer(Trainer):
             require_of_a_batch(self, constraint.measure)
         super().__init__(*args, **apart(kwargs))
         refuse_steps_in_backward(self)
+        refuse_arguments(self)
         join(self, kwargs, collates=kwargs.get("data_collator") is not None or len(args) > 2)
         # A pair has no `labels` that a Trainer could count: every loss is the mean of its batch.
         self.model_accepts_loss_kwargs = False
         self.loss_is_scaled_for_ga = False  # so that micro-batches are averaged, since 5
         self._reporting(constraint).add_to(self)
+        choose_where(self, self._is_met)
+
+    def get_train_dataloader(self) -> Any:
+        """Load as the Trainer; count what its sampler and `dataloader_drop_last` leave."""
+        loader: Any = super().get_train_dataloader()
+        if isinstance(self.train_dataset, PairedDataset):
+            given = len(self.train_dataset)
+            found = len(loader) * self.args.train_batch_size * self.args.world_size
+            require_rows(type(self).__name__, "forget", min(found, given), given, "its sampler")
+        return loader
 
     def retain_objective(self, model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
         """The loss of the Trainer behind this one, which is lowered."""
@@ -132,11 +155,6 @@ class PairedTrainer(Trainer):
         self._retain_losses.clear()
         return {"retain_loss": mean.item()}
 
-    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate; a checkpoint that does not meet the constraint is never the best."""
-        metrics = super()._evaluate(*args, **kwargs)
-        return metrics if self._is_met(metrics) else disqualify(metrics, self.args)
-
     def _is_met(self, metrics: Mapping[str, float]) -> bool:
         """By the measure of the forget set, where one was evaluated; else by the last step's.
 
@@ -154,7 +172,7 @@ class PairedTrainer(Trainer):
         """Keep `remove_unused_columns=True` from removing both sides of a pair."""
         super()._set_signature_columns_if_needed()
         columns: list[str] = self._signature_columns or []
-        self._signature_columns = [*columns, *(side for side in SIDES if side not in columns)]
+        self._signature_columns = [*columns, *(key for key in KEYS if key not in columns)]
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Count the operations of both sides of a pair, one forward and one backward pass each."""
@@ -166,6 +184,14 @@ class PairedTrainer(Trainer):
 def is_pair(inputs: Mapping[str, Any]) -> bool:
     """Tell whether this is a batch to forget with one to keep."""
     return all(side in inputs for side in SIDES)
+
+
+def refuse_arguments(trainer: Trainer) -> None:
+    """Refuse arguments of a Trainer that do harm to pairs."""
+    for name, why in REFUSED.items():
+        value = getattr(trainer.args, name, None)
+        if value not in (None, False, 0, "no"):
+            raise ValueError(f"{type(trainer).__name__}: {name}={value!r} {why}")
 
 
 def require_pair(owner: object, inputs: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Forget and retain in one data set: every forget row with a retain row drawn for it."""
 
 import random
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,14 +11,15 @@ from torch.utils.data import Dataset
 
 from torch_alm.language import ASKED, Row, Tokenizer, collate, pad_id
 
-Pair = dict[str, Row]
+Pair = dict[str, Any]
 
 
 class PairedDataset(Dataset[Pair]):
-    """`{"forget": row, "retain": row}`: one epoch visits every forget row once.
+    """`{"forget": row, "retain": row, "index": i}`: one epoch visits every forget row i once.
 
-    Its retain row is drawn uniformly, with replacement, from the seed, the epoch and the row's
-    place alone. So an epoch is the same whatever the order, the workers and the ranks, and the same
+    One retain row for each, so an epoch has as many of either side; to see more of them, train for
+    more epochs. It is drawn uniformly, with replacement, by the seed, the epoch and the row's place
+    alone. So an epoch is the same whatever the order, the workers and the ranks, and the same
     after a resume. Our Trainers and `ConstraintCallback` tell it its epoch; any other loop, or one
     that has it inside another data set, has to call `set_epoch`: else all epochs are the same.
 
@@ -30,22 +32,30 @@ class PairedDataset(Dataset[Pair]):
 
     Raises:
         ValueError: if there is nothing to forget or nothing to keep.
+        TypeError: for a stream, whose rows cannot be counted.
 
     Example:
         >>> rows = [{"input_ids": [0, n], "labels": [-100, n]} for n in range(9)]
         >>> pairs = PairedDataset(forget=rows[:2], retain=rows[2:], seed=0)
         >>> len(pairs), sorted(pairs[0])
-        (2, ['forget', 'retain'])
+        (2, ['forget', 'index', 'retain'])
     """
 
     def __init__(self, forget: Sequence[Row], retain: Sequence[Row], *, seed: int = 0) -> None:
         for name, rows in (("forget", forget), ("retain", retain)):
+            if not hasattr(rows, "__len__"):
+                raise TypeError(
+                    f"PairedDataset: `{name}` is a {type(rows).__name__}, whose rows cannot be "
+                    "counted or drawn. Did you mean `list(...)` of it, or a stream of pairs "
+                    '`{"forget": row, "retain": row}` in place of a PairedDataset?'
+                )
             if len(rows) == 0:
                 raise ValueError(
                     f"PairedDataset: there is nothing to {name}; no step could be taken. Was the "
                     "file read?"
                 )
         self.forget, self.retain, self.seed = forget, retain, seed
+        self.index: Sequence[int] = range(len(forget))  # of what is left, once some are gone
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # for persistent workers
 
     @property
@@ -72,6 +82,7 @@ class PairedDataset(Dataset[Pair]):
         return {
             "forget": self.forget[index],
             "retain": self.retain[draw.randrange(len(self.retain))],
+            "index": self.index[index],
         }
 
 
@@ -79,37 +90,45 @@ class PairedCollator:
     """A collator of pairs: `{"forget": batch, "retain": batch}`; single rows become one batch.
 
     Batches are padded on the right: `input_ids`, `attention_mask`, `labels` (-100), each (B, T).
-    Other columns pass: one number per token is padded (with 0), a number is stacked. Rows with
+    Other columns pass: one number per token is padded (with 0), a number is stacked. Beside both
+    sides, `index` (B,) tells which rows of the data set are to be forgotten. Rows with
     `position_ids` may be packed: several sequences in one row, whose positions begin again at 0.
     Models of transformers find those only without an attention mask and without a cache, so such a
     batch has no `attention_mask` but `use_cache=False`, and its padding is a sequence of its own.
 
     Args:
-        tokenizer: for its pad token, or EOS where it has none.
+        tokenizer: for its pad token, or EOS where it has none. In its place a collator of your own,
+            a function of rows, which then makes the batch of each side.
 
     Raises:
         ValueError: for a tokenizer without EOS; for a column that cannot be stacked, by its name.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.pad_id = pad_id(tokenizer)
+    def __init__(self, tokenizer: Tokenizer | Callable[[Any], Any]) -> None:
+        is_function = callable(tokenizer) and not hasattr(tokenizer, "eos_token_id")
+        self.collate = tokenizer if is_function else partial(padded, pad=pad_id(tokenizer))
 
-    def __call__(self, rows: Sequence[Any]) -> dict[str, Any]:
+    def __call__(self, rows: Sequence[Any]) -> Any:
         """The batch."""
-        if "input_ids" in rows[0]:
-            return self._batch(rows)
-        return {side: self._batch([row[side] for row in rows]) for side in ("forget", "retain")}
+        if "forget" not in rows[0]:
+            return self.collate(rows)
+        sides = {side: self.collate([row[side] for row in rows]) for side in ("forget", "retain")}
+        if "index" in rows[0]:
+            sides["index"] = torch.tensor([row["index"] for row in rows])
+        return sides
 
-    def _batch(self, rows: Sequence[Any]) -> dict[str, Any]:
-        batch: dict[str, Any] = {**collate(rows, self.pad_id)}
-        for name in {name: None for row in rows for name in row}:
-            if name in ("input_ids", "labels", ASKED):
-                continue
-            batch[name] = stacked(name, rows, batch["input_ids"].shape[1])
-        if "position_ids" in batch:
-            del batch["attention_mask"]
-            batch["use_cache"] = False
-        return batch
+
+def padded(rows: Sequence[Any], pad: int) -> dict[str, Any]:
+    """One batch of rows of tokens, with all their columns."""
+    batch: dict[str, Any] = {**collate(rows, pad)}
+    for name in {name: None for row in rows for name in row}:
+        if name in ("input_ids", "labels", ASKED):
+            continue
+        batch[name] = stacked(name, rows, batch["input_ids"].shape[1])
+    if "position_ids" in batch:
+        del batch["attention_mask"]
+        batch["use_cache"] = False
+    return batch
 
 
 def stacked(name: str, rows: Sequence[Any], longest: int) -> Tensor:

@@ -89,6 +89,11 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         sam: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        if kwargs.pop("per_row", False):
+            raise TypeError(
+                f"{type(self).__name__}: a goal per row is a weight per row, and an optimizer has "
+                "one for its whole step. Did you mean ALMTrainer, or `SAMTrainer, ALMTrainer`?"
+            )
         self.rho, self.forget_rho = rho, rho if forget_rho is None else forget_rho
         self.forget_learning_rate = forget_learning_rate
         self.forget_weight_decay = forget_weight_decay

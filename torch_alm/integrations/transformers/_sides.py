@@ -1,13 +1,15 @@
 """Pairs and a Trainer that prepares its rows: each side goes through it on its own."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, cast
 
 from transformers import IntervalStrategy, Trainer
 
-from torch_alm.integrations.transformers._pairs import PairedDataset
+from torch_alm.integrations.transformers._pairs import PairedCollator, PairedDataset
 
+INDEX = "torch_alm_index"  # a column of forget rows while they are prepared
 FORGET = "the forget side"  # its name among the sets to evaluate, which are prepared as well
 
 
@@ -16,7 +18,10 @@ def apart(given: Mapping[str, Any]) -> dict[str, Any]:
     pairs = given.get("train_dataset")
     if not isinstance(pairs, PairedDataset):
         return {**given}
-    sets = {**sets_of(given.get("eval_dataset")), FORGET: pairs.forget}
+    forget: Any = pairs.forget
+    if hasattr(forget, "add_column"):  # rows may be dropped, or moved
+        forget = forget.add_column(INDEX, [*pairs.index])
+    sets = {**sets_of(given.get("eval_dataset")), FORGET: forget}
     return {**given, "train_dataset": pairs.retain, "eval_dataset": sets}
 
 
@@ -25,19 +30,28 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
 
     Raises:
         ValueError: if there is nothing to evaluate where evaluations are asked for; the Trainer
-            itself has seen the forget side there.
+            itself has seen the forget side there. If all rows of a side are gone.
+
+    Warns:
+        UserWarning: if some are.
     """
     pairs, evaluated = given.get("train_dataset"), given.get("eval_dataset")
     if not isinstance(pairs, PairedDataset):
         return
     sets, rest = cast(dict[str, Any], trainer.eval_dataset), cast(Any, trainer.train_dataset)
     prepared = copy(pairs)
-    prepared.forget, prepared.retain = sets.pop(FORGET), rest
+    forget, prepared.retain = sets.pop(FORGET), rest
+    if INDEX in getattr(forget, "column_names", []):
+        prepared.index, forget = [*forget[INDEX]], forget.remove_columns(INDEX)
+    prepared.forget, owner, by = forget, type(trainer).__name__, "its preparation of rows"
+    gone = sorted({*pairs.index}.difference(prepared.index))
+    require_rows(owner, "forget", len(forget), len(pairs.forget), by, gone)
+    require_rows(owner, "retain", len(rest), len(pairs.retain), by)
     trainer.train_dataset = prepared
     one = evaluated is None or not isinstance(evaluated, Mapping | PairedDataset)
     trainer.eval_dataset = sets.get("eval") if one else sets
-    if not collates:
-        trainer.data_collator = SideBySide(trainer.data_collator)
+    each: Any = trainer.data_collator
+    trainer.data_collator = Counting(owner, each if collates else PairedCollator(each))
     strategy = IntervalStrategy(trainer.args.eval_strategy)
     if evaluated is None and strategy != IntervalStrategy.NO:
         raise ValueError(
@@ -55,14 +69,31 @@ def sets_of(evaluated: Any) -> Mapping[str, Any]:
     return evaluated if isinstance(evaluated, Mapping) else {"eval": evaluated}
 
 
-class SideBySide:
-    """A collator of pairs out of a collator of rows."""
+class Counting:
+    """A collator of pairs whose batches are counted: each row to forget has to be in its own."""
 
-    def __init__(self, collate: Any) -> None:
-        self.collate = collate
+    def __init__(self, owner: str, collate: Any) -> None:
+        self.owner, self.collate = owner, collate
 
     def __call__(self, rows: Sequence[Any]) -> Any:
-        """A batch of each side; of single rows, theirs."""
-        if "forget" not in rows[0]:
-            return self.collate(rows)
-        return {side: self.collate([row[side] for row in rows]) for side in ("forget", "retain")}
+        """The batch; one of rows that are packed or flattened has positions that begin again."""
+        batch = self.collate(rows)
+        if "forget" in rows[0] and "input_ids" in batch["forget"]:
+            ids, positions = (batch["forget"].get(key) for key in ("input_ids", "position_ids"))
+            found = len(ids) if positions is None else int((positions == 0).sum())
+            require_rows(self.owner, "forget", found, len(rows), "its `data_collator`")
+        return batch
+
+
+def require_rows(
+    owner: str, verb: str, left: int, given: int, by: str, gone: Sequence[int] = ()
+) -> None:
+    """Warn if fewer rows are left than were given; raise if there is none."""
+    named = f" (number {', '.join(map(str, gone[:9]))}{' ...' if gone[9:] else ''})" if gone else ""
+    told = f"{owner}: {given - left} of {given} rows to {verb}{named} are gone after {by}"
+    why = "Is a limit such as `max_length` too low, or a batch larger than the data?"
+    if not left:
+        raise ValueError(f"{told}; nothing is left to {verb}. {why}")
+    if left < given:
+        told += ", and neither status nor evaluation speaks of them"
+        warnings.warn(f"{told}. {why}", stacklevel=4)

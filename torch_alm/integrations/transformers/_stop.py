@@ -1,24 +1,18 @@
-"""Callbacks that end a training: it is forgotten, or it costs too much."""
+"""Callbacks that end a training: its measure says that it is forgotten, or its answers do."""
 
-import math
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
+from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
+from torch_alm.integrations.transformers._best import MET
+from torch_alm.language import Row, Tokenizer, answer_ids, decode, read_answers
 
 Constraint: TypeAlias = ALMConstraint | ConstraintGroup
-
-
-def stop_in_a_row(
-    state: TrainerState, control: TrainerControl, name: str, *, times: int, happened: bool
-) -> None:
-    """Count in a row, in `trainer_state.json`, so that the count survives a resume; then stop."""
-    counts = cast(dict[str, Any], state.stateful_callbacks)
-    counts[name] = counts.get(name, 0) + 1 if happened else 0
-    if counts[name] >= times:
-        control.should_training_stop = True
 
 
 class StopOnStatus(TrainerCallback):
@@ -34,6 +28,9 @@ class StopOnStatus(TrainerCallback):
         status: one of those of `ALMConstraint.metrics`.
         times: measured steps in a row.
 
+    Warns:
+        UserWarning: where it stops on what was measured under dropout.
+
     Example:
         >>> from torch_alm.filters import Mean
         >>> constraint = ALMConstraint(None, alpha=2.0, mu=0.1, filter=Mean(window=8))
@@ -45,49 +42,94 @@ class StopOnStatus(TrainerCallback):
         self._key = f"StopOnStatus {name_of(constraint)} {status} {times}"
 
     def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **_: Any
+        self, args: Any, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """After the multiplier's update."""
+        """Count in `trainer_state.json`, so that the count survives a resume."""
         metrics, name = self.constraint.metrics(), f"torch_alm.{self._key}"
         counts = cast(dict[str, Any], state.stateful_callbacks)
         told, counts[f"{name} told"] = counts.get(f"{name} told"), metrics["steps"]
-        if metrics["steps"] != told:
-            happened = metrics["status"] == self.status
-            stop_in_a_row(state, control, name, times=self.times, happened=happened)
+        if metrics["steps"] == told:
+            return
+        counts[name] = counts.get(name, 0) + 1 if metrics["status"] == self.status else 0
+        if counts[name] < self.times:
+            return
+        control.should_training_stop = True
+        if self.status in MET and has_dropout(given["model"]):
+            warnings.warn(
+                f"StopOnStatus: {self.status} as measured under dropout, whose noise passes for "
+                "forgetting. Does an evaluation say the same?",
+                stacklevel=2,
+            )
 
 
-class StopOnMetric(TrainerCallback):
-    """A callback that ends the training once a logged number has left its bounds.
+class AskingCallback(TrainerCallback):
+    """A callback that asks the rows to forget, and ends the training once none is said.
+
+    A loss in a batch says little of what a model answers; this asks it, greedily, in `eval` mode.
+    `asked/said` in the logs is how many rows are said. Every rank asks all of them, and weights
+    that are sharded cannot be asked.
 
     Args:
-        metric: as it is logged: `"eval_retain_loss"`, `"retain_loss"`, `"constraint/value"`.
-        above: stop where it is larger than this.
-        below: stop where it is smaller than this.
-        times: in so many logs in a row that have it.
+        tokenizer: the model's.
+        rows: with a prompt, as `torch_alm.language.encode` makes them.
+        every: steps between two askings.
+        said: of the model's words and the row's, whether these count as said; the row's words
+            anywhere in the others, in either case of letters, if `None`.
+        max_new_tokens: of an answer.
 
-    Example:
-        >>> stop = StopOnMetric("eval_retain_loss", above=1.5)
+    Raises:
+        ValueError: if there is nothing to ask.
+
+    Cost: `torch_alm.language.read_answers` of all rows, every so many steps.
     """
 
     def __init__(
-        self, metric: str, *, above: float = math.inf, below: float = -math.inf, times: int = 1
+        self,
+        tokenizer: Tokenizer,
+        rows: Sequence[Row],
+        *,
+        every: int = 10,
+        said: Callable[[str, str], bool] | None = None,
+        max_new_tokens: int = 64,
     ) -> None:
-        if above == math.inf and below == -math.inf:
+        if not rows or every < 1:
             raise ValueError(
-                f"StopOnMetric: {metric!r} has no bound, so it would never stop. Did you mean "
-                "`above=...` or `below=...`?"
+                f"AskingCallback: {len(rows)} rows every {every} steps are never asked, so that it "
+                "would never stop. Are they the rows to forget?"
             )
-        self.metric, self.above, self.below, self.times = metric, above, below, times
+        self.tokenizer, self.rows, self.every = tokenizer, rows, every
+        self.said, self.max_new_tokens = said or holds, max_new_tokens
+        self._found: int | None = None
 
-    def on_log(
-        self, args: Any, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Evaluations are logged, too."""
-        found = (logs or {}).get(self.metric)
-        if found is not None:
-            name = f"torch_alm.StopOnMetric {self.metric} {self.above} {self.below} {self.times}"
-            happened = found > self.above or found < self.below
-            stop_in_a_row(state, control, name, times=self.times, happened=happened)
+        """Ask, every so many steps."""
+        if state.global_step % self.every:
+            return
+        limit = self.max_new_tokens
+        readings = read_answers(given["model"], self.tokenizer, self.rows, max_new_tokens=limit)
+        words = [decode(self.tokenizer, answer_ids(row)) for row in self.rows]
+        pairs = zip(readings, words, strict=True)
+        self._found = sum(self.said(reading.text or "", word) for reading, word in pairs)
+        if not self._found:
+            control.should_training_stop = True
+
+    def on_log(self, args: Any, state: TrainerState, *_: Any, logs: Any = None, **__: Any) -> None:
+        """Tell how many were said when they were asked last."""
+        if self._found is not None and "loss" in (logs or {}):
+            logs["asked/said"] = state.log_history[-1]["asked/said"] = self._found
+
+
+def holds(text: str, words: str) -> bool:
+    """Tell whether a text has these words in it."""
+    return bool(words) and words.casefold() in text.casefold()
+
+
+def has_dropout(model: nn.Module) -> bool:
+    """Tell whether a forward pass of the training is noisy."""
+    shares = [getattr(m, key, 0) for m in model.modules() for key in ("p", "attention_dropout")]
+    return any(isinstance(share, float) and share > 0 for share in shares)
 
 
 def name_of(constraint: ALMConstraint | ConstraintGroup) -> str:

@@ -101,21 +101,6 @@ def test_an_answer_ends_at_the_first_stop(text: str, kept: str) -> None:
     assert muse.cut(text) == kept
 
 
-@pytest.mark.parametrize(
-    ("reference", "text", "expected"),
-    [
-        ("Paris is the capital of France", "The capital of France is Paris", 4 / 6),
-        # 2 of 5 words and 2 of 5; with a stemmer, 3 and 3
-        ("She wrote several mystery novels", "She writes a mystery novel", 2 / 5),
-        # recall alone would not punish length: 1 of 1 and 1 of 7
-        ("1472", "It became part of Scotland in 1472.", 2 / 8),
-        ("Ada", "", 0.0),
-    ],
-)
-def test_rouge_is_an_f_measure_without_stemmer(reference: str, text: str, expected: float) -> None:
-    assert muse.rouge_l_f(text, reference) == pytest.approx(expected, abs=1e-12)
-
-
 def test_scores_are_of_all_tokens_but_the_first(model: Any, tokenizer: Any) -> None:
     texts = [*WORLD.members[:3], " ".join(WORLD.members[3].split()[:9])]
     found = muse.text_scores(model, tokenizer, texts)

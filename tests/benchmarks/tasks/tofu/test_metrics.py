@@ -19,12 +19,8 @@ seeded = settings(derandomize=True, deadline=None, max_examples=60)
 @pytest.mark.parametrize(
     ("reference", "generation", "stemmer", "recall"),
     [
-        ("Paris is the capital of France", "The capital of France is Paris", True, 4 / 6),
         ("She wrote several mystery novels", "She writes a mystery novel", True, 0.6),
-        ("She wrote several mystery novels", "She writes a mystery novel", False, 0.4),
-        ("1472", "It became part of Scotland in 1472.", True, 1.0),
         ("Paris", "", True, 0.0),
-        ("", "Paris", True, 0.0),
         ("?!", "?!", True, 0.0),
     ],
 )

@@ -92,19 +92,15 @@ def test_another_model_has_another_place(tmp_path: Path, change: str) -> None:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("failing", ["train_to_memorisation", "rename"])
+@pytest.mark.parametrize("failing", ["scratch.train_to_memorisation", "models.Path.rename"])
 def test_a_failure_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    target = {
-        "train_to_memorisation": "benchmarks.engine.scratch.train_to_memorisation",
-        "rename": "benchmarks.engine.models.Path.rename",
-    }[failing]
     with monkeypatch.context() as patched:
-        patched.setattr(target, fail)
+        patched.setattr(f"benchmarks.engine.{failing}", fail)
         with pytest.raises(KeyboardInterrupt):
             load_tiny(tmp_path)
     assert list(tmp_path.iterdir()) == []

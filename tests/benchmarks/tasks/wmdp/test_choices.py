@@ -50,9 +50,16 @@ def test_a_question_that_cannot_be_asked_is_refused(changes: dict[str, Any], mes
         Question(**(whole | changes))
 
 
+SHOWN = [Question("kites", f" Which {n}? ", ("w", "x", "y", f"{n}"), n) for n in (1, 2)]
+BEGUN = (
+    "Which 1?\nA. w\nB. x\nC. y\nD. 1\nAnswer: B\n\nWhich 2?\nA. w\nB. x\nC. y\nD. 2\nAnswer: C\n\n"
+)
+
+
 def by_hand(model: Any, tokenizer: Any, question: Question, letter: str, bos: bool) -> float:
     """The log-likelihood of a letter: one sequence, one token after the other."""
-    text = prompt(question)
+    description, asked = prompt(question).split("\n\n")
+    text = f"{description}\n\n{BEGUN if question.subject == 'kites' else ''}{asked}"
     head = tokenizer(text, add_special_tokens=bos)["input_ids"]
     whole = tokenizer(f"{text} {letter}", add_special_tokens=bos)["input_ids"]
     with torch.no_grad():
@@ -61,8 +68,11 @@ def by_hand(model: Any, tokenizer: Any, question: Question, letter: str, bos: bo
 
 
 @pytest.mark.parametrize("bos", [True, False])
-def test_a_letter_has_the_likelihood_of_its_tokens(model: Any, tokenizer: Any, bos: bool) -> None:
-    found = choices.answers(model, tokenizer, QUESTIONS, batch_size=3, bos=bos)
+def test_a_letter_has_the_likelihood_of_its_tokens_behind_the_examples_of_its_subject(
+    model: Any, tokenizer: Any, bos: bool
+) -> None:
+    shown = {"kites": SHOWN}
+    found = choices.answers(model, tokenizer, QUESTIONS, batch_size=3, bos=bos, examples=shown)
     for question, answer in zip(QUESTIONS, found, strict=True):
         expected = [by_hand(model, tokenizer, question, letter, bos) for letter in "ABCD"]
         assert answer.log_likelihoods == pytest.approx(expected, abs=1e-5)

@@ -75,6 +75,13 @@ def test_a_task_needs_corpora_of_topics_there_are(tmp_path: Path) -> None:
     assert task.split == "bio"
     assert task.topics[0].questions[0].subject == "biology"
     assert task.utility == {}
+    mmlu = "question,choice0,choice1,choice2,choice3,answer\n"
+    (tmp_path / "a_kite_test.csv").write_text(f"{mmlu}Q?,a,b,c,d,1\n")
+    (tmp_path / "a_kite_dev.csv").write_text(f"{mmlu}One?,a,b,c,d,1\nTwo?,a,b,c,d,2\n")
+    task = load_wmdp(tmp_path, tmp_path, {"bio": text}, text, shots=1)
+    assert [q.question for q in task.examples["a kite"]] == ["One?"]
+    with pytest.raises(ValueError, match="--shots 3: there are fewer examples of a kite"):
+        load_wmdp(tmp_path, tmp_path, {"bio": text}, text, shots=3)
 
 
 def test_the_world_is_the_same_each_time_and_asks_what_was_not_learnt() -> None:

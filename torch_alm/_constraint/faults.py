@@ -1,0 +1,123 @@
+"""Errors and warnings of a constraint in words: each names what was found, and the fix."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from torch import Size
+
+LOADING = "ALMConstraint.load_state_dict"
+
+
+def refuse_nothing(verb: str) -> NoReturn:
+    """Raise for a step without a measurement."""
+    raise RuntimeError(
+        f"ALMConstraint.{verb}() found no measurement since the last step; the multiplier would "
+        "have no violation to follow. Did you call `constraint(...)`, `observe(value)` or "
+        "`DualOptimizer.backward` first? (Under `torch.no_grad()` only `observe` takes a "
+        "measurement; after `attach` the optimizer steps it.)"
+    )
+
+
+def not_finite(bad: int, then: str) -> str:
+    """Say that measurements of a step, or its update, are not finite."""
+    return (
+        f"ALMConstraint.step: {bad} measurement(s) or update(s) of this step are not finite; "
+        f"{then}. Is the loss unbounded, or mu too large?"
+    )
+
+
+def measured(measure: Callable[..., object] | None, args: Sequence[Any], kwargs: Any) -> object:  # noqa: ANN401
+    """Call a measure; name arguments that it does not take."""
+    if measure is None:
+        raise TypeError(
+            "ALMConstraint was called, and its measure is None. Did you mean `observe(value)`, or "
+            "to pass a measure?"
+        )
+    try:
+        return measure(*args, **kwargs)
+    except TypeError as error:
+        if _takes(measure, args, kwargs):
+            raise
+        raise TypeError(
+            f"ALMConstraint: its measure cannot be called with these arguments: {error}. "
+            "`constraint(...)` takes what the measure takes. Is this a value you have measured "
+            "already? Did you mean `constraint.penalty(value)` and `constraint.observe(value)`?"
+        ) from error
+
+
+def _takes(function: Callable[..., object], args: Sequence[Any], kwargs: Any) -> bool:  # noqa: ANN401
+    """Tell whether a function can be called so, as far as its signature tells."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    except ValueError:  # it has no signature
+        pass
+    return True
+
+
+def warn_detached() -> None:
+    """Warn of a penalty without a gradient."""
+    warnings.warn(
+        "ALMConstraint: the measure returned a tensor without a gradient, and the weight is not "
+        "0: the penalty pushes nothing, and lambda grows for nothing. Was it detached, or are all "
+        "parameters frozen? (For a count: `observe(value)`, and `weight = step()`.)",
+        stacklevel=4,
+    )
+
+
+def warn_unstepped(count: int) -> None:
+    """Warn of measurements that nobody steps."""
+    warnings.warn(
+        f"ALMConstraint: {count} measurements wait for a step, and lambda is still what it was. "
+        "Did you mean `constraint.step()` after each `optimizer.step()`, or "
+        "`constraint.attach(optimizer)` before the loop? (A copy, or one that was loaded, is "
+        "attached to nothing.)",
+        stacklevel=4,
+    )
+
+
+def warn_unmeasured() -> None:
+    """Warn of an attached constraint that two steps of its optimizer have not measured."""
+    warnings.warn(
+        "ALMConstraint: two steps of the optimizer it is attached to have measured nothing, so "
+        "lambda stays. Did you mean to add `constraint(...)` to the loss? (Under "
+        "`torch.no_grad()` only `observe` takes a measurement.)",
+        stacklevel=4,
+    )
+
+
+def check_checkpoint(found: Mapping[str, Any], mine: Mapping[str, Any], where: str = "") -> None:
+    """Raise `ValueError` if an entry would be lost, or belongs to another constraint."""
+    if {*found} != {*mine}:
+        raise ValueError(
+            f"{LOADING} found the entries {sorted(map(str, found))}{where} and needs "
+            f"{sorted(mine)} ('auto' is there with mu=\"auto\"). Is it the checkpoint of another "
+            "constraint?"
+        )
+    for name, entry in mine.items():
+        if isinstance(entry, Mapping):
+            check_checkpoint(found[name], entry, f" in {name!r}")
+    if not where and found["sense"] != mine["sense"]:
+        raise ValueError(
+            f"{LOADING}: the checkpoint's sense is \"{found['sense']}\" and this one's "
+            f'"{mine["sense"]}"; the multiplier would push the wrong way. Is it another constraint?'
+        )
+
+
+def refuse_shape(found: Size, mine: Size) -> NoReturn:
+    """Raise for a checkpoint of another number of multipliers."""
+    raise ValueError(
+        f"{LOADING}: the checkpoint has multipliers of shape {tuple(found)} and this constraint "
+        f"{tuple(mine)}. Is it another constraint?"
+    )
+
+
+def refuse_index() -> NoReturn:
+    """Raise for an index beside a mu that is found."""
+    raise ValueError(
+        'ALMConstraint: mu="auto" takes no index: it looks at one entry in turn, which a batch may '
+        "not have. Did you mean a number, such as mu=0.1?"
+    )
