@@ -11,7 +11,7 @@ import torch
 
 from tests.command.conftest import FORGET, RETAIN, Command, report, write
 from torch_alm.language import Format, answer_ids
-from torch_alm.unlearning.attack import attacks_of, verdict_of
+from torch_alm.unlearning.attacks import attacks_of, verdict_of
 from torch_alm.unlearning.loading import Loaded, encode_entries
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import Options
@@ -251,7 +251,7 @@ def test_a_part_of_an_answer_stands_beside_what_was_said_of_it_or_nothing(
 def test_a_model_without_linear_layers_is_attacked_by_all_else(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr("torch_alm.unlearning.attack.linear_weights", lambda model: [])
+    monkeypatch.setattr("torch_alm.unlearning.attacks.linear_weights", lambda model: [])
     assert command("attack", "--relearn", 2, "--relearn-steps", 1) == 0
     (found,) = report(tmp_path / "out")["attacks"]
     assert [row["name"] for row in found["rows"]] == [n for n in NAMES if "int" not in n]

@@ -39,7 +39,7 @@ def mode(model: Any) -> list[Any]:
     return [
         *((m.training, getattr(m, "attention_dropout", None)) for m in model.modules()),
         *((p.requires_grad, p.dtype, p.grad) for p in model.parameters()),
-        model.config.use_cache, model.is_gradient_checkpointing, vars(model).get("forward"),
+        model.config.use_cache, model.model.gradient_checkpointing, vars(model).get("forward"),
     ]  # fmt: skip
 
 
@@ -126,7 +126,9 @@ def test_rows_of_datasets_and_of_messages_are_rows(model: Any, tokenizer: Any) -
     for rows in (datasets.Dataset.from_list(FORGET), [{"messages": each} for each in asked]):
         found = evaluate(model, tokenizer, rows, RETAIN, quiet=True)
         assert found.numbers == known.numbers
-    mixed = datasets.Dataset.from_list([*FORGET, {"prompt": "x", "completion": "y"}])
+    empty = {"prompt": None, "completion": None}
+    other = {"prompt": "x", "completion": "y", "question": None, "answer": None}
+    mixed = datasets.Dataset.from_list([*({**row, **empty} for row in FORGET), other])
     assert len(evaluate(model, tokenizer, mixed, RETAIN, quiet=True).to_frame()) == (
         len(FORGET) + 1 + len(RETAIN)
     )
@@ -192,7 +194,7 @@ def test_adapters_train_alone(own: Any, tokenizer: Any) -> None:
 
 def test_a_refusal_leaves_no_adapters(own: Any, tokenizer: Any) -> None:
     before, names = mode(own), [*state(own)]
-    with pytest.raises(Refusal, match="forget answers"):
+    with pytest.raises(Refusal, match="0 of 1 forget answers"):
         unlearn(own, tokenizer, [{"question": "x", "answer": "Graz"}], RETAIN, lora=True)
     assert [*state(own)] == names and mode(own) == before
 

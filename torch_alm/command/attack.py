@@ -12,7 +12,7 @@ from torch_alm.command.models import check_folder, load_for
 from torch_alm.command.output import Result, check_output
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.attack import attacked
+from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.folders import REPORTS
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import Options

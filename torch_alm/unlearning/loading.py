@@ -63,9 +63,9 @@ class Loaded:
 def check_sets(found: Mapping[str, Sequence[Entry]]) -> None:
     """Refuse a row that stands in two sets."""
     for name, why in SHARED.items():
-        check_apart(found["forget"], found[name], why)
+        check_apart(found["forget"], found.get(name, ()), why)
         if name != "retain":
-            check_apart(found["retain"], found[name], SHARED["holdout"])
+            check_apart(found["retain"], found.get(name, ()), SHARED["holdout"])
 
 
 def set_aside(found: dict[str, list[Entry]]) -> None:

@@ -61,7 +61,7 @@ def loaded_of(
     Raises:
         Refusal: it is quantised, on no device or on several, not whole, or of another tokenizer.
     """
-    inner, name = _inner(model), f"the model ({type(_inner(model)).__name__})"
+    inner, name = _inner(model), "the model"
     where = _place_of(inner, name, given)
     try:
         check_eos(tokenizer)

@@ -18,7 +18,7 @@ from torch_alm.language import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
 from torch_alm.unlearning.adapters import with_adapters
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.attack import attacked
+from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import set_aside
 from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
@@ -72,8 +72,9 @@ def unlearn(
         set_aside(found)
     given = replace(given, lora=given.lora or isinstance(model, PeftModel))
     with quiet(), _adapted(model, given) as adapted:
-        loaded = loaded_of(adapted, tokenizer, given, found)
-        start, _, loaded = begun(given, loaded, found, log.info)
+        with borrowed(adapted):
+            loaded = loaded_of(adapted, tokenizer, given, found)
+            start, _, loaded = begun(given, loaded, found, log.info)
         return _trained(Run(given, log.info, loaded, start), callbacks)
 
 
