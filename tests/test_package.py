@@ -46,7 +46,7 @@ def imported_by(source: Path) -> set[str]:
 SOURCES = [
     path
     for path in sorted(PACKAGE.rglob("*.py"))
-    if not {"command", "integrations"} & {*path.relative_to(PACKAGE).parts}
+    if not {"command", "integrations", "unlearning"} & {*path.relative_to(PACKAGE).parts}
 ]
 
 

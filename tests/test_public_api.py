@@ -25,6 +25,7 @@ MODULES = (
     "torch_alm.measures",
     "torch_alm.rules",
     "torch_alm.thresholds",
+    "torch_alm.unlearning",
 )
 VERBS = ("unlearn", "evaluate", "attack")
 

@@ -142,7 +142,10 @@ class Sides(Wrapper):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear both gradients, and what the constraint observed while they were taken."""
-        super().zero_grad(set_to_none)
+        if set_to_none:
+            gradients.clear(parameters(self.retain))
+        else:
+            super().zero_grad(set_to_none=False)
         if self._forget_register is not None and self.constraint is not None:
             self.constraint.discard()
         self._forget_register = None
@@ -259,7 +262,7 @@ class Sides(Wrapper):
             warnings.warn(
                 'DualOptimizer.step: the weights\' dtype swallows the forget step (scale="step"). '
                 "Did you mean float32 weights under bfloat16 autocast, or a higher rate?",
-                stacklevel=8,
+                stacklevel=7,
             )
         self._has_moved = True
 

@@ -260,7 +260,8 @@ class DualOptimizer(Sides):
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
         weight, g_f = self._update()  # lambda+
-        is_finite = weight == 0 or self._forget_step(weight, g_f)
+        forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
+        is_finite = weight == 0 or forget(weight, g_f)
         del g_f  # memory for the next
         self.retain.step()
         if not is_finite:
@@ -284,19 +285,14 @@ class DualOptimizer(Sides):
         return weight, g_f
 
     def _forget_step(self, weight: float, g_f: Register) -> bool:
-        """theta <- forget(theta, sign * lambda+ * g_f); tells whether all is finite."""
-        times_step = abs(weight) if self.scale == "step" else 1.0
-        gradients.scale_(g_f, self._forget_sign * weight / times_step)
+        """theta <- forget(theta, sign * lambda+ * g_f), the retain gradient kept aside.
+
+        Tells whether what it steps on is finite; if not, it takes no step.
+        """
+        gradients.scale_(g_f, self._forget_sign * weight)
         if not math.isfinite(gradients.norm(g_f)):
             mark_called(self.forget)
             return False
-        if self.scale == "step":
-            return self._multiplied_step(times_step, g_f)
-        self._plain_step(g_f)
-        return True
-
-    def _plain_step(self, g_f: Register) -> None:
-        """theta <- forget(theta, g_f), the retain gradient kept aside."""
         params = parameters(self.retain)
         g_r = gradients.read(params)
         gradients.put(params, g_f)
@@ -304,16 +300,18 @@ class DualOptimizer(Sides):
             self.forget.step()
         finally:
             gradients.put(params, g_r)
+        return True
 
-    def _multiplied_step(self, times: float, g_f: Register) -> bool:
-        """theta <- theta + times (forget(theta, g_f) - theta); undone if that is not finite."""
-        pairs = zip(parameters(self.retain), g_f, strict=True)
-        moved = [gradients.local(p) for p, g in pairs if g is not None]
+    def _multiplied_step(self, weight: float, g_f: Register) -> bool:
+        """theta <- theta + |lambda+| (forget(theta, +-g_f) - theta); tells whether it is finite."""
+        params, times = parameters(self.retain), abs(weight)
+        moved = [gradients.local(p) for p, g in zip(params, g_f, strict=True) if g is not None]
         start = [t.clone() for t in moved]
-        self._plain_step(g_f)
+        if not self._forget_step(math.copysign(1.0, weight), g_f):
+            return False
         for t, origin in zip(moved, start, strict=True):
             torch.lerp(origin, t, times, out=t)
-        if times <= 1 or math.isfinite(gradients.norm(p.detach() for p in parameters(self))):
+        if times <= 1 or math.isfinite(gradients.norm(p.detach() for p in params)):
             self._watch_swallowed(moved, start)
             return True
         for t, origin in zip(moved, start, strict=True):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,18 +26,11 @@ Move: TypeAlias = tuple[Tensor, Tensor, float]  # theta, direction, signed radiu
 SMALL = 16_384  # entries below which a call costs more than the moving
 
 
-@dataclass(frozen=True)
-class Direction:
+class Direction(NamedTuple):
     """The gradient of a first pass, and how many more backwards it holds for; none at first."""
 
-    g: dict[Tensor, Tensor | None] = field(default_factory=dict[Tensor, Tensor | None])
+    g: Mapping[Tensor, Tensor | None] = {}
     left: int = 0
-
-    def take(self, params: list[Tensor]) -> bool:
-        """Make it the gradient of what is trained; tell whether there is one."""
-        if self.left:
-            gradients.put(params, [self.g.get(p) if p.requires_grad else None for p in params])
-        return self.left > 0
 
 
 class Memory(dict[Tensor, Tensor]):
@@ -55,9 +48,11 @@ class Perturbation:
     Attributes:
         realised: the share of delta, along delta, that took place: measured where some weights are
             bfloat16 or float16, until `SAM` has found it once, else `None`.
+        is_lost: whether the direction is known not to be finite, which a CPU tells without waiting.
     """
 
     realised: float | None = None
+    is_lost: bool = False
     _norm: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"), repr=False)
     _entries: int = field(default=0, repr=False)
 
@@ -73,11 +68,6 @@ class Perturbation:
     def moved(self) -> int:
         """The number of entries of theta that were given a perturbation."""
         return self._entries if math.isfinite(self.grad_norm) and self.grad_norm else 0
-
-    @property
-    def is_lost(self) -> bool:
-        """True if the direction is known not to be finite; no device is waited for."""
-        return self._norm.device.type in gradients.HOST and not math.isfinite(self._norm.item())
 
 
 def perturbed(
@@ -186,7 +176,8 @@ class Excursion(AbstractContextManager[Perturbation]):
             for p, g, rho in self._move_small(moves, inverse):
                 self._move(p, local(g), rho * inverse, noise)
         realised = None if inverse is None or not self.is_watched else self._held(moves, inverse)
-        return Perturbation(realised, norm, sum(p.numel() for p, _, _ in moves))
+        is_lost = inverse is None and bool(norm)
+        return Perturbation(realised, is_lost, norm, sum(p.numel() for p, _, _ in moves))
 
     def _held(self, moves: list[Move], inverse: float | Tensor) -> float | None:
         """Compare with theta before: the share of delta that the weights hold, along delta."""

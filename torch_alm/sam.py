@@ -131,7 +131,10 @@ class SharpnessAware(Wrapper):
         """
         replay = replaying(params) if self.replay_rng else lambda: None
         direction = self.direction
-        if not direction.take(params):
+        if direction.left:
+            kept = [direction.g.get(p) if p.requires_grad else None for p in params]
+            gradients.put(params, kept)
+        else:
             with self.first_pass():
                 first_pass()
             found = gradients.copies(gradients.read(params)) if self.every > 1 else []

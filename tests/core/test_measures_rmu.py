@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from torch_alm import measures
+from torch_alm.measures import _representation as representation
 
 WIDTH = 6
 
@@ -45,7 +46,7 @@ def states(model: Stack, batch: dict[str, Tensor]) -> Tensor:
     return model.layers[1](model.layers[0](model.embed(batch["input_ids"])))[0]
 
 
-def oracle_distance(hidden: Tensor, target: Tensor, labels: Tensor | None) -> float:
+def oracle_distance(hidden: Tensor, target: Tensor, labels: Tensor) -> float:
     """Mean over sequences of the means over their chosen tokens of the mean square."""
     target = target.expand_as(hidden)
     sequences = []
@@ -53,7 +54,7 @@ def oracle_distance(hidden: Tensor, target: Tensor, labels: Tensor | None) -> fl
         tokens = [
             sum((x - y) ** 2 for x, y in zip(h.tolist(), g.tolist(), strict=True)) / len(h)
             for t, (h, g) in enumerate(zip(hidden[b], target[b], strict=True))
-            if labels is None or labels[b, t] != -100
+            if labels[b, t] != -100
         ]
         if tokens:
             sequences.append(sum(tokens) / len(tokens))
@@ -89,21 +90,15 @@ def test_rmu_is_the_loops(by_name: bool) -> None:
         oracle_distance(hidden, target, batch["labels"]), rel=1e-13
     )
     if_not_said = measures.rmu(model, batch, layer, u)
-    assert torch.equal(if_not_said, measures.rmu(model, batch, layer, u, 6.5, mask="tokens"))
-    found = measures.rmu(model, batch, layer, u, 2.5, mask="all")
-    assert found.item() == pytest.approx(oracle_distance(hidden, target, None), rel=1e-13)
-    without_labels = {"input_ids": batch["input_ids"]}
-    assert torch.equal(measures.rmu(model, without_labels, layer, u, 2.5, mask="all"), found)
+    assert torch.equal(if_not_said, measures.rmu(model, batch, layer, u, 6.5))
 
 
-@pytest.mark.parametrize("mask", ["tokens", "all"])
-def test_rmu_retain_is_the_loops_and_zero_at_the_reference(mask: str) -> None:
+def test_rmu_retain_is_the_loops_and_zero_at_the_reference() -> None:
     model, reference, batch = Stack(0), Stack(1), make_batch()
-    found = measures.rmu_retain(model, batch, "layers.1", reference, mask=mask)
-    labels = batch["labels"] if mask == "tokens" else None
-    expected = oracle_distance(states(model, batch), states(reference, batch), labels)
+    found = measures.rmu_retain(model, batch, "layers.1", reference)
+    expected = oracle_distance(states(model, batch), states(reference, batch), batch["labels"])
     assert found.item() == pytest.approx(expected, rel=1e-13)
-    assert measures.rmu_retain(model, batch, "layers.1", Stack(0), mask=mask) == 0
+    assert measures.rmu_retain(model, batch, "layers.1", Stack(0)) == 0
 
 
 def test_gradients_reach_the_layer_and_below_but_not_the_reference() -> None:
@@ -124,10 +119,10 @@ def test_gradients_reach_the_layer_and_below_but_not_the_reference() -> None:
 def test_padding_and_garbage_off_the_mask_change_nothing() -> None:
     batch, u = make_batch(), measures.steering_vector(WIDTH, dtype=torch.float64)
     hidden = states(Stack(), batch).detach()
-    chosen = batch["labels"] != -100
-    spoiled = hidden.masked_fill(~chosen[..., None], float("nan"))
-    found = measures.hidden_distance(spoiled, u, chosen)
-    assert_close(found, measures.hidden_distance(hidden, u, chosen), rtol=0, atol=0)
+    places = representation.labelled(batch)
+    spoiled = hidden.masked_fill(~places.mask[..., None], float("nan"))
+    found = representation.distance(spoiled, u, places)
+    assert torch.equal(found, representation.distance(hidden, u, places))
 
 
 def test_the_hook_is_removed_and_the_batch_kept() -> None:
@@ -137,14 +132,15 @@ def test_the_hook_is_removed_and_the_batch_kept() -> None:
     assert list(batch) == names
     assert not model.layers[1]._forward_hooks
     with pytest.raises(IndexError):
-        measures.hidden_states(model, {"input_ids": torch.tensor([[99]])}, "layers.1")
+        representation.hidden_states(model, {"input_ids": torch.tensor([[99]])}, "layers.1")
     assert not model.layers[1]._forward_hooks  # also after an exception
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_states_are_widened(dtype: torch.dtype) -> None:
     hidden = torch.full((1, 2, 4), 300.0, dtype=dtype)  # its square overflows fp16
-    found = measures.hidden_distance(hidden, torch.zeros(4, dtype=dtype))
+    places = representation.labelled({"labels": torch.zeros(1, 2).long()})
+    found = representation.distance(hidden, torch.zeros(4, dtype=dtype), places)
     assert found.dtype == torch.float32
     assert found == 90_000
 
@@ -157,8 +153,6 @@ def test_errors_name_what_is_missing() -> None:
         measures.rmu(model, batch, "unused", u)
     with pytest.raises(ValueError, match="never ran layer `Paired`"):
         measures.rmu(model, batch, Stack().layers[1], u)
-    with pytest.raises(ValueError, match="`mask` is 'answers'"):
-        measures.rmu(model, batch, "layers.1", u, mask="answers")
     with pytest.raises(ValueError, match="no `labels`"):
         measures.rmu(model, {"input_ids": batch["input_ids"]}, "layers.1", u)
     batch["labels"].fill_(-100)
@@ -172,7 +166,7 @@ def test_a_decoder_layer_of_transformers_gives_its_hidden_states() -> None:
 
     model = llama(7, num_hidden_layers=3).eval()
     batch = make_batch()
-    found = measures.hidden_states(model, batch, "model.layers.1")
+    found = representation.hidden_states(model, batch, "model.layers.1")
     theirs = model(input_ids=batch["input_ids"], output_hidden_states=True).hidden_states[2]
     assert_close(found, theirs, rtol=0, atol=0)
     measures.rmu(model, batch, "model.layers.1", measures.steering_vector(16)).backward()

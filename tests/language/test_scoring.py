@@ -61,7 +61,7 @@ def test_a_batch_has_as_many_rows_as_its_logits_have_room(
     assert seen[3:] == [(1, 5)] * 4 + [(1, 3)], "one row at least"
 
 
-def test_logits_are_asked_for_from_the_first_answer_of_a_batch_on(model: Any) -> None:
+def test_logits_are_asked_for_where_a_row_of_the_batch_has_an_answer(model: Any) -> None:
     """A word is said by the position before it, so the last of the longest prompt counts."""
     rows = [
         {"input_ids": [1, 2, 3, 4, 0], "labels": [-100, -100, -100, -100, 0]},
@@ -71,7 +71,7 @@ def test_logits_are_asked_for_from_the_first_answer_of_a_batch_on(model: Any) ->
     model.register_forward_hook(lambda _, __, found: seen.append(tuple(found.logits.shape)))
     losses(model, rows, 0)
     losses(model, [{"input_ids": [1, 2, 0], "labels": [1, 2, 0]}], 0)
-    assert seen == [(2, 3, 12), (1, 3, 12)]
+    assert seen == [(2, 2, 12), (1, 2, 12)]
 
 
 @pytest.mark.parametrize("at", [0, 1])

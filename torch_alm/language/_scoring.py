@@ -1,15 +1,16 @@
 """Teacher-forced values of answers, per row: one forward pass per batch of similar lengths."""
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
-from torch_alm import measures
 from torch_alm.language._encoding import IGNORE, Row, collate
 from torch_alm.language._models import LanguageModel, modes_kept, positions, require_asked
+from torch_alm.measures._answers import Answers, answers_of, sequence_means
+from torch_alm.measures._certificate import margins_of, surrogate
+from torch_alm.measures._nll import scored
 
 T = TypeVar("T")
 
@@ -59,20 +60,23 @@ def answer_scores(
     Source: SAUL, appendix on the margin certificate.
     """
 
-    def scores(logits: Tensor, labels: Tensor) -> Iterator[AnswerScores]:
-        answers = labels[:, 1:] != IGNORE
-        log_probabilities = -measures.answer_nll(logits, labels)[:, :-1]
-        matches = logits[:, :-1].argmax(-1) == labels[:, 1:]
-        margins = measures.token_margins(logits, labels)[:, :-1]
-        # phi falls with the margin, so its maximum over tokens belongs to the smallest margin.
-        certificates = measures.margin_surrogate(margins.amin(1), tau).tolist()
-        for i, answer in enumerate(answers):
+    def scores(answers: Answers) -> Iterator[AnswerScores]:
+        counts = answers.mask.sum(1).tolist()
+        margins = margins_of(answers)
+        found = (
+            -scored(answers)[0][answers.mask],
+            answers.logits.argmax(-1) == answers.targets,
+            margins,
+            surrogate(margins, tau),
+            answers.logits,
+        )
+        for said, right, margin, phi, logits in zip(*(x.split(counts) for x in found), strict=True):
             yield AnswerScores(
-                log_probabilities[i][answer].tolist(),
-                matches[i][answer].tolist(),
-                margins[i][answer].tolist(),
-                certificates[i],
-                _moments(logits[i, :-1][answer]) if moments else (),
+                said.tolist(),
+                right.tolist(),
+                margin.tolist(),
+                float(phi.max()),
+                _moments(logits) if moments else (),
             )
 
     return _in_batches(model, rows, pad_id, scores)
@@ -94,9 +98,8 @@ def _moments(logits: Tensor) -> list[tuple[float, float]]:
 def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float]:
     """Mean NLL of the labelled tokens of every row, in nats; errors and cost: `answer_scores`."""
 
-    def means(logits: Tensor, labels: Tensor) -> Iterable[float]:
-        tokens = (labels[:, 1:] != IGNORE).sum(1)
-        return (measures.answer_nll(logits, labels).sum(1) / tokens).tolist()
+    def means(answers: Answers) -> list[float]:
+        return sequence_means(*scored(answers)).tolist()
 
     return _in_batches(model, rows, pad_id, means)
 
@@ -106,15 +109,17 @@ def _in_batches(
     model: LanguageModel,
     rows: Sequence[Row],
     pad_id: int,
-    kernel: Callable[[Tensor, Tensor], Iterable[T]],
+    kernel: Callable[[Answers], Iterable[T]],
 ) -> list[T]:
-    """Apply `kernel(logits, labels)` to batches of similar lengths; results in order."""
+    """Apply `kernel(answers)` to batches of similar lengths; results in order."""
     _check(model, rows)
     results: dict[int, T] = {}
     with modes_kept(model, evaluate=True):
         for indices in _batches(model, rows):
-            logits, labels = _forward(model, collate([rows[i] for i in indices], pad_id))
-            results.update(zip(indices, kernel(logits, labels), strict=True))
+            batch = collate([rows[i] for i in indices], pad_id)
+            placed = {name: batch[name].to(model.device) for name in batch}
+            answers = answers_of(model, {**placed, "use_cache": False})
+            results.update(zip(indices, kernel(answers), strict=True))
     return [results[i] for i in range(len(rows))]
 
 
@@ -143,15 +148,3 @@ def _batches(model: LanguageModel, rows: Sequence[Row]) -> Iterator[list[int]]:
         count = min(ROWS_PER_BATCH, max(1, LOGITS_PER_BATCH // (vocabulary * longest)))
         yield order[:count]
         order = order[count:]
-
-
-def _forward(model: LanguageModel, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """Logits and labels from the last position before the first answer of the batch on."""
-    labels = batch["labels"].to(model.device)
-    first = int((labels != IGNORE).any(0).nonzero()[0])
-    start = max(first - 1, 0)
-    inputs: dict[str, Any] = {n: batch[n].to(model.device) for n in ("input_ids", "attention_mask")}
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:
-        inputs["logits_to_keep"] = labels.shape[1] - start
-        return model(**inputs, use_cache=False).logits, labels[:, start:]
-    return model(**inputs, use_cache=False).logits[:, start:], labels[:, start:]

@@ -1,40 +1,36 @@
-"""Common ground of the measures: run the model, find the answer tokens, average over them.
+"""Common ground of the measures: find the answer tokens and their predictions, average over them.
 
 Row t of the logits predicts the label of position t + 1. Instead of cutting the logits, the mask
 is shifted: `mask[b, t]` says that `logits[b, t]` predicts a labelled token. Only those rows are
-ever converted to a wider type, so prompts and padding cost no copy of the vocabulary.
+asked of a model that can leave the others out, and only those are converted to a wider type.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
+
+from torch_alm.measures._logits import Batch, Model, inputs_of, logits_of, require_causal
 
 IGNORED = -100
 
-Batch = Mapping[str, Any]
-Model = Callable[..., Any]
+
+class Places(NamedTuple):
+    """Where N tokens are labelled in a batch of B rows of T positions that hold A answers."""
+
+    mask: Tensor  # (B, T), True where logits[b, t] predicts a labelled token
+    targets: Tensor  # (N,), the tokens they should predict
+    answers: Tensor  # (A, L), True where an answer has a token: `mask`, if no row is packed
 
 
 class Answers(NamedTuple):
-    """The N predictions of labelled tokens in a batch of B sequences of T positions."""
+    """The N predictions of labelled tokens in A answers."""
 
     logits: Tensor  # (N, V), the model's dtype
     targets: Tensor  # (N,), the tokens they should predict
-    mask: Tensor  # (B, T), True where logits[b, t] predicts a labelled token
-
-
-def inputs_of(batch: Batch) -> dict[str, Any]:
-    """The batch without its labels, as a new dict: the model shall not compute a loss itself."""
-    if not isinstance(batch, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(
-            f"The batch is a {type(batch).__name__}, and a model is called with named tensors. Did "
-            'you swap model and batch, or mean {"input_ids": ..., "labels": ...}?'
-        )
-    return {name: value for name, value in batch.items() if name != "labels"}
+    mask: Tensor  # (A, L), True where an answer has a token, N in all
 
 
 def labels_of(batch: Batch) -> Tensor:
@@ -48,50 +44,40 @@ def labels_of(batch: Batch) -> Tensor:
     return labels
 
 
-def logits_of(model: Model, batch: Batch) -> Tensor:
-    output = model(**inputs_of(batch))
-    logits: Tensor | None = (
-        output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    )
-    if logits is None:
-        raise ValueError(
-            f"{type(model).__name__} gave a {type(output).__name__} without `logits`: no token has "
-            "a probability. Is it a model without its head (AutoModel for AutoModelForCausalLM)?"
-        )
-    return logits
+def starts_of(batch: Batch, labels: Tensor) -> Tensor | None:
+    """(B, T) bool: True where a sequence begins in a packed row. None if the batch names none."""
+    starts = torch.zeros_like(labels, dtype=torch.bool)
+    positions, sequence = batch.get("position_ids"), batch.get("seq_idx")
+    lengths = batch.get("cu_seq_lens_q", batch.get("cu_seq_lens"))
+    if positions is not None and positions.ndim <= 2:  # with three, they are places in a picture
+        starts[:, 1:] |= positions.to(labels.device).diff() < 1
+    if sequence is not None:
+        starts[:, 1:] |= sequence.to(labels.device).diff() != 0
+    if lengths is not None:
+        ends = torch.as_tensor(lengths, device=labels.device).long()
+        starts.view(-1)[ends[ends < labels.numel()]] = True
+    return starts if starts.any() else None
 
 
-def require_causal(model: Model) -> None:
-    """Refuse a model whose logits at t do not predict the token at t + 1."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    masked = [n for m in modules if (n := type(m).__name__).endswith("ForMaskedLM")]
-    masked += [type(m).__name__ for m in modules if vars(m).get("is_decoder") is False]  # BERT's
-    configs = [getattr(m, "config", None) for m in modules]
-    paired = any(getattr(each, "is_encoder_decoder", False) is True for each in configs)
-    if not masked and not paired:
-        return
-    found = "an encoder-decoder" if paired else f"{masked[0]} fills in masked words"
-    raise ValueError(
-        f"{type(model).__name__} is not causal ({found}): its logits at t are for the label at t, "
-        "and would be taken for those of t + 1, so other tokens would be scored. Did you mean a "
-        "causal model, or its own loss as the measure?"
-    )
+def places_of(labels: Tensor, starts: Tensor | None = None, *, shifted: bool = True) -> Places:
+    """Find the positions that predict a label; not `shifted`, those that hold one themselves."""
+    if shifted:
+        if starts is not None:  # the first token of a sequence is nobody's prediction
+            labels = labels.masked_fill(starts, IGNORED)
+        labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
+    mask = require_positions(labels != IGNORED)
+    return Places(mask, labels[mask], by_answer(mask, starts))
 
 
-def logits_and_labels(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
-    require_causal(model)
-    labels = labels_of(batch)
-    return logits_of(model, batch), labels
-
-
-def answer_mask(labels: Tensor) -> Tensor:
-    """(B, T) bool: True at t where position t + 1 holds a label. The last column is False."""
-    return require_positions(F.pad(labels[:, 1:] != IGNORED, (0, 1), value=False))
-
-
-def labelled(labels: Tensor) -> Tensor:
-    """(B, T) bool: True at t where position t itself holds a label."""
-    return require_positions(labels != IGNORED)
+def by_answer(mask: Tensor, starts: Tensor | None) -> Tensor:
+    """(A, L): a row for each labelled sequence if a row of `mask` holds several, else `mask`."""
+    if starts is None:
+        return mask
+    rows = torch.arange(len(mask), device=mask.device)[:, None] * (mask.shape[1] + 1)
+    lengths = (starts.cumsum(1) + rows)[mask].unique_consecutive(return_counts=True)[1]
+    if len(lengths) == mask.any(dim=1).sum():
+        return mask
+    return torch.arange(int(lengths.max()), device=mask.device) < lengths[:, None]
 
 
 def require_positions(mask: Tensor) -> Tensor:
@@ -104,6 +90,34 @@ def require_positions(mask: Tensor) -> Tensor:
     return mask
 
 
+def labelled_logits(model: Model, batch: Batch, places: Places) -> tuple[Tensor, Tensor]:
+    """Logits (B, K, V) of K positions, all that count among them, and the (B, K) mask of those."""
+    kept = places.mask.any(dim=0).nonzero().squeeze(1)
+    logits = logits_of(model, batch, kept)
+    mask = places.mask[:, kept] if logits.shape[1] == len(kept) else places.mask
+    require_match(logits, mask)
+    return logits, mask.to(logits.device)
+
+
+def places_in(model: Model, batch: Batch) -> Places:
+    labels = labels_of(batch)
+    require_causal(model)
+    return places_of(labels, starts_of(batch, labels))
+
+
+def answers_of(model: Model, batch: Batch) -> Answers:
+    """The predictions of a model for the answers of a batch; packed answers are told apart."""
+    places = places_in(model, batch)
+    return picked(*labelled_logits(model, batch, places), places)
+
+
+def select(logits: Tensor, labels: Tensor) -> Answers:
+    """Pick the predictions of labelled tokens out of (B, T, V) logits and (B, T) labels."""
+    require_match(logits, labels)
+    places = places_of(labels.to(logits.device))
+    return picked(logits, places.mask, places)
+
+
 def require_match(logits: Tensor, labels: Tensor) -> None:
     if logits.ndim != 3 or logits.shape[:2] != labels.shape:
         raise ValueError(
@@ -113,53 +127,40 @@ def require_match(logits: Tensor, labels: Tensor) -> None:
         )
 
 
-def select(logits: Tensor, labels: Tensor) -> Answers:
-    """Pick the predictions of labelled tokens out of (B, T, V) logits and (B, T) labels."""
-    require_match(logits, labels)
-    labels = labels.to(logits.device)
-    mask = answer_mask(labels)
-    targets = labels.roll(-1, dims=1)[mask]
+def picked(logits: Tensor, mask: Tensor, places: Places) -> Answers:
+    targets = places.targets.to(logits.device)
     if ((targets < 0) | (targets >= logits.shape[-1])).any():
         raise ValueError(
             f"`labels` go from {int(targets.min())} to {int(targets.max())}, and the logits have "
             f"{logits.shape[-1]} tokens: some have no probability. Is it another model's "
             f"tokenizer, or is a mask other than {IGNORED} among them?"
         )
-    return Answers(logits[mask], targets, mask)
-
-
-def wide(values: Tensor) -> torch.dtype:
-    """The dtype to compute in: fp32 or wider, so half precision is widened and float64 stays."""
-    return torch.promote_types(values.dtype, torch.float32)
-
-
-def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-softmax over the vocabulary; on a GPU the widening happens inside the kernel."""
-    return F.log_softmax(logits, dim=-1, dtype=wide(logits))
+    return Answers(logits[mask], targets, places.answers.to(logits.device))
 
 
 def spread(values: Tensor, mask: Tensor, fill: float = 0.0) -> Tensor:
-    """Put (N,) values back to their places in (B, T), with `fill` elsewhere."""
+    """Put (N,) values back to their places in (A, L), with `fill` elsewhere."""
     return values.new_full(mask.shape, fill).masked_scatter(mask, values)
 
 
 def sequence_means(values: Tensor, mask: Tensor) -> Tensor:
-    """(B,) mean over the masked positions of each row; 0 for a row that has none."""
+    """(A,) mean over the masked positions of each row; 0 for a row that has none."""
     return values.sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 
 
 def mean_over_sequences(per_sequence: Tensor, mask: Tensor) -> Tensor:
-    """Mean of (B,) values over the sequences that have a masked position."""
+    """Mean of (A,) values over the sequences that have a masked position."""
     present = mask.any(dim=1)
     return torch.where(present, per_sequence, 0.0).sum() / present.sum()
 
 
 def mean_over_tokens(values: Tensor, mask: Tensor, reduction: str) -> Tensor:
-    """Mean of (B, T) values that are 0 off the mask: per example first, or over all tokens."""
-    require_option("reduction", reduction, ("example", "token"))
+    """Mean of (A, L) values that are 0 off the mask: per example first, or over all tokens."""
+    require_option("reduction", reduction, ("example", "token", "none"))
     if reduction == "token":
         return values.sum() / mask.sum()
-    return mean_over_sequences(sequence_means(values, mask), mask)
+    means = sequence_means(values, mask)
+    return means if reduction == "none" else mean_over_sequences(means, mask)
 
 
 def require_option(name: str, found: str, options: tuple[str, ...]) -> None:

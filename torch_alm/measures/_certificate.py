@@ -13,17 +13,15 @@ from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
     Answers,
-    Batch,
-    Model,
-    logits_and_labels,
+    answers_of,
     mean_over_sequences,
     positive,
     require_option,
     select,
     sequence_means,
     spread,
-    wide,
 )
+from torch_alm.measures._logits import Batch, Model, wide
 
 
 def target_and_rival(answers: Answers) -> Tensor:
@@ -34,52 +32,22 @@ def target_and_rival(answers: Answers) -> Tensor:
 
 
 def margins_of(answers: Answers) -> Tensor:
-    """(N,) margins. Two columns are exponentiated, not the vocabulary."""
+    """(N,) margins `m_t = p(a_t) - max_{v != a_t} p(v)`: positive where a_t is the unique top-1.
+
+    Two columns are exponentiated, not the vocabulary.
+    """
     dtype = wide(answers.logits)
     normaliser = answers.logits.to(dtype).logsumexp(dim=-1, keepdim=True)
     target, rival = (target_and_rival(answers).to(dtype) - normaliser).exp().unbind(dim=-1)
     return target - rival
 
 
-def token_margins(logits: Tensor, labels: Tensor) -> Tensor:
-    """Smaller = more forgotten: the margin by which each answer token beats its best rival.
-
-    `m_t = p(a_t) - max_{v != a_t} p(v)`, in [-1, 1]; positive when a_t is the unique top-1.
-
-    Args:
-        logits: (B, T, V), any floating dtype, V at least 2.
-        labels: (B, T), as in `answer_nll`; so are the errors.
-
-    Returns:
-        (B, T) in fp32 or wider, +inf where there is nothing to predict (nothing fails there).
-
-    Source: SAUL, appendix on threshold calibration by margins.
-
-    >>> import torch
-    >>> logits = torch.tensor([[[0.7, 0.2, 0.1], [1, 1, 1]]]).log()
-    >>> token_margins(logits, torch.tensor([[-100, 1]]))
-    tensor([[-0.5000,     inf]])
-    """
-    answers = select(logits, labels)
-    return spread(margins_of(answers), answers.mask, fill=math.inf)
-
-
-def margin_surrogate(margin: Tensor, tau: float = 0.1) -> Tensor:
-    """Larger = more forgotten: `phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`.
+def surrogate(margin: Tensor, tau: float) -> Tensor:
+    """`phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`.
 
     It is about 1 for clear failures, -0.313 at m = 0 for every tau, and about -m/tau for m > 0.
 
-    Args:
-        margin: any shape.
-        tau: sharpness, in units of probability; smaller follows the step more closely.
-
-    Raises:
-        ValueError: tau not a finite number above 0.
-
-    Source: SAUL, appendix on threshold calibration by margins.
-
-    >>> import torch
-    >>> margin_surrogate(torch.tensor([-0.5, 0.0, 0.1]))
+    >>> surrogate(torch.tensor([-0.5, 0.0, 0.1]), 0.1)
     tensor([ 0.9819, -0.3133, -1.1269])
     """
     tau = positive("tau", tau, "the surrogate would rise with the margin and bound nothing")
@@ -135,83 +103,63 @@ def over_sequences(values: Tensor, mask: Tensor, aggregate: str) -> Tensor:
     return mean_over_sequences(sequence_means(spread(values, mask), mask), mask)
 
 
-def margin_certificate_of_logits(
-    logits: Tensor, labels: Tensor, *, tau: float = 0.1, aggregate: str = "max", clamp: bool = False
-) -> Tensor:
-    """Larger = more forgotten: the kernel of `margin_certificate`; logits at t predict t + 1."""
-    answers = select(logits, labels)
-    phi = margin_surrogate(margins_of(answers), tau)
-    return over_sequences(phi.clamp(min=0) if clamp else phi, answers.mask, aggregate)
+def certified(answers: Answers, tau: float, aggregate: str) -> Tensor:
+    """The value of max(phi, 0), which a gate should see, with the gradient of phi."""
+    phi = surrogate(margins_of(answers), tau)
+    trained = over_sequences(phi, answers.mask, aggregate)
+    reported = over_sequences(phi.detach().clamp(min=0), answers.mask, aggregate)
+    return trained - trained.detach() + reported  # exactly `reported`: x - x is 0
 
 
 def certified_failure_of_logits(
     logits: Tensor, labels: Tensor, *, tau: float = 0.1, aggregate: str = "max"
 ) -> Tensor:
     """Larger = more forgotten: the kernel of `certified_failure`; logits at t predict t + 1."""
-    answers = select(logits, labels)
-    phi = margin_surrogate(margins_of(answers), tau)
-    trained = over_sequences(phi, answers.mask, aggregate)
-    reported = over_sequences(phi.detach().clamp(min=0), answers.mask, aggregate)
-    return trained - trained.detach() + reported  # exactly `reported`: x - x is 0
+    return certified(select(logits, labels), tau, aggregate)
+
+
+def failed(answers: Answers, aggregate: str) -> Tensor:
+    target, rival = target_and_rival(answers).detach().unbind(dim=-1)
+    # Logits decide, since close probabilities may round to a tie. NaN stays NaN: nothing is known.
+    missed = (target <= rival).to(wide(answers.logits))
+    missed = torch.where((target - rival).isnan(), math.nan, missed)
+    return over_sequences(missed, answers.mask, aggregate)
 
 
 def exact_match_failure_of_logits(
     logits: Tensor, labels: Tensor, *, aggregate: str = "max"
 ) -> Tensor:
     """Larger = more forgotten: the kernel of `exact_match_failure`; logits at t predict t + 1."""
-    answers = select(logits, labels)
-    target, rival = target_and_rival(answers).detach().unbind(dim=-1)
-    # Logits decide, since close probabilities may round to a tie. NaN stays NaN: nothing is known.
-    failed = torch.where((target - rival).isnan(), math.nan, (target <= rival).to(wide(logits)))
-    return over_sequences(failed, answers.mask, aggregate)
-
-
-def margin_certificate(
-    model: Model, batch: Batch, tau: float = 0.1, *, aggregate: str = "max", clamp: bool = False
-) -> Tensor:
-    """Larger = more forgotten: a certified share of answers that greedy decoding misses.
-
-    `Phi = mean_i max_t phi_tau(m_t)`. Phi >= alpha proves `exact_match_failure` >= alpha, on the
-    same batch and with the same `aggregate`.
-
-    Args:
-        model: as in `token_nll`.
-        batch: as in `token_nll`. The labels decide whether the end of sequence is certified, too;
-            sequences without a labelled token do not count.
-        tau: sharpness, see `margin_surrogate`; `require_attainable(alpha, tau)` checks a threshold.
-        aggregate: "max", the paper's: one clearly missed token fails the sequence (and only that
-            token receives a gradient); or "mean": a certified share of missed tokens.
-        clamp: raise each token's phi to at least 0. Still a lower bound, and no longer ruled by
-            remembered sequences, which count down to -1/tau each. Train without (a remembered
-            sequence would have no gradient), gate and report with; `certified_failure` does both.
-
-    Returns:
-        Scalar in fp32 or wider, at most 1.
-
-    Raises:
-        ValueError: as in `token_nll`; tau not a finite number above 0; unknown aggregate.
-
-    Cost: that of `token_nll`. Source: SAUL, appendix on threshold calibration by margins.
-
-    >>> import torch
-    >>> batch = {"labels": torch.tensor([[-100, 1]])}
-    >>> margin_certificate(lambda: torch.tensor([[[9.0, 0.0], [0.0, 0.0]]]), batch)
-    tensor(0.9999)
-    """
-    logits, labels = logits_and_labels(model, batch)
-    return margin_certificate_of_logits(logits, labels, tau=tau, aggregate=aggregate, clamp=clamp)
+    return failed(select(logits, labels), aggregate)
 
 
 def certified_failure(
     model: Model, batch: Batch, tau: float = 0.1, *, aggregate: str = "max"
 ) -> Tensor:
-    """Larger = more forgotten: the certificate as the measure of a constraint.
+    """Larger = more forgotten: a certified share of answers that greedy decoding misses.
 
-    Its value is `margin_certificate` with `clamp=True`, what a gate should see; its gradient is
-    that with `clamp=False`, what a step should follow.
+    `Phi = mean_i max_t max(phi(m_t), 0)`, with m_t the margin by which answer token t beats its
+    best rival and `phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`. Phi >= alpha
+    proves `exact_match_failure` >= alpha, on the same batch and with the same `aggregate`. The
+    gradient is that of phi without the max with 0, since a remembered sequence would have none.
 
-    Arguments, errors and cost are those of `margin_certificate`; a scalar in [0, 1). The split of
-    value and gradient is ours.
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`. The labels decide whether the end of sequence is certified, too;
+            sequences without a labelled token do not count.
+        tau: sharpness, in units of probability; smaller follows the step more closely, and
+            `require_attainable(alpha, tau)` checks a threshold.
+        aggregate: "max", the paper's: one clearly missed token fails the sequence (and only that
+            token receives a gradient); or "mean": a certified share of missed tokens.
+
+    Returns:
+        Scalar in fp32 or wider, in [0, 1).
+
+    Raises:
+        ValueError: as in `token_nll`; tau not a finite number above 0; unknown aggregate.
+
+    Cost: that of `token_nll`. Source: SAUL, appendix on threshold calibration by margins; the split
+    of value and gradient is ours.
 
     >>> import torch
     >>> logits = torch.tensor([[[9.0, 0.0], [0.0, 0.0]]], requires_grad=True)
@@ -221,12 +169,11 @@ def certified_failure(
     >>> remembered.item(), bool(logits.grad.abs().sum() > 0)
     (0.0, True)
     """
-    logits, labels = logits_and_labels(model, batch)
-    return certified_failure_of_logits(logits, labels, tau=tau, aggregate=aggregate)
+    return certified(answers_of(model, batch), tau, aggregate)
 
 
 def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -> Tensor:
-    """Larger = more forgotten: the true failure rate that `margin_certificate` bounds from below.
+    """Larger = more forgotten: the true failure rate that `certified_failure` bounds from below.
 
     `mean_i 1[some m_t <= 0]`: the share of answers with a token that is not the unique top-1
     prediction, so a tie is a failure. It has no gradient; call it under `torch.no_grad()`.
@@ -243,11 +190,11 @@ def exact_match_failure(model: Model, batch: Batch, *, aggregate: str = "max") -
     Raises:
         ValueError: as in `token_nll`; unknown aggregate.
 
-    Cost: one forward. Source: SAUL, appendix on threshold calibration by margins.
+    Cost: that of `token_nll`. Source: SAUL, appendix on threshold calibration by margins.
 
     >>> import torch
     >>> batch = {"labels": torch.tensor([[-100, 1]])}
     >>> exact_match_failure(lambda: torch.zeros(1, 2, 2), batch)
     tensor(1.)
     """
-    return exact_match_failure_of_logits(*logits_and_labels(model, batch), aggregate=aggregate)
+    return failed(answers_of(model, batch), aggregate)

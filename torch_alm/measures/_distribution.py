@@ -1,109 +1,134 @@
 """Functionals of the whole predicted distribution: distance to a reference, and flatness."""
 
-import math
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
-    Batch,
-    Model,
-    answer_mask,
-    labelled,
-    labels_of,
-    log_probabilities,
-    logits_and_labels,
-    logits_of,
+    Answers,
+    answers_of,
+    labelled_logits,
     mean_over_tokens,
-    require_causal,
-    require_match,
-    require_option,
-    require_positions,
+    places_in,
+    select,
     spread,
-    wide,
 )
+from torch_alm.measures._logits import Batch, Model, wide
+
+WORDS_AT_ONCE = 2**22  # tokens x words of a piece: 16 MB in fp32
 
 
-def kl_divergence_of_logits(
-    logits: Tensor, reference_logits: Tensor, labels: Tensor | None = None
-) -> Tensor:
-    """Smaller = closer to the reference: kernel of `kl_divergence`; logits at t predict t + 1."""
-    if logits.shape != reference_logits.shape:
-        raise ValueError(
-            f"`logits` of shape {tuple(logits.shape)} and reference logits of shape "
-            f"{tuple(reference_logits.shape)} cannot be compared token by token. "
-            "Do both models share one tokenizer and one vocabulary size?"
-        )
-    if labels is None:
-        mask = torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
-        require_positions(mask)
-    else:
-        require_match(logits, labels)
-        mask = answer_mask(labels.to(logits.device))
-    log_q = log_probabilities(reference_logits.detach().to(logits.device)[mask])
-    log_p = log_probabilities(logits[mask]).masked_fill(log_q == -math.inf, 0.0)  # 0 log 0 is 0
-    divergence = F.kl_div(log_p, log_q, reduction="none", log_target=True)
-    divergence = divergence.masked_fill(log_q == -math.inf, 0.0).sum(dim=-1)
-    return mean_over_tokens(spread(divergence, mask), mask, "example")
+Context: TypeAlias = Any  # of a pass; torch declares no attributes for it
 
 
-def kl_divergence(model: Model, batch: Batch, reference: Model, *, mask: str = "tokens") -> Tensor:
+class Divergence(torch.autograd.Function):
+    """(N,) KL(q || p) of rows of logits: `sum_v q_v (log q_v - log p_v)`, 0 log 0 being 0.
+
+    `where` says which rows of `logits` (M, V) are compared, in turn, with the rows of `reference`
+    (N, V): logits or log-probabilities, which log-softmax leaves as they are. Goes piece by piece
+    over tokens x words; of that size are the gradient p - q, and that of all the logits.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Context, logits: Tensor, reference: Tensor, where: Tensor, trained: bool
+    ) -> Tensor:
+        slope = logits.new_empty(len(where) if trained else 0, logits.shape[1])
+        found = list[Tensor]()
+        size = max(1, WORDS_AT_ONCE // logits.shape[1])
+        for piece in (slice(i, i + size) for i in range(0, len(where), size)):
+            log_p = F.log_softmax(logits[where[piece]], dim=-1, dtype=wide(logits))
+            theirs = reference[piece].to(logits.device)
+            log_q = F.log_softmax(
+                theirs, dim=-1, dtype=torch.promote_types(wide(theirs), log_p.dtype)
+            )
+            q = log_q.exp()
+            found.append(log_q.sub_(log_p).mul_(q).masked_fill_(q == 0, 0.0).sum(dim=-1))
+            if trained:
+                slope[piece] = log_p.exp_() - q
+        ctx.save_for_backward(slope, where)
+        ctx.rows = len(logits)
+        return torch.cat(found)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Context, weights: Tensor
+    ) -> tuple[Tensor, None, None, None]:
+        slope, where = ctx.saved_tensors
+        gradient = slope.new_zeros(ctx.rows, slope.shape[1]).index_copy_(0, where, slope)
+        scale = weights.new_zeros(ctx.rows).index_copy_(0, where, weights)
+        return gradient.mul_(scale[:, None]), None, None, None
+
+
+def kl_divergence(model: Model, batch: Batch, reference: Model | Tensor) -> Tensor:
     """Smaller = closer to the reference: KL(p_reference || p_model) in nats per token.
 
-    Args:
-        model: as in `token_nll`.
-        batch: as in `token_nll`; labels are needed for `mask="tokens"` only.
-        reference: the frozen model from before unlearning, run without gradients.
-        mask: "tokens", the mean over sequences of means over the positions that predict a labelled
-            token; or "all", every position with padding and prompt, as open-unlearning computes it.
-
-    Returns:
-        Scalar in fp32 or wider, 0 at the reference.
-
-    Cost: two forwards, one without gradients.
-
-    Raises:
-        ValueError: no labelled token for `mask="tokens"`, unknown mask, different vocabularies.
-    """
-    require_option("mask", mask, ("tokens", "all"))
-    labels = labels_of(batch) if mask == "tokens" else None
-    if labels is not None:
-        require_causal(model)
-    with torch.no_grad():
-        reference_logits = logits_of(reference, batch)
-    return kl_divergence_of_logits(logits_of(model, batch), reference_logits, labels)
-
-
-def flattening_of_logits(
-    logits: Tensor, labels: Tensor, *, shifted: bool = True, reduction: str = "token"
-) -> Tensor:
-    """Smaller = more forgotten: the kernel of `flattening`; logits at t predict t + 1."""
-    require_match(logits, labels)
-    labels = labels.to(logits.device)
-    mask = answer_mask(labels) if shifted else labelled(labels)
-    chosen = logits[mask]
-    height = chosen.amax(dim=-1).to(wide(chosen)) - chosen.mean(dim=-1, dtype=wide(chosen))
-    return mean_over_tokens(spread(height.square(), mask), mask, reduction)
-
-
-def flattening(
-    model: Model, batch: Batch, *, shifted: bool = True, reduction: str = "token"
-) -> Tensor:
-    """Smaller = more forgotten: PDU's forget loss, `mean_t (max_v z_v - mean_v z_v)^2`; minimised.
-
-    Zero exactly where the logits z are constant over the vocabulary. No softmax; values of a
-    trained model are in the hundreds.
+    The mean over sequences of means over the positions that predict a labelled token.
 
     Args:
         model: as in `token_nll`.
         batch: as in `token_nll`.
-        shifted: score the positions that predict a labelled token; False scores those that hold
-            one, as the authors' code does (which misses the prediction of the first answer token).
+        reference: the frozen model from before unlearning, run without gradients; or what it said:
+            log-probabilities (tokens, words) of the labelled tokens of the batch, row after row.
+            They are normalised anew, since rounding may have moved their sum.
+
+    Returns:
+        Scalar in fp32 or wider, 0 at the reference. It can be differentiated once.
+
+    Cost: that of `token_nll`, a forward of the reference unless its log-probabilities are given,
+        and at most two tensors of tokens times words beside the logits.
+
+    Raises:
+        ValueError: as in `token_nll`; a reference of other tokens or another vocabulary.
+    """
+    places = places_in(model, batch)
+    if not isinstance(reference, Tensor):
+        with torch.no_grad():
+            theirs, chosen = labelled_logits(reference, batch, places)
+            reference = theirs.flatten(0, 1) if chosen.all() else theirs[chosen]
+    logits, chosen = labelled_logits(model, batch, places)
+    where = chosen.flatten().nonzero().squeeze(1)
+    if reference.shape != (len(where), logits.shape[-1]):
+        raise ValueError(
+            f"The reference has shape {tuple(reference.shape)}, which cannot be compared with "
+            f"{len(where)} labelled tokens and {logits.shape[-1]} words. Do both models share one "
+            "tokenizer and vocabulary size, and are the log-probabilities those of this batch?"
+        )
+    trained = logits.requires_grad and torch.is_grad_enabled()
+    values: Tensor = Divergence.apply(logits.flatten(0, 1), reference.detach(), where, trained)
+    answers = places.answers.to(logits.device)
+    return mean_over_tokens(spread(values, answers), answers, "example")
+
+
+def unevenness(answers: Answers, reduction: str) -> Tensor:
+    z, mask = answers.logits, answers.mask
+    height = z.amax(dim=-1).to(wide(z)) - z.mean(dim=-1, dtype=wide(z))
+    return mean_over_tokens(spread(height.square(), mask), mask, reduction)
+
+
+def flattening_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "token") -> Tensor:
+    """Smaller = more forgotten: the kernel of `flattening`; logits at t predict t + 1."""
+    return unevenness(select(logits, labels), reduction)
+
+
+def flattening(model: Model, batch: Batch, *, reduction: str = "token") -> Tensor:
+    """Smaller = more forgotten: PDU's forget loss, `mean_t (max_v z_v - mean_v z_v)^2`; minimised.
+
+    Zero exactly where the logits z are constant over the vocabulary. No softmax; values of a
+    trained model are in the hundreds. The authors' code scores the positions that hold a label,
+    one further on.
+
+    Args:
+        model: as in `token_nll`.
+        batch: as in `token_nll`.
         reduction: as in `token_nll`; "token" is the authors'.
 
     Returns:
-        Scalar in fp32 or wider, in squared logits.
+        Scalar in fp32 or wider, in squared logits; (B,) for "none".
 
     Errors and cost are those of `token_nll`. Source: Entesari et al. 2025, Constrained Entropic
     Unlearning; SAUL's PDU rows.
@@ -113,5 +138,4 @@ def flattening(
     >>> flattening(lambda: torch.tensor([[[2.0, 0.0]] * 2]), batch)
     tensor(1.)
     """
-    logits, labels = logits_and_labels(model, batch)
-    return flattening_of_logits(logits, labels, shifted=shifted, reduction=reduction)
+    return unevenness(answers_of(model, batch), reduction)

@@ -1,25 +1,27 @@
 """Negative log-likelihood of the answer: per token, per example, per sequence."""
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
-    Batch,
-    Model,
-    log_probabilities,
-    logits_and_labels,
+    Answers,
+    answers_of,
     mean_over_sequences,
     mean_over_tokens,
     require_option,
     select,
     spread,
 )
+from torch_alm.measures._logits import Batch, Model, wide
 
 
-def scored(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The (B, T) token NLLs, 0 off the mask, and the (B, T) mask of what was scored."""
-    chosen, targets, mask = select(logits, labels)
-    log_p = log_probabilities(chosen).gather(-1, targets[:, None]).squeeze(-1)
-    return spread(-log_p, mask), mask
+def scored(answers: Answers) -> tuple[Tensor, Tensor]:
+    """The (A, L) token NLLs, 0 off the mask, and the mask of what was scored."""
+    # on a GPU the widening happens inside the kernel
+    log_p = F.log_softmax(answers.logits, dim=-1, dtype=wide(answers.logits))
+    return spread(
+        -log_p.gather(-1, answers.targets[:, None]).squeeze(-1), answers.mask
+    ), answers.mask
 
 
 def answer_nll(logits: Tensor, labels: Tensor) -> Tensor:
@@ -40,21 +42,12 @@ def answer_nll(logits: Tensor, labels: Tensor) -> Tensor:
     >>> answer_nll(torch.zeros(1, 2, 2), torch.tensor([[-100, 1]]))
     tensor([[0.6931, 0.0000]])
     """
-    return scored(logits, labels)[0]
+    return scored(select(logits, labels))[0]
 
 
 def token_nll_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "example") -> Tensor:
     """Larger = more forgotten: the kernel of `token_nll`; logits at t predict t + 1."""
-    nll, mask = scored(logits, labels)
-    return mean_over_tokens(nll, mask, reduction)
-
-
-def sequence_nll_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "mean") -> Tensor:
-    """Larger = more forgotten: the kernel of `sequence_nll`; logits at t predict t + 1."""
-    require_option("reduction", reduction, ("mean", "none"))
-    nll, mask = scored(logits, labels)
-    totals = nll.sum(dim=1)
-    return totals if reduction == "none" else mean_over_sequences(totals, mask)
+    return mean_over_tokens(*scored(select(logits, labels)), reduction)
 
 
 def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tensor:
@@ -66,14 +59,19 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
     Args:
         model: called with the batch except its `labels`; returns logits or has them in `.logits`.
         batch: what transformers models take, with `labels` (B, T), -100 where masked. Not changed.
-        reduction: "example", the mean over examples of their token means; or "token", the mean
-            over all labelled tokens of the batch (the built-in loss of transformers). Equal when
-            all answers are equally long. Examples without a labelled token do not count.
+            Where `position_ids` begin again in a row, or `cu_seq_lens_q` or `seq_idx` cut it, each
+            labelled sequence is an example of its own, as if it stood in a row alone.
+        reduction: "example", the mean over examples of their token means; "token", the mean over
+            all labelled tokens of the batch (the built-in loss of transformers), equal when all
+            answers are equally long; or "none", the (B,) token means (one for each labelled
+            sequence if rows are packed). An example without a labelled token does not count, and
+            is 0 in "none".
 
     Returns:
-        Scalar in fp32 or wider, attached to its graph.
+        Scalar in fp32 or wider, attached to its graph; (B,) for "none".
 
-    Cost: one forward, and one fp32 row of the vocabulary for each labelled token.
+    Cost: one forward, with logits of labelled positions alone (of any row of the batch) if it takes
+        `logits_to_keep` as models of transformers do; one fp32 row of words per labelled token.
 
     Raises:
         ValueError: no labels, none left unmasked, one out of range, shapes that do not match, no
@@ -89,7 +87,7 @@ def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tens
     >>> token_nll(lambda input_ids: torch.zeros(1, 2, 2), batch)
     tensor(0.6931)
     """
-    return token_nll_of_logits(*logits_and_labels(model, batch), reduction=reduction)
+    return mean_over_tokens(*scored(answers_of(model, batch)), reduction)
 
 
 def sequence_nll(model: Model, batch: Batch, *, reduction: str = "mean") -> Tensor:
@@ -98,8 +96,8 @@ def sequence_nll(model: Model, batch: Batch, *, reduction: str = "mean") -> Tens
     Args:
         model: as in `token_nll`.
         batch: as in `token_nll`.
-        reduction: "mean" over the sequences with a labelled token; or "none", the (B,) sums with 0
-            for a sequence without one. Under `torch.no_grad()`, "none" gives `npo` its reference.
+        reduction: "mean" over the sequences with a labelled token; or "none", as in `token_nll`.
+            Under `torch.no_grad()`, "none" gives `npo` its reference.
 
     Errors and cost are those of `token_nll`.
 
@@ -108,4 +106,7 @@ def sequence_nll(model: Model, batch: Batch, *, reduction: str = "mean") -> Tens
     >>> sequence_nll(lambda: torch.zeros(2, 3, 2), batch, reduction="none")
     tensor([1.3863, 0.6931])
     """
-    return sequence_nll_of_logits(*logits_and_labels(model, batch), reduction=reduction)
+    require_option("reduction", reduction, ("mean", "none"))
+    nll, mask = scored(answers_of(model, batch))
+    totals = nll.sum(dim=1)
+    return totals if reduction == "none" else mean_over_sequences(totals, mask)

@@ -5,17 +5,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_alm.measures._answers import (
-    Batch,
-    Model,
-    logits_and_labels,
+    Answers,
+    answers_of,
     mean_over_sequences,
     positive,
-    require_option,
+    select,
     sequence_means,
 )
+from torch_alm.measures._logits import Batch, Model
 from torch_alm.measures._nll import scored, sequence_nll
-
-NPO_VARIANTS = ("sequence_sum", "token_mean_batch")
 
 
 def saturating(gain: Tensor, beta: float) -> Tensor:
@@ -24,17 +22,8 @@ def saturating(gain: Tensor, beta: float) -> Tensor:
     return -2.0 / beta * F.logsigmoid(beta * gain)
 
 
-def npo_of_logits(
-    logits: Tensor,
-    labels: Tensor,
-    reference_nll: Tensor,
-    *,
-    beta: float = 0.1,
-    variant: str = "sequence_sum",
-) -> Tensor:
-    """Smaller = more forgotten: the kernel of `npo`; logits at t predict t + 1."""
-    require_option("variant", variant, NPO_VARIANTS)
-    nll, mask = scored(logits, labels)
+def against(answers: Answers, reference_nll: Tensor, beta: float) -> Tensor:
+    nll, mask = scored(answers)
     if reference_nll.shape != nll.shape[:1]:
         raise ValueError(
             f"`reference` has shape {tuple(reference_nll.shape)} for {nll.shape[0]} sequences: "
@@ -42,19 +31,17 @@ def npo_of_logits(
             "`sequence_nll(reference, batch, reduction='none')`?"
         )
     gain = nll.sum(dim=1) - reference_nll.detach().to(nll.device)
-    if variant == "token_mean_batch":
-        return saturating(gain.sum() / mask.sum(), beta)
     return mean_over_sequences(saturating(gain, beta), mask)
 
 
-def npo(
-    model: Model,
-    batch: Batch,
-    reference: Model | Tensor,
-    beta: float = 0.1,
-    *,
-    variant: str = "sequence_sum",
+def npo_of_logits(
+    logits: Tensor, labels: Tensor, reference_nll: Tensor, *, beta: float = 0.1
 ) -> Tensor:
+    """Smaller = more forgotten: the kernel of `npo`; logits at t predict t + 1."""
+    return against(select(logits, labels), reference_nll, beta)
+
+
+def npo(model: Model, batch: Batch, reference: Model | Tensor, beta: float = 0.1) -> Tensor:
     """Smaller = more forgotten: negative preference optimisation, a forget loss to be minimised.
 
     `U = -(2/beta) mean_i log sigmoid(beta Delta_i)`, with Delta_i the NLL of sequence i (a sum
@@ -65,16 +52,14 @@ def npo(
         model: as in `token_nll`.
         batch: as in `token_nll`.
         reference: the frozen model from before unlearning, run without gradients and in the mode
-            it is in (put it in `eval()`), or its (B,) `sequence_nll(..., reduction="none")`.
+            it is in (put it in `eval()`), or its `sequence_nll(..., reduction="none")`.
         beta: inverse temperature, per nat; larger fades earlier.
-        variant: "sequence_sum", or "token_mean_batch": one Delta for the batch, the difference of
-            the means over all its labelled tokens (used by the relearning-resilient baseline).
 
     Raises:
         ValueError: as in `token_nll`; beta not a finite number above 0; reference NLLs of
             another batch size.
 
-    Cost: one forward, and one of the reference without gradients (none when its NLLs are given).
+    Cost: that of `token_nll`, and a forward of the reference unless its NLLs are given.
 
     Source: Zhang et al. 2024, Negative Preference Optimization; SAUL's NPO rows.
 
@@ -87,16 +72,19 @@ def npo(
     if not isinstance(reference, Tensor):
         with torch.no_grad():
             reference = sequence_nll(reference, batch, reduction="none")
-    logits, labels = logits_and_labels(model, batch)
-    return npo_of_logits(logits, labels, reference, beta=beta, variant=variant)
+    return against(answers_of(model, batch), reference, beta)
+
+
+def beyond(answers: Answers, beta: float, delta: float) -> Tensor:
+    nll, mask = scored(answers)
+    return mean_over_sequences(saturating(sequence_means(nll, mask) - float(delta), beta), mask)
 
 
 def simnpo_of_logits(
     logits: Tensor, labels: Tensor, *, beta: float = 4.5, delta: float = 0.0
 ) -> Tensor:
     """Smaller = more forgotten: the kernel of `simnpo`; logits at t predict t + 1."""
-    nll, mask = scored(logits, labels)
-    return mean_over_sequences(saturating(sequence_means(nll, mask) - float(delta), beta), mask)
+    return beyond(select(logits, labels), beta, delta)
 
 
 def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) -> Tensor:
@@ -113,11 +101,12 @@ def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) ->
     Raises:
         ValueError: as in `token_nll`; beta not a finite number above 0.
 
-    Cost: one forward. Source: Fan et al. 2024, Simplicity Prevails (SimNPO), with delta as gamma.
+    Cost: that of `token_nll`. Source: Fan et al. 2024, Simplicity Prevails (SimNPO); its gamma is
+        beta times delta.
 
     >>> import torch
     >>> batch = {"labels": torch.tensor([[-100, 1]])}
     >>> simnpo(lambda: torch.zeros(1, 2, 2), batch, beta=1.0)
     tensor(0.8109)
     """
-    return simnpo_of_logits(*logits_and_labels(model, batch), beta=beta, delta=delta)
+    return beyond(answers_of(model, batch), beta, delta)

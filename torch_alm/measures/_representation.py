@@ -6,15 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from torch_alm.measures._answers import (
-    Batch,
-    inputs_of,
-    labelled,
+    Places,
     labels_of,
     mean_over_tokens,
-    require_option,
-    require_positions,
-    wide,
+    places_of,
+    spread,
+    starts_of,
 )
+from torch_alm.measures._logits import Batch, inputs_of, wide
 
 
 def steering_vector(
@@ -49,21 +48,7 @@ def find_layer(model: nn.Module, name: str) -> nn.Module:
 
 
 def hidden_states(model: nn.Module, batch: Batch, layer: str | nn.Module) -> Tensor:
-    """The output of one layer, (B, T, d) in the model's dtype, attached to its graph.
-
-    Args:
-        model: called with the batch except its `labels`.
-        batch: as in `token_nll`; labels are not needed here.
-        layer: the decoder layer, or its name in `model.named_modules()` ("model.layers.7").
-
-    Returns:
-        The layer's output; the first element if it is a tuple.
-
-    Raises:
-        ValueError: the model has no module of that name, or the layer did not run.
-
-    Cost: one whole forward: engines that shard or synchronise must see it end.
-    """
+    """The output of a layer, or its first element if it is a tuple: (B, T, d), with its graph."""
     module = find_layer(model, layer) if isinstance(layer, str) else layer
     outputs: list[Any] = []
     handle = module.register_forward_hook(lambda _module, _inputs, output: outputs.append(output))
@@ -80,41 +65,18 @@ def hidden_states(model: nn.Module, batch: Batch, layer: str | nn.Module) -> Ten
     return outputs[-1] if isinstance(outputs[-1], Tensor) else outputs[-1][0]
 
 
-def hidden_distance(hidden: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Smaller = closer to the target: mean square distance per hidden unit.
-
-    `mean_i mean_t (1/d) |h_it - target|^2`. With the target c u it is RMU's forget term U, with
-    the states of the original model its retain term R.
-
-    Args:
-        hidden: (B, T, d).
-        target: broadcasts to it: (d,) or (B, T, d). Receives no gradient.
-        mask: (B, T) bool, the positions that count; None for all. Averaged per sequence first.
-
-    Returns:
-        Scalar in fp32 or wider, in squared units of the hidden states.
-
-    Raises:
-        ValueError: the mask leaves no position.
-
-    Source: Li et al. 2024 (WMDP); SAUL's WMDP experiments.
-
-    >>> import torch
-    >>> hidden_distance(torch.full((1, 2, 3), 2.0), torch.zeros(3))
-    tensor(4.)
-    """
+def distance(hidden: Tensor, target: Tensor, places: Places) -> Tensor:
+    """`mean_i mean_t (1/d) |h_it - target|^2`; the target, (d,) or (B, T, d), gets no gradient."""
     difference = hidden.to(wide(hidden)) - target.detach().to(hidden.device)
-    squares = difference.square().mean(dim=-1)
-    if mask is None:
-        mask = torch.ones_like(squares, dtype=torch.bool)
-    mask = require_positions(mask.to(hidden.device))
-    return mean_over_tokens(squares.masked_fill(~mask, 0.0), mask, "example")
+    squares = difference.square().mean(dim=-1)[places.mask.to(hidden.device)]
+    answers = places.answers.to(hidden.device)
+    return mean_over_tokens(spread(squares, answers), answers, "example")
 
 
-def position_mask(batch: Batch, mask: str) -> Tensor | None:
-    """Positions that hold a labelled token themselves (a state belongs to its token), or None."""
-    require_option("mask", mask, ("tokens", "all"))
-    return None if mask == "all" else labelled(labels_of(batch))
+def labelled(batch: Batch) -> Places:
+    """Positions that hold a labelled token themselves: a state belongs to its token."""
+    labels = labels_of(batch)
+    return places_of(labels, starts_of(batch, labels), shifted=False)
 
 
 def rmu(
@@ -123,36 +85,35 @@ def rmu(
     layer: str | nn.Module,
     direction: Tensor,
     coefficient: float = 6.5,
-    *,
-    mask: str = "tokens",
 ) -> Tensor:
     """Smaller = more forgotten: RMU's forget loss `U = mean (h - c u)^2`, to be minimised.
 
+    The mean over sequences of means over labelled tokens of means over the d hidden units; label
+    all tokens to steer all of them.
+
     Args:
         model: a module called with the batch except its `labels`.
-        batch: as in `token_nll`; labels are needed for `mask="tokens"` only.
-        layer: the decoder layer or its name; the authors take number 7, counted from 0.
+        batch: as in `token_nll`.
+        layer: the decoder layer, or its name in `model.named_modules()` ("model.layers.7"); the
+            authors take number 7, counted from 0.
         direction: u, (d,), as `steering_vector(d)` draws it.
         coefficient: c, the length of the target in units of the hidden states; U starts near
             c^2/d where those are short. 6.5 is the authors' value for Zephyr-7B.
-        mask: "tokens", the mean over sequences of means over labelled tokens; or "all", every
-            position with padding and prompt, as in the authors' code.
+
+    Returns:
+        Scalar in fp32 or wider, in squared units of the hidden states.
 
     Raises:
-        ValueError: no labelled token for `mask="tokens"`, unknown mask or layer, or the layer
-            did not run.
+        ValueError: no labelled token, no layer of that name, or the layer did not run.
 
-    Cost: one forward. Source: Li et al. 2024 (WMDP); SAUL's WMDP experiments.
+    Cost: one whole forward: engines that shard or synchronise must see it end. Source: Li et al.
+    2024 (WMDP); SAUL's WMDP experiments.
     """
-    chosen = position_mask(batch, mask)
-    return hidden_distance(
-        hidden_states(model, batch, layer), float(coefficient) * direction, chosen
-    )
+    places = labelled(batch)
+    return distance(hidden_states(model, batch, layer), float(coefficient) * direction, places)
 
 
-def rmu_retain(
-    model: nn.Module, batch: Batch, layer: str, reference: nn.Module, *, mask: str = "tokens"
-) -> Tensor:
+def rmu_retain(model: nn.Module, batch: Batch, layer: str, reference: nn.Module) -> Tensor:
     """Smaller = closer to the reference: RMU's retain loss `R = mean (h - h_0)^2`.
 
     Args:
@@ -160,11 +121,10 @@ def rmu_retain(
         batch: as in `rmu`.
         layer: the name of the decoder layer, in both models.
         reference: the frozen model from before unlearning, run without gradients.
-        mask: as in `rmu`; so are the errors.
 
-    Cost: two forwards, one without gradients.
+    Errors are those of `rmu`. Cost: two forwards, one without gradients.
     """
-    chosen = position_mask(batch, mask)
+    places = labelled(batch)
     with torch.no_grad():
         target = hidden_states(reference, batch, layer)
-    return hidden_distance(hidden_states(model, batch, layer), target, chosen)
+    return distance(hidden_states(model, batch, layer), target, places)
