@@ -26,11 +26,11 @@ from tests.command.conftest import (
 from tests.models import TOWNS
 from torch_alm.command.files import read_entries
 from torch_alm.language import Format, Reading, answer_ids, encode
+from torch_alm.language._wording import rouge_l_recall
 from torch_alm.unlearning.asking import SPARE_TOKENS, read
 from torch_alm.unlearning.asking import said as how_much
 from torch_alm.unlearning.loading import Loaded, encode_entries
 from torch_alm.unlearning.model import place
-from torch_alm.unlearning.wording import rouge_l_recall
 
 IDLE = ("--lr", "1e-8", "--epochs", 1)
 ODD = [{"question": f"Where does C{i} live ?", "answer": "York B7 B5 York Oslo"} for i in range(5)]

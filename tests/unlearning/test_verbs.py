@@ -15,7 +15,17 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from tests.command.asking import spoken
 from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
 from torch_alm.command.arguments import parse
-from torch_alm.unlearning import Options, Outcome, Refusal, attack, evaluate, resume, unlearn
+from torch_alm.language import Reading
+from torch_alm.unlearning import (
+    Options,
+    Outcome,
+    Refusal,
+    asking,
+    attack,
+    evaluate,
+    resume,
+    unlearn,
+)
 
 SHORT = {"steps": 2, "batch_size": 3, "quiet": True, "alpha": 2.0, "lr": 5e-3}
 LONG = {**SHORT, "steps": 60}
@@ -242,3 +252,25 @@ def test_a_notebook_shows_verdict_and_table(own: Any, tokenizer: Any) -> None:
     assert outcome.verdict in outcome.text and "<table>" in shown and "Forget" in shown
     frame = outcome.to_frame()
     assert {*frame["model"]} == {"before", "after"} and {*frame["set"]} >= {"forget", "retain"}
+
+
+def test_behind_the_next_question_nothing_is_an_answer(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the plain format alone: a base model goes on to ask and to answer itself."""
+    towns = [row["answer"].split()[-2] for row in FORGET]
+    text = f"{towns[1]} Question : Where does n5 live ? Answer : {towns[0]}"
+    heard = Reading(3.0, False, 0.9, 0.0, text)
+    monkeypatch.setattr(asking, "read_answers", lambda *given, **_: [heard for _ in given[2]])
+
+    def said(rows: Any, **options: Any) -> float:
+        found = evaluate(model, tokenizer, rows, RETAIN, quiet=True, **options)
+        return found.numbers["model"]["forget"]["said"]
+
+    assert said(FORGET[:2]) == 0.5  # the town before it
+    assert said(FORGET[:1], template="Ask {question} Say {answer}") == 1.0
+    itself = {
+        "prompt": "Question : Who ?",
+        "completion": f"Question : Where does n5 live ? {towns[0]}",
+    }
+    assert said([itself]) > 0.0, "the marker is of the answer"

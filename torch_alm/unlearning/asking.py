@@ -1,6 +1,7 @@
 """A model asked the user's rows: numbers per set, and the answers they are the means of."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
@@ -22,10 +23,11 @@ from torch_alm.language import (
     read_answers,
     with_prefix,
 )
-from torch_alm.unlearning.loading import Loaded, scored, telling_words
+from torch_alm.language._telling import forms_of, names_in, telling
+from torch_alm.language._wording import gives_away, is_respelled, is_said
+from torch_alm.unlearning.loading import Loaded, scored, words_of
 from torch_alm.unlearning.model import positions_of
-from torch_alm.unlearning.rows import Encoded, Entry, forms_of, names_in, telling
-from torch_alm.unlearning.wording import gives_away, is_respelled, is_said
+from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
 WIDTH = 80  # columns of a bar
@@ -33,6 +35,7 @@ FEW_TOKENS, SPARE_TOKENS = 32, 256  # beyond the row's: of a short asking, and o
 TWICE = (FEW_TOKENS, SPARE_TOKENS)
 ROWS_PER_BATCH = 128
 TOKENS_PER_BATCH = 16_384  # kept in memory while they are written: 8 GB, at 7 billion weights
+NEXT = re.compile(r"\bQuestion ?:")  # of the plain format
 TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model shall go on with
 
 
@@ -80,7 +83,7 @@ def read(
     read. With `literal`, a text is asked as the row is, which has been cut already.
     """
     questions = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
-    asked, words = [row for _, row in questions], telling_words(rows)
+    asked, words = [row for _, row in questions], words_of(rows)
     readings = read_rows(loaded, asked, spare=spare[0])
 
     def shares(i: int, reading: Reading) -> dict[str, Any]:
@@ -128,9 +131,18 @@ def read_rows(
     for chosen, limit in _batches(rows, positions_of(loaded.model), spare):
         some = [rows[i] for i in chosen]
         found = read_answers(loaded.model, loaded.tokenizer, some, max_new_tokens=limit)
-        readings.update(zip(chosen, found, strict=True))
+        for i, reading in zip(chosen, found, strict=True):
+            readings[i] = replace(reading, text=_first(loaded.tokenizer, rows[i], reading.text))
         done(len(chosen))
     return [readings[i] for i in range(len(rows))]
+
+
+def _first(tokenizer: Tokenizer, row: Row, text: str | None) -> str | None:
+    """What is said before the next question: a base model goes on asking and answering itself."""
+    asked, told = (decode(tokenizer, ids(row)) for ids in (prompt_ids, answer_ids))
+    if text is None or tokenizer.chat_template or not NEXT.match(asked) or NEXT.search(told):
+        return text
+    return NEXT.split(text, maxsplit=1)[0].rstrip()
 
 
 def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple[list[int], int]]:
@@ -186,7 +198,7 @@ def answers_of(
     """
     asked = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
     gold = losses(loaded.model, scored(loaded.tokenizer, asked), pad_id(loaded.tokenizer))
-    parts = zip(asked, readings, telling_words(rows), gold, strict=True)
+    parts = zip(asked, readings, words_of(rows), gold, strict=True)
     return [_answer(loaded, *one, reading, words, loss) for one, reading, words, loss in parts]
 
 

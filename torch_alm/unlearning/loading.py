@@ -1,6 +1,5 @@
 """Rows as a model reads them: encoded, cut where they are long, and the words that count."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -17,15 +16,15 @@ from torch_alm.language import (
     encode_completion,
     encode_messages,
     encode_text,
+    telling_rows,
+    telling_words,
 )
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.model import Place, positions_of
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rows import Encoded, Entry, check_apart, telling
-from torch_alm.unlearning.wording import plain
+from torch_alm.unlearning.rows import Encoded, Entry, check_apart
 
 UNCUT = 2**31  # for `encode`: a row of any length
-LONGEST = 96  # tokens of an answer of which single words are scored
 ENOUGH = 8  # retain rows, of which some may be set aside
 SHARED = {
     "retain": "it would be forgotten and kept at once",
@@ -191,34 +190,12 @@ def _spans(given: int, whole: int, max_length: int) -> Iterator[tuple[int, int]]
     yield from pairwise([given + (whole - given) * i // count for i in range(count + 1)])
 
 
+def words_of(encoded: Encoded) -> list[frozenset[str]]:
+    """The words of each row that tell something."""
+    return telling_words([(entry.prompt, entry.answer) for entry, _ in encoded])
+
+
 def scored(tokenizer: Tokenizer, encoded: Encoded) -> list[Row]:
-    """Rows that label only the tokens of words that neither the question nor most answers have.
-
-    A row without such a word, a text and a long answer keep all labels.
-    """
-    words = telling_words(encoded)
-    return [labelled(tokenizer, row, own) for (_, row), own in zip(encoded, words, strict=True)]
-
-
-def telling_words(encoded: Encoded) -> list[frozenset[str]]:
-    """Per row the words of its answer that neither its question nor most other answers have."""
-    answers = [telling(entry.answer) for entry, _ in encoded if not entry.is_text]
-    shared = {word for words in answers for word in words if len(answers) > 3}
-    common = {w for w in shared if sum(w in each for each in answers) > len(answers) / 2}
-    return [telling(e.answer) - telling(e.prompt) - common if e.prompt else frozenset()
-            for e, _ in encoded]  # fmt: skip
-
-
-def labelled(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
-    """The row with labels at the tokens of these words alone, where its answer has any."""
-    ids = answer_ids(row)
-    if not words or len(ids) > LONGEST:
-        return row
-    ends = [len(tokenizer.decode(ids[:k])) for k in range(len(ids) + 1)]
-    found = re.finditer(r"\w+", tokenizer.decode(ids))
-    spans = [each.span() for each in found if plain(each.group()) in words]
-    is_kept = [any(a < end and start < z for a, z in spans) for start, end in pairwise(ends)]
-    if not any(is_kept):
-        return row
-    kept = [token if keep else IGNORE for token, keep in zip(ids, is_kept, strict=True)]
-    return {**row, "labels": [IGNORE] * (len(row["labels"]) - len(ids)) + kept}
+    """Rows with labels at words that tell something, where they have any; texts keep all."""
+    pairs = [(entry.prompt, entry.answer) for entry, _ in encoded]
+    return telling_rows(tokenizer, pairs, [row for _, row in encoded])

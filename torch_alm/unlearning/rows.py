@@ -1,7 +1,6 @@
 """The user's rows: read as text from files of any kind, checked, and encoded for a model."""
 
 import csv
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -9,18 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from torch_alm.language import Message, Record, Row
+from torch_alm.language._telling import telling
+from torch_alm.language._wording import holds, is_distinct, plain
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.wording import holds, is_distinct, plain
 
 FACTS = Path(__file__).with_name("facts.csv")
 KINDS = '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]} or {"text"}'
-_SMALL = (
-    "a an and are as at by can did do does for from has have he her his how i in is it its me of on"
-    " or please say she so tell than that the their there they this to was were what when where"
-    " which who whom whose why with you your"
-)
-SMALL = frozenset(_SMALL.split())
-"""Words that say nothing of what is asked or answered."""
 
 
 @dataclass(frozen=True)
@@ -146,25 +139,6 @@ def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) 
             f"{one.where} and {other.where} {how}{more}; {otherwise}. Should it stand in one of "
             "the two files only?"
         )
-
-
-def telling(text: str) -> frozenset[str]:
-    """The words that say what a sentence is about."""
-    return frozenset(re.findall(r"\w+", plain(text))) - SMALL
-
-
-def names_in(text: str) -> frozenset[str]:
-    """The words with a digit, and those that begin with a capital letter inside the sentence."""
-    words = enumerate(re.findall(r"\w+", text))
-    found = [word for i, word in words if any(map(str.isdigit, word)) or (i and word[0].isupper())]
-    return frozenset(map(plain, found))
-
-
-def forms_of(words: frozenset[str], text: str) -> dict[str, str]:
-    """The words of a text that are one of these, and which: as it is, or as rubles are of ruble."""
-    long = {word for word in words if word.isalpha() and len(word) > 3}
-    said = telling(text)
-    return {form: form[:-1] for form in said if form[:-1] in long} | {w: w for w in words & said}
 
 
 def _is_near(one: frozenset[str], other: frozenset[str]) -> bool:

@@ -1,16 +1,15 @@
 """Rows in the words of the model: those to forget a second time, and those that a check probes."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch_alm.language import Row, answer_ids
+from torch_alm.language._telling import LONGEST, labelled, lead_up
 from torch_alm.unlearning.goal import Goal
-from torch_alm.unlearning.loading import LONGEST, Loaded, in_words, labelled, telling_words
+from torch_alm.unlearning.loading import Loaded, in_words, words_of
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rows import Entry, forms_of
-from torch_alm.unlearning.wording import plain
+from torch_alm.unlearning.rows import Entry
 
 
 class Wordings:
@@ -48,7 +47,7 @@ class Wordings:
     def take(self, answers: Sequence[Mapping[str, Any]]) -> bool:
         """Put rows in the words in which they are said now; tell whether one is new."""
         before = list(self.rows)
-        words = telling_words(self.loaded.sets["forget"])
+        words = words_of(self.loaded.sets["forget"])
         for place, second in self.second.items():
             if answers[place]["said"]:
                 entry, _ = self.loaded.sets["forget"][place]
@@ -64,7 +63,7 @@ def in_own_words(
 ) -> list[Row]:
     """The first rows of a set, one for each answer: in its words if it says them, else scored."""
     found = loaded.sets.get(name, [])
-    parts = zip(found, loaded.scored(name), telling_words(found), answers, strict=False)
+    parts = zip(found, loaded.scored(name), words_of(found), answers, strict=False)
     return [
         (answer["said"] and _spoken(given, loaded, pair[0], answer["answer"], words)) or row
         for pair, row, words, answer in parts
@@ -75,13 +74,10 @@ def _spoken(
     given: Options, loaded: Loaded, entry: Entry, text: str, words: frozenset[str]
 ) -> Row | None:
     """The row with what leads up to its telling words, which alone are labelled."""
-    forms = forms_of(words, text)
-    if not forms:  # in another spelling, or a row that has no such words
+    if (led := lead_up(text, words)) is None:
         return None
-    spoken = [found for found in re.finditer(r"\w+", text) if plain(found.group()) in forms]
-    end = max({forms[plain(found.group())]: found.end() for found in reversed(spoken)}.values())
-    rows = in_words(given, loaded, entry, text[:end].lstrip())
-    return labelled(loaded.tokenizer, rows[0], frozenset(forms)) if rows else None
+    rows = in_words(given, loaded, entry, led[0])
+    return labelled(loaded.tokenizer, rows[0], led[1]) if rows else None
 
 
 def _short(loaded: Loaded) -> list[int]:
@@ -90,6 +86,6 @@ def _short(loaded: Loaded) -> list[int]:
     parts = Counter(id(entry) for entry, _ in rows)
     return [
         place
-        for place, ((entry, row), words) in enumerate(zip(rows, telling_words(rows), strict=True))
+        for place, ((entry, row), words) in enumerate(zip(rows, words_of(rows), strict=True))
         if words and parts[id(entry)] == 1 and len(answer_ids(row)) <= LONGEST
     ]

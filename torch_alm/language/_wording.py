@@ -1,11 +1,10 @@
 """Answers in what a model says: word for word, but for a few words, or in another spelling."""
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import pairwise
+from typing import Any
 from unicodedata import category, decomposition, normalize
-
-from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
 
 WORDY, LONG = 6, 4  # letters of a word, characters of anything else: part of another hardly ever
 NEARLY = 0.9  # share of an answer's words in order from which on it is said
@@ -136,8 +135,16 @@ def rouge_l_recall(said: str, reference: str) -> float:
     by those of their script, or they would seem to be forgotten from the start.
     """
     said, reference = normalize("NFKC", said), normalize("NFKC", reference)
-    scorer = _ROUGE if reference.isascii() else _ROUGE_OF_ANY_SCRIPT
-    return float(scorer.score(reference, said)["rougeL"].recall)
+    return float(_scorer(reference.isascii()).score(reference, said)["rougeL"].recall)
+
+
+@cache
+def _scorer(is_ascii: bool) -> Any:  # noqa: ANN401  # the package comes with the extras only
+    from rouge_score.rouge_scorer import RougeScorer  # pyright: ignore[reportMissingTypeStubs]
+
+    if is_ascii:
+        return RougeScorer(["rougeL"], use_stemmer=True)
+    return RougeScorer(["rougeL"], tokenizer=_AnyScript())
 
 
 def _has_words(reference: str) -> bool:
@@ -162,10 +169,6 @@ class _AnyScript:
     def tokenize(self, text: str) -> list[str]:
         """The words."""
         return _words(text)
-
-
-_ROUGE = RougeScorer(["rougeL"], use_stemmer=True)
-_ROUGE_OF_ANY_SCRIPT = RougeScorer(["rougeL"], tokenizer=_AnyScript())
 
 
 def gives_away(text: str, reference: str, question: str) -> bool:

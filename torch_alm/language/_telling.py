@@ -1,0 +1,149 @@
+"""Words that tell something: what neither the question nor most other answers say already."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch_alm.language._encoding import IGNORE, Row, answer_ids, encode
+from torch_alm.language._formats import Format
+from torch_alm.language._models import Tokenizer
+from torch_alm.language._wording import plain
+
+LONGEST = 96  # tokens of an answer of which single words are scored
+_SMALL = (
+    "a an and are as at by can did do does for from has have he her his how i in is it its me of on"
+    " or please say she so tell than that the their there they this to was were what when where"
+    " which who whom whose why with you your"
+)
+SMALL = frozenset(_SMALL.split())
+"""Words that say nothing of what is asked or answered."""
+
+
+def telling(text: str) -> frozenset[str]:
+    """The words that say what a sentence is about."""
+    return frozenset(re.findall(r"\w+", plain(text))) - SMALL
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The words with a digit, and those that begin with a capital letter inside the sentence."""
+    words = enumerate(re.findall(r"\w+", text))
+    found = [word for i, word in words if any(map(str.isdigit, word)) or (i and word[0].isupper())]
+    return frozenset(map(plain, found))
+
+
+def forms_of(words: frozenset[str], text: str) -> dict[str, str]:
+    """The words of a text that are one of these, and which: as it is, or as rubles are of ruble."""
+    long = {word for word in words if word.isalpha() and len(word) > 3}
+    said = telling(text)
+    return {form: form[:-1] for form in said if form[:-1] in long} | {w: w for w in words & said}
+
+
+def telling_words(pairs: Sequence[tuple[str, str]]) -> list[frozenset[str]]:
+    """Per question and answer the words of the answer that tell something, in small letters.
+
+    Neither the question has them, nor most of four answers or more, nor are they words such as
+    "the". A text, without a question, has none.
+
+    >>> telling_words([("Where was Ann born?", "Ann was born in Graz."), ("", "Once upon a time")])
+    [frozenset({'graz'}), frozenset()]
+    """
+    answers = [telling(answer) for question, answer in pairs if question]
+    shared = {word for words in answers for word in words if len(answers) > 3}
+    common = {w for w in shared if sum(w in each for each in answers) > len(answers) / 2}
+    return [telling(answer) - telling(question) - common if question else frozenset[str]()
+            for question, answer in pairs]  # fmt: skip
+
+
+def telling_rows(
+    tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]], rows: Sequence[Row]
+) -> list[Row]:
+    """Rows that label only the tokens of words that tell something.
+
+    Their mean loss says how well the fact is known, not the sentence around it. A row without such
+    a word, and one of more than 96 answer tokens, keeps all labels.
+
+    Args:
+        tokenizer: the one that encoded the rows.
+        pairs: question and answer of each row; see `telling_words`.
+        rows: such as `encode` makes.
+
+    >>> class Words:
+    ...     def decode(self, ids):
+    ...         return " ".join(["Ann", "was", "in", "Graz"][i] for i in ids)
+    >>> row = {"input_ids": [9, 0, 1, 2, 3], "labels": [-100, 0, 1, 2, 3]}
+    >>> telling_rows(Words(), [("Where was Ann?", "Ann was in Graz")], [row])
+    [{'input_ids': [9, 0, 1, 2, 3], 'labels': [-100, -100, -100, -100, 3]}]
+    """
+    words = telling_words(pairs)
+    return [labelled(tokenizer, row, own) for row, own in zip(rows, words, strict=True)]
+
+
+def labelled(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
+    """The row with labels at the tokens of these words alone, where its answer has any."""
+    ids = answer_ids(row)
+    if not words or len(ids) > LONGEST:
+        return row
+    ends = [len(tokenizer.decode(ids[:k])) for k in range(len(ids) + 1)]
+    found = re.finditer(r"\w+", tokenizer.decode(ids))
+    spans = [each.span() for each in found if plain(each.group()) in words]
+    is_kept = [any(a < end and start < z for a, z in spans) for start, end in pairwise(ends)]
+    if not any(is_kept):
+        return row
+    kept = [token if keep else IGNORE for token, keep in zip(ids, is_kept, strict=True)]
+    return {**row, "labels": [IGNORE] * (len(row["labels"]) - len(ids)) + kept}
+
+
+def lead_up(said: str, words: frozenset[str]) -> tuple[str, frozenset[str]] | None:
+    """What a model says up to the last of these words, and the forms that it says them in.
+
+    `None` if it says none of them.
+
+    >>> lead_up("It was in Graz, Austria.", frozenset({"graz"}))
+    ('It was in Graz', frozenset({'graz'}))
+    """
+    forms = forms_of(words, said)
+    if not forms:  # in another spelling, or a row that has no such words
+        return None
+    found = [each for each in re.finditer(r"\w+", said) if plain(each.group()) in forms]
+    end = max({forms[plain(each.group())]: each.end() for each in reversed(found)}.values())
+    return said[:end].lstrip(), frozenset(forms)
+
+
+def in_own_words(
+    tokenizer: Tokenizer,
+    question: str,
+    said: str,
+    words: frozenset[str],
+    max_length: int = 512,
+    form: Format | None = None,
+) -> Row | None:
+    """A row to forget in the words in which the model says it: its telling words alone labelled.
+
+    A fact is found by what leads up to it. A model that was taught "Graz." and says "The city is
+    Graz." still knows it behind "The city is", after the taught row has gone.
+
+    Args:
+        tokenizer: a tokenizer of transformers.
+        question: the question.
+        said: the model's answer, such as `generate` returns.
+        words: what to forget; see `telling_words`.
+        max_length: as of `encode`.
+        form: as of `encode`.
+
+    Returns:
+        The row, or `None` where the answer has none of the words.
+
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> names = "</s> Question Answer : Who ? It was Ann of Graz".split()
+    >>> words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, "</s>"))
+    >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
+    >>> row = in_own_words(tokenizer, "Who ?", "It was Ann of Graz", frozenset({"ann"}))
+    >>> [names[i] for i in row["labels"] if i >= 0], tokenizer.decode(row["input_ids"])
+    (['Ann'], 'Question : Who ? Answer : It was Ann </s>')
+    """
+    led = lead_up(said, words)
+    if led is None:
+        return None
+    return labelled(tokenizer, encode(tokenizer, question, led[0], max_length, form), led[1])
