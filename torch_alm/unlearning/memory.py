@@ -17,6 +17,7 @@ from torch_alm.unlearning.rows import Entry, entry_of
 
 Rows: TypeAlias = Iterable[Mapping[str, Any]]
 SETTINGS = ("attention_dropout", "gradient_checkpointing")  # that a run changes
+FORWARDS = ("forward", "_original_forward")  # accelerate puts autocast around it
 NARROW = (torch.bfloat16, torch.float16)
 
 
@@ -106,7 +107,7 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
     settings = [(m, key, getattr(m, key)) for m in model.modules() for key in _settings(m)]
-    caches = model.config.use_cache
+    caches, forwards = model.config.use_cache, {k: vars(model).get(k) for k in FORWARDS}
     model.eval()
     try:
         yield
@@ -120,6 +121,9 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
         for module, is_training in modes:
             module.training = is_training
         model.config.use_cache = caches
+        for name, forward in forwards.items():
+            vars(model).pop(name, None)
+            vars(model).update({} if forward is None else {name: forward})
 
 
 def _settings(module: nn.Module) -> list[str]:

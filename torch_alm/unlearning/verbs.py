@@ -134,8 +134,6 @@ def _trained(
         except BaseException:
             put_back(model, original)
             raise
-        finally:
-            trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     step, most = trainer.state.global_step, trainer.args.max_steps
     why = checks.pace.ended or (LIMITED if step >= most else "it was stopped")
     ended = f"Ended after {step} of at most {most} steps: {why}."
