@@ -4,7 +4,6 @@ Users ask with transformers alone, or with a text of their own; nothing of the c
 is used to ask.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle, product
@@ -151,8 +150,10 @@ def test_a_chat_model_that_learnt_nothing_has_not_met_its_goal_and_one_that_did_
         answers = [row["answer"] for row in found["models"][1]["answers"]["forget"]]
         both = zip(told, begun, answers, strict=True)
         # One of the two may have been asked for fewer tokens.
-        assert all(any(os.path.commonprefix([t.strip(), a]) in (t.strip(), a) for t in texts)
-                   for *texts, a in both)  # fmt: skip
+        assert all(
+            any(t.strip().startswith(a) or a.startswith(t.strip()) for t in texts)
+            for *texts, a in both
+        )
         assert any(knows([*told, *begun])) == (output == "same")
         if output == "same":
             assert found["verdict"]["outcome"] == "not met"
