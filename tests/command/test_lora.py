@@ -21,7 +21,7 @@ from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.model import quiet
 
 FIRST, SECOND = FORGET[:3], FORGET[3:]
-STEPS = ("--lora", "--lr", "2e-2", "--method", "dual", "--batch-size", 3, "--alpha", 3)
+STEPS = ("--lora", "--lr", "5e-3", "--method", "dual", "--batch-size", 3, "--alpha", 3)
 
 
 def by_peft(folder: Path, rows: list[dict[str, str]]) -> int:
