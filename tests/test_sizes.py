@@ -36,21 +36,21 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_480, 4_200),
-    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_410, 1_300),
-    "lines of language": (package("language"), 1_310, 1_000),
-    "lines of integrations": (package("integrations"), 1_600, 1_600),
-    "lines of the command": (package(*COMMAND), 3_860, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 12_630, 10_500),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_660, 4_200),
+    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_560, 1_300),
+    "lines of language": (package("language"), 1_680, 1_000),
+    "lines of integrations": (package("integrations"), 1_750, 1_600),
+    "lines of the command": (package(*COMMAND), 4_460, 2_400),
+    "lines of torch_alm": (lines("torch_alm"), 14_090, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_820, 6_500),
-    "lines of tests": (lines("tests"), 21_420, 20_000),
+    "lines of tests": (lines("tests"), 22_730, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
-    "words of docs": (words("docs"), 16_000, 16_000),
+    "words of docs": (words("docs"), 16_310, 16_000),
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 420, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 4_200, 5_000),
+    "files": (len(tree()), 430, 420),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 4_260, 5_000),
 }
 
 

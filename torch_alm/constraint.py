@@ -308,7 +308,7 @@ class ALMConstraint:
                 values were, or gradients that it cannot read.
             FloatingPointError: with `nonfinite="raise"`, for a measurement that is not finite, or
                 an update that would not be; with "skip" there is a warning, for each of the first
-            and whenever their number has doubled.
+                and whenever their number has doubled.
 
         Cost: one device synchronisation, none for numbers already on the host.
         """

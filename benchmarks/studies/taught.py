@@ -89,12 +89,13 @@ class Taught(Tofu):
         @functools.wraps(plain)
         def short(**inputs: Any) -> Any:
             """Score by the upper layers; what generates has a cache, and takes the whole model."""
-            if inputs["use_cache"]:
+            keep = inputs["logits_to_keep"]
+            if inputs["use_cache"] or isinstance(keep, Tensor):  # or single places
                 return plain(**inputs)
             rows = zip(inputs["input_ids"], inputs["attention_mask"].bool(), strict=True)
             states = [self.fed.states(ids[own].tolist()) for ids, own in rows]
             padded = pad_sequence(states, batch_first=True)
-            return model(padded, torch.arange(padded.shape[1])[-inputs["logits_to_keep"] :])
+            return model(padded, torch.arange(padded.shape[1])[-keep:])
 
         whole.forward = short
         return super()._evaluate(whole, generations)

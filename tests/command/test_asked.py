@@ -136,11 +136,6 @@ def alpaca(tmp_path_factory: Any) -> Path:
     return taught(tmp_path_factory.mktemp("alpaca"), bytes_tokenizer(None), *formats)
 
 
-def alike(one: str, other: str) -> bool:
-    """True if two texts are the same as far as the shorter one goes, of which each has a limit."""
-    return one.startswith(other) or (bool(one) and other.startswith(one))
-
-
 def test_a_chat_model_that_learnt_nothing_has_not_met_its_goal_and_one_that_did_forgets(
     command: Command, tmp_path: Path
 ) -> None:
@@ -154,7 +149,11 @@ def test_a_chat_model_that_learnt_nothing_has_not_met_its_goal_and_one_that_did_
         found = report(tmp_path / output)
         answers = [row["answer"] for row in found["models"][1]["answers"]["forget"]]
         both = zip(told, begun, answers, strict=True)
-        assert all(any(alike(text.strip(), a) for text in texts) for *texts, a in both)
+        # One of the two may have been asked for fewer tokens.
+        assert all(
+            any(t.strip().startswith(a) or a.startswith(t.strip()) for t in texts)
+            for *texts, a in both
+        )
         assert any(knows([*told, *begun])) == (output == "same")
         if output == "same":
             assert found["verdict"]["outcome"] == "not met"

@@ -31,10 +31,10 @@ class ALMTrainer(PairedTrainer):
 
     Args:
         *args: those of the Trainer behind it.
-        constraint: over the forget side; its `measure` is called with `(model, batch)`.
         per_row: a goal for each forget row: `alpha` of shape (n,) for the n rows of a
             `PairedDataset`, and a measure that gives (B,) values for a batch.
-        **kwargs: those of the Trainer behind it.
+        **kwargs: those of the Trainer behind it, and `constraint`, over the forget side, whose
+            `measure` is called with `(model, batch)`.
 
     Raises:
         ValueError: for an optimizer that steps inside `backward`, a training batch that is no pair,
