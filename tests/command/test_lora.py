@@ -16,12 +16,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.command.asking import said, spoken
 from tests.command.conftest import FINISHED, FORGET, RETAIN, Command, make_model, report, write
 from torch_alm.command.models import load_model
-from torch_alm.unlearning.adapters import with_adapters
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.model import quiet
+from torch_alm.unlearning.model import quiet, with_adapters
 
 FIRST, SECOND = FORGET[:3], FORGET[3:]
-STEPS = ("--lora", "--lr", "2e-2", "--method", "dual", "--batch-size", 3, "--alpha", 3)
+STEPS = ("--lora", "--lr", "5e-3", "--method", "dual", "--batch-size", 3, "--alpha", 3)
 
 
 def by_peft(folder: Path, rows: list[dict[str, str]]) -> int:

@@ -49,7 +49,7 @@ def mode(model: Any) -> list[Any]:
     return [
         *((m.training, getattr(m, "attention_dropout", None)) for m in model.modules()),
         *((p.requires_grad, p.dtype, p.grad) for p in model.parameters()),
-        model.config.use_cache, model.model.gradient_checkpointing, vars(model).get("forward"),
+        model.model.gradient_checkpointing, vars(model).get("forward"),
     ]  # fmt: skip
 
 
@@ -103,11 +103,11 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
         ({"lerning_rate": 1}, "unlearn has no option lerning_rate"),
         ({"step": 3}, "Did you mean steps?"),
         ({"relearn": 3}, "Is it of another verb?"),
-        ({"lr": -1.0}, "lr is -1.0; it is a finite number above 0"),
+        ({"lr": -1.0}, "lr is -1.0, which is no finite number above 0"),
         ({"lr": float("nan")}, "lr is nan"),
-        ({"certify": 95}, "certify is 95; it is a share"),
-        ({"steps": 1.5}, "steps is 1.5; it is a whole number, 1 or more"),
-        ({"method": "sam"}, "it is one of dual, saul"),
+        ({"certify": 95}, "certify is 95, which is no share"),
+        ({"steps": 1.5}, "steps is 1.5, which is no whole number from 1 on"),
+        ({"method": "sam"}, "is 'sam', which is not one of dual, saul"),
         ({"steps": 1, "epochs": 1}, "steps and epochs were both given"),
     ],
 )

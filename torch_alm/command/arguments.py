@@ -10,7 +10,7 @@ from typing import Any, NoReturn, cast
 from torch_alm import __version__
 from torch_alm.command.output import WIDTH
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.options import CHOICES
+from torch_alm.unlearning.options import CHOICES, LEAST, Options, is_sensible, wanted
 
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
 FILES = ("forget", "retain", "holdout", "probe")
@@ -110,14 +110,14 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
     told = "fp32, or bfloat16 autocast over fp32 weights; auto: bf16 on a GPU that has it"
     add("--precision", default="auto", choices=CHOICES["precision"], help=told)
     told = "most tokens of a row; a longer answer or text is several rows"
-    add("--max-length", type=_at_least(8), default=512, metavar="N", help=told)
-    add("--batch-size", type=_at_least(1), default=8, metavar="N", help="rows of a kind at once")
-    add("--seed", type=_at_least(0), default=0, metavar="N", help="of the order of the rows")
+    _add_number(verb, "--max-length", "N", told)
+    _add_number(verb, "--batch-size", "N", "rows of a kind at once")
+    _add_number(verb, "--seed", "N", "of the order of the rows")
 
 
 def _add_measured(verb: argparse.ArgumentParser) -> None:
     told = "most retain, probe and holdout rows to measure"
-    verb.add_argument("--rows", type=_at_least(1), default=200, metavar="N", help=told)
+    _add_number(verb, "--rows", "N", told)
     told = "rows that shall stay known and are never trained on; may be repeated"
     verb.add_argument("--probe", type=Path, action="append", default=[], metavar="FILE", help=told)
 
@@ -129,16 +129,16 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     level = verb.add_mutually_exclusive_group()
     told = "forget until the mean telling loss is so many nats; default: until every answer is "
     told += "as unknown as built-in facts that the model gets wrong"
-    level.add_argument("--alpha", type=_positive, metavar="X", help=told)
+    _add_number(level, "--alpha", "X", told)
     told = "forget until this share of answers is certified not to be said word for word"
-    level.add_argument("--certify", type=_share, metavar="RATE", help=told)
+    _add_number(level, "--certify", "RATE", told)
     told = "forget the answers of the file (given), or what the model itself says (said)"
     add("--answers", default="given", choices=CHOICES["answers"], help=told)
     told = "the goal is met at a cost (exit code 4) if the retain loss ends above; default: if a "
     told += "tenth of the retain answers or of their words is lost, or 0.1 nats"
-    add("--max-retain-loss", type=_positive, metavar="X", help=told)
+    _add_number(verb, "--max-retain-loss", "X", told)
     told = "likewise if more than this share of the probe answers is lost that were said before"
-    add("--max-probe-loss", type=_share, default=0.1, metavar="X", help=told)
+    _add_number(verb, "--max-probe-loss", "X", told)
     told = "go on though the model does not say the forget answers; no goal counts as met then"
     add("--anyway", action="store_true", help=told)
     told = "say what the model knows now, and what a step takes; write nothing"
@@ -158,34 +158,34 @@ def _add_training(verb: argparse.ArgumentParser) -> None:
     length = verb.add_mutually_exclusive_group()
     told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
     told += "through goes on"
-    length.add_argument("--steps", type=_at_least(1), metavar="N", help=told)
+    _add_number(length, "--steps", "N", told)
     told = "most passes over the forget set"
-    length.add_argument("--epochs", type=_at_least(1), metavar="N", help=told)
+    _add_number(length, "--epochs", "N", told)
     told = "a learning rate that stays; default: begin where a step changes the forget answers by "
     told += "0.6 nats of log-odds"
-    add("--lr", type=_positive, metavar="X", help=told)
+    _add_number(verb, "--lr", "X", told)
     told = "first layer that is trained, with all behind it; default: the upper half of a model of "
     told += "eight layers or more, all weights of a smaller one"
-    add("--layers", type=_at_least(0), metavar="N", help=told)
-    add("--mu", type=_positive, default=0.01, metavar="X", help="step size of the multiplier")
-    add("--accumulate", type=_at_least(1), default=1, metavar="N", help="batches per step")
+    _add_number(verb, "--layers", "N", told)
+    _add_number(verb, "--mu", "X", "step size of the multiplier")
+    _add_number(verb, "--accumulate", "N", "batches per step")
     told = "compute layers a second time in the backward pass, and keep less in memory"
     add("--gradient-checkpointing", action="store_true", help=told)
     told = "write down, so often, all that a killed run needs to go on"
-    add("--save-every", type=_positive, default=15.0, metavar="MIN", help=told)
+    _add_number(verb, "--save-every", "MIN", told)
     told = "where the Trainer reports to, such as wandb or tensorboard"
     add("--report-to", default="none", metavar="NAME", help=told)
 
 
 def _add_attack(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
-    add("--rows", type=_at_least(1), metavar="N", help="most forget rows to ask; default: all")
+    _add_number(verb, "--rows", "N", "most forget rows to ask; default: all", None)
     add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
-    add("--relearn", type=_at_least(0), default=8, metavar="N", help="examples to relearn on")
-    add("--relearn-steps", type=_at_least(1), default=20, metavar="N", help="steps of relearning")
-    add("--relearn-lr", type=_positive, default=1e-4, metavar="X", help="their learning rate")
+    _add_number(verb, "--relearn", "N", "examples to relearn on")
+    _add_number(verb, "--relearn-steps", "N", "steps of relearning")
+    _add_number(verb, "--relearn-lr", "X", "their learning rate")
     told = "share of the answer that is given away"
-    add("--prefix", type=_share, default=0.25, metavar="X", help=told)
+    _add_number(verb, "--prefix", "X", told)
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:
@@ -200,31 +200,22 @@ VERBS = {
 }
 
 
-def _at_least(least: int):  # noqa: ANN202  # argparse names a type by its function
-    def count(text: str) -> int:
-        if not least <= (value := int(text)) < 2**63:
-            raise argparse.ArgumentTypeError(
-                f"{value} is too {'small' if value < least else 'large'}. Did you mean {least}?"
-            )
+def _add_number(parser: Any, option: str, metavar: str, told: str, *default: None) -> None:
+    """Add an option of a number, whose default is that of `Options` unless another is given."""
+    name = option[2:].replace("-", "_")
+    usual = default[0] if default else getattr(Options, name)
+    parser.add_argument(option, type=_number(name), default=usual, metavar=metavar, help=told)
+
+
+def _number(name: str):  # noqa: ANN202  # argparse names a type by its function
+    def number(text: str) -> float:
+        value = int(text) if name in LEAST else float(text)
+        if not is_sensible(name, value):
+            raise argparse.ArgumentTypeError(f"{text} is {wanted(name)}.")
         return value
 
-    count.__name__ = "whole number"
-    return count
-
-
-def _positive(text: str) -> float:
-    if not 0 < (value := float(text)) < 3e38:  # float32's largest
-        raise argparse.ArgumentTypeError(f"{text} is not a finite number above 0.")
-    return value
-
-
-def _share(text: str) -> float:
-    if not 0 <= (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is no share from 0 to 1, such as 0.95.")
-    return value
-
-
-_positive.__name__ = _share.__name__ = "number"
+    number.__name__ = "whole number" if name in LEAST else "number"
+    return number
 
 
 def _configured(argv: Sequence[str]) -> Iterator[str]:

@@ -107,7 +107,7 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
     settings = [(m, key, getattr(m, key)) for m in model.modules() for key in _settings(m)]
-    caches, forwards = model.config.use_cache, {k: vars(model).get(k) for k in FORWARDS}
+    forwards = {name: vars(model).get(name) for name in FORWARDS}
     model.eval()
     try:
         yield
@@ -120,7 +120,6 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
             setattr(module, key, value)
         for module, is_training in modes:
             module.training = is_training
-        model.config.use_cache = caches
         for name, forward in forwards.items():
             vars(model).pop(name, None)
             vars(model).update({} if forward is None else {name: forward})

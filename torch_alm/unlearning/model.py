@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from logging import CRITICAL, getLogger
 from typing import Any
 
+import peft
 import torch
 from torch import Tensor
 from transformers.utils import logging
@@ -18,6 +19,7 @@ from torch_alm.language import LanguageModel, Row, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+RANK = 16  # of new adapters
 DEEP = 8  # layers, from which on the upper half alone is trained
 # What transformers once saved with a model and computes today
 
@@ -171,3 +173,20 @@ def listed(names: Iterable[str]) -> str:
     found = sorted(names)
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return ", ".join(found[:3]) + more
+
+
+def with_adapters(model: LanguageModel, seed: int) -> LanguageModel:
+    """The model with adapters to train: those that it came with, or new ones.
+
+    Adapters on top of adapters would not do: other tools load one of the two and leave out the
+    other, and what was forgotten comes back. So the same ones are trained on. New ones have rank
+    16, count twice (`lora_alpha` is 2 rank), are on every linear layer but the output, and change
+    nothing before a step.
+    """
+    if isinstance(model, peft.PeftModel):
+        return model
+    config = peft.LoraConfig(
+        r=RANK, lora_alpha=2 * RANK, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    torch.manual_seed(seed)
+    return peft.get_peft_model(model, config)

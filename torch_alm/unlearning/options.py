@@ -1,6 +1,5 @@
 """The options of unlearning, evaluation and attacks, with their defaults."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -15,6 +14,7 @@ CHOICES = {
 }
 LEAST = {"max_length": 8, "batch_size": 1, "seed": 0, "rows": 1, "steps": 1, "epochs": 1,
          "layers": 0, "accumulate": 1, "relearn": 0, "relearn_steps": 1}  # fmt: skip
+LARGEST = 3e38  # float32's
 POSITIVE = ("alpha", "max_retain_loss", "lr", "mu", "save_every", "relearn_lr")
 SHARES = ("certify", "max_probe_loss", "prefix")
 APART = (("template", "system"), ("alpha", "certify"), ("steps", "epochs"))
@@ -91,14 +91,10 @@ class Options:
 
     def __post_init__(self) -> None:
         """Refuse numbers and words that make no sense."""
-        told = {name: f"one of {', '.join(words)}" for name, words in CHOICES.items()}
-        told |= {name: f"a whole number, {least} or more" for name, least in LEAST.items()}
-        told |= dict.fromkeys(POSITIVE, "a finite number above 0")
-        told |= dict.fromkeys(SHARES, "a share from 0 to 1, such as 0.95")
-        for name, what in told.items():
-            value = getattr(self, name)
-            if value is not None and not _is_sensible(name, value):
-                raise Refusal(f"{name} is {value!r}; it is {what}.")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and not is_sensible(each.name, value):
+                raise Refusal(f"{each.name} is {value!r}, which is {wanted(each.name)}.")
         for one, other in APART:
             if None not in (getattr(self, one), getattr(self, other)):
                 raise Refusal(f"{one} and {other} were both given. Did you mean one of them?")
@@ -130,11 +126,23 @@ class Options:
         )
 
 
-def _is_sensible(name: str, value: Any) -> bool:
+def is_sensible(name: str, value: Any) -> bool:
+    """Tell whether an option may have a value; of texts and flags any."""
     if name in CHOICES:
         return value in CHOICES[name]
+    if name not in (*LEAST, *POSITIVE, *SHARES):
+        return True
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if name in LEAST:
         return isinstance(value, int) and LEAST[name] <= value < 2**63
-    return 0 <= value <= 1 if name in SHARES else 0 < value < 3e38 and not math.isnan(value)
+    return 0 <= value <= 1 if name in SHARES else 0 < value < LARGEST
+
+
+def wanted(name: str) -> str:
+    """What an option may be, behind a value that it may not."""
+    if name in CHOICES:
+        return f"not one of {', '.join(CHOICES[name])}"
+    if name in LEAST:
+        return f"no whole number from {LEAST[name]} on"
+    return "no share from 0 to 1, such as 0.95" if name in SHARES else "no finite number above 0"

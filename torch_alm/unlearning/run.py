@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from torch_alm.language import prompt_ids
-from torch_alm.unlearning.adapters import with_adapters
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import Checks, Look, checks_of
 from torch_alm.unlearning.errors import Refusal
@@ -21,6 +20,7 @@ from torch_alm.unlearning.goal import (
     with_unseen_words,
 )
 from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
+from torch_alm.unlearning.model import with_adapters
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.spoken import Wordings, in_own_words

@@ -16,13 +16,18 @@ from transformers import TrainerCallback
 
 from torch_alm.language import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
-from torch_alm.unlearning.adapters import with_adapters
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import set_aside
 from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
-from torch_alm.unlearning.model import check_answers, check_finite, freeze_below, quiet
+from torch_alm.unlearning.model import (
+    check_answers,
+    check_finite,
+    freeze_below,
+    quiet,
+    with_adapters,
+)
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.outcome import Outcome, put_back
 from torch_alm.unlearning.run import LIMITED, Run, begun, made_trainable, prepared
