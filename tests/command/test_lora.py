@@ -34,7 +34,6 @@ def config(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "adapter_config.json").read_text())
 
 
-@pytest.mark.xfail(reason="the first run, hot as it is, takes the rows that are kept with it")
 def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     command: Command, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
