@@ -246,7 +246,7 @@ def paired() -> dict[str, Any]:
     joined = []
     for some in (
         rows()[:1] + rows()[2:],
-        [*rows()[1:2], {"input_ids": [3, 4], "labels": [-100] * 2}],
+        [{"input_ids": [5], "labels": [-100]}, *rows()[1:2], {"input_ids": [3], "labels": [-100]}],
     ):
         row = {key: [x for each in some for x in each[key]] for key in ("input_ids", "labels")}
         places = [i for each in some for i in range(len(each["input_ids"]))]

@@ -18,7 +18,7 @@ from torch_alm.measures._answers import (
 )
 from torch_alm.measures._logits import Batch, Model, wide
 
-WORDS_AT_ONCE = 2**22  # tokens x words of a piece: 16 MB in fp32
+WORDS_AT_ONCE = 2**20  # tokens x words of a piece: 4 MB in fp32
 
 
 Context: TypeAlias = Any  # of a pass; torch declares no attributes for it
