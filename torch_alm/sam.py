@@ -224,7 +224,7 @@ class SharpnessAware(Wrapper):
                 f"{type(self).__name__}: the weights' dtype swallows the perturbation. "
                 f"{realised:.1%} of rho = {self.rho} was moved in the intended direction. Did you "
                 'mean float32 weights under bfloat16 autocast, or `rounding="stochastic"`?',
-                stacklevel=7,
+                stacklevel=9,
             )
 
     def _warn_plain_step(self, found: str) -> None:

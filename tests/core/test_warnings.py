@@ -41,7 +41,6 @@ def test_of_a_forget_gradient_that_is_not_finite() -> None:
     assert_points_at(found, test_of_a_forget_gradient_that_is_not_finite, "optimizer.step()")
 
 
-@pytest.mark.xfail(reason="the warning points into sam.py, a call too deep")
 def test_of_weights_that_swallow_the_perturbation() -> None:
     theta = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
     optimizer = SAM(SGD([theta], lr=0.1), rho=1e-4)
