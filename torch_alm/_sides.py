@@ -113,7 +113,7 @@ class Sides(Wrapper):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Those of the retain side that the forget side has, too: schedules set both."""
+        """Defaults of the retain side that the forget side has, too: schedules set both."""
         first, second = self.retain.defaults, self.forget.defaults
         if first.keys() <= second.keys():
             return first

@@ -98,8 +98,7 @@ def rate_for(
 
     d is that of `mu="auto"`: 1 for SGD, 1 - momentum with momentum, whose steps add up to that, the
     root of the squares of an adaptive optimizer. A fresh AdamW takes a step of signs, and lr is
-    change / |g|_1. Multiplying a loss, or rescaling single weights, changes lr with it: the step
-    does the same to the loss.
+    change / |g|_1. In other units of loss or weights the step does the same to the loss.
 
     Args:
         optimizer: fresh or in use; its own rates count by their ratio alone.
@@ -124,7 +123,7 @@ def rate_for(
         0.02
     """
     params = [p for p in parameters(optimizer) if p.requires_grad]
-    _, gradient = _gradient("rate_for", params, loss, batches)
+    _, gradient = _gradient("rate_for", params, loss, batches, change)
     own = optimizer.param_groups[0].get("lr")
     try:
         gain, _ = response(optimizer, gradient, {}, gradient)
@@ -194,10 +193,11 @@ def radius_for(
     radii = radii_of(params, 1.0, sign)
     moved = [p for p, share in radii.items() if share and p.requires_grad]
     batches = None if batches is None else list(batches)
-    start, gradient = _gradient("radius_for", moved, loss, batches)
+    start, gradient = _gradient("radius_for", moved, loss, batches, change)
     kept, again = gradients.read(radii), replaying(moved)
-    scale = sum(radii[p] * g.square().sum() for p, g in gradient.items())
-    norm = gradients.norm(gradient.values())
+    direction = {p: p.detach().abs() * g if adaptive else g for p, g in gradient.items()}
+    slope = sum(abs(radii[p]) * float(s.square().sum()) for p, s in direction.items())
+    first = change * float(gradients.norm(direction.values())) / slope if slope else 1.0
 
     @torch.no_grad()
     def at(rho: float) -> float:
@@ -212,8 +212,7 @@ def radius_for(
         return sign * (found - start) if math.isfinite(found) else -math.inf
 
     try:
-        guess = change * float(norm) / abs(float(scale)) if not adaptive else 1e-2
-        seen = _searched(at, guess, change)
+        seen = _searched(at, first, change)
     finally:
         gradients.put(radii, kept)
         again()
@@ -259,22 +258,26 @@ def _between(less: tuple[float, float], more: tuple[float, float], change: float
 
 
 def _gradient(
-    owner: str, params: list[Tensor], loss: Loss, batches: Iterable[Any] | None
+    owner: str, params: list[Tensor], loss: Loss, batches: Iterable[Any] | None, change: float
 ) -> tuple[float, dict[Tensor, Tensor]]:
     """Return the mean loss and its gradient over batches and ranks; everything else stays."""
+    if not 0 < change < math.inf:
+        raise ValueError(f"{owner}: change is {change}; it has to be above 0, such as 0.1.")
     if any(is_sharded(p) for p in params):
         raise ValueError(f"{owner} found sharded parameters, of which each rank sees a part.")
     again, values, found = replaying(params), list[float](), dict[Tensor, Tensor]()
-    with torch.enable_grad():
-        for value in _losses(loss, batches):
-            if not value.requires_grad or value.numel() != 1:
-                raise ValueError(f"{owner} needs a loss with its graph, one number, not {value}.")
-            values.append(value.item())
-            each = torch.autograd.grad(value.reshape(()), params, allow_unused=True)
-            for p, g in zip(params, each, strict=True):
-                if g is not None:  # pyright: ignore[reportUnnecessaryComparison]
-                    found[p] = found.get(p, 0.0) + g.to_dense()
-    again()
+    try:
+        with torch.enable_grad():
+            for value in _losses(loss, batches):
+                if not getattr(value, "requires_grad", False) or value.numel() != 1:
+                    raise ValueError(f"{owner} needs a loss with its graph, one number: {value}.")
+                values.append(value.item())
+                each = torch.autograd.grad(value.reshape(()), params, allow_unused=True)
+                for p, g in zip(params, each, strict=True):
+                    if g is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                        found[p] = found.get(p, 0.0) + g.to_dense()
+    finally:
+        again()
     start = _over_ranks(torch.tensor(fmean(values) if values else math.nan)).item()
     used = params if is_distributed() else found  # in one order on all ranks
     mean = {p: _over_ranks(found.get(p, torch.zeros_like(p)) / len(values)) for p in used}

@@ -161,8 +161,14 @@ def test_what_no_rate_or_radius_can_be_found_from_is_refused(net: torch.nn.Modul
             rate_for(optimizer, bad)
         with pytest.raises(ValueError, match="radius_for found a loss of"):
             radius_for(net.parameters(), bad)
-    with pytest.raises(ValueError, match="one number"):
-        rate_for(optimizer, lambda: loss().detach())
+    noise = torch.get_rng_state()
+    for bad in (lambda: loss().detach(), lambda: 3.0, lambda: torch.rand(2, requires_grad=True)):
+        with pytest.raises(ValueError, match="one number"):
+            rate_for(optimizer, bad)
+    assert torch.equal(noise, torch.get_rng_state()), "also where it refuses"
+    for find, of in ((rate_for, optimizer), (radius_for, [theta])):
+        with pytest.raises(ValueError, match="change is 0; it has to be above 0"):
+            find(of, loss, change=0)
     with pytest.raises(ValueError, match="0 batches"):
         rate_for(optimizer, loss, [])
     optimizer.param_groups[0]["lr"] = 0.0

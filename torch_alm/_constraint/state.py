@@ -1,4 +1,4 @@
-"""What a constraint remembers between two steps."""
+"""The memory of a constraint between two steps."""
 
 import copy
 import math

@@ -94,7 +94,7 @@ def labelled(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
 
 
 def lead_up(said: str, words: frozenset[str]) -> tuple[str, frozenset[str]] | None:
-    """What a model says up to the last of these words, and the forms that it says them in.
+    """Cut what a model says behind the last of these words; return it with the forms of them.
 
     `None` if it says none of them.
 

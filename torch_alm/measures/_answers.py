@@ -18,7 +18,7 @@ IGNORED = -100
 
 
 class Places(NamedTuple):
-    """Where N tokens are labelled in a batch of B rows of T positions that hold A answers."""
+    """Places of N labelled tokens in a batch of B rows of T positions that hold A answers."""
 
     mask: Tensor  # (B, T), True where logits[b, t] predicts a labelled token
     targets: Tensor  # (N,), the tokens they should predict

@@ -138,7 +138,7 @@ def read_rows(
 
 
 def _first(tokenizer: Tokenizer, row: Row, text: str | None) -> str | None:
-    """What is said before the next question: a base model goes on asking and answering itself."""
+    """The text before the next question: a base model goes on asking and answering itself."""
     asked, told = (decode(tokenizer, ids(row)) for ids in (prompt_ids, answer_ids))
     if text is None or tokenizer.chat_template or not NEXT.match(asked) or NEXT.search(told):
         return text

@@ -1,4 +1,4 @@
-"""What comes back of forgotten answers: the attacks on a model, and the verdict on them."""
+"""Attacks on a model that bring forgotten answers back, and the verdict on them."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -151,7 +151,7 @@ def _is_more(own: Sides, other: Sides | None) -> bool:
 
 
 def _told(name: str, own: Sides, other: Sides | None) -> str:
-    """What was there before the attack, and after it."""
+    """The numbers before the attack, and after it."""
     sides = [own] if other is None else [own, other]
     words = [f"{was['rouge']:.0%} before and {now['rouge']:.0%} after" for was, now in sides]
     nats = [f"{was['loss']:.2f} before and {now['loss']:.2f} after" for was, now in sides]

@@ -78,7 +78,7 @@ def set_aside(found: dict[str, list[Entry]]) -> None:
 
 
 def with_rows(given: Options, loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
-    """The same model with other rows."""
+    """A copy with the model kept and other rows."""
     return replace(loaded, sets={k: encoded(given, loaded, rows) for k, rows in found.items()})
 
 

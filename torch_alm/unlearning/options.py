@@ -25,7 +25,7 @@ ATTACKER = ("relearn", "relearn_steps", "relearn_lr", "prefix")
 
 @dataclass(frozen=True)
 class Options:
-    """What may be asked for; the command has options of the same names and defaults.
+    """Options by name; the command has the same names and defaults.
 
     Attributes:
         template: how the model is asked: a text with `{question}` and `{answer}`.
@@ -140,7 +140,7 @@ def is_sensible(name: str, value: Any) -> bool:
 
 
 def wanted(name: str) -> str:
-    """What an option may be, behind a value that it may not."""
+    """The rest of a refusal: values that an option may have."""
     if name in CHOICES:
         return f"not one of {', '.join(CHOICES[name])}"
     if name in LEAST:

@@ -18,7 +18,7 @@ from torch_alm.unlearning.run import Run
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was asked, what was found, and the model it was found of.
+    """A verdict with its answers and numbers, and the model that they are of.
 
     Attributes:
         model: the one that was given, or with `lora` the one of peft around it.
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What stands against a goal that is not met, or the attacks that succeeded."""
+        """Reasons against a goal that is not met, or the attacks that succeeded."""
         return tuple(self.content["verdict"]["missed"]) if self.content["verdict"] else ()
 
     @property
@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def answers(self) -> dict[str, Mapping[str, Sequence[Mapping[str, Any]]]]:
-        """What each model says: by its name, such as `"before"`, and by the set of rows."""
+        """Answers of each model: by its name, such as `"before"`, and by the set of rows."""
         return {each["name"]: each["answers"] for each in self.content["models"]}
 
     @property

@@ -197,7 +197,7 @@ def evaluate(
     original: LanguageModel | None = None,
     **options: Any,
 ) -> Outcome:
-    """What a model, and maybe the original beside it, knows of rows; arguments as of `unlearn`."""
+    """Measure what a model, and maybe the original, knows of rows; arguments as of `unlearn`."""
     given, began = Options.named("evaluate", options), datetime.now(timezone.utc)
     found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
     models: list[dict[str, Any]] = []
