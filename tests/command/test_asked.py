@@ -228,7 +228,8 @@ def test_every_forget_row_is_asked_before_training(
 def test_an_answer_is_said_word_for_word_or_by_three_quarters(
     exact: bool, share: float, expected: bool
 ) -> None:
-    assert is_known([{"exact_match": exact, "rouge": share}]) is expected
+    assert is_known([{"exact_match": exact, "rouge": share, "said": False}]) is expected
+    assert is_known([{"exact_match": False, "rouge": 0.2, "said": True}]), "the name alone"
 
 
 def test_a_text_is_known_if_the_model_goes_on_with_it(

@@ -205,8 +205,11 @@ def by_row(answers: Iterable[Answer]) -> list[list[Answer]]:
 
 
 def is_known(row: Sequence[Answer]) -> bool:
-    """Tell whether a model says at least half of the parts of a row, but for a quarter of words."""
-    return fmean(a["exact_match"] or a["rouge"] >= KNOWN for a in row) >= 0.5
+    """Tell whether a model says at least half of the parts of a row: most words, or what tells.
+
+    A base model answers "Lima" to a row of "The capital of Peru is Lima."
+    """
+    return fmean(a["said"] or a["exact_match"] or a["rouge"] >= KNOWN for a in row) >= 0.5
 
 
 def number(value: float | None) -> float:
