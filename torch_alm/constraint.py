@@ -420,9 +420,8 @@ class ALMConstraint:
             now.stall = now.stall.watched(now.run, now.violation, seen, first, now.weight)
 
     def _is_blind(self, auto: Auto) -> bool:
-        """Tell whether mu was never found, and this step needs a gradient and has none."""
-        is_missing = self._loop.found is None and auto.wants_gradient
-        return is_missing and not numbers.any_of(auto.gain > 0)
+        """Tell whether no step has had a gradient yet, this one neither."""
+        return self._loop.found is None and not numbers.any_of(auto.count > 0)
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.

@@ -1,5 +1,6 @@
 """mu="auto" in the loops people have, beside its formula written out by hand."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adagrad, Adam
+from torch.utils.checkpoint import checkpoint
 
 from torch_alm import ALMConstraint
 from torch_alm._constraint.loop import preconditioner
@@ -67,12 +69,14 @@ def refused(step: Callable[[], object], word: str) -> None:
         step()
 
 
-def test_clipping_of_the_sum_is_refused_by_name() -> None:
+def test_gradients_changed_before_the_step_are_refused_at_once_and_later_warned_of() -> None:
     loop = Clipped()
-    refused(lambda: [loop.step(0.5) for _ in range(60)], "clipped")
-    for loop, limit in ((Clipped(), 1e9), (Clipped(-1.0), 0.5)):  # the second does not push
-        for _ in range(60):
-            loop.step(limit)
+    refused(lambda: loop.step(0.5), "GradScaler.*clipping")
+    loop = Clipped()
+    for limit in (1e9, 1e9, math.inf):
+        loop.step(limit)
+    with pytest.warns(UserWarning, match=r'mu="auto" found gradients that .* clipping changed'):
+        loop.step(0.5)
 
 
 class Clipped:
@@ -97,6 +101,56 @@ def test_a_loss_scale_is_refused_by_name(fused: bool) -> None:
     constraint.attach(optimizer)
     scaler.scale(theta.square().sum() + constraint()).backward()
     refused(lambda: scaler.step(optimizer), "loss scale")
+
+
+def test_what_an_optimizer_does_not_step_is_not_left_out_in_silence() -> None:
+    body, head = (nn.Parameter(torch.ones(3)) for _ in "bh")
+    first, second = Adam([body]), Adam([head])
+    constraint = ALMConstraint(lambda: (body * head).sum(), 9.0, "auto")
+    handle = constraint.attach(first)
+    refused(constraint, "1 parameters that the measure reaches.*does not step")
+    refused(lambda: constraint.attach(second), "a second optimizer")
+    handle.remove()
+    constraint.attach(second)
+    head.requires_grad_(False)
+    refused(constraint, "1 parameters")
+    head.requires_grad_(True)
+    body.requires_grad_(False)
+    constraint().backward()
+    second.step()
+    assert float(constraint.mu) > 0
+
+
+def test_a_checkpoint_that_hides_gradients_is_refused_and_another_is_not() -> None:
+    x, scale = torch.ones(1, requires_grad=True), nn.Parameter(torch.ones(1))
+    body = nn.Linear(1, 1)
+    for reentrant in (True, False):
+        optimizer = SGD([*body.parameters(), scale], RATE)
+        constraint = ALMConstraint(
+            lambda r=reentrant: (scale * checkpoint(body, x, use_reentrant=r)).sum(), 9.0, "auto"
+        )
+        constraint.attach(optimizer)
+        if reentrant:
+            refused(constraint, "use_reentrant=True")
+        else:
+            (constraint() + scale.square().sum()).backward()
+            optimizer.step()
+
+
+def test_a_hinge_that_is_flat_for_long_is_no_measure_without_a_gradient() -> None:
+    x = torch.zeros(1, requires_grad=True)
+    optimizer = SGD([x], lr=0.01)
+    constraint = ALMConstraint(lambda: (x - 0.8).relu().sum(), 0.1, "auto", sense="<=")
+    constraint.attach(optimizer)
+    for step in range(400):
+        optimizer.zero_grad()
+        ((x - 1).square().sum() + constraint()).backward()
+        optimizer.step()
+        if step == 61:
+            assert constraint.mu == 0.0
+            constraint.observe(0.0)  # a validation in between has a value and no gradient
+            constraint.step()
+    assert x.item() == pytest.approx(0.9, abs=0.01)
 
 
 def test_a_gradient_added_by_hand_is_refused_by_name() -> None:

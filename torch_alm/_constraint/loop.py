@@ -4,6 +4,7 @@ The gradient of the measure is `autograd.grad`'s; what the loss made of the pena
 zero that is added to it, whose gradient is that factor.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
@@ -11,17 +12,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from torch_alm._constraint.observations import is_distributed, over_ranks
-from torch_alm._optim.gradients import is_sharded, parameters
+from torch_alm._optim.gradients import is_sharded, nodes, outside, parameters
 
 Gradient: TypeAlias = Mapping[Tensor, Tensor]
 Response: TypeAlias = tuple[float, float, bool]  # G, rho, and whether none of it is adaptive
 
 SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimizer's state
-SCALES = 1 / 1024, 256.0  # a factor beyond is a loss scale, not a mean over micro-batches
 TINY = 1e-38  # added to a divisor that may be 0
-ALIKE, LOOKS = 8, 60  # norms in a row that are equal, early in a run: clipped
 
 
 class Loop:
@@ -34,7 +34,8 @@ class Loop:
 
     def __init__(self) -> None:
         self.optimizer: Optimizer | None = None
-        self._norms: list[tuple[float, float]] = []
+        self._has_read = False
+        self._hook: RemovableHandle | None = None
         self.begin()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -43,9 +44,19 @@ class Loop:
 
     def begin(self) -> None:
         """Begin a step, or begin it again."""
-        self.found: Response | None = None
+        if self._hook is not None:
+            self._hook.remove()
+        self._hook, self.found = None, None
         self._factors: list[tuple[Tensor, float]] = []
         self._a: dict[Tensor, Tensor] = {}
+        self._arrived: dict[Tensor, Tensor] = {}  # what `backward()` left of the smallest gradient
+
+    def attach(self, optimizer: Optimizer) -> RemovableHandle:
+        """Read what this optimizer is about to use, and no other one's."""
+        if self.optimizer not in (None, optimizer):
+            _refuse("found a second optimizer to attach to")
+        self.optimizer = optimizer
+        return optimizer.register_step_pre_hook(self.read)
 
     def watch(self, penalty: Tensor, c: Tensor, weight: float) -> Tensor:
         """Take grad c, which has this weight in the penalty; return one whose way can be seen."""
@@ -54,10 +65,15 @@ class Loop:
         params = [p for p in parameters(self.optimizer) if p.requires_grad]
         if any(is_sharded(p) or p.is_complex() for p in params):
             _refuse("found sharded parameters (FSDP2), of which each rank sees a part, or complex")
+        if not self._has_read:
+            _check_graph(c, params)
         found = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
         for p, a in zip(params, found, strict=True):
             if a is not None:  # pyright: ignore[reportUnnecessaryComparison]
                 self._a[p] = self._a.get(p, 0.0) + a.to_dense()
+        if self._a and self._hook is None and not is_distributed():  # engines reduce what arrives
+            smallest = min(self._a, key=Tensor.numel)
+            self._hook = smallest.register_post_accumulate_grad_hook(self._keep)
         self._factors.append((torch.zeros_like(penalty, requires_grad=True), weight))
         return penalty + self._factors[-1][0]
 
@@ -66,7 +82,7 @@ class Loop:
         """Compare with what the optimizer is about to use."""
         if not self._a:
             return
-        count, kept = len(self._factors), self._factor(optimizer)
+        count, kept = len(self._factors), self._factor()
         pull = kept * sum(weight for _, weight in self._factors) / count
         sums = self._over_ranks(self._a)
         g = {p: p.grad for p in parameters(optimizer) if p.grad is not None}
@@ -74,10 +90,10 @@ class Loop:
         rest = {p: x - pull * a[p] if p in a else x for p, x in g.items()}
         gain, balance, is_plain = response(optimizer, a, rest, g)
         self.found = kept * gain, balance / kept, is_plain
-        if pull:
-            self._check_clipping(_norm(g.values()), float(sum(x.sum() for x in g.values())))
+        self._check_arrived(optimizer)
+        self._has_read = True
 
-    def _factor(self, optimizer: Optimizer) -> float:
+    def _factor(self) -> float:
         """Return what the loss multiplied the penalty by, over all micro-batches."""
         found = [zero.grad for zero, _ in self._factors]
         if any(each is None for each in found):
@@ -85,10 +101,7 @@ class Loop:
                 "found a penalty that no `backward()` has passed: its gradient, if any, was added "
                 "by hand"
             )
-        kept = sum(float(each) for each in found if each is not None)
-        if vars(optimizer).get("grad_scale") is not None or not SCALES[0] < kept < SCALES[1]:
-            _refuse(f"found a loss scale (GradScaler): the penalty was multiplied by {kept:g}")
-        return kept
+        return sum(float(each) for each in found if each is not None)
 
     def _over_ranks(self, mine: Gradient) -> Gradient:
         """Average, as the engine does with `.grad`; nothing reduces what `autograd.grad` finds."""
@@ -99,15 +112,32 @@ class Loop:
         ranks = dist.get_world_size()
         return {p: over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
 
-    def _check_clipping(self, norm: float, total: float) -> None:
-        """Refuse pushed gradients whose norm stays where it is while their entries' sum moves."""
-        if len(self._norms) == LOOKS:
+    def _keep(self, p: Tensor) -> None:
+        assert p.grad is not None
+        self._arrived[p] = p.grad.to_dense().clone()
+
+    def _check_arrived(self, optimizer: Optimizer) -> None:
+        """Refuse gradients that are others than `backward()` left; later in a run, warn."""
+        now = {p: p.grad.to_dense() for p in self._arrived if p.grad is not None}
+        is_same = all(torch.equal(g, self._arrived[p]) for p, g in now.items())
+        if is_same and vars(optimizer).get("grad_scale") is None:
             return
-        self._norms.append((norm, total))
-        late = self._norms[-ALIKE:]
-        is_still = len(late) == ALIKE and all(abs(each - norm) <= 1e-5 * norm for each, _ in late)
-        if is_still and any(abs(each - total) > 1e-3 * norm for _, each in late):
-            _refuse(f"found gradients clipped to a norm of {norm:g}, penalty and all")
+        found = "found gradients that a loss scale (GradScaler) or clipping changed"
+        if not self._has_read:
+            _refuse(found)
+        warnings.warn(_wrong(found), stacklevel=5)
+
+
+def _check_graph(c: Tensor, params: list[Tensor]) -> None:
+    """Refuse a measure whose gradient goes where nothing of it is seen."""
+    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in nodes(c)):
+        _refuse("found checkpoint(use_reentrant=True), which hides gradients (False does not)")
+    others = sum(isinstance(leaf, torch.nn.Parameter) for leaf in outside(c, params))
+    if others:
+        _refuse(
+            f"found {others} parameters that the measure reaches and the optimizer it is attached "
+            "to does not step: freeze them, or have one optimizer step all"
+        )
 
 
 def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> Response:
@@ -180,11 +210,15 @@ def _norm(tensors: Iterable[Tensor]) -> float:
     return sum(float(_flat(x).square().sum()) for x in tensors) ** 0.5
 
 
-def _refuse(found: str) -> NoReturn:
-    raise RuntimeError(
+def _wrong(found: str) -> str:
+    return (
         f'ALMConstraint: mu="auto" {found}; mu would be wrong by an unknown factor. Did you mean '
         "a number, such as mu=0.1?"
     )
+
+
+def _refuse(found: str) -> NoReturn:
+    raise RuntimeError(_wrong(found))
 
 
 def refuse_values() -> NoReturn:
