@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from benchmarks.methods import gradients
-from benchmarks.methods.forgetting import check_attainable, measure
+from benchmarks.methods.forgetting import BEYOND, check_attainable, measure
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
 from torch_alm import ALMConstraint
@@ -103,6 +103,19 @@ class Method(ABC):
             self.constraint.observe(value.detach())
             self.weight = float(self.constraint.step())
         return self.weight
+
+    def weigh_rows(self, forget: Batch) -> tuple[Tensor, Batch | None]:
+        """F where every row has a goal, once the weight is known, and the rows that are below it.
+
+        Cost: one forward pass.
+        """
+        most = BEYOND * float(self.settings.alpha)
+        with torch.no_grad():
+            losses = token_nll(self.model, forget, reduction="none")
+        value, low = losses.clamp(max=most).mean(), losses < most
+        self.weigh(value)
+        left = {name: x[low] if x.dim() > 1 else x for name, x in forget.items()}  # places stay
+        return value, left if low.any() else None
 
     def saw(self, *, retain: Tensor | None, forget: Tensor) -> None:
         """Keep the two losses of this step for the trace."""

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from scipy.stats import t as student
@@ -12,18 +13,29 @@ from benchmarks.report.tables import Column, table
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results" / "facts"
-COMMAND = "`torch-alm unlearn`"
+COMMAND, LOOP = "`torch-alm unlearn`", "the loop of the page"
 TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
 NUMBERS = {
+    "steps": "steps",
+    "passes": "passes",
     "forget_said": "forget, %",
     "reworded_said": "reworded, %",
     "retain_said": "retain, %",
+    "kin_said": "kin, %",
     "neighbours_said": "unseen, %",
-    "forget_loss": "gold loss, nats",
+    "forget_loss": "loss, nats",
     "perplexity": "prose",
-    "relearned_said": "relearned, %",
-    "pushed": "pushed, %",
 }
+BACK = {
+    "begun_said": "begun, %",
+    "bits8_said": "8 bits, %",
+    "bits4_said": "4 bits, %",
+    "noise_said": "noise, %",
+    "relearned_said": "relearned, %",
+    "others_loss": "others before, nats",
+    "relearned_loss": "others after, nats",
+}
+"""What brings the forgotten back."""
 TOFU = (
     Column("forget_rouge", "forget ROUGE"),
     Column("forget_exact_match", "forget exact"),
@@ -37,113 +49,129 @@ TOFU = (
     Column("gate_open", "pushed"),
 )
 """What is shown of the taught model."""
-
-
-SHORT = f"""{COMMAND}
-Retain side alone
-Dual AdamW
-Dual AdamW, steps 10
-Dual AdamW + ALM
-NPO, steps 10
-NPO + ALM
-SAUL""".splitlines()
-"""Rows of the short page."""
-FEWEST = 5
-"""Draws of which a mean or a difference is shown."""
+SHORT = ("dual_adamw", "dual_adamw+alm", "npo", "npo+alm", "grad_diff+alm", "saul")
+"""Methods of the short page, beside the command and the control."""
+SHORT_NUMBERS = ("steps", "forget_said", "reworded_said", "kin_said", "neighbours_said")
 
 
 def main() -> None:
     """Write both pages of evidence from their templates beside this file."""
-    runs, command = (
-        pd.read_json(RESULTS / f"{name}.jsonl", lines=True, precise_float=True)
-        for name in ("runs", "command")
-    )
-    runs = pd.concat([named(runs), command.assign(name=COMMAND)])
-    study = runs[(runs.draw > 0) & runs.kind.isna()]
-    every = means(study)
-    short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
-    found = {"SHORT": short, "MEANS": every[every.draws >= FEWEST], "PAIRS": pairs(study)}
-    found["SEARCH"] = search(runs[runs.draw == 0])
-    settings = runs.overrides.map(lambda o: {*o} - {"steps"} if isinstance(o, dict) else set())
-    found["OTHERS"] = means(runs[(runs.draw == 0) & settings.astype(bool)])
-    asked = [*[*NUMBERS][:4], "relearned_said"]
-    shares = (100 * command.set_index("draw")[asked]).round().astype(int)
-    costs = command.set_index("draw")[["code", "steps", "minutes", "GB"]]
-    found["COMMAND"] = costs.join(shares.rename(columns=NUMBERS)).astype(str)
+    runs = looks(read_lines(RESULTS / "runs.jsonl"))
+    command = pd.DataFrame(read_lines(RESULTS / "command.jsonl"))
+    found = {"COMMAND": commanded(command), "SHORT": short(runs, command)}
+    for model, name in (("smollm2-135m-instruct", "SMOLLM2"), ("gemma-3-270m", "GEMMA")):
+        of_model = runs[(runs.model == model) & (runs.draw > 0)]
+        at = {look: of_model[of_model["look"] == look] for look in ("matched", "tuned", "end")}
+        found[f"{name}_MATCHED"] = means(at["matched"], NUMBERS | BACK)
+        found[f"{name}_TUNED"] = means(at["tuned"], NUMBERS)
+        found[f"{name}_END"] = means(at["end"], NUMBERS)
+        found[f"{name}_PAIRS"] = pairs(at)
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
         for name, shown in found.items():
-            rows = shown.to_markdown(disable_numparse=True)
+            rows = shown.to_markdown(disable_numparse=True) if len(shown) else "No runs yet."
             text = text.replace(f"@{name}@", re.sub(r" *\| *", "|", rows))
         (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
 
 
-def named(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with a `name`: the method, and what differs from the study."""
-    others = runs.overrides.map(lambda o: "".join(f", {name} {o[name]}" for name in o))
-    others = others.str.replace("measure row_nll", "every row")
-    return runs.assign(name=runs.method.map(methods.label) + others)
+def looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    """A row for every look at a run: which one, what was run, its numbers; none if it had none."""
+    rows = [
+        {"look": look, **{k: line[k] for k in ("model", "method", "draw")}, **(line[look] or {})}
+        for line in lines
+        for look in ("matched", "tuned", "end")
+    ]
+    found = pd.DataFrame(rows)
+    return found.assign(name=found.method.map(named))
 
 
-def means(runs: pd.DataFrame) -> pd.DataFrame:
-    """The mean over draws of every number, and how many draws there are."""
-    grouped = runs.groupby("name", sort=False)
-    found = grouped[list(NUMBERS)].mean().rename(columns=NUMBERS)
-    for name in found:
-        scale, digits = (100, 0) if name.endswith("%") else (1, 2)
-        found[name] = (found[name] * scale).map(f"{{:.{digits}f}}".format).replace("nan", "–")
-    found.insert(0, "draws", grouped.draw.count())
-    return found
+def named(key: str) -> str:
+    """A method as it is called in tables, with SAM's radius and side."""
+    plain, _, sharp = key.partition("@")
+    return methods.label(plain) + (f", {sharp.replace('/', ' nats, ')}" if sharp else "")
 
 
-def search(runs: pd.DataFrame) -> pd.DataFrame:
-    """Percent of unseen facts and of rewordings that are said after so many steps, by method."""
-    plain = runs[runs.overrides.map(lambda o: {*o} <= {"steps"})]
-    shares = 100 * plain[["neighbours_said", "reworded_said"]]
-    found = plain.assign(
-        steps=plain.overrides.map(lambda o: o.get("steps", 20)),
-        method=plain.method.map(methods.label),
-        said=[f"{unseen:.0f}/{reworded:.0f}" for unseen, reworded in shares.to_numpy()],
-    )
-    return found.pivot(index="method", columns="steps", values="said").dropna()
+def means(runs: pd.DataFrame, numbers: dict[str, str]) -> pd.DataFrame:
+    """The mean over draws, with its standard deviation; of how many draws, and of those how many.
+
+    *Draws* says `4 of 5` where a run had forgotten too little at its end.
+    """
+    rows = {}
+    for name, group in runs.groupby("name", sort=False):
+        there = group[group.steps.notna()] if "steps" in group else group[:0]
+        if len(there):
+            cells = {head: cell(there[key], head) for key, head in numbers.items()}
+            rows[name] = {"draws": f"{len(there)} of {len(group)}", **cells}
+        else:
+            rows[name] = {"draws": f"0 of {len(group)}"} | dict.fromkeys(numbers.values(), "–")
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def pairs(runs: pd.DataFrame) -> pd.DataFrame:
-    """The mean differences, by draw, between names that belong together, with 95 % intervals."""
-    names = runs.name.unique()
-    wanted = {f"{name}: + ALM": (f"{name} + ALM", name) for name in names}
-    tuned = {name: name.partition(",")[0] + " + ALM" for name in names if ", steps" in name}
-    for name, alm in tuned.items():
-        wanted[name.replace(",", ": + ALM against", 1)] = (alm, name)
-    wanted |= {f"{name}: every row": (f"{name}, every row", name) for name in names}
-    wanted["SAM on both sides"] = ("SAUL", "Dual AdamW + ALM")
-    wanted["SAM, radius 0.1"] = ("SAUL, rho_forget 0.1, rho_retain 0.1", "Dual AdamW + ALM")
-    wanted["SAM on the forget side"] = ("SAUL", "SAUL w/o SAM")
-    wanted["The command against 40 steps"] = (COMMAND, "Dual AdamW, retain kl, steps 40")
-    found = {
-        label: {name: difference(runs, key, *pair) for key, name in list(NUMBERS.items())[:7]}
-        for label, pair in wanted.items()
-        if set(pair) <= set(names) and len(shared(runs, *pair)) >= FEWEST
-    }
-    return pd.DataFrame(found).T
+def cell(values: pd.Series, head: str) -> str:
+    """`88±5`: mean and standard deviation over draws; per cent if the heading says so."""
+    scale, digits = (100, 0) if head.endswith("%") else (1, 0 if head in ("steps", "passes") else 2)
+    mean, spread = scale * values.mean(), scale * values.std()
+    return f"{mean:.{digits}f}" + (f"±{spread:.{digits}f}" if len(values) > 1 else "")
 
 
-def shared(runs: pd.DataFrame, more: str, less: str) -> set[int]:
-    """The draws that both have."""
-    return set(runs.draw[runs.name == more]) & set(runs.draw[runs.name == less])
+def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Mean differences on the same draws, with 95 % intervals: the constraint against three ways.
+
+    Against the same method stopped when hardly a fact is said, after the steps that draw 0 says,
+    and at the end of a run that nobody stopped, where the constraint's run ends, too.
+    """
+    rows, numbers = {}, [k for k in NUMBERS if k not in ("steps", "passes")]
+    for alm in [name for name in at["end"].name.unique() if " + ALM" in name or name == "SAUL"]:
+        plain = "SAUL w/o ALM" if alm == "SAUL" else alm.removesuffix(" + ALM")
+        for told, more, less in (
+            ("stopped when asked", "matched", "matched"),
+            ("steps of draw 0", "matched", "tuned"),
+            ("not stopped", "end", "end"),
+        ):
+            sides = [
+                at[look][at[look].name == name].set_index("draw")
+                for look, name in ((more, alm), (less, plain))
+            ]
+            found = {NUMBERS[k]: difference(*sides, k) for k in numbers if k in sides[0]}
+            if any(text != "–" for text in found.values()):
+                rows[f"{alm}: {told}"] = found
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def difference(runs: pd.DataFrame, number: str, more: str, less: str) -> str:
+def difference(more: pd.DataFrame, less: pd.DataFrame, number: str) -> str:
     """The mean over the draws that both have of more - less, and Student's interval."""
-    wide = runs.pivot(index="draw", columns="name", values=number)
-    found = (wide[more] - wide[less]).dropna()
+    if number not in more or number not in less:
+        return "–"
+    found = (more[number] - less[number]).dropna().astype(float)
     scale, digits = (100, 0) if NUMBERS[number].endswith("%") else (1, 2)
     mean = f"{scale * found.mean():+.{digits}f}"
     if len(found) < 2:
         return "–" if found.empty else mean
     half = student.ppf(0.975, len(found) - 1) * found.sem()
     return f"{mean}±{scale * half:.{digits}f}"
+
+
+def short(runs: pd.DataFrame, command: pd.DataFrame) -> pd.DataFrame:
+    """Eight rows of the published model, where hardly a fact is said."""
+    study = runs[(runs.model == "smollm2-135m-instruct") & (runs.draw > 0)]
+    control = study[(study.method == methods.CONTROL) & (study["look"] == "end")]
+    chosen = study[study.method.isin(SHORT) & (study["look"] == "matched")]
+    told = command.assign(name=COMMAND)
+    shown = pd.concat([told, control, chosen])
+    return means(
+        shown, {key: NUMBERS[key] for key in SHORT_NUMBERS} | {"relearned_said": "back, %"}
+    )
+
+
+def commanded(command: pd.DataFrame) -> pd.DataFrame:
+    """Every run of the command."""
+    heads = NUMBERS | BACK
+    keys = [key for key in heads if key in command and key.endswith("_said")]
+    shares = (100 * command.set_index("draw")[keys]).round()
+    shares = shares.map(lambda x: "–" if pd.isna(x) else f"{x:.0f}").rename(columns=heads)
+    costs = command.set_index("draw")[["code", "steps", "minutes", "GB"]]
+    return costs.join(shares).astype(str)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from torch_alm.language import IGNORE, Batch, Row
 
@@ -28,13 +29,17 @@ class Upper(nn.Module):
     def __init__(self, model: Any, first: int, common: Sequence[int]) -> None:
         super().__init__()
         self.end = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-        self.end.model.layers = self.end.model.layers[first:]
+        keep_layers(self.end.model, first, None)
         for number, layer in enumerate(self.end.model.layers):
             layer.self_attn.layer_idx = number  # its place in the cache of keys and values
         self.start: Tensor = hidden(lower(model, first), common)
 
-    def forward(self, inputs_embeds: Tensor, logits_to_keep: Tensor) -> Any:
-        """Logits, with the common start before every row."""
+    def forward(self, inputs_embeds: Tensor, logits_to_keep: object) -> Any:
+        """Logits, with the common start before every row.
+
+        `logits_to_keep` are the batch's own places, those of its labels. Annotated as in models of
+        transformers, a measure would put its own there.
+        """
         common = self.end(inputs_embeds=self.start, use_cache=True, logits_to_keep=1)
         cache = common.past_key_values
         cache.batch_repeat_interleave(len(inputs_embeds))
@@ -46,15 +51,27 @@ class Upper(nn.Module):
 def lower(model: Any, first: int) -> Any:
     """The decoder below layer `first`, with the model's own parameters."""
     below = copy.deepcopy(model.model, {id(p): p for p in model.parameters()})
-    below.layers, below.norm = below.layers[:first], nn.Identity()
+    keep_layers(below, 0, first)
+    below.norm = nn.Identity()
     return below
 
 
+def keep_layers(decoder: Any, begin: int, end: int | None) -> None:
+    """Leave some layers of a decoder, and the kinds of attention of these alone."""
+    decoder.layers = decoder.layers[begin:end]
+    kinds = getattr(decoder.config, "layer_types", None)
+    decoder.config.num_hidden_layers = len(decoder.layers)
+    if kinds:
+        decoder.config.layer_types = kinds[begin:end]
+
+
 @torch.no_grad()
-def hidden(below: Any, ids: Sequence[int]) -> Tensor:
-    """Compute what leaves the lower layers: (1, tokens, width)."""
+def hidden(below: Any, ids: Sequence[int], cache: Any = None) -> Tensor:
+    """Compute what leaves the lower layers, behind what is cached: (1, tokens, width)."""
     tokens = torch.tensor([list(ids)], device=below.device)
-    return below(input_ids=tokens, use_cache=False).last_hidden_state
+    return below(
+        input_ids=tokens, past_key_values=cache, use_cache=cache is not None
+    ).last_hidden_state
 
 
 class Rows:
@@ -63,6 +80,7 @@ class Rows:
     def __init__(self, model: Any, first: int, common: int) -> None:
         self.below, self.common = lower(model, first), common
         self.known: dict[tuple[int, ...], Tensor] = {}
+        self.start: Any = None  # keys and values of the common start
 
     def batch(self, rows: Sequence[Row]) -> Batch:
         """Right padded, without the common start, with logits from the first label on."""
@@ -80,8 +98,12 @@ class Rows:
     def states(self, ids: Sequence[int]) -> Tensor:
         """Take what enters the first trained layer behind the common start: (tokens, width)."""
         key = tuple(ids)
+        if self.start is None:
+            self.start = DynamicCache(config=self.below.config)
+            hidden(self.below, ids[: self.common], self.start)
         if key not in self.known:
-            self.known[key] = hidden(self.below, ids)[0, self.common :]
+            cache = copy.deepcopy(self.start)
+            self.known[key] = hidden(self.below, ids[self.common :], cache)[0]
         return self.known[key]
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,12 +15,29 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from benchmarks.tasks.facts.data import Draw, Fact, asked, gold_row, said_row
+from benchmarks.tasks.facts.data import Draw, Fact, asked, said_row
 from benchmarks.tasks.facts.upper import Rows, Upper, common_start
-from torch_alm.language import Batch, Row, generate
-from torch_alm.measures import token_nll
+from torch_alm.language import (
+    IGNORE,
+    Batch,
+    Row,
+    answer_ids,
+    decode,
+    encode,
+    in_own_words,
+    linear_weights,
+    pad_id,
+    prompt_ids,
+    quantized,
+    restored,
+    telling_rows,
+    telling_words,
+)
+from torch_alm.measures import answer_nll, token_nll
+from torch_alm.thresholds import rate_for
 
 PROSE = Path(__file__).with_name("prose.txt")
+NEXT = "Question:"  # with which a base model goes on, and asks itself
 
 
 @dataclass
@@ -38,18 +56,22 @@ class World:
     """What the model says to each question and rewording before anything is unlearned."""
 
     def __post_init__(self) -> None:
-        common = common_start([self.gold(fact)["input_ids"] for fact in self.facts])
-        self.upper = Upper(self.model, self.first, common)
-        self.rows = Rows(self.model, self.first, len(common))
+        pairs = [(fact.question, fact.answer) for fact in self.facts]
+        rows = telling_rows(self.tokenizer, pairs, [encode(self.tokenizer, *p) for p in pairs])
+        self.given = dict(zip(self.facts, rows, strict=True))
+        self.words = dict(zip(self.facts, telling_words(pairs), strict=True))
+        self.common = common_start([row["input_ids"] for row in rows])
+        self.upper = Upper(self.model, self.first, self.common)
+        self.rows = Rows(self.model, self.first, len(self.common))
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.published = {n: p.detach().clone() for n, p in self.trained.items()}
         if not self.said:
             questions = [text for fact in self.facts for text in (fact.question, fact.rewording)]
             self.said = dict(zip(questions, self.answers(questions), strict=True))
 
-    def gold(self, fact: Fact) -> Row:
-        """The row whose labels are the gold words."""
-        return gold_row(self.tokenizer, fact)
+    def spoken(self, fact: Fact, said: str) -> Row | None:
+        """The row in the words in which the model says the fact, if it does."""
+        return in_own_words(self.tokenizer, fact.question, said, self.words[fact])
 
     def kept(self, fact: Fact) -> Row:
         """The row whose labels are what the model said before."""
@@ -62,44 +84,100 @@ class World:
 
     @cached_property
     def target(self) -> float:
-        """alpha: the mean loss of the gold words of the facts that the model gets wrong, in nats.
+        """alpha: the mean loss of the telling words of facts that the model gets wrong, in nats.
 
         Forgotten is then: as unknown as what it does not know.
         """
         known = self.known()
         return self.loss([fact for fact in self.facts if fact not in known])
 
-    def reset(self) -> None:
-        """Take the published weights again."""
-        self.restore(self.published)
-
     @torch.no_grad()
-    def restore(self, weights: dict[str, Tensor]) -> None:
+    def restore(self, weights: dict[str, Tensor] | None = None) -> None:
+        """Take these weights, or the published ones, again."""
         for name, parameter in self.trained.items():
-            parameter.copy_(weights[name])
+            parameter.copy_((weights or self.published)[name])
 
-    def batches(
-        self, drawn: Draw, forget: int, retain: int, steps: int, seed: int
-    ) -> Iterator[tuple[Batch, Batch]]:
-        """Pairs of batches (retain, forget); each side goes through all its rows, then again."""
-        going = _cycled([self.gold(fact) for fact in drawn.forget], Random(seed))
-        staying = _cycled([self.kept(fact) for fact in drawn.retain], Random(seed + 1))
-        for _ in range(steps):
-            kept = [next(staying) for _ in range(retain)]
-            gone = [next(going) for _ in range(forget)]
-            yield self.rows.batch(kept), self.rows.batch(gone)
+    def parameters(self) -> list[Tensor]:
+        """What is trained."""
+        return list(self.trained.values())
+
+    def odds(self, batch: Batch) -> Tensor:
+        """Log-odds of the labelled tokens: of a row known by heart they have a gradient, too."""
+        inputs = {name: value for name, value in batch.items() if name != "labels"}
+        loss = answer_nll(self.upper(**inputs).logits, batch["labels"])
+        chosen = loss[:, :-1][batch["labels"][:, 1:] >= 0].clamp(min=1e-6)
+        return -(chosen + torch.log(-torch.expm1(-chosen))).mean()
 
     def answers(self, questions: Sequence[str]) -> list[str]:
-        """Ask with `generate`, greedily."""
-        prompts = [asked(self.tokenizer, question) for question in questions]
-        return generate(
-            self.model, self.tokenizer, prompts, max_new_tokens=self.new_tokens, batch_size=64
-        )
+        """What the model says to questions."""
+        return self.continued([asked(self.tokenizer, question) for question in questions])
+
+    def said_now(self, pairs: Sequence[tuple[Fact, str]], last: dict[str, str]) -> dict[str, str]:
+        """Ask for facts, and return what is said, at least as far as the fact is in it.
+
+        Where the likeliest tokens are those of the `last` answer as far as the fact, asking would
+        bring the same, and one pass through the upper layers has told so.
+        """
+        tried = [(fact, question) for fact, question in pairs if fact.is_in(last[question])]
+        found = self._repeated(tried, last)
+        others = [question for _, question in pairs if question not in found]
+        return found | dict(zip(others, self.answers(others), strict=True))
+
+    @torch.no_grad()
+    def _repeated(
+        self, pairs: Sequence[tuple[Fact, str]], last: dict[str, str], size: int = 16
+    ) -> dict[str, str]:
+        found = dict[str, str]()
+        for i in range(0, len(pairs), size):
+            part = pairs[i : i + size]
+            rows = [
+                said_row(self.tokenizer, question, last[question], self.new_tokens)
+                for _, question in part
+            ]
+            batch = self.rows.batch(rows)
+            inputs = {name: value for name, value in batch.items() if name != "labels"}
+            likeliest, labels = self.upper(**inputs).logits.argmax(-1), batch["labels"]
+            for k, (fact, question) in enumerate(part):
+                ids = answer_ids(rows[k])
+                is_same = (likeliest[k, :-1] == labels[k, 1:])[labels[k, 1:] != IGNORE].tolist()
+                count = len([*takewhile(bool, is_same)])
+                told = decode(
+                    self.tokenizer, ids if count == len(ids) else ids[: max(count - 1, 0)]
+                )
+                if fact.is_in(told):  # and one token more, which may be the end of its word
+                    found[question] = told
+        return found
+
+    @torch.no_grad()
+    def continued(self, prompts: Sequence[list[int]], size: int = 64) -> list[str]:
+        """What the model goes on with, greedily, up to the next question.
+
+        The start that all rows have in common is read once for a batch.
+        """
+        pad, found = pad_id(self.tokenizer), list[str]()
+        for i in range(0, len(prompts), size):
+            rests = [ids[len(self.common) :] for ids in prompts[i : i + size]]
+            width, start = max(map(len, rests)), torch.tensor([self.common])
+            cache = self.model(start.to(self.model.device), use_cache=True).past_key_values
+            cache.batch_repeat_interleave(len(rests))
+            spare = [width - len(ids) for ids in rests]
+            ids = [[*self.common, *[pad] * n, *x] for n, x in zip(spare, rests, strict=True)]
+            seen = [[1] * len(self.common) + [0] * n + [1] * (width - n) for n in spare]
+            given = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(seen)}
+            out = self.model.generate(
+                **{name: value.to(self.model.device) for name, value in given.items()},
+                past_key_values=cache,
+                max_new_tokens=self.new_tokens,
+                do_sample=False,
+                pad_token_id=pad,
+            )
+            found += [decode(self.tokenizer, new) for new in out[:, len(ids[0]) :].tolist()]
+        return [text.partition(NEXT)[0].strip() for text in found]
 
     @torch.no_grad()
     def loss(self, facts: Sequence[Fact], size: int = 16) -> float:
-        """The mean over facts of the loss of their gold words, in nats per token."""
-        rows = sorted((self.gold(fact) for fact in facts), key=lambda row: len(row["input_ids"]))
+        """The mean over facts of the loss of their telling words, in nats per token."""
+        rows = sorted((self.given[fact] for fact in facts), key=lambda row: len(row["input_ids"]))
         parts = [rows[i : i + size] for i in range(0, len(rows), size)]
         total = sum(
             token_nll(self.upper, self.rows.batch(part)).item() * len(part) for part in parts
@@ -117,8 +195,8 @@ class World:
             losses.append(nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none"))
         return math.exp(torch.cat(losses).mean().item())
 
-    def measured(self, drawn: Draw) -> tuple[dict[str, float], dict[str, str]]:
-        """Shares that are still said, losses of gold words and the perplexity; and the answers.
+    def measured(self, drawn: Draw) -> dict[str, Any]:
+        """Shares that are still said, losses of telling words, perplexity, and the answers.
 
         Rewordings and neighbours that were not answered right before are left out.
         """
@@ -129,34 +207,75 @@ class World:
             "retain": [(fact, fact.question) for fact in drawn.retain],
             "neighbours": [(fact, fact.question) for fact in drawn.neighbours],
         }
-        questions = [question for pairs in asked_now.values() for _, question in pairs]
-        said = dict(zip(questions, self.answers(questions), strict=True))
-        numbers = {
+        said = self.said_now([pair for pairs in asked_now.values() for pair in pairs], self.said)
+        asked_now["kin"] = [(fact, fact.question) for fact in drawn.kin]
+        numbers: dict[str, Any] = {
             f"{name}_said": _share([fact.is_in(said[question]) for fact, question in pairs])
             for name, pairs in asked_now.items()
         }
         for name in ("forget", "retain", "neighbours"):
             numbers[f"{name}_loss"] = self.loss(getattr(drawn, name))
-        return numbers | {"perplexity": self.perplexity()}, said
+        shown = [question for name in ("forget", "reworded") for _, question in asked_now[name]]
+        lost = [
+            f.question for f in drawn.retain + drawn.neighbours if not f.is_in(said[f.question])
+        ]
+        return numbers | {
+            "perplexity": self.perplexity(),
+            "answers": {question: said[question] for question in shown},
+            "lost": {question: said[question] for question in lost},
+        }
 
-    def relearned(self, drawn: Draw, rows: int, steps: int, lr: float) -> float:
-        """The share of the other forget facts that is said after steps on the first few of them."""
-        before = {name: p.detach().clone() for name, p in self.trained.items()}
-        optimizer = AdamW(self.trained.values(), lr=lr, weight_decay=0.0)
-        batch = self.rows.batch([self.gold(fact) for fact in drawn.forget[:rows]])
-        for _ in range(steps):
-            token_nll(self.upper, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        others = drawn.forget[rows:]
-        said = self.answers([fact.question for fact in others])
-        self.restore(before)
-        return _share([fact.is_in(text) for fact, text in zip(others, said, strict=True)])
+    def said_of(self, facts: Sequence[Fact]) -> float:
+        """The share of facts that is said to their questions."""
+        said = self.said_now([(fact, fact.question) for fact in facts], self.said)
+        return _share([fact.is_in(said[fact.question]) for fact in facts])
+
+    def brought_back(self, drawn: Draw, study: dict[str, Any]) -> dict[str, float]:
+        """The shares of the forget facts that are said again after an attack on the model.
+
+        Their sentences are begun for it; its weights are rounded, or noise is added to them; it is
+        trained on a few of the facts, and asked the others, whose loss is told, too.
+        """
+        facts, found = drawn.forget, dict[str, float]()
+        begun = self.continued([prompt_ids(self.given[fact]) for fact in facts])
+        found["begun_said"] = _share([f.is_in(t) for f, t in zip(facts, begun, strict=True)])
+        for bits in (8, 4):
+            with quantized(self.model, bits):
+                found[f"bits{bits}_said"] = self.said_of(facts)
+        with restored(self.model), torch.no_grad():
+            chance = torch.Generator(self.model.device).manual_seed(0)
+            for weight in linear_weights(self.model):
+                size = study["noise"] * weight.square().mean().sqrt()
+                made = torch.randn(weight.shape, generator=chance, device=weight.device)
+                weight.add_(made * size)
+            found["noise_said"] = self.said_of(facts)
+        return found | self.relearned(drawn, study)
+
+    def relearned(self, drawn: Draw, study: dict[str, Any]) -> dict[str, float]:
+        """The share of the other facts that is said after steps on a few, and their loss before.
+
+        The rate is that at which a step takes so many nats off the loss of those few.
+        """
+        few = [self.given[fact] for fact in drawn.forget[: study["relearn_rows"]]]
+        others, batch = drawn.forget[study["relearn_rows"] :], self.rows.batch(few)
+        loss, change = lambda: token_nll(self.upper, batch), study["relearn_change"]
+        found = {"others_loss": self.loss(others)}
+        with restored(self.model), torch.enable_grad():
+            optimizer = AdamW(self.parameters(), weight_decay=0.0)
+            optimizer.param_groups[0]["lr"] = rate_for(optimizer, loss, change=change)
+            for _ in range(study["relearn_steps"]):
+                loss().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found |= {"relearned_said": self.said_of(others), "relearned_loss": self.loss(others)}
+        return found
 
 
-def _cycled(rows: list[Row], chance: Random) -> Iterator[Row]:
+def cycled(rows: Sequence[Any], chance: Random) -> Iterator[Any]:
+    """Places in a list that may change: each once in a new order, and again."""
     while True:
-        yield from chance.sample(rows, len(rows))
+        for place in chance.sample(range(len(rows)), len(rows)):
+            yield rows[place]
 
 
 def _share(right: list[bool]) -> float:
