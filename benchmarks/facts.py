@@ -29,7 +29,7 @@ from benchmarks import methods
 from benchmarks.report.results import append_line, read_lines
 from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import published
-from benchmarks.tasks.facts.world import World, cycled
+from benchmarks.tasks.facts.world import World, cycled, opened
 from torch_alm.language import Row
 from torch_alm.measures import token_nll
 from torch_alm.thresholds import radius_for, rate_for
@@ -105,26 +105,11 @@ class _Plain(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelp
 
 def load(given: argparse.Namespace, where: str | Path, study: dict[str, Any]) -> World:
     """The model with what it says before, which is kept beside the results."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(where)
-    model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32).to(given.device)
-    first = model.config.num_hidden_layers // 2
-    trained(model.eval(), first)
-    facts = data.read_facts()[:: study.get("each", 1)]
     said = given.output / f"before-{Path(where).name}.json"
     known = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
-    world = World(model, tokenizer, facts, first, study["new_tokens"], known)
+    world = opened(where, study, said=known, device=given.device)
     said.write_text(json.dumps(world.said, indent=0, ensure_ascii=False), encoding="utf-8")
     return world
-
-
-def trained(model: Any, first: int) -> None:
-    """Leave the layers from `first` on to train."""
-    layers = range(first, model.config.num_hidden_layers)
-    upper = tuple(f"model.layers.{number}." for number in layers)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(upper))
 
 
 class Run:

@@ -34,7 +34,7 @@ class Benchmark(ABC):
     """
 
     layout: Layout
-    """Names of its numbers where they are shown and matched."""
+    """Names of its numbers where they are shown."""
 
     presets: Presets
     """The settings of every method on it."""

@@ -36,7 +36,6 @@ class DualAdamW(Method):
     The forget weight of the plain method is 1: under two AdamW states a constant has no effect.
     """
 
-    knob = "forget_lr"
     settings_type = TwoStates
     settings: TwoStates
 

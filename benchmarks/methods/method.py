@@ -36,9 +36,6 @@ class Method(ABC):
     alm: ClassVar[Literal["optional", "built in", "left out"]] = "optional"
     """The place of `+alm`; SAUL is defined with the controller, some ablations without."""
 
-    knob: ClassVar[str] = "forget_weight"
-    """The setting that says how hard the plain method forgets; with the controller it is alpha."""
-
     settings_type: ClassVar[type[Settings]] = Settings
     """The hyperparameters it reads."""
 

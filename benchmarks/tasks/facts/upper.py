@@ -34,12 +34,8 @@ class Upper(nn.Module):
             layer.self_attn.layer_idx = number  # its place in the cache of keys and values
         self.start: Tensor = hidden(lower(model, first), common)
 
-    def forward(self, inputs_embeds: Tensor, logits_to_keep: object) -> Any:
-        """Logits, with the common start before every row.
-
-        `logits_to_keep` are the batch's own places, those of its labels. Annotated as in models of
-        transformers, a measure would put its own there.
-        """
+    def forward(self, inputs_embeds: Tensor, logits_to_keep: Tensor) -> Any:
+        """Logits, with the common start before every row."""
         common = self.end(inputs_embeds=self.start, use_cache=True, logits_to_keep=1)
         cache = common.past_key_values
         cache.batch_repeat_interleave(len(inputs_embeds))

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.tasks.facts.data import Draw, Fact, asked, said_row
+from benchmarks.tasks.facts.data import Draw, Fact, asked, read_facts, said_row
 from benchmarks.tasks.facts.upper import Rows, Upper, common_start
 from torch_alm.language import (
     IGNORE,
@@ -35,6 +36,7 @@ from torch_alm.language import (
 )
 from torch_alm.measures import answer_nll, token_nll
 from torch_alm.thresholds import rate_for
+from torch_alm.unlearning.model import freeze_below
 
 PROSE = Path(__file__).with_name("prose.txt")
 NEXT = "Question:"  # with which a base model goes on, and asks itself
@@ -269,6 +271,21 @@ class World:
                 optimizer.zero_grad()
             found |= {"relearned_said": self.said_of(others), "relearned_loss": self.loss(others)}
         return found
+
+
+def opened(
+    where: str | Path,
+    study: dict[str, Any],
+    said: dict[str, str] | None = None,
+    device: str = "cpu",
+) -> World:
+    """A model from a folder or the hub, of which the upper half is trained."""
+    tokenizer = AutoTokenizer.from_pretrained(where)
+    model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+    first = model.config.num_hidden_layers // 2
+    freeze_below(model.to(device).eval(), first)
+    facts = read_facts()[:: study.get("each", 1)]
+    return World(model, tokenizer, facts, first, study["new_tokens"], said or {})
 
 
 def cycled(rows: Sequence[Any], chance: Random) -> Iterator[Any]:

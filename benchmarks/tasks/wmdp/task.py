@@ -79,7 +79,6 @@ LAYOUT = Layout(
     ),
     forgotten=Axis("forget_accuracy", "accuracy on what is to be forgotten (0.25: guessing)"),
     utility=Axis("utility_accuracy", "accuracy on harmless questions"),
-    levels={"forget_accuracy": False},
     panels={
         "forget_loss": "U, distance from the steering vector",
         "retain_loss": "R, distance from the model of before",

@@ -39,8 +39,6 @@ def test_a_command_line_is_read_as_its_types() -> None:
         ("--methods retain_only --no-control", "nothing would be run"),
         ("--set beta", "sets nothing. Did you mean NAME=VALUE"),
         ("--set btea=1", "no method has a setting 'btea'. Did you mean 'beta'"),
-        ("--match forget_rogue=1", "'forget_rogue' is nothing to match"),
-        ("--match forget_rouge=low", "'low' is no level"),
     ],
 )
 def test_nonsense_is_refused_with_what_was_meant(
@@ -48,7 +46,7 @@ def test_nonsense_is_refused_with_what_was_meant(
 ) -> None:
     with pytest.raises((ValueError, SystemExit)) as error:
         found = given(*words.split())
-        found.keys(), found.overrides(), found.match and found.level(("forget_rouge",))
+        found.keys(), found.overrides()
     said = capsys.readouterr().err
     assert message in said + str(error.value)
     assert len(said.splitlines()) in (0, 2), "one sentence, and where help is"
