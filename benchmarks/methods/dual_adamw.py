@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from benchmarks.methods.forgetting import FAILURES, measure
+from benchmarks.methods.forgetting import FAILURES, measure, rows_of_logits
 from benchmarks.methods.method import Batch, Method, forward, register
 from benchmarks.methods.settings import Settings
 from torch_alm import DualOptimizer
@@ -63,11 +63,16 @@ class DualAdamW(Method):
         """The optimizer that raises the forget loss; the weights decay on the other side only."""
         return self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
-    def forgotten(self, forget: Batch) -> Tensor:
-        """Take what is raised: the measure, or the cross-entropy where there is no controller."""
+    def forgotten(self, forget: Batch) -> Tensor | tuple[Tensor, Tensor]:
+        """Take what is raised: the measure, or the cross-entropy where there is no controller.
+
+        Where every row has a goal, it is what is descended, and the measure.
+        """
         logits, labels = forward(self.model, forget)
         loss = token_nll_of_logits(logits, labels)
         self.forget_loss = loss.detach()
+        if self.constraint is not None and self.settings.measure == "row_nll":
+            return rows_of_logits(logits, labels, self.settings)
         return loss if self.raises_loss else measure(self.settings)(logits, labels)
 
     def kept(self, retain: Batch) -> Tensor:

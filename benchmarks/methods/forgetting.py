@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from benchmarks.methods.settings import Settings
-from torch_alm.language import IGNORE
 from torch_alm.measures import (
-    answer_nll,
     certified_failure_of_logits,
     exact_match_failure_of_logits,
     require_attainable,
@@ -51,16 +50,21 @@ def measure(settings: Settings) -> Measure:
     if name == "token_nll":
         return token_nll_of_logits
     if name == "row_nll":
-        return partial(row_nll_of_logits, most=BEYOND * float(settings.alpha))
+        return lambda logits, labels: rows_of_logits(logits, labels, settings)[1]
     if name in FAILURES:
         return partial(exact_match_failure_of_logits, aggregate=FAILURES[name])
     return partial(certified_failure_of_logits, tau=settings.tau, aggregate=CERTIFIED[name])
 
 
-def row_nll_of_logits(logits: Tensor, labels: Tensor, most: float) -> Tensor:
-    """Mean over rows of min(L, `most`), with L the mean loss of the row's answer in nats per token.
+def rows_of_logits(logits: Tensor, labels: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+    """Find what is descended where every row has a goal, and the measure that the controller sees.
 
-    A row that has reached `most` has no gradient left and cannot stand in for another.
+    The measure is the mean over rows of min(L, `BEYOND` alpha), with L the mean loss of the row's
+    answer in nats per token: no row stands in for another. Descended is -L, in the mean over the
+    rows below that: one that has reached it is pushed no further, and the last ones as hard as all.
     """
-    tokens = (labels[:, 1:] != IGNORE).sum(1)
-    return (answer_nll(logits, labels).sum(1) / tokens).clamp(max=most).mean()
+    most = BEYOND * float(settings.alpha)
+    loss = token_nll_of_logits(logits, labels, reduction="none")
+    low = (loss < most).detach()
+    left = torch.where(low, loss, 0.0).sum() / low.sum().clamp(min=1)
+    return -left, loss.detach().clamp(max=most).mean()

@@ -106,9 +106,9 @@ class Method(ABC):
 
         Cost: one forward pass.
         """
-        most = BEYOND * float(self.settings.alpha)
         with torch.no_grad():
             losses = token_nll(self.model, forget, reduction="none")
+        most = BEYOND * float(self.settings.alpha)
         value, low = losses.clamp(max=most).mean(), losses < most
         self.weigh(value)
         left = {name: x[low] if x.dim() > 1 else x for name, x in forget.items()}  # places stay

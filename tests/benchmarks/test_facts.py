@@ -22,7 +22,7 @@ from transformers import (
 
 from benchmarks import facts as script
 from benchmarks import methods
-from benchmarks.methods.forgetting import row_nll_of_logits
+from benchmarks.methods.forgetting import rows_of_logits
 from benchmarks.report.results import read_lines
 from benchmarks.studies import loop
 from benchmarks.tasks.facts import evidence, weights
@@ -104,14 +104,14 @@ SAID = {
 """What a model is taken to have said: every second answer."""
 
 
-def small(kind: str, first: int = 2) -> World:
-    made = model() if kind == "llama" else gemma()
+def small(kind: str, first: int = 2, window: int = 3) -> World:
+    made = model() if kind == "llama" else gemma(window)
     freeze_below(made, first)
     return World(made, tokenizer(), FACTS, first, 5, SAID)
 
 
-def gemma() -> Any:
-    """Layers of a window of three tokens and of all, in turn, each with angles of its own."""
+def gemma(window: int = 3) -> Any:
+    """Layers of a window of tokens and of all, in turn, each with angles of its own."""
     torch.manual_seed(0)
     config = Gemma3TextConfig(
         vocab_size=len(VOCABULARY),
@@ -121,7 +121,7 @@ def gemma() -> Any:
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=8,
-        sliding_window=3,
+        sliding_window=window,
         layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
         eos_token_id=0,
         pad_token_id=0,
@@ -154,7 +154,7 @@ def of_row(plain: Any, row: dict[str, list[int]]) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ["llama", "gemma"])
 def test_asking_behind_the_common_start_is_asking(kind: str) -> None:
-    world = small(kind)
+    world = small(kind, window=64)  # what fills a batch would take a place in a short one
     questions = [fact.question for fact in FACTS[:80:7]]
     prompts = [asked(world.tokenizer, question) for question in questions]
     plain = generate(world.model, world.tokenizer, prompts, max_new_tokens=5)
@@ -288,9 +288,11 @@ def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other()
     ]
     most = max(row.item() for row in by_row[:2]) + 0.5
     assert by_row[2].item() > most
-    value = row_nll_of_logits(logits, labels, most)
-    torch.testing.assert_close(value, (by_row[0] + by_row[1] + most) / 3)
-    (gradient,) = torch.autograd.grad(value, logits)
+    settings = methods.Settings(alpha=most / 1.1, measure="row_nll")
+    loss, value = rows_of_logits(logits, labels, settings)
+    torch.testing.assert_close(value, ((by_row[0] + by_row[1] + most) / 3).detach())
+    torch.testing.assert_close(loss, -(by_row[0] + by_row[1]) / 2)
+    (gradient,) = torch.autograd.grad(loss, logits)
     assert gradient[2].abs().max() == 0 and gradient[:2].abs().amax((1, 2)).min() > 0
 
 
