@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -90,17 +89,15 @@ def read_study() -> dict[str, Any]:
 
 def parser(told: str | None) -> argparse.ArgumentParser:
     """The options of every script on these facts."""
-    made = argparse.ArgumentParser(description=told, formatter_class=_Plain)
+    made = argparse.ArgumentParser(
+        description=told, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = made.add_argument
     add("--draws", nargs="+", type=int, default=[0, 1, 2, 3, 4, 5], help="seeds of what to forget")
     add("--output", type=Path, default=RESULTS)
     add("--model", help="a causal LM of transformers; default: the published one")
     add("--device", default="cpu")
     return made
-
-
-class _Plain(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    pass
 
 
 def load(given: argparse.Namespace, where: str | Path, study: dict[str, Any]) -> World:
@@ -128,7 +125,9 @@ class Run:
         self.forget: list[Row] = given * 2
         self.said = world.said
         self.take(world.said)
-        self.passes = 0
+        kept = [fact.question for fact in self.drawn.retain]
+        self.retain = [world.as_said(question, world.said[question]) for question in kept]
+        self.params, self.passes = list(world.trained.values()), 0
 
     def take(self, said: dict[str, str]) -> int:
         """Put the facts that are said into those words; how many there are."""
@@ -144,10 +143,8 @@ class Run:
         world, study = self.world, self.study
         rows, count = self.forget, study["forget"]
         forget = world.rows.batch(rows[:count])
-        retain = world.rows.batch([world.kept(fact) for fact in self.drawn.retain[:count]])
-        rate = rate_for(
-            AdamW(world.parameters()), lambda: world.odds(forget), change=study["change"]
-        )
+        retain = world.rows.batch(self.retain[:count])
+        rate = rate_for(AdamW(self.params), lambda: world.odds(forget), change=study["change"])
         numbers = {"alpha": world.target, "lr": rate, **study["settings"]}
         if self.key.startswith("saul"):
             nats, _, side = self.sharp.partition("/")
@@ -157,7 +154,7 @@ class Run:
                 "retain": lambda: token_nll(world.upper, retain),
             }
             for name, loss in losses.items():
-                found = radius_for(world.parameters(), loss, change=change).value
+                found = radius_for(self.params, loss, change=change).value
                 numbers[f"rho_{name}"] = found if side in ("", name) else 0.0
         self.numbers = {k: v for k, v in numbers.items() if k in ("alpha", "lr") or "rho" in k}
         return methods.build(self.key, world.upper, methods.settings_of(self.key, numbers))
@@ -166,12 +163,11 @@ class Run:
         """Train, and look: where enough is forgotten, after the steps of draw 0, and at the end."""
         study, world = self.study, self.world
         torch.manual_seed(self.seed)
-        method, began = self.method(), time.perf_counter()
-        hook = world.parameters()[-1].register_post_accumulate_grad_hook(self._count)
-        chance, other = Random(self.seed), Random(self.seed + 1)
-        going = cycled(self.forget, chance)
-        staying = cycled([world.kept(fact) for fact in self.drawn.retain], other)
-        trace, looks, spent = [], dict[str, Any](), 0.0
+        method = self.method()
+        hook = self.params[-1].register_post_accumulate_grad_hook(self._count)
+        going = cycled(self.forget, Random(self.seed))
+        staying = cycled(self.retain, Random(self.seed + 1))
+        trace, looks = [], dict[str, Any]()
         name = f"{self.key}, draw {self.seed}"
         bar = tqdm(range(1, study["steps"] + 1), desc=name, unit="step", leave=False)
         for step in bar:
@@ -180,7 +176,7 @@ class Run:
             method.step(retain, forget)
             if step % study["ask_every"]:
                 continue
-            said, seen, paused = self.ask(), method.metrics(), time.perf_counter()
+            said, seen = self.ask(), method.metrics()
             bar.set_postfix(said=said)
             trace.append([step, said, *(round(seen.get(k, 0.0), 3) for k in SHOWN)])
             due = {"tuned": step == tuned, "end": step == study["steps"]}
@@ -191,14 +187,12 @@ class Run:
                     now |= world.brought_back(self.drawn, study)
                     now["unrelated"] = world.answers(study["unrelated"])
                 looks |= {name: now for name in due if due[name]}
-            spent += time.perf_counter() - paused
         hook.remove()
         return {
             **self.numbers,
             "forget": [fact.question for fact in self.drawn.forget],
             **{name: looks.get(name) for name in ("matched", "tuned", "end")},
             "trace": trace,
-            "seconds_per_step": (time.perf_counter() - began - spent) / study["steps"],
         }
 
     def ask(self) -> int:

@@ -9,7 +9,6 @@ from torch import Tensor
 from benchmarks.methods.settings import Settings
 from torch_alm.measures import (
     certified_failure_of_logits,
-    exact_match_failure_of_logits,
     require_attainable,
     token_nll_of_logits,
 )
@@ -18,10 +17,6 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 
 CERTIFIED = {"certificate": "max", "token_certificate": "mean"}
 """Certified share of answers that fail, and of tokens that do."""
-
-FAILURES = {"failure": "max", "token_failure": "mean"}
-"""The shares themselves: they say when to stop, and have no gradient to follow."""
-
 
 BEYOND = 1.1
 """Times alpha up to which `row_nll` counts a row, so that the mean can exceed alpha."""
@@ -35,11 +30,6 @@ def check_attainable(settings: Settings) -> None:
             f"alpha is {alpha!r}, and a controller compares with a number. Did you mean RMU's "
             "losses, for which relative:SHARE is a share of c^2/d?"
         )
-    if settings.measure in FAILURES and alpha > 1:
-        raise ValueError(
-            f"alpha is {alpha} and the measure {settings.measure}, which never exceeds 1: the "
-            "constraint could never be met. Did you mean a share such as 0.95?"
-        )
     if settings.measure in CERTIFIED:
         require_attainable(alpha, settings.tau)
 
@@ -51,8 +41,6 @@ def measure(settings: Settings) -> Measure:
         return token_nll_of_logits
     if name == "row_nll":
         return lambda logits, labels: rows_of_logits(logits, labels, settings)[1]
-    if name in FAILURES:
-        return partial(exact_match_failure_of_logits, aggregate=FAILURES[name])
     return partial(certified_failure_of_logits, tau=settings.tau, aggregate=CERTIFIED[name])
 
 

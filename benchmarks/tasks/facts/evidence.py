@@ -9,15 +9,15 @@ from scipy.stats import t as student
 
 from benchmarks import methods
 from benchmarks.report.results import read_lines
-from benchmarks.report.tables import Column, table
+from benchmarks.report.tables import Column, cell, table
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results" / "facts"
-COMMAND, LOOP = "`torch-alm unlearn`", "the loop of the page"
+COMMAND, LOOP = "`torch-alm unlearn`", "The loop of the page"
 TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
+LOOKS = ("matched", "tuned", "end")
+COSTS = {"steps": "steps", "passes": "passes"}
 NUMBERS = {
-    "steps": "steps",
-    "passes": "passes",
     "forget_said": "forget, %",
     "reworded_said": "reworded, %",
     "retain_said": "retain, %",
@@ -51,37 +51,42 @@ TOFU = (
 """What is shown of the taught model."""
 SHORT = ("dual_adamw", "dual_adamw+alm", "npo", "npo+alm", "grad_diff+alm", "saul")
 """Methods of the short page, beside the command and the control."""
-SHORT_NUMBERS = ("steps", "forget_said", "reworded_said", "kin_said", "neighbours_said")
 
 
 def main() -> None:
     """Write both pages of evidence from their templates beside this file."""
     runs = looks(read_lines(RESULTS / "runs.jsonl"))
-    command = pd.DataFrame(read_lines(RESULTS / "command.jsonl"))
-    found = {"COMMAND": commanded(command), "SHORT": short(runs, command)}
+    files = {COMMAND: "command", LOOP: "loop"}
+    told = [line | {"name": n} for n in files for line in read_lines(RESULTS / f"{files[n]}.jsonl")]
+    others, found = pd.DataFrame(told), {}
     for model, name in (("smollm2-135m-instruct", "SMOLLM2"), ("gemma-3-270m", "GEMMA")):
         of_model = runs[(runs.model == model) & (runs.draw > 0)]
-        at = {look: of_model[of_model["look"] == look] for look in ("matched", "tuned", "end")}
-        found[f"{name}_MATCHED"] = means(at["matched"], NUMBERS | BACK)
-        found[f"{name}_TUNED"] = means(at["tuned"], NUMBERS)
+        at = {look: of_model[of_model["look"] == look] for look in LOOKS}
+        found[f"{name}_MATCHED"] = means(at["matched"], COSTS | NUMBERS)
+        found[f"{name}_BACK"] = means(at["matched"], BACK)
         found[f"{name}_END"] = means(at["end"], NUMBERS)
         found[f"{name}_PAIRS"] = pairs(at)
+        if name == "SMOLLM2":
+            short = at["matched"][at["matched"].method.isin(SHORT)]
+            control = at["end"][at["end"].method == methods.CONTROL]
+            chosen = COSTS | NUMBERS | {"relearned_said": "relearned, %"}
+            chosen = {k: v for k, v in chosen.items() if k not in ("passes", "perplexity")}
+            found["SHORT"] = means(pd.concat([others, control, short]), chosen)
+    found["COMMAND"] = means(others, COSTS | NUMBERS | BACK)
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
-        for name, shown in found.items():
-            rows = shown.to_markdown(disable_numparse=True) if len(shown) else "No runs yet."
+        for name, frame in found.items():
+            rows = frame.to_markdown(disable_numparse=True) if len(frame) else "No runs yet."
             text = text.replace(f"@{name}@", re.sub(r" *\| *", "|", rows))
         (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
 
 
 def looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
     """A row for every look at a run: which one, what was run, its numbers; none if it had none."""
-    rows = [
-        {"look": look, **{k: line[k] for k in ("model", "method", "draw")}, **(line[look] or {})}
-        for line in lines
-        for look in ("matched", "tuned", "end")
-    ]
+    known = ("model", "method", "draw")
+    rows = [{"look": x, **{k: line[k] for k in known}, **(line[x] or {})}
+            for line in lines for x in LOOKS]  # fmt: skip
     found = pd.DataFrame(rows)
     return found.assign(name=found.method.map(named))
 
@@ -93,26 +98,19 @@ def named(key: str) -> str:
 
 
 def means(runs: pd.DataFrame, numbers: dict[str, str]) -> pd.DataFrame:
-    """The mean over draws, with its standard deviation; of how many draws, and of those how many.
-
-    *Draws* says `4 of 5` where a run had forgotten too little at its end.
-    """
-    rows = {}
+    """The mean over draws of the runs that got there, with its standard deviation; how many did."""
+    rows, numbers = {}, {key: head for key, head in numbers.items() if key in runs}
     for name, group in runs.groupby("name", sort=False):
-        there = group[group.steps.notna()] if "steps" in group else group[:0]
-        if len(there):
-            cells = {head: cell(there[key], head) for key, head in numbers.items()}
-            rows[name] = {"draws": f"{len(there)} of {len(group)}", **cells}
-        else:
-            rows[name] = {"draws": f"0 of {len(group)}"} | dict.fromkeys(numbers.values(), "–")
+        there = group[group.forget_said.notna()]
+        rows[name] = {"draws": f"{len(there)} of {len(group)}"}
+        rows[name] |= {head: shown(there[key], head) for key, head in numbers.items()}
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def cell(values: pd.Series, head: str) -> str:
-    """`88±5`: mean and standard deviation over draws; per cent if the heading says so."""
-    scale, digits = (100, 0) if head.endswith("%") else (1, 0 if head in ("steps", "passes") else 2)
-    mean, spread = scale * values.mean(), scale * values.std()
-    return f"{mean:.{digits}f}" + (f"±{spread:.{digits}f}" if len(values) > 1 else "")
+def shown(values: pd.Series, head: str) -> str:
+    """Mean and standard deviation over draws; per cent if the heading says so."""
+    scale, digits = (100, 0) if head.endswith("%") else (1, 0 if head in COSTS else 2)
+    return cell(scale * values.mean(), scale * values.std(), digits).replace(" ± ", "±")
 
 
 def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
@@ -121,57 +119,32 @@ def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
     Against the same method stopped when hardly a fact is said, after the steps that draw 0 says,
     and at the end of a run that nobody stopped, where the constraint's run ends, too.
     """
-    rows, numbers = {}, [k for k in NUMBERS if k not in ("steps", "passes")]
+    rows = {}
     for alm in [name for name in at["end"].name.unique() if " + ALM" in name or name == "SAUL"]:
         plain = "SAUL w/o ALM" if alm == "SAUL" else alm.removesuffix(" + ALM")
-        for told, more, less in (
-            ("stopped when asked", "matched", "matched"),
-            ("steps of draw 0", "matched", "tuned"),
-            ("not stopped", "end", "end"),
-        ):
+        ways = {"stopped when asked": "matched", "steps of draw 0": "tuned", "not stopped": "end"}
+        for told, look in ways.items():
+            found = at["end" if look == "end" else "matched"], at[look]
             sides = [
-                at[look][at[look].name == name].set_index("draw")
-                for look, name in ((more, alm), (less, plain))
+                x[x.name == n].set_index("draw") for x, n in zip(found, (alm, plain), strict=True)
             ]
-            found = {NUMBERS[k]: difference(*sides, k) for k in numbers if k in sides[0]}
-            if any(text != "–" for text in found.values()):
-                rows[f"{alm}: {told}"] = found
+            cells = {head: difference(*sides, key) for key, head in NUMBERS.items()}
+            if set(cells.values()) != {"–"}:
+                rows[f"{alm}: {told}"] = cells
     return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def difference(more: pd.DataFrame, less: pd.DataFrame, number: str) -> str:
     """The mean over the draws that both have of more - less, and Student's interval."""
-    if number not in more or number not in less:
+    both = (more[number] - less[number]).dropna() if number in more and number in less else []
+    if not len(both):
         return "–"
-    found = (more[number] - less[number]).dropna().astype(float)
     scale, digits = (100, 0) if NUMBERS[number].endswith("%") else (1, 2)
-    mean = f"{scale * found.mean():+.{digits}f}"
-    if len(found) < 2:
-        return "–" if found.empty else mean
-    half = student.ppf(0.975, len(found) - 1) * found.sem()
+    mean = f"{scale * both.mean():+.{digits}f}"
+    if len(both) < 2:
+        return mean
+    half = student.ppf(0.975, len(both) - 1) * both.sem()
     return f"{mean}±{scale * half:.{digits}f}"
-
-
-def short(runs: pd.DataFrame, command: pd.DataFrame) -> pd.DataFrame:
-    """Eight rows of the published model, where hardly a fact is said."""
-    study = runs[(runs.model == "smollm2-135m-instruct") & (runs.draw > 0)]
-    control = study[(study.method == methods.CONTROL) & (study["look"] == "end")]
-    chosen = study[study.method.isin(SHORT) & (study["look"] == "matched")]
-    told = command.assign(name=COMMAND)
-    shown = pd.concat([told, control, chosen])
-    return means(
-        shown, {key: NUMBERS[key] for key in SHORT_NUMBERS} | {"relearned_said": "back, %"}
-    )
-
-
-def commanded(command: pd.DataFrame) -> pd.DataFrame:
-    """Every run of the command."""
-    heads = NUMBERS | BACK
-    keys = [key for key in heads if key in command and key.endswith("_said")]
-    shares = (100 * command.set_index("draw")[keys]).round()
-    shares = shares.map(lambda x: "–" if pd.isna(x) else f"{x:.0f}").rename(columns=heads)
-    costs = command.set_index("draw")[["code", "steps", "minutes", "GB"]]
-    return costs.join(shares).astype(str)
 
 
 if __name__ == "__main__":

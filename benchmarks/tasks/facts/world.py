@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import takewhile
+from operator import eq
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -75,10 +76,9 @@ class World:
         """The row in the words in which the model says the fact, if it does."""
         return in_own_words(self.tokenizer, fact.question, said, self.words[fact])
 
-    def kept(self, fact: Fact) -> Row:
-        """The row whose labels are what the model said before."""
-        said = self.said[fact.question]
-        return said_row(self.tokenizer, fact.question, said, self.new_tokens)
+    def as_said(self, question: str, said: str) -> Row:
+        """The question and what the model says to it, which is labelled."""
+        return said_row(self.tokenizer, question, said, self.new_tokens)
 
     def known(self) -> list[Fact]:
         """The facts that the model answers right."""
@@ -94,19 +94,18 @@ class World:
         return self.loss([fact for fact in self.facts if fact not in known])
 
     @torch.no_grad()
-    def restore(self, weights: dict[str, Tensor] | None = None) -> None:
-        """Take these weights, or the published ones, again."""
+    def restore(self) -> None:
+        """Take the published weights again."""
         for name, parameter in self.trained.items():
-            parameter.copy_((weights or self.published)[name])
+            parameter.copy_(self.published[name])
 
-    def parameters(self) -> list[Tensor]:
-        """What is trained."""
-        return list(self.trained.values())
+    def logits(self, batch: Batch) -> Tensor:
+        """Of the upper layers: (rows, places, words)."""
+        return self.upper(**{k: v for k, v in batch.items() if k != "labels"}).logits
 
     def odds(self, batch: Batch) -> Tensor:
         """Log-odds of the labelled tokens: of a row known by heart they have a gradient, too."""
-        inputs = {name: value for name, value in batch.items() if name != "labels"}
-        loss = answer_nll(self.upper(**inputs).logits, batch["labels"])
+        loss = answer_nll(self.logits(batch), batch["labels"])
         chosen = loss[:, :-1][batch["labels"][:, 1:] >= 0].clamp(min=1e-6)
         return -(chosen + torch.log(-torch.expm1(-chosen))).mean()
 
@@ -129,25 +128,18 @@ class World:
     def _repeated(
         self, pairs: Sequence[tuple[Fact, str]], last: dict[str, str], size: int = 16
     ) -> dict[str, str]:
+        """The answers that begin as before until the fact is said, up to a first other token."""
         found = dict[str, str]()
         for i in range(0, len(pairs), size):
             part = pairs[i : i + size]
-            rows = [
-                said_row(self.tokenizer, question, last[question], self.new_tokens)
-                for _, question in part
-            ]
+            rows = [self.as_said(question, last[question]) for _, question in part]
             batch = self.rows.batch(rows)
-            inputs = {name: value for name, value in batch.items() if name != "labels"}
-            likeliest, labels = self.upper(**inputs).logits.argmax(-1), batch["labels"]
+            likeliest, is_asked = self.logits(batch).argmax(-1), batch["labels"][:, 1:] != IGNORE
             for k, (fact, question) in enumerate(part):
-                ids = answer_ids(rows[k])
-                is_same = (likeliest[k, :-1] == labels[k, 1:])[labels[k, 1:] != IGNORE].tolist()
-                count = len([*takewhile(bool, is_same)])
-                told = decode(
-                    self.tokenizer, ids if count == len(ids) else ids[: max(count - 1, 0)]
-                )
-                if fact.is_in(told):  # and one token more, which may be the end of its word
-                    found[question] = told
+                own = likeliest[k, :-1][is_asked[k]].tolist()
+                same = [*takewhile(bool, map(eq, own, answer_ids(rows[k])))]
+                told = decode(self.tokenizer, own[: len(same) + 1])
+                found |= {question: told} if fact.is_in(told) else {}
         return found
 
     @torch.no_grad()
@@ -263,7 +255,7 @@ class World:
         loss, change = lambda: token_nll(self.upper, batch), study["relearn_change"]
         found = {"others_loss": self.loss(others)}
         with restored(self.model), torch.enable_grad():
-            optimizer = AdamW(self.parameters(), weight_decay=0.0)
+            optimizer = AdamW(self.trained.values(), weight_decay=0.0)
             optimizer.param_groups[0]["lr"] = rate_for(optimizer, loss, change=change)
             for _ in range(study["relearn_steps"]):
                 loss().backward()

@@ -19,12 +19,12 @@ def given(*words: str) -> Options:
 
 def test_a_command_line_is_read_as_its_types() -> None:
     words = "--methods saul,npo --no-control --seeds 2 --seed 3 --batch-size 4 --rho 0.1"
-    found = given(*words.split(), "--set", "beta=0.2", "--set", "tau=1", "measure=failure")
+    found = given(*words.split(), "--set", "beta=0.2", "--set", "tau=1", "measure=row_nll")
     assert found.keys() == ("saul", "npo")
     assert list(found.all_seeds()) == [3, 4]
     assert found.overrides() == {
         "rho_forget": 0.1, "rho_retain": 0.1, "batch_size": 4,
-        "beta": 0.2, "tau": 1, "measure": "failure",
+        "beta": 0.2, "tau": 1, "measure": "row_nll",
     }  # fmt: skip
     assert given("--methods", "all").keys() == (methods.CONTROL, *methods.names())
     assert given("--methods", methods.CONTROL).keys() == (methods.CONTROL,)
