@@ -201,14 +201,29 @@ def test_shares_are_of_what_was_said_before(monkeypatch: pytest.MonkeyPatch) -> 
     assert found["lost"].keys() == lost & {f.question for f in drawn.neighbours}
 
 
-def test_an_attack_leaves_the_model_as_it_was() -> None:
+def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = small("llama")
     drawn = draw(world.known(), seed=3, count=6)
     before = {name: p.detach().clone() for name, p in world.model.named_parameters()}
+    asked_at, prompts = list[bool](), list[list[int]]()
+
+    def continued(given: list[list[int]]) -> list[str]:
+        asked_at.append(torch.equal(world.model.model.layers[0].mlp.up_proj.weight, lowest))
+        prompts.extend(given)
+        return ["?"] * len(given)
+
+    lowest = before["model.layers.0.mlp.up_proj.weight"]
+    monkeypatch.setattr(world, "continued", continued)
     study = {"noise": 0.5, "relearn_rows": 2, "relearn_steps": 2, "relearn_change": 0.5}
     found = world.brought_back(drawn, study)
     assert found["relearned_loss"] != found["others_loss"]
     assert {"begun_said", "bits8_said", "bits4_said", "noise_said"} < found.keys()
+    assert asked_at == [True, False, False, False, True]
+    for fact, prompt in zip(drawn.forget, prompts, strict=False):
+        told = world.tokenizer.decode(prompt)
+        assert fact.question in told and not fact.is_in(told.replace(fact.question, ""))
     assert all(torch.equal(p, before[n]) for n, p in world.model.named_parameters())
 
 

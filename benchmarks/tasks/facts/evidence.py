@@ -13,6 +13,7 @@ from benchmarks.report.tables import Column, cell, table
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results" / "facts"
+PUBLISHED = "smollm2-135m-instruct"
 COMMAND, LOOP = "`torch-alm unlearn`", "The loop of the page"
 TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
 LOOKS = ("matched", "tuned", "end")
@@ -57,9 +58,10 @@ def main() -> None:
     """Write both pages of evidence from their templates beside this file."""
     runs = looks(read_lines(RESULTS / "runs.jsonl"))
     files = {COMMAND: "command", LOOP: "loop"}
-    told = [line | {"name": n} for n in files for line in read_lines(RESULTS / f"{files[n]}.jsonl")]
-    others, found = pd.DataFrame(told), {}
-    for model, name in (("smollm2-135m-instruct", "SMOLLM2"), ("gemma-3-270m", "GEMMA")):
+    told = [(n, line) for n in files for line in read_lines(RESULTS / f"{files[n]}.jsonl")]
+    others, found = pd.DataFrame([line | {"name": n} for n, line in told]), {}
+    others["model"] = others.model.fillna(PUBLISHED) if "model" in others else PUBLISHED
+    for model, name in ((PUBLISHED, "SMOLLM2"), ("gemma-3-270m", "GEMMA")):
         of_model = runs[(runs.model == model) & (runs.draw > 0)]
         at = {look: of_model[of_model["look"] == look] for look in LOOKS}
         found[f"{name}_MATCHED"] = means(at["matched"], COSTS | NUMBERS)
@@ -71,8 +73,10 @@ def main() -> None:
             control = at["end"][at["end"].method == methods.CONTROL]
             chosen = COSTS | NUMBERS | {"relearned_said": "relearned, %"}
             chosen = {k: v for k, v in chosen.items() if k not in ("passes", "perplexity")}
-            found["SHORT"] = means(pd.concat([others, control, short]), chosen)
-    found["COMMAND"] = means(others, COSTS | NUMBERS | BACK)
+            same = others[others.model == PUBLISHED]
+            found["SHORT"] = means(pd.concat([same, control, short]), chosen)
+    named_too = others.assign(name=others.name + ", " + others.model)
+    found["COMMAND"] = means(named_too, COSTS | NUMBERS | BACK)
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")

@@ -29,7 +29,6 @@ from torch_alm.language import (
     in_own_words,
     linear_weights,
     pad_id,
-    prompt_ids,
     quantized,
     restored,
     telling_rows,
@@ -220,9 +219,9 @@ class World:
         }
 
     def said_of(self, facts: Sequence[Fact]) -> float:
-        """The share of facts that is said to their questions."""
-        said = self.said_now([(fact, fact.question) for fact in facts], self.said)
-        return _share([fact.is_in(said[fact.question]) for fact in facts])
+        """The share of facts that is said to their questions, whatever was done to any layer."""
+        said = self.answers([fact.question for fact in facts])
+        return _share([fact.is_in(text) for fact, text in zip(facts, said, strict=True)])
 
     def brought_back(self, drawn: Draw, study: dict[str, Any]) -> dict[str, float]:
         """The shares of the forget facts that are said again after an attack on the model.
@@ -231,7 +230,7 @@ class World:
         trained on a few of the facts, and asked the others, whose loss is told, too.
         """
         facts, found = drawn.forget, dict[str, float]()
-        begun = self.continued([prompt_ids(self.given[fact]) for fact in facts])
+        begun = self.continued([before_label(self.given[fact]) for fact in facts])
         found["begun_said"] = _share([f.is_in(t) for f, t in zip(facts, begun, strict=True)])
         for bits in (8, 4):
             with quantized(self.model, bits):
@@ -278,6 +277,11 @@ def opened(
     freeze_below(model.to(device).eval(), first)
     facts = read_facts()[:: study.get("each", 1)]
     return World(model, tokenizer, facts, first, study["new_tokens"], said or {})
+
+
+def before_label(row: Row) -> list[int]:
+    """The tokens up to the first that is labelled."""
+    return row["input_ids"][: next(i for i, x in enumerate(row["labels"]) if x != IGNORE)]
 
 
 def cycled(rows: Sequence[Any], chance: Random) -> Iterator[Any]:
