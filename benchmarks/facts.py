@@ -28,7 +28,7 @@ from benchmarks import methods
 from benchmarks.report.results import append_line, read_lines
 from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import published
-from benchmarks.tasks.facts.world import World, cycled, opened
+from benchmarks.tasks.facts.world import Study, World, cycled, opened
 from torch_alm.language import Row
 from torch_alm.measures import token_nll
 from torch_alm.thresholds import radius_for, rate_for
@@ -38,6 +38,8 @@ RESULTS = Path(__file__).parent / "results" / "facts"
 PLAIN = ("dual_adamw", "npo", "simnpo", "grad_diff")
 METHODS = ["retain_only", *(k + end for k in PLAIN for end in ("", "+alm")), "saul_no_alm", "saul"]
 RADIUS = "0.5"  # nats
+SHOWN = ("forget_loss", "retain_loss", "weight")
+"""What the trace has of a step beside its number and how many facts are said."""
 QUICK = {"steps": 4, "ask_every": 2, "forget": 4, "relearn_steps": 2, "new_tokens": 8, "each": 9}
 
 
@@ -61,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not left:
         return 0
     given.output.mkdir(parents=True, exist_ok=True)
-    with torch.autocast(given.device, torch.bfloat16, enabled=given.device != "cpu"):
+    with torch.autocast(
+        given.device, torch.bfloat16, enabled=given.device != "cpu", cache_enabled=False
+    ):
         world = load(given, where, study)
         for run in tqdm(left, desc="runs", unit="run", smoothing=0):
             count = tuned(read_lines(lines), run, study)
@@ -70,11 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def tuned(lines: list[dict[str, Any]], run: tuple[str, str, int], study: dict[str, Any]) -> int:
-    """The fewest of six numbers of steps after which hardly a fact was said on draw 0, or none: 0.
-
-    Only a method without the constraint has to be told when to stop, on a draw of its own.
-    """
+def tuned(lines: list[dict[str, Any]], run: tuple[str, str, int], study: Study) -> int:
+    """The fewest of six numbers of steps that forget enough on draw 0; 0 with the constraint."""
     first = [line for line in lines if (line["model"], line["method"]) == run[:2]]
     said = [row[:2] for line in first if line["draw"] == 0 for row in line["trace"]]
     enough = [step for step, count in said if count <= study["most_said"]]
@@ -82,7 +83,7 @@ def tuned(lines: list[dict[str, Any]], run: tuple[str, str, int], study: dict[st
     return 0 if methods.is_controlled(run[1]) or run[2] == 0 or not wanted else wanted[0]
 
 
-def read_study() -> dict[str, Any]:
+def read_study() -> Study:
     """The settings."""
     return yaml.safe_load((TASK / "study.yaml").read_text(encoding="utf-8"))
 
@@ -100,11 +101,11 @@ def parser(told: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def load(given: argparse.Namespace, where: str | Path, study: dict[str, Any]) -> World:
+def load(given: argparse.Namespace, where: str | Path, study: Study) -> World:
     """The model with what it says before, which is kept beside the results."""
     said = given.output / f"before-{Path(where).name}.json"
     known = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
-    world = opened(where, study, said=known, device=given.device)
+    world = opened(where, study, known, given.device)
     said.write_text(json.dumps(world.said, indent=0, ensure_ascii=False), encoding="utf-8")
     return world
 
@@ -116,7 +117,7 @@ class Run:
     taken anew whenever it is asked and says one in other words.
     """
 
-    def __init__(self, world: World, name: str, seed: int, study: dict[str, Any]) -> None:
+    def __init__(self, world: World, name: str, seed: int, study: Study) -> None:
         self.world, self.seed, self.study = world, seed, study
         self.key, _, self.sharp = name.partition("@")
         self.drawn = data.draw(world.known(), seed, study["forget"])
@@ -127,7 +128,7 @@ class Run:
         self.take(world.said)
         kept = [fact.question for fact in self.drawn.retain]
         self.retain = [world.as_said(question, world.said[question]) for question in kept]
-        self.params, self.passes = list(world.trained.values()), 0
+        self.params = list(world.trained.values())
 
     def take(self, said: dict[str, str]) -> int:
         """Put the facts that are said into those words; how many there are."""
@@ -148,14 +149,14 @@ class Run:
         numbers = {"alpha": world.target, "lr": rate, **study["settings"]}
         if self.key.startswith("saul"):
             nats, _, side = self.sharp.partition("/")
-            change = float(nats or RADIUS)
             losses = {
                 "forget": lambda: world.odds(forget),
                 "retain": lambda: token_nll(world.upper, retain),
             }
-            for name, loss in losses.items():
-                found = radius_for(self.params, loss, change=change).value
-                numbers[f"rho_{name}"] = found if side in ("", name) else 0.0
+            for name in [side] if side else losses:
+                found = radius_for(self.params, losses[name], change=float(nats or RADIUS))
+                numbers[f"rho_{name}"] = found.value
+            numbers = {"rho_forget": 0.0, "rho_retain": 0.0} | numbers
         self.numbers = {k: v for k, v in numbers.items() if k in ("alpha", "lr") or "rho" in k}
         return methods.build(self.key, world.upper, methods.settings_of(self.key, numbers))
 
@@ -164,7 +165,8 @@ class Run:
         study, world = self.study, self.world
         torch.manual_seed(self.seed)
         method = self.method()
-        hook = self.params[-1].register_post_accumulate_grad_hook(self._count)
+        passes = list[Any]()
+        hook = self.params[-1].register_post_accumulate_grad_hook(passes.append)
         going = cycled(self.forget, Random(self.seed))
         staying = cycled(self.retain, Random(self.seed + 1))
         trace, looks = [], dict[str, Any]()
@@ -182,7 +184,7 @@ class Run:
             due = {"tuned": step == tuned, "end": step == study["steps"]}
             due["matched"] = "matched" not in looks and said <= study["most_said"]
             if any(due.values()):
-                now = {"steps": step, "passes": self.passes, **world.measured(self.drawn)}
+                now = {"steps": step, "passes": len(passes), **world.measured(self.drawn)}
                 if due["matched"]:
                     now |= world.brought_back(self.drawn, study)
                     now["unrelated"] = world.answers(study["unrelated"])
@@ -200,13 +202,6 @@ class Run:
         asked = [(fact, fact.question) for fact in self.drawn.forget]
         self.said = self.world.said_now(asked, self.said)
         return self.take(self.said)
-
-    def _count(self, parameter: object) -> None:
-        self.passes += 1
-
-
-SHOWN = ("forget_loss", "retain_loss", "weight")
-"""What the trace has of a step beside its number and how many facts are said."""
 
 
 if __name__ == "__main__":

@@ -30,17 +30,13 @@ class JointMethod(Method):
     def forget_gradient(self, forget: Batch) -> Tensor:
         """Add weight * grad U; return F. At weight 0 nothing is added."""
         if self.constraint is not None and self.settings.measure == "row_nll":
-            return self.rows_gradient(forget)
+            value, left = self.weigh_rows(forget)  # the rows below their goal
+            if self.weight > 0 and left is not None:
+                (self.weight * self.objective(left)[0]).backward()
+            return value
         loss, value = self.objective(forget)
         if self.weigh(value, forget) > 0:
             (self.weight * loss).backward()
-        return value
-
-    def rows_gradient(self, forget: Batch) -> Tensor:
-        """Add weight * grad U of the rows that have not reached their goal; return F."""
-        value, left = self.weigh_rows(forget)
-        if self.weight > 0 and left is not None:
-            (self.weight * self.objective(left)[0]).backward()
         return value
 
     def retain_gradient(self, retain: Batch) -> Tensor:

@@ -102,10 +102,7 @@ class Method(ABC):
         return self.weight
 
     def weigh_rows(self, forget: Batch) -> tuple[Tensor, Batch | None]:
-        """F where every row has a goal, once the weight is known, and the rows that are below it.
-
-        Cost: one forward pass.
-        """
+        """F where every row has a goal, the weight being known, and the rows below it."""
         with torch.no_grad():
             losses = token_nll(self.model, forget, reduction="none")
         most = BEYOND * float(self.settings.alpha)

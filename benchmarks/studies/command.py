@@ -22,8 +22,6 @@ from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import published
 from benchmarks.tasks.facts.world import opened
 
-NEW_TOKENS = 24
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Unlearn, ask, and append a line per draw."""
@@ -31,13 +29,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     made.add_argument("--runs", type=Path, required=True, help="saved models and reports")
     given = made.parse_args(argv)
     whole, lines = Path(given.model or published()), given.output / "command.jsonl"
-    study = read_study() | {"new_tokens": NEW_TOKENS}
-    before = opened(whole, study)
+    study = read_study() | {"new_tokens": 24}
+    before = opened(whole, study, {})
     done = {(line["model"], line["draw"]) for line in read_lines(lines)}
     for draw in [draw for draw in given.draws if (whole.name, draw) not in done]:
         drawn, folder = data.draw(before.known(), draw, study["forget"]), given.runs / str(draw)
         found = unlearned(drawn, whole, folder)
-        after = opened(folder / "out" / "model", study, said=before.said)
+        after = opened(folder / "out" / "model", study, before.said)
         seen = after.measured(drawn) | after.relearned(drawn, study)
         append_line(lines, {"model": whole.name, "draw": draw, **found, **seen})
 
@@ -53,15 +51,11 @@ def unlearned(drawn: data.Draw, whole: Path, folder: Path) -> dict[str, float]:
         words += [f"--{name}", str(path)]
     begun = time.monotonic()
     code = subprocess.run([*words, "--output", str(folder / "out")], check=False).returncode
-    minutes = (time.monotonic() - begun) / 60
+    minutes = round((time.monotonic() - begun) / 60, 1)
     found = json.loads((folder / "out" / "report.json").read_text(encoding="utf-8"))
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e9
-    return {
-        "code": code,
-        "steps": len(found["trace"]),
-        "minutes": round(minutes, 1),
-        "GB": round(peak, 1),
-    }
+    steps = len(found["trace"])
+    return {"code": code, "steps": steps, "minutes": minutes, "GB": round(peak, 1)}
 
 
 if __name__ == "__main__":

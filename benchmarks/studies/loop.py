@@ -13,8 +13,8 @@ from benchmarks.report.results import append_line, read_lines
 from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import published
 
-# --8<-- [start:loop]
 # isort: split
+# --8<-- [start:loop]
 import copy
 import random
 

@@ -180,8 +180,11 @@ def test_what_is_still_said_is_told_from_one_pass_and_all_else_is_asked(
 
     monkeypatch.setattr(world, "answers", answers)
     pairs = [(fact, fact.question) for fact in (*right, late)]
-    assert world.said_now(pairs, last) == now
+    found = world.said_now(pairs, last)
     assert seen == questions[1:], "the first is said as it was; the last begins otherwise"
+    assert all(now[question].startswith(text) for question, text in found.items())
+    assert [found[question] for question in seen] == [now[question] for question in seen]
+    assert right[0].is_in(found[questions[0]])
 
 
 def test_shares_are_of_what_was_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +225,7 @@ def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_w
     assert {"begun_said", "bits8_said", "bits4_said", "noise_said"} < found.keys()
     assert asked_at == [True, False, False, False, True]
     for fact, prompt in zip(drawn.forget, prompts, strict=False):
-        told = world.tokenizer.decode(prompt)
+        told = world.tokenizer.decode(prompt).replace(" ?", "?")
         assert fact.question in told and not fact.is_in(told.replace(fact.question, ""))
     assert all(torch.equal(p, before[n]) for n, p in world.model.named_parameters())
 
@@ -244,7 +247,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ["npo", "npo+alm", "saul@1.5/forget"]
+    names = ["npo", "npo+alm", "saul@0.1/forget"]
     where = ["--model", str(folder / "model"), "--output", str(folder)]
     asked = [*where, "--methods", *names, "--draws", "0", "1"]
     assert script.main(asked) == 0
@@ -331,7 +334,8 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
 
 
 def test_a_mean_says_of_how_many_draws_it_is() -> None:
-    lines = [look("npo", 1, steps=20, kin_said=0.5), look("npo", 2, steps=30, kin_said=0.7)]
+    said = [{"forget_said": 0.0, "steps": 20 + x, "kin_said": 0.5 + x / 50} for x in (0, 10)]
+    lines = [look("npo", draw, **numbers) for draw, numbers in enumerate(said, 1)]
     runs = evidence.looks([*lines, look("npo", 3), look("saul@1.5/forget", 1)])
     numbers = {"steps": "steps", "kin_said": "kin, %"}
     found = evidence.means(runs[runs["look"] == "matched"], numbers)

@@ -65,14 +65,11 @@ class Draw:
 def read_facts(path: Path = QUESTIONS) -> list[Fact]:
     """Every fact of a tab-separated list whose answers have their gold words in brackets."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [_fact(line) for line in csv.DictReader(file, delimiter="\t")]
-
-
-def _fact(line: dict[str, str]) -> Fact:
-    before, _, rest = line["answer"].partition("[")
-    gold = rest.partition("]")[0]
-    accepted = tuple(line["accepted"].split("|"))
-    return Fact(line["kind"], line["question"], line["rewording"], before.strip(), gold, accepted)
+        lines = [*csv.reader(file, delimiter="\t")][1:]
+    return [
+        Fact(*asked, *re.split(r" ?\[|\]", answer)[:2], tuple(accepted.split("|")))
+        for *asked, answer, accepted in lines
+    ]
 
 
 def draw(known: Sequence[Fact], seed: int, count: int) -> Draw:

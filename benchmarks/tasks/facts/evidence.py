@@ -19,39 +19,25 @@ TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
 LOOKS = ("matched", "tuned", "end")
 COSTS = {"steps": "steps", "passes": "passes"}
 NUMBERS = {
-    "forget_said": "forget, %",
-    "reworded_said": "reworded, %",
-    "retain_said": "retain, %",
-    "kin_said": "kin, %",
-    "neighbours_said": "unseen, %",
-    "forget_loss": "loss, nats",
-    "perplexity": "prose",
-}
+    "forget_said": "forget, %", "reworded_said": "reworded, %", "retain_said": "retain, %",
+    "kin_said": "kin, %", "neighbours_said": "unseen, %",
+    "forget_loss": "loss, nats", "perplexity": "prose",
+}  # fmt: skip
 BACK = {
-    "begun_said": "begun, %",
-    "bits8_said": "8 bits, %",
-    "bits4_said": "4 bits, %",
-    "noise_said": "noise, %",
-    "relearned_said": "relearned, %",
-    "others_loss": "others before, nats",
-    "relearned_loss": "others after, nats",
-}
+    "begun_said": "begun, %", "bits8_said": "8 bits, %", "bits4_said": "4 bits, %",
+    "noise_said": "noise, %", "relearned_said": "relearned, %",
+    "others_loss": "others before, nats", "relearned_loss": "others after, nats",
+}  # fmt: skip
 """What brings the forgotten back."""
 TOFU = (
-    Column("forget_rouge", "forget ROUGE"),
-    Column("forget_exact_match", "forget exact"),
-    Column("forget_loss", "forget loss"),
-    Column("forget_quality_log10", "log FQ", 1),
-    Column("retain_rouge", "retain ROUGE"),
-    Column("retain_loss", "retain loss"),
-    Column("real_authors_rouge", "authors"),
-    Column("world_facts_rouge", "facts"),
-    Column("model_utility", "MU"),
-    Column("gate_open", "pushed"),
-)
+    Column("forget_rouge", "forget ROUGE"), Column("forget_exact_match", "forget exact"),
+    Column("forget_loss", "forget loss"), Column("forget_quality_log10", "log FQ", 1),
+    Column("retain_rouge", "retain ROUGE"), Column("retain_loss", "retain loss"),
+    Column("real_authors_rouge", "authors"), Column("world_facts_rouge", "facts"),
+    Column("model_utility", "MU"), Column("gate_open", "pushed"),
+)  # fmt: skip
 """What is shown of the taught model."""
 SHORT = ("dual_adamw", "dual_adamw+alm", "npo", "npo+alm", "grad_diff+alm", "saul")
-"""Methods of the short page, beside the command and the control."""
 
 
 def main() -> None:
@@ -59,8 +45,8 @@ def main() -> None:
     runs = looks(read_lines(RESULTS / "runs.jsonl"))
     files = {COMMAND: "command", LOOP: "loop"}
     told = [(n, line) for n in files for line in read_lines(RESULTS / f"{files[n]}.jsonl")]
-    others, found = pd.DataFrame([line | {"name": n} for n, line in told]), {}
-    others["model"] = others.model.fillna(PUBLISHED) if "model" in others else PUBLISHED
+    told = [{"model": PUBLISHED, **line, "name": n} for n, line in told]
+    others, found = pd.DataFrame(told), {}
     for model, name in ((PUBLISHED, "SMOLLM2"), ("gemma-3-270m", "GEMMA")):
         of_model = runs[(runs.model == model) & (runs.draw > 0)]
         at = {look: of_model[of_model["look"] == look] for look in LOOKS}
@@ -73,10 +59,10 @@ def main() -> None:
             control = at["end"][at["end"].method == methods.CONTROL]
             chosen = COSTS | NUMBERS | {"relearned_said": "relearned, %"}
             chosen = {k: v for k, v in chosen.items() if k not in ("passes", "perplexity")}
-            same = others[others.model == PUBLISHED]
-            found["SHORT"] = means(pd.concat([same, control, short]), chosen)
-    named_too = others.assign(name=others.name + ", " + others.model)
-    found["COMMAND"] = means(named_too, COSTS | NUMBERS | BACK)
+            short = pd.concat([others[others.model == PUBLISHED], control, short])
+            found["SHORT"] = means(short, chosen)
+    others["name"] += ", " + others.model
+    found["COMMAND"] = means(others, COSTS | NUMBERS | BACK)
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")

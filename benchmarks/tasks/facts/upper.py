@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -65,9 +66,8 @@ def keep_layers(decoder: Any, begin: int, end: int | None) -> None:
 def hidden(below: Any, ids: Sequence[int], cache: Any = None) -> Tensor:
     """Compute what leaves the lower layers, behind what is cached: (1, tokens, width)."""
     tokens = torch.tensor([list(ids)], device=below.device)
-    return below(
-        input_ids=tokens, past_key_values=cache, use_cache=cache is not None
-    ).last_hidden_state
+    found = below(input_ids=tokens, past_key_values=cache, use_cache=cache is not None)
+    return found.last_hidden_state
 
 
 class Rows:
@@ -105,9 +105,5 @@ class Rows:
 
 def common_start(rows: Sequence[Sequence[int]]) -> list[int]:
     """The tokens with which all rows begin."""
-    start: list[int] = []
-    for tokens in zip(*rows, strict=False):
-        if len(set(tokens)) > 1:
-            break
-        start.append(tokens[0])
-    return start
+    same = takewhile(lambda tokens: len({*tokens}) == 1, zip(*rows, strict=False))
+    return [tokens[0] for tokens in same]

@@ -10,7 +10,7 @@ from itertools import takewhile
 from operator import eq
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +38,11 @@ from torch_alm.measures import answer_nll, token_nll
 from torch_alm.thresholds import rate_for
 from torch_alm.unlearning.model import freeze_below
 
+Study: TypeAlias = dict[str, Any]
+Said: TypeAlias = dict[str, str]
+
 PROSE = Path(__file__).with_name("prose.txt")
+SCORED = 16  # rows at once
 NEXT = "Question:"  # with which a base model goes on, and asks itself
 
 
@@ -54,7 +58,7 @@ class World:
     facts: Sequence[Fact]
     first: int
     new_tokens: int
-    said: dict[str, str] = field(default_factory=dict)
+    said: Said = field(default_factory=dict)
     """What the model says to each question and rewording before anything is unlearned."""
 
     def __post_init__(self) -> None:
@@ -112,7 +116,7 @@ class World:
         """What the model says to questions."""
         return self.continued([asked(self.tokenizer, question) for question in questions])
 
-    def said_now(self, pairs: Sequence[tuple[Fact, str]], last: dict[str, str]) -> dict[str, str]:
+    def said_now(self, pairs: Sequence[tuple[Fact, str]], last: Said) -> Said:
         """Ask for facts, and return what is said, at least as far as the fact is in it.
 
         Where the likeliest tokens are those of the `last` answer as far as the fact, asking would
@@ -124,13 +128,11 @@ class World:
         return found | dict(zip(others, self.answers(others), strict=True))
 
     @torch.no_grad()
-    def _repeated(
-        self, pairs: Sequence[tuple[Fact, str]], last: dict[str, str], size: int = 16
-    ) -> dict[str, str]:
+    def _repeated(self, pairs: Sequence[tuple[Fact, str]], last: Said) -> Said:
         """The answers that begin as before until the fact is said, up to a first other token."""
-        found = dict[str, str]()
-        for i in range(0, len(pairs), size):
-            part = pairs[i : i + size]
+        found: Said = {}
+        for i in range(0, len(pairs), SCORED):
+            part = pairs[i : i + SCORED]
             rows = [self.as_said(question, last[question]) for _, question in part]
             batch = self.rows.batch(rows)
             likeliest, is_asked = self.logits(batch).argmax(-1), batch["labels"][:, 1:] != IGNORE
@@ -156,26 +158,20 @@ class World:
             spare = [width - len(ids) for ids in rests]
             ids = [[*self.common, *[pad] * n, *x] for n, x in zip(spare, rests, strict=True)]
             seen = [[1] * len(self.common) + [0] * n + [1] * (width - n) for n in spare]
-            given = {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(seen)}
-            out = self.model.generate(
-                **{name: value.to(self.model.device) for name, value in given.items()},
-                past_key_values=cache,
-                max_new_tokens=self.new_tokens,
-                do_sample=False,
-                pad_token_id=pad,
-            )
+            given = {"input_ids": ids, "attention_mask": seen}
+            given = {k: torch.tensor(x, device=self.model.device) for k, x in given.items()}
+            how = {"max_new_tokens": self.new_tokens, "do_sample": False, "pad_token_id": pad}
+            out = self.model.generate(**given, past_key_values=cache, **how)
             found += [decode(self.tokenizer, new) for new in out[:, len(ids[0]) :].tolist()]
         return [text.partition(NEXT)[0].strip() for text in found]
 
     @torch.no_grad()
-    def loss(self, facts: Sequence[Fact], size: int = 16) -> float:
+    def loss(self, facts: Sequence[Fact]) -> float:
         """The mean over facts of the loss of their telling words, in nats per token."""
-        rows = sorted((self.given[fact] for fact in facts), key=lambda row: len(row["input_ids"]))
-        parts = [rows[i : i + size] for i in range(0, len(rows), size)]
-        total = sum(
-            token_nll(self.upper, self.rows.batch(part)).item() * len(part) for part in parts
-        )
-        return total / len(rows)
+        rows = sorted((self.given[f] for f in facts), key=lambda row: len(row["input_ids"]))
+        batches = [self.rows.batch(rows[i : i + SCORED]) for i in range(0, len(rows), SCORED)]
+        found = [token_nll(self.upper, batch, reduction="none") for batch in batches]
+        return torch.cat(found).mean().item()
 
     @torch.no_grad()
     def perplexity(self) -> float:
@@ -208,22 +204,21 @@ class World:
         }
         for name in ("forget", "retain", "neighbours"):
             numbers[f"{name}_loss"] = self.loss(getattr(drawn, name))
-        shown = [question for name in ("forget", "reworded") for _, question in asked_now[name]]
-        lost = [
-            f.question for f in drawn.retain + drawn.neighbours if not f.is_in(said[f.question])
-        ]
-        return numbers | {
-            "perplexity": self.perplexity(),
-            "answers": {question: said[question] for question in shown},
-            "lost": {question: said[question] for question in lost},
-        }
+        both = {name: dict[str, str]() for name in ("answers", "lost")}
+        for name, pairs in asked_now.items():
+            for fact, question in pairs:
+                if name in ("forget", "reworded"):
+                    both["answers"][question] = said[question]
+                elif not fact.is_in(said[question]):
+                    both["lost"][question] = said[question]
+        return numbers | {"perplexity": self.perplexity(), **both}
 
     def said_of(self, facts: Sequence[Fact]) -> float:
         """The share of facts that is said to their questions, whatever was done to any layer."""
         said = self.answers([fact.question for fact in facts])
         return _share([fact.is_in(text) for fact, text in zip(facts, said, strict=True)])
 
-    def brought_back(self, drawn: Draw, study: dict[str, Any]) -> dict[str, float]:
+    def brought_back(self, drawn: Draw, study: Study) -> dict[str, float]:
         """The shares of the forget facts that are said again after an attack on the model.
 
         Their sentences are begun for it; its weights are rounded, or noise is added to them; it is
@@ -239,12 +234,11 @@ class World:
             chance = torch.Generator(self.model.device).manual_seed(0)
             for weight in linear_weights(self.model):
                 size = study["noise"] * weight.square().mean().sqrt()
-                made = torch.randn(weight.shape, generator=chance, device=weight.device)
-                weight.add_(made * size)
+                weight += size * torch.randn(weight.shape, generator=chance, device=weight.device)
             found["noise_said"] = self.said_of(facts)
         return found | self.relearned(drawn, study)
 
-    def relearned(self, drawn: Draw, study: dict[str, Any]) -> dict[str, float]:
+    def relearned(self, drawn: Draw, study: Study) -> dict[str, float]:
         """The share of the other facts that is said after steps on a few, and their loss before.
 
         The rate is that at which a step takes so many nats off the loss of those few.
@@ -264,19 +258,14 @@ class World:
         return found
 
 
-def opened(
-    where: str | Path,
-    study: dict[str, Any],
-    said: dict[str, str] | None = None,
-    device: str = "cpu",
-) -> World:
+def opened(where: str | Path, study: Study, said: Said, device: str = "cpu") -> World:
     """A model from a folder or the hub, of which the upper half is trained."""
     tokenizer = AutoTokenizer.from_pretrained(where)
     model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
     first = model.config.num_hidden_layers // 2
     freeze_below(model.to(device).eval(), first)
     facts = read_facts()[:: study.get("each", 1)]
-    return World(model, tokenizer, facts, first, study["new_tokens"], said or {})
+    return World(model, tokenizer, facts, first, study["new_tokens"], said)
 
 
 def before_label(row: Row) -> list[int]:
