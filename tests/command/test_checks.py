@@ -95,6 +95,12 @@ def test_a_goal_that_is_met_ends_the_run() -> None:
     assert one.ended == "the goal is met"
 
 
+def test_a_goal_that_is_reached_waits_until_the_retain_rows_have_recovered() -> None:
+    one = pace()
+    excesses = [0.05, -0.02, -0.05, -0.055]
+    assert [one.is_ready(4.4, e, reached=True) for e in excesses] == [False, False, False, True]
+
+
 def test_a_cost_may_shrink_until_the_third_asking() -> None:
     one, looks = pace(), []
     while not one.ended:
