@@ -9,7 +9,7 @@ import transformers
 
 from torch_alm.unlearning import once
 from torch_alm.unlearning.model import freeze_below, quiet
-from torch_alm.unlearning.once import answered, lower_once
+from torch_alm.unlearning.once import Lower, answered
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4,
          "num_attention_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
@@ -90,8 +90,9 @@ def same_within(model: Any, given: dict[str, torch.Tensor]) -> None:
 def test_lower_layers_computed_once_give_what_they_gave(family: str) -> None:
     model = small(family)
     freeze_below(model, 2)
-    with lower_once(model) as shortened:
-        assert shortened
+    lower = Lower(model)
+    with lower.once():
+        assert len(lower.layers) == 2
         same_within(model, batch(ROWS))
         runs = runs_of(model)
         for rows in (ROWS[::-1], ROWS[1:]):
@@ -112,7 +113,7 @@ def test_what_is_not_right_padded_without_a_cache_is_computed_whole() -> None:
     left = {k: v.flip(1) for k, v in given.items()}
     whole = {name: model(**x).logits for name, x in {"left": left, "cached": given}.items()}
     written = model.generate(given["input_ids"][:1], max_new_tokens=4, do_sample=False)
-    with lower_once(model):
+    with Lower(model).once():
         answered(model, given)
         assert torch.equal(model(**left, use_cache=False).logits, whole["left"])
         assert torch.equal(model(**given).logits, whole["cached"])
@@ -125,8 +126,9 @@ def test_without_room_rows_are_computed_anew(monkeypatch: Any) -> None:
     model = small("Llama")
     freeze_below(model, 2)
     runs = runs_of(model)
-    with lower_once(model) as shortened:
-        assert shortened
+    lower = Lower(model)
+    with lower.once():
+        assert len(lower.layers) == 2
         same_within(model, batch(ROWS))
         runs.clear()
         answered(model, batch(ROWS))
@@ -150,8 +152,9 @@ def test_a_model_of_another_make_is_computed_whole(changed: Any) -> None:
     model = small("Llama", tie_word_embeddings=False)
     freeze_below(model, 2)
     changed(model)
-    with lower_once(model) as shortened:
-        assert not shortened
+    lower = Lower(model)
+    with lower.once():
+        assert not lower.layers
         same_within(model, batch(ROWS))
     assert not any("forward" in vars(layer) for layer in model.model.layers)
     same_within(model, batch(ROWS))
@@ -164,8 +167,9 @@ def test_below_the_first_adapter_it_is_likewise() -> None:
     with torch.no_grad():
         [p.normal_() for p in model.parameters() if p.requires_grad]
     runs = runs_of(model)
-    with lower_once(model) as shortened:
-        assert shortened
+    lower = Lower(model)
+    with lower.once():
+        assert len(lower.layers) == 2
         same_within(model, batch(ROWS))
         runs.clear()
         answered(model, batch(ROWS))

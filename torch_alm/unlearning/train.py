@@ -26,7 +26,7 @@ from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal, log_odds
 from torch_alm.unlearning.loading import Loaded
-from torch_alm.unlearning.once import Original, answered, side_by_side
+from torch_alm.unlearning.once import Lower, Original, answered, side_by_side
 from torch_alm.unlearning.options import Options
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
@@ -58,7 +58,13 @@ class Keeper(SAULTrainer):
     """
 
     original: Original
+    lower: Lower
     divergence: Tensor | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, with the layers below those that are trained computed once for each row."""
+        with self.lower.once():
+            return super().train(*args, **kwargs)
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """KL(original || model) over the tokens of the answers."""
@@ -102,7 +108,8 @@ def trainer_of(
         rho=rho,
         probe_every=8,
     )
-    with loaded.place.context():
+    trainer.lower = Lower(loaded.model)
+    with loaded.place.context(), trainer.lower.once():
         asked = loaded.model if original is None else original
         trainer.original = Original(asked, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
