@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
@@ -205,9 +205,7 @@ class ConstraintCallback(SteppingCallback):
             )
         super().on_train_begin(args, state, optimizer=optimizer)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """See `warn_none_met`."""
         super().on_train_end(args, state)
         warn_none_met(self, args, state)
