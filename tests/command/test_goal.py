@@ -10,9 +10,9 @@ import torch
 from tests.command.conftest import Command
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
 
-LOSS = Goal("loss", 4.0, "--alpha")
+LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
-RATE = Goal("rate", 0.95, "--certify")
+RATE = Goal("rate", 0.95, "set by hand")
 KEPT = {"loss": 0.1, "rouge": 0.99, "said": 0.98}
 RANK = {"not met": 0, "met at a cost": 1, "met": 2}
 

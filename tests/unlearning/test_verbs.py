@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.command.asking import spoken
 from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
-from torch_alm.command.arguments import parse
+from torch_alm.command.arguments import parse, spelled
 from torch_alm.language import Reading
 from torch_alm.unlearning import (
     Options,
@@ -93,6 +94,14 @@ def test_it_is_the_command(own: Any, tokenizer: Any, tmp_path: Path, folder: Pat
     assert same(state(ours), state(theirs))
     with pytest.raises(Refusal, match="not empty"):
         outcome.save(tmp_path / "saved")
+
+
+def test_sentences_name_options_as_python_does_and_the_command_as_it_does() -> None:
+    told = "weights on `meta`; `anyway` goes on (`template`, `max_length` 9)"
+    typed = "weights on `meta`; --anyway goes on (--template, --max-length 9)"
+    assert spelled(told) == typed
+    for path in Path(asking.__file__).parent.glob("*.py"):
+        assert not re.search(r"""["' (`]--[a-z]""", path.read_text()), path.name
 
 
 def test_options_are_those_of_the_command(tmp_path: Path) -> None:

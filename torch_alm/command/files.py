@@ -31,8 +31,9 @@ def read_entries(
         Refusal: no file, no rows, or a row of another form; names file and row.
     """
     names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
+    fix = f"--columns {role}:question=NAME,answer=NAME"
     try:
-        entries = [entry_of(_renamed(record, names), role) for record in records_of(path)]
+        entries = [entry_of(_renamed(record, names), fix) for record in records_of(path)]
     except ValueError as error:
         raise Refusal(str(error)) from error
     if not entries:

@@ -37,8 +37,8 @@ UNKNOWN = (
     "known what was forgotten. Is it asked in the format it was trained on?"
 )
 UNSEEN = (
-    "Nothing that the run had not seen was measured: bring eight retain rows or more, or a --probe "
-    "file of what is close to the forgotten and shall stay."
+    "Nothing that the run had not seen was measured: bring eight retain rows or more, or probe "
+    "rows close to the forgotten, which shall stay."
 )
 
 
@@ -148,16 +148,16 @@ def goal_of(given: Options, loaded: Loaded) -> Goal:
         try:
             require_attainable(given.certify, TAU)
         except ValueError as error:
-            raise Refusal(f"--certify {given.certify:g}: {error}") from error
-        return Goal("rate", given.certify, "--certify")
+            raise Refusal(f"`certify` is {given.certify:g}: {error}") from error
+        return Goal("rate", given.certify, "set by hand")
     if given.alpha is not None:
-        return Goal("loss", given.alpha, "--alpha")
+        return Goal("loss", given.alpha, "set by hand")
     if rows := loaded.scored("holdout"):
         found = losses(loaded.model, rows, pad_id(loaded.tokenizer))
         if len(found) == 1:
             raise Refusal(
-                "--holdout has a single row, and a level from it would be known to no precision at "
-                "all. Are there two or more, or did you mean --alpha?"
+                "`holdout` has a single row, and a level from it would be known to no precision at "
+                "all. Are there two or more, or did you mean `alpha`?"
             )
         error = stdev(found) / len(found) ** 0.5
         told = f"that of {len(found)} rows never seen, standard error {error:.2f}"
@@ -281,10 +281,10 @@ def judge(
     first, *others = parts
     text = " ".join([first, *(part[0].upper() + part[1:] for part in others)])
     if missed and missed[-1] != "not known before":
-        text += " Would more --steps or a larger --lr do?"
+        text += " Would more steps or a higher rate do?"
     cost = f"{_retained(before['numbers']['retain'], after['numbers']['retain'])} "
     cost += _probed(lost, spoken) if "probe" in after["answers"] else UNSEEN
-    cost += " Would a smaller --lr keep more?" if costly else ""
+    cost += " Would a lower rate keep more?" if costly else ""
     return Verdict(outcome, missed, f"The goal is {outcome}: {text}", cost, CODES[outcome])
 
 

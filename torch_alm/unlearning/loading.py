@@ -167,7 +167,7 @@ def windows(row: Row, max_length: int) -> list[Row]:
     if given >= max_length:
         raise ValueError(
             f"the prompt takes {given} of {max_length} tokens, so that no token of the answer is "
-            "left to learn. Is --max-length too small?"
+            "left to learn. Is `max_length` too small?"
         )
     return [
         {

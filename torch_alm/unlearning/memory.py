@@ -38,7 +38,7 @@ def entries_of(rows: Rows | None, role: str) -> list[Entry]:
         for i, row in enumerate([] if rows is None else rows, 1):
             fields = record_of(f"{role} row {i}", _plain(row))
             kept = {k: v for k, v in fields.fields.items() if v is not None}
-            found.append(entry_of(fields._replace(fields=kept), role))
+            found.append(entry_of(fields._replace(fields=kept), "to rename its columns"))
     except ValueError as error:
         raise Refusal(str(error)) from error
     if rows is not None and not found:

@@ -65,8 +65,8 @@ Encoded: TypeAlias = Sequence[tuple[Entry, Row]]
 """Entries with the tokens of each of their rows."""
 
 
-def entry_of(record: Record, role: str) -> Entry:
-    """A row as an entry; a ValueError names one of another form."""
+def entry_of(record: Record, fix: str) -> Entry:
+    """A row as an entry; a ValueError names one of another form, and how columns are renamed."""
     if "question" in record.fields:
         return _pair(record, "question", "answer")
     if "prompt" in record.fields:
@@ -77,7 +77,7 @@ def entry_of(record: Record, role: str) -> Entry:
         return Entry(record.where, "", record.text("text"))
     raise ValueError(
         f"{record.where} has the fields {sorted(record.fields)}; a row is {KINDS}. Is it the right "
-        f"file, or did you mean --columns {role}:question=NAME,answer=NAME?"
+        f"file, or did you mean {fix}?"
     )
 
 
@@ -137,7 +137,7 @@ def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) 
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise Refusal(
             f"{one.where} and {other.where} {how}{more}; {otherwise}. Should it stand in one of "
-            "the two files only?"
+            "the two sets only?"
         )
 
 

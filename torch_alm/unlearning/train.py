@@ -163,12 +163,12 @@ def _arguments(
 
 
 def check_reporter(name: str) -> None:
-    """Refuse a `--report-to` that the Trainer does not know, or that is not installed."""
+    """Refuse a `report_to` that the Trainer does not know, or that is not installed."""
     try:
         for reporter in get_reporting_integration_callbacks([] if name == "none" else [name]):
             reporter()
     except (ImportError, RuntimeError, ValueError) as error:
-        raise Refusal(f"--report-to {name}: {first_line(error)} Did you mean none?") from error
+        raise Refusal(f"`report_to` is {name}: {first_line(error)} Did you mean none?") from error
 
 
 def known_now(
@@ -180,7 +180,7 @@ def known_now(
     probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
     seconds, memory = _cost_of(loaded, trainer)
     most = trainer.args.max_steps
-    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "as --lr gives it"
+    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "set by hand"
     lines = [
         f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
         f"Loss in nats per token: {numbers['forget']['gold']:.2f} of the telling words of the "
