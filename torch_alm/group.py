@@ -1,5 +1,7 @@
 """ConstraintGroup: several constraints, by name, as one."""
 
+# pyright: reportPrivateUsage=false
+
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
@@ -124,7 +126,7 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         """Restore `state_dict()`, or raise a `ValueError` and load nothing."""
         self._check_names(state_dict, "load_state_dict", {*state_dict} ^ {*self})
         for name, member in self.items():
-            member.check_state_dict(state_dict[name])
+            member._check_state_dict(state_dict[name])
         for name, member in self.items():
             member.load_state_dict(state_dict[name])
 

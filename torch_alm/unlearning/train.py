@@ -21,7 +21,8 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
-from torch_alm.language import IGNORE, LanguageModel, Row, collate, pad_id
+from torch_alm.language import IGNORE, Row, collate, pad_id
+from torch_alm.language._models import LanguageModel
 from torch_alm.measures import kl_divergence
 from torch_alm.rules import Leak
 from torch_alm.thresholds import radius_for, rate_for
