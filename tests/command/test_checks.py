@@ -121,10 +121,12 @@ def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> N
 
 
 def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
-    one = pace()
+    one = pace(fixed=False)
     assert one.is_ready(4.4, 0.0, reached=True)
     one.asked(verdict("not met", "said"), is_new=True)
     assert one.aim == 4.4 and not one.ended
+    one.check(4.1, 0.0, reached=False)
+    assert one.rate == 1e-4, "the other words were not known to be said before"
     assert one.is_ready(4.4, 0.0, reached=True), "as soon as these are gone, too"
 
 

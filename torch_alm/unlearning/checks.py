@@ -97,6 +97,7 @@ class Pace:
             return f"{self.ended}, the run ends"
         told = f"asked in full: {', '.join(verdict.missed) or 'at a cost'}"
         if is_new and "said" in verdict.missed:
+            self.value = -math.inf  # of other rows: what comes next is no slow step from it
             return f"{told}, in other words, which are to go now, too"
         self.needed *= 2
         if verdict.missed:

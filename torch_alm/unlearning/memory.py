@@ -12,7 +12,13 @@ from torch_alm.language import check_eos, record_of
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
-from torch_alm.unlearning.model import Place, check_answers, check_finite, check_vocabulary
+from torch_alm.unlearning.model import (
+    Place,
+    check_answers,
+    check_finite,
+    check_vocabulary,
+    narrowed,
+)
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry, entry_of
 
@@ -113,9 +119,9 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
     try:
         yield
     finally:
-        for p, is_trained, dtype in flags:
+        narrowed((p, dtype) for p, _, dtype in flags)
+        for p, is_trained, _ in flags:
             p.requires_grad_(is_trained)
-            p.data = p.data.to(dtype)
             p.grad = None
         for module, key, value in settings:
             setattr(module, key, value)

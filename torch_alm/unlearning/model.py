@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
+from torch_alm._optim.rounding import DROPPED, Noise
 from torch_alm.language import Row
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
@@ -162,6 +163,19 @@ def freeze_below(model: LanguageModel, first: int | None) -> None:
     for name, p in model.named_parameters():
         found = places[name]
         p.requires_grad_(not first or (found is not None and int(found[1]) >= first))
+
+
+@torch.no_grad()
+def narrowed(weights: Iterable[tuple[Tensor, torch.dtype]]) -> None:
+    """Give weights the dtype each is stored in; those that were trained are right on average.
+
+    All steps of a run together are shorter than the distance of two bfloat16 numbers: rounded to
+    the nearest, most weights would be what they were, and what they had forgotten would be back.
+    """
+    noise = Noise(torch.ones(()))
+    for p, dtype in weights:
+        is_moved = p.requires_grad and p.dtype is torch.float32 and dtype in DROPPED
+        p.data = (noise.rounded(p.data, dtype) if is_moved else p.data).to(dtype)
 
 
 def positions_of(model: LanguageModel) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_alm.language._encoding import prompt_ids
+from torch_alm.language._models import LanguageModel
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import Checks, Look, checks_of
 from torch_alm.unlearning.errors import Refusal
@@ -159,14 +160,14 @@ def made_trainable(given: Options, loaded: Loaded) -> Loaded:
     return loaded
 
 
-def prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
-    """The Trainer of the run, with the checks that pace and end it."""
+def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> tuple[Any, Checks]:
+    """The Trainer of the run, with the checks that pace and end it; see `trainer_of`."""
     given, loaded, start = run.given, run.loaded, run.start
     answers = start.measured["answers"]
     wordings = Wordings(given, loaded, start.goal, answers["forget"])
     probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
     kept = kept_rows(given, loaded, start.measured)
-    trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder)
+    trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder, original)
     before = start.measured["numbers"]["retain"]["loss"]
 
     def ask() -> tuple[Verdict, bool]:

@@ -28,6 +28,7 @@ from torch_alm.unlearning.model import (
     quiet,
     with_adapters,
 )
+from torch_alm.unlearning.once import original_of
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome, put_back
 from torch_alm.unlearning.run import LIMITED, Run, begun, made_trainable, prepared
@@ -126,8 +127,8 @@ def _trained(
     with borrowed(model), TemporaryDirectory() as nowhere:
         _opened(model, run.given)
         run = replace(run, loaded=made_trainable(run.given, run.loaded))
-        trainer, checks = prepared(run, Path(nowhere))
-        trainer.original = original = trainer.original if original is None else original
+        original = original_of(model) if original is None else original
+        trainer, checks = prepared(run, Path(nowhere), original)
         for each in (*callbacks, _Progress(run.given.quiet)):
             trainer.add_callback(each)
         is_main = current_thread() is main_thread()  # others cannot hear signals
