@@ -300,7 +300,7 @@ class SAM(SharpnessAware):
         rounding: "stochastic" for pure bfloat16 weights, which drop most of a short delta.
 
     Attributes:
-        perturbation: the latest one: norm of g, entries moved, what narrow weights held of delta.
+        perturbation: the latest one: `norm` of g, and what narrow weights held of delta.
 
     Warns:
         UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta, or
