@@ -86,7 +86,8 @@ def members(kind: type) -> dict[str, Any]:
     """Public methods, properties and fields that it is the first to define, `__call__` too."""
     ours = [o for o in reversed(kind.__mro__) if o.__module__.startswith("torch_alm.")]
     names = dict.fromkeys(n for o in ours for n in names_in(o))
-    given = {n for o in kind.__mro__[1:] if o not in ours or is_public(o) for n in all_in(o)}
+    theirs = [o for o in kind.__mro__[1:] if o not in ours or is_public(o)]
+    given = {n for o in theirs for each in o.__mro__ for n in names_in(each)}
     if issubclass(kind, torch.optim.Optimizer):
         given |= {*vars(torch.optim.SGD([torch.zeros(1)]))}  # what torch gives each one
     public = [n for n in names if n not in given and (n == "__call__" or not n.startswith("_"))]
@@ -95,10 +96,6 @@ def members(kind: type) -> dict[str, Any]:
 
 def names_in(kind: type) -> list[str]:
     return [*vars(kind), *vars(kind).get("__annotations__", {})]
-
-
-def all_in(kind: type) -> set[str]:
-    return {name for owner in kind.__mro__ for name in names_in(owner)}
 
 
 def is_public(kind: type) -> bool:

@@ -54,7 +54,9 @@ class ConstraintGroup(dict[str, ALMConstraint]):
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Add up all penalties, each constraint called with the same arguments, also an `index`.
 
-        Without one, a member with a vector has a multiplier per place in the batch. If a member
+        With rows of its own a member is called by name, as `group["drift"](model, batch)`.
+
+        Without an `index`, a member with a vector has a multiplier per place in the batch. If one
         raises, none has observed anything.
         """
         with self._all_or_none():
