@@ -307,7 +307,7 @@ def _is_costly(before: Mapping[str, Any], after: Mapping[str, Any], most: float 
     if most is not None:
         return not loss <= most + ROUNDING
     kept = [loss <= number(before["loss"]) + COST_LOSS + ROUNDING]
-    kept += [after[key] >= before[key] - COST - ROUNDING for key in ("rouge", "exact_match")]
+    kept += [after[key] >= before[key] - COST - ROUNDING for key in ("rouge", "said")]
     return not all(kept)
 
 
@@ -343,9 +343,9 @@ def _said(
 
 
 def _retained(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    was, now = ([number(n[k]) for k in ("exact_match", "rouge", "loss")] for n in (before, after))
+    was, now = ([number(n[k]) for k in ("said", "rouge", "loss")] for n in (before, after))
     return (
-        f"Of the retain answers {was[0]:.0%} were said word for word and {now[0]:.0%} are now, "
+        f"Of the retain answers {was[0]:.0%} were said and {now[0]:.0%} are now, "
         f"{was[1]:.0%} and {now[1]:.0%} of their words; their loss was {was[2]:.2f} and is "
         f"{now[2]:.2f}."
     )
