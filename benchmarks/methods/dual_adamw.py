@@ -11,7 +11,7 @@ from benchmarks.methods.forgetting import FAILURES, measure
 from benchmarks.methods.method import Batch, Method, forward, register
 from benchmarks.methods.settings import Settings
 from torch_alm import DualOptimizer
-from torch_alm.measures import token_nll_of_logits
+from torch_alm.measures import token_nll
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ class DualAdamW(Method):
 
     def forgotten(self, forget: Batch) -> Tensor:
         """Take what is raised: the measure, or the cross-entropy where there is no controller."""
-        logits, labels = forward(self.model, forget)
-        loss = token_nll_of_logits(logits, labels)
+        said = forward(self.model, forget)
+        loss = token_nll(*said)
         self.forget_loss = loss.detach()
-        return loss if self.raises_loss else measure(self.settings)(logits, labels)
+        return loss if self.raises_loss else measure(self.settings)(*said)
 
     def kept(self, retain: Batch) -> Tensor:
         """Take what is lowered on the retain side."""

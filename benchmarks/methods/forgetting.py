@@ -1,21 +1,19 @@
 """The forgetting measures a controller can look at; larger is more forgotten."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from torch import Tensor
 
 from benchmarks.methods.settings import Settings
-from torch_alm.language import IGNORE
 from torch_alm.measures import (
-    answer_nll,
-    certified_failure_of_logits,
-    exact_match_failure_of_logits,
+    certified_failure,
+    exact_match_failure,
     require_attainable,
-    token_nll_of_logits,
+    token_nll,
 )
 
-Measure = Callable[[Tensor, Tensor], Tensor]
+Measure = Callable[..., Tensor]
 
 CERTIFIED = {"certificate": "max", "token_certificate": "mean"}
 """Certified share of answers that fail, and of tokens that do."""
@@ -46,21 +44,20 @@ def check_attainable(settings: Settings) -> None:
 
 
 def measure(settings: Settings) -> Measure:
-    """`settings.measure` over logits and labels, with its gradient where it has one."""
+    """`settings.measure` of a model and a batch, with its gradient where it has one."""
     name = settings.measure
     if name == "token_nll":
-        return token_nll_of_logits
+        return token_nll
     if name == "row_nll":
-        return partial(row_nll_of_logits, most=BEYOND * float(settings.alpha))
+        return partial(row_nll, most=BEYOND * float(settings.alpha))
     if name in FAILURES:
-        return partial(exact_match_failure_of_logits, aggregate=FAILURES[name])
-    return partial(certified_failure_of_logits, tau=settings.tau, aggregate=CERTIFIED[name])
+        return partial(exact_match_failure, aggregate=FAILURES[name])
+    return partial(certified_failure, tau=settings.tau, aggregate=CERTIFIED[name])
 
 
-def row_nll_of_logits(logits: Tensor, labels: Tensor, most: float) -> Tensor:
+def row_nll(model: Callable[..., Tensor], batch: Mapping[str, Tensor], most: float) -> Tensor:
     """Mean over rows of min(L, `most`), with L the mean loss of the row's answer in nats per token.
 
     A row that has reached `most` has no gradient left and cannot stand in for another.
     """
-    tokens = (labels[:, 1:] != IGNORE).sum(1)
-    return (answer_nll(logits, labels).sum(1) / tokens).clamp(max=most).mean()
+    return token_nll(model, batch, reduction="none").clamp(max=most).mean()

@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from benchmarks import facts as script
-from benchmarks.methods.forgetting import row_nll_of_logits
+from benchmarks.methods.forgetting import row_nll
 from benchmarks.studies import command
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import draw, gold_row, read_facts, said_row
@@ -205,7 +205,7 @@ def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other()
     ]
     most = max(row.item() for row in by_row[:2]) + 0.5
     assert by_row[2].item() > most
-    value = row_nll_of_logits(logits, labels, most)
+    value = row_nll(lambda: logits, {"labels": labels}, most)
     torch.testing.assert_close(value, (by_row[0] + by_row[1] + most) / 3)
     (gradient,) = torch.autograd.grad(value, logits)
     assert gradient[2].abs().max() == 0 and gradient[:2].abs().amax((1, 2)).min() > 0

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.command.asking import said
 from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report, write
 from torch_alm.integrations.transformers import PairedCollator, SAULTrainer
-from torch_alm.language import encode, read_answers
+from torch_alm.language import encode
+from torch_alm.language._generation import read_answers
 from torch_alm.unlearning import once
 from torch_alm.unlearning.model import quiet
 from torch_alm.unlearning.once import Original

@@ -16,17 +16,9 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from tests.command.asking import spoken
 from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
 from torch_alm.command.arguments import parse, spelled
-from torch_alm.language import Reading
-from torch_alm.unlearning import (
-    Options,
-    Outcome,
-    Refusal,
-    asking,
-    attack,
-    evaluate,
-    resume,
-    unlearn,
-)
+from torch_alm.language._generation import Reading
+from torch_alm.unlearning import Outcome, Refusal, asking, attack, evaluate, resume, unlearn
+from torch_alm.unlearning.options import by_name, options_of
 
 SHORT = {"steps": 2, "batch_size": 3, "quiet": True, "alpha": 2.0, "lr": 5e-3}
 LONG = {**SHORT, "steps": 60}
@@ -108,7 +100,7 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     files = [word for name in ("forget", "retain") for word in (f"--{name}", str(tmp_path))]
     for verb, more in {"unlearn": {}, "evaluate": {}, "attack": {"rows": None}}.items():
         given = parse([verb, "--model", "x", *files, "--output", "y"])
-        assert Options.of(given) == Options.named(verb, more)
+        assert options_of(given) == by_name(verb, more)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-from torch_alm.language import Format, Record, read_records, read_text, record_of
+from torch_alm.language import Format, Record, read_records, record_of
+from torch_alm.language._records import read_text
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.loading import check_sets, set_aside
 from torch_alm.unlearning.rows import Entry, entry_of

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch_alm.language import Reading, linear_weights, pad_id, quantized, relearned, with_prefix
+from torch_alm.language import pad_id
+from torch_alm.language._attacks import linear_weights, quantized, relearned, with_prefix
+from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import answers_of, as_asked, numbers, read
 from torch_alm.unlearning.goal import ERRORS, SAID_SHARE
 from torch_alm.unlearning.loading import Loaded, encoded

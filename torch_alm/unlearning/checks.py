@@ -41,8 +41,9 @@ class Pace:
 
     Once the level is reached, and the retain loss within its limit and falling no more, the model
     is to be asked. A goal that is met ends the run; if at a cost, then at the third asking, since
-    the retain side may repair it. Each asking waits for twice as many looks in a row as the one before, and the aim
-    rises where too much is still said; where that is in words not pushed before, neither does.
+    the retain side may repair it. Each asking waits for twice as many looks in a row as the one
+    before, and the aim rises where too much is still said; where that is in words not pushed
+    before, neither does.
 
     Steps that raise the retain loss by 0.2 nats beyond its limit are taken back, and the rate is
     halved. A retain loss above its limit, unless it falls, halves the rate, and forgetting rests.

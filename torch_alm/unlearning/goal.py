@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_alm.language import losses, pad_id
-from torch_alm.measures import answer_nll, certified_failure_of_logits, require_attainable
+from torch_alm.measures import certified_failure, require_attainable, token_nll
 from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
@@ -102,12 +102,13 @@ class Goal:
         Of a rate it is the lower of two certified shares: of answers that are missed, and of
         tokens, as a part of those that have to be.
         """
+        said = (lambda: logits), {"labels": labels}
         if self.kind == "rate":
-            failed = certified_failure_of_logits(logits, labels, tau=TAU)
-            missed = certified_failure_of_logits(logits, labels, tau=TAU, aggregate="mean")
+            failed = certified_failure(*said, TAU)
+            missed = certified_failure(*said, TAU, aggregate="mean")
             return torch.minimum(failed, missed / self.gone)
         tokens = (labels[:, 1:] != -100).sum(1)
-        loss = answer_nll(logits, labels).sum(1) / tokens
+        loss = token_nll(*said, reduction="none")
         odds = log_odds(logits, labels).sum(1) / tokens
         low = loss < aim
         lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)

@@ -8,17 +8,15 @@ from typing import Any
 from torch_alm.language import (
     IGNORE,
     Format,
-    LanguageModel,
     Row,
-    Tokenizer,
     answer_ids,
     encode,
     encode_completion,
     encode_messages,
     encode_text,
-    telling_rows,
-    telling_words,
 )
+from torch_alm.language._models import LanguageModel, Tokenizer
+from torch_alm.language._telling import telling_rows, telling_words
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.model import Place, positions_of
 from torch_alm.unlearning.options import Options

@@ -16,7 +16,8 @@ from torch import Tensor
 from transformers.utils import logging
 
 from torch_alm._optim.rounding import DROPPED, Noise
-from torch_alm.language import LanguageModel, Row, Tokenizer
+from torch_alm.language import Row
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from torch_alm.language import IGNORE, Batch, LanguageModel, Row, collate
+from torch_alm.language import IGNORE, Batch, Row, collate
+from torch_alm.language._models import LanguageModel
 from torch_alm.measures._distribution import Divergence
 
 SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # what such passes take

@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from torch_alm.language import Message, Record, Row
+from torch_alm.language import Record, Row
+from torch_alm.language._formats import Message
 from torch_alm.language._telling import telling
 from torch_alm.language._wording import holds, is_distinct, plain
 from torch_alm.unlearning.errors import Refusal

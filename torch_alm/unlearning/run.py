@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch_alm.language import LanguageModel, prompt_ids
+from torch_alm.language._encoding import prompt_ids
+from torch_alm.language._models import LanguageModel
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import Checks, Look, checks_of
 from torch_alm.unlearning.errors import Refusal

@@ -20,7 +20,8 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
-from torch_alm.language import LanguageModel, Row, collate, pad_id
+from torch_alm.language import Row, collate, pad_id
+from torch_alm.language._models import LanguageModel
 from torch_alm.rules import Leak
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
