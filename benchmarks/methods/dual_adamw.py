@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from benchmarks.methods.forgetting import measure, rows_of_logits
+from benchmarks.methods.forgetting import measure, rows_nll
 from benchmarks.methods.method import Batch, Method, forward, register
 from benchmarks.methods.settings import Settings
 from torch_alm import DualOptimizer
-from torch_alm.measures import token_nll_of_logits
+from torch_alm.measures import token_nll
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class DualAdamW(Method):
 
         Where every row has a goal, it is what is descended, and the measure.
         """
-        logits, labels = forward(self.model, forget)
-        loss = token_nll_of_logits(logits, labels)
+        said = forward(self.model, forget)
+        loss = token_nll(*said)
         self.forget_loss = loss.detach()
         if self.constraint is not None and self.settings.measure == "row_nll":
-            return rows_of_logits(logits, labels, self.settings)
-        return loss if self.raises_loss else measure(self.settings)(logits, labels)
+            return rows_nll(*said, self.settings)
+        return loss if self.raises_loss else measure(self.settings)(*said)
 
     def kept(self, retain: Batch) -> Tensor:
         """Take what is lowered on the retain side."""

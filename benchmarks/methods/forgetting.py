@@ -1,6 +1,6 @@
 """The forgetting measures a controller can look at; larger is more forgotten."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -8,12 +8,12 @@ from torch import Tensor
 
 from benchmarks.methods.settings import Settings
 from torch_alm.measures import (
-    certified_failure_of_logits,
+    certified_failure,
     require_attainable,
-    token_nll_of_logits,
+    token_nll,
 )
 
-Measure = Callable[[Tensor, Tensor], Tensor]
+Measure = Callable[..., Tensor]
 
 CERTIFIED = {"certificate": "max", "token_certificate": "mean"}
 """Certified share of answers that fail, and of tokens that do."""
@@ -35,16 +35,18 @@ def check_attainable(settings: Settings) -> None:
 
 
 def measure(settings: Settings) -> Measure:
-    """`settings.measure` over logits and labels, with its gradient where it has one."""
+    """`settings.measure` of a model and a batch, with its gradient where it has one."""
     name = settings.measure
     if name == "token_nll":
-        return token_nll_of_logits
+        return token_nll
     if name == "row_nll":
-        return lambda logits, labels: rows_of_logits(logits, labels, settings)[1]
-    return partial(certified_failure_of_logits, tau=settings.tau, aggregate=CERTIFIED[name])
+        return lambda model, batch: rows_nll(model, batch, settings)[1]
+    return partial(certified_failure, tau=settings.tau, aggregate=CERTIFIED[name])
 
 
-def rows_of_logits(logits: Tensor, labels: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+def rows_nll(
+    model: Callable[..., Tensor], batch: Mapping[str, Tensor], settings: Settings
+) -> tuple[Tensor, Tensor]:
     """Find what is descended where every row has a goal, and the measure that the controller sees.
 
     The measure is the mean over rows of min(L, `BEYOND` alpha), with L the mean loss of the row's
@@ -52,7 +54,7 @@ def rows_of_logits(logits: Tensor, labels: Tensor, settings: Settings) -> tuple[
     rows below that: one that has reached it is pushed no further, and the last ones as hard as all.
     """
     most = BEYOND * float(settings.alpha)
-    loss = token_nll_of_logits(logits, labels, reduction="none")
+    loss = token_nll(model, batch, reduction="none")
     low = (loss < most).detach()
     left = torch.where(low, loss, 0.0).sum() / low.sum().clamp(min=1)
     return -left, loss.detach().clamp(max=most).mean()

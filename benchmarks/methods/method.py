@@ -14,7 +14,7 @@ from benchmarks.methods.forgetting import BEYOND, check_attainable, measure
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
 from torch_alm import ALMConstraint
-from torch_alm.measures import kl_divergence, token_nll, token_nll_of_logits
+from torch_alm.measures import kl_divergence, token_nll
 
 Batch = Mapping[str, Tensor]
 
@@ -68,7 +68,7 @@ class Method(ABC):
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         """The loss U to descend, here -F, and the forgetting measure F that is kept."""
-        value = token_nll_of_logits(*forward(self.model, forget))
+        value = token_nll(*forward(self.model, forget))
         return -value, value
 
     def retain_loss(self, retain: Batch) -> Tensor:
@@ -139,10 +139,11 @@ class Method(ABC):
         return kind(self.params, lr=self.settings.lr if lr is None else lr, weight_decay=decay)
 
 
-def forward(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits and labels of a batch, for methods that read two measures off one pass."""
+def forward(model: nn.Module, batch: Batch) -> tuple[Callable[[], Tensor], Batch]:
+    """Stand in for a model and a batch, for methods that read two measures off one pass."""
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    return model(**inputs).logits, batch["labels"]
+    logits: Tensor = model(**inputs).logits
+    return lambda: logits, {"labels": batch["labels"]}
 
 
 def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:

@@ -31,7 +31,8 @@ def forget_facts(model, tokenizer, forget, retain, alpha=4.0, most=200):
     """Train until no answer is said, and return the steps; pairs are question and answer."""
 
     def ask(pairs):
-        prompts = [language.prompt_ids(language.encode(tokenizer, *pair)) for pair in pairs]
+        rows = [language.encode(tokenizer, *pair) for pair in pairs]
+        prompts = [row["input_ids"][: row["labels"].count(-100)] for row in rows]
         return language.generate(model, tokenizer, prompts, max_new_tokens=32)
 
     def batch(rows):

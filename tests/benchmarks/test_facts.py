@@ -22,14 +22,14 @@ from transformers import (
 
 from benchmarks import facts as script
 from benchmarks import methods
-from benchmarks.methods.forgetting import rows_of_logits
+from benchmarks.methods.forgetting import rows_nll
 from benchmarks.report.results import read_lines
 from benchmarks.studies import loop
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import asked, draw, read_facts, said_row
 from benchmarks.tasks.facts.world import World
 from tests.models import FORGET, RETAIN, learn, llama, town_tokenizer
-from torch_alm.language import encode, generate, prompt_ids, telling_words
+from torch_alm.language import IGNORE, encode, generate, telling_words
 from torch_alm.measures import token_nll
 from torch_alm.unlearning.model import freeze_below
 
@@ -307,7 +307,7 @@ def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other()
     most = max(row.item() for row in by_row[:2]) + 0.5
     assert by_row[2].item() > most
     settings = methods.Settings(alpha=most / 1.1, measure="row_nll")
-    loss, value = rows_of_logits(logits, labels, settings)
+    loss, value = rows_nll(lambda: logits, {"labels": labels}, settings)
     torch.testing.assert_close(value, ((by_row[0] + by_row[1] + most) / 3).detach())
     torch.testing.assert_close(loss, -(by_row[0] + by_row[1]) / 2)
     (gradient,) = torch.autograd.grad(loss, logits)
@@ -370,7 +370,8 @@ def test_the_loop_of_the_page_ends_where_no_answer_is_said() -> None:
     words = telling_words(pairs[0])
 
     def said() -> list[bool]:
-        prompts = [prompt_ids(encode(made, *pair)) for pair in pairs[0]]
+        asked = [encode(made, *pair) for pair in pairs[0]]
+        prompts = [row["input_ids"][: row["labels"].count(IGNORE)] for row in asked]
         texts = generate(taught, made, prompts, max_new_tokens=8)
         return [bool(own & {*text.lower().split()}) for text, own in zip(texts, words, strict=True)]
 

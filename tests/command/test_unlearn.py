@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.command.asking import said
 from tests.command.conftest import FINISHED, FORGET, HOLDOUT, RETAIN, Command, report, write
 from torch_alm.integrations.transformers import PairedCollator, SAULTrainer
-from torch_alm.language import encode, read_answers
+from torch_alm.language import encode
+from torch_alm.language._generation import read_answers
 from torch_alm.unlearning import once
 from torch_alm.unlearning.model import quiet
 from torch_alm.unlearning.once import Original
@@ -223,7 +224,7 @@ def test_answers_as_the_model_says_them(command: Command, tmp_path: Path, capsys
     short = [{**row, "answer": row["answer"].split()[-2]} for row in FORGET]
     path = write(tmp_path / "short.jsonl", short)
     assert command("unlearn", "--alpha", 1, "--steps", 1, forget=path) == 2
-    assert "--answers said" in " ".join(capsys.readouterr().err.split())
+    assert "(--answers)" in " ".join(capsys.readouterr().err.split())
     options = ("--answers", "said", "--alpha", 1, *FAST)
     assert command("unlearn", *options, "--steps", 120, forget=path) in {0, 4}
     found = report(tmp_path / "out")["models"][1]["answers"]["forget"]
@@ -241,7 +242,7 @@ def test_a_dry_run_says_four_things_and_writes_nothing(
     assert command("unlearn", "--dry-run", "--quiet", "--alpha", 2) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "Now it says 6 of 6 forget answers, 4 of 4 retain answers, 4 of 4 probe" in told
-    assert "Goal: the answers on average at a telling loss of 2.00 or more (--alpha)." in told
+    assert "Goal: the answers on average at a telling loss of 2.00 or more (set by hand)." in told
     assert " s and " in told and "at most 1000 are taken" in told
     assert not (tmp_path / "out").exists()
 

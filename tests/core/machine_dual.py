@@ -108,7 +108,7 @@ class DualOracle(Oracle):
             return 0.0
         if self.controller is None:
             return 1.0
-        self.said += self.controller.step()
+        self.said += self.controller.commit()
         weight = self.controller.weight
         is_released = weight == 0 == self.controller.multiplier and self.controller.mu > 0
         self.idle = 0 if is_released else None

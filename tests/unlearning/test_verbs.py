@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,10 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.command.asking import spoken
 from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
-from torch_alm.command.arguments import parse
-from torch_alm.language import Reading
-from torch_alm.unlearning import (
-    Options,
-    Outcome,
-    Refusal,
-    asking,
-    attack,
-    evaluate,
-    resume,
-    unlearn,
-)
+from torch_alm.command.arguments import parse, spelled
+from torch_alm.language._generation import Reading
+from torch_alm.unlearning import Outcome, Refusal, asking, attack, evaluate, resume, unlearn
+from torch_alm.unlearning.options import by_name, options_of
 
 SHORT = {"steps": 2, "batch_size": 3, "quiet": True, "alpha": 2.0, "lr": 5e-3}
 LONG = {**SHORT, "steps": 60}
@@ -95,11 +88,19 @@ def test_it_is_the_command(own: Any, tokenizer: Any, tmp_path: Path, folder: Pat
         outcome.save(tmp_path / "saved")
 
 
+def test_sentences_name_options_as_python_does_and_the_command_as_it_does() -> None:
+    told = "weights on `meta`; `anyway` goes on (`template`, `max_length` 9)"
+    typed = "weights on `meta`; --anyway goes on (--template, --max-length 9)"
+    assert spelled(told) == typed
+    for path in Path(asking.__file__).parent.glob("*.py"):
+        assert not re.search(r"""["' (`]--[a-z]""", path.read_text()), path.name
+
+
 def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     files = [word for name in ("forget", "retain") for word in (f"--{name}", str(tmp_path))]
     for verb, more in {"unlearn": {}, "evaluate": {}, "attack": {"rows": None}}.items():
         given = parse([verb, "--model", "x", *files, "--output", "y"])
-        assert Options.of(given) == Options.named(verb, more)
+        assert options_of(given) == by_name(verb, more)
 
 
 @pytest.mark.parametrize(

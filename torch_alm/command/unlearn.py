@@ -35,7 +35,7 @@ from torch_alm.unlearning.model import (
     freeze_below,
     narrowed,
 )
-from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
 from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now, trace_of
@@ -74,7 +74,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
     began = datetime.now(timezone.utc)
     found = read_files(given)
-    options = Options.of(given)
+    options = options_of(given)
     record = None if given.force else read_record(given.output / UNFINISHED)
     replaces = given.force or record is not None
     check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)

@@ -8,7 +8,8 @@ import torch
 from peft import PeftModel
 from torch import nn
 
-from torch_alm.language import LanguageModel, Tokenizer, check_eos, record_of
+from torch_alm.language import check_eos, record_of
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
 from torch_alm.unlearning.model import (
@@ -38,7 +39,7 @@ def entries_of(rows: Rows | None, role: str) -> list[Entry]:
         for i, row in enumerate([] if rows is None else rows, 1):
             fields = record_of(f"{role} row {i}", _plain(row))
             kept = {k: v for k, v in fields.fields.items() if v is not None}
-            found.append(entry_of(fields._replace(fields=kept), role))
+            found.append(entry_of(fields._replace(fields=kept), "to rename its columns"))
     except ValueError as error:
         raise Refusal(str(error)) from error
     if rows is not None and not found:

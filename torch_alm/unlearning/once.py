@@ -2,13 +2,21 @@
 
 import copy
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
-from torch_alm.language import IGNORE, Batch, LanguageModel, Row, collate
+from torch_alm.language import IGNORE, Batch, Row, collate
+from torch_alm.language._models import LanguageModel
 from torch_alm.measures._distribution import Divergence
+
+SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # what such passes take
 
 
 def room() -> int:
@@ -92,3 +100,100 @@ def original_of(model: LanguageModel) -> LanguageModel:
     """The model as it is now: a copy of the weights that are trained, around the frozen ones."""
     frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
     return copy.deepcopy(model, frozen).eval().requires_grad_(False)
+
+
+class Lower:
+    """The layers below the first that is trained: what leaves them is computed once for each row.
+
+    Passes over right padded rows without a cache pass them over, if each row has been read before
+    and there was room. Masks and positions are the model's own, and of its family nothing has to be
+    known but that its layers hand on one tensor. Where two rows come out otherwise, or weights
+    outside of a list of layers are trained, `layers` is empty, and all passes stay whole.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model, self.left = model, room()
+        self.layers, self.first = _split(model)
+        self.known: dict[tuple[int, ...], Tensor] = {}
+        self.keys: list[tuple[int, ...]] = []  # the rows of the pass under way
+        self.states: Tensor | None = None  # what enters the first trained layer, if all are known
+        self.in_tuple = False
+        if self.layers and not self.is_right():
+            self.layers = []
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Inside, they are."""
+        hooks = [
+            self.model.register_forward_pre_hook(self.begin, with_kwargs=True),
+            self.model.register_forward_hook(self.end, always_call=True),
+            self.first.register_forward_pre_hook(self.keep, with_kwargs=True),
+        ]
+        for layer in self.layers:
+            layer.forward = partial(self.passed, layer.forward)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for layer in self.layers:
+                del layer.forward
+
+    @torch.no_grad()
+    def is_right(self) -> bool:
+        """Tell whether two rows, one of them padded, come out as in a whole pass."""
+        ids = torch.arange(16, device=self.model.device).view(2, 8)
+        ids %= self.model.get_output_embeddings().weight.shape[0]
+        mask = torch.ones_like(ids)
+        mask[1, 5:] = 0
+        try:
+            with self.once():
+                whole = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+                ids, mask = ids.flip(0), mask.flip(0)
+                short = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        except Exception:  # whatever else its layers hand on is missing
+            return False
+        return torch.allclose(short[mask > 0], whole.flip(0)[mask > 0], rtol=1e-3, atol=1e-3)
+
+    def begin(self, _: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """Before a pass: note its rows, and look up what enters the first trained layer."""
+        mask = given.get("attention_mask")
+        is_usual = not args and given.keys() <= SHORTENED and given.get("use_cache") is False
+        if self.layers and is_usual and mask is not None and bool((mask.diff(dim=1) <= 0).all()):
+            both = zip(given["input_ids"].tolist(), mask.sum(1).tolist(), strict=True)
+            self.keys = [(*ids[:length],) for ids, length in both]
+        if self.keys and all(key in self.known for key in self.keys):
+            states = pad_sequence([self.known[key] for key in self.keys], batch_first=True)
+            self.states = F.pad(states, (0, 0, 0, mask.shape[1] - states.shape[1])).to(mask.device)
+
+    def end(self, *_: Any) -> None:
+        """After a pass."""
+        self.keys, self.states = [], None
+
+    def passed(self, own: Any, *args: Any, **more: Any) -> Any:
+        """In place of the forward of each of the layers."""
+        if self.states is not None:
+            return (self.states,) if self.in_tuple else self.states
+        found = own(*args, **more)
+        self.in_tuple = isinstance(found, tuple)  # so in transformers 4
+        return found
+
+    def keep(self, _: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """Before the first trained layer."""
+        if self.keys and self.states is None:
+            states = (args[0] if args else given["hidden_states"]).detach().cpu()
+            for key, each in zip(self.keys, states, strict=True):
+                if key not in self.known and each.nbytes <= self.left:
+                    self.left -= each.nbytes
+                    self.known[key] = each[: len(key)].clone()
+
+
+def _split(model: LanguageModel) -> tuple[list[nn.Module], nn.Module]:
+    """The layers below the first that is trained, and that one; none if others are trained, too."""
+    trained = {p for p in model.parameters() if p.requires_grad}
+    for each in model.modules():
+        if isinstance(each, nn.ModuleList) and trained <= {*each.parameters()}:
+            layers = [*each]
+            first = next(i for i, layer in enumerate(layers) if trained & {*layer.parameters()})
+            return layers[:first], layers[first]
+    return [], model

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 import torch
 
-from torch_alm.language import LanguageModel, Tokenizer
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, write_folder

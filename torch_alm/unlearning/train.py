@@ -20,13 +20,14 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
-from torch_alm.language import LanguageModel, Row, collate, pad_id
+from torch_alm.language import Row, collate, pad_id
+from torch_alm.language._models import LanguageModel
 from torch_alm.rules import Leak
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal, log_odds
 from torch_alm.unlearning.loading import Loaded
-from torch_alm.unlearning.once import Original, answered, side_by_side
+from torch_alm.unlearning.once import Lower, Original, answered, side_by_side
 from torch_alm.unlearning.options import Options
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
@@ -58,7 +59,13 @@ class Keeper(SAULTrainer):
     """
 
     original: Original
+    lower: Lower
     divergence: Tensor | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, with the layers below those that are trained computed once for each row."""
+        with self.lower.once():
+            return super().train(*args, **kwargs)
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """KL(original || model) over the tokens of the answers."""
@@ -102,7 +109,8 @@ def trainer_of(
         rho=rho,
         probe_every=8,
     )
-    with loaded.place.context():
+    trainer.lower = Lower(loaded.model)
+    with loaded.place.context(), trainer.lower.once():
         asked = loaded.model if original is None else original
         trainer.original = Original(asked, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
@@ -156,12 +164,12 @@ def _arguments(
 
 
 def check_reporter(name: str) -> None:
-    """Refuse a `--report-to` that the Trainer does not know, or that is not installed."""
+    """Refuse a `report_to` that the Trainer does not know, or that is not installed."""
     try:
         for reporter in get_reporting_integration_callbacks([] if name == "none" else [name]):
             reporter()
     except (ImportError, RuntimeError, ValueError) as error:
-        raise Refusal(f"--report-to {name}: {first_line(error)} Did you mean none?") from error
+        raise Refusal(f"`report_to` is {name}: {first_line(error)} Did you mean none?") from error
 
 
 def known_now(
@@ -173,7 +181,7 @@ def known_now(
     probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
     seconds, memory = _cost_of(loaded, trainer)
     most = trainer.args.max_steps
-    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "as --lr gives it"
+    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "set by hand"
     lines = [
         f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
         f"Loss in nats per token: {numbers['forget']['gold']:.2f} of the telling words of the "

@@ -24,17 +24,14 @@ from torch_alm.language import (
     Batch,
     Row,
     answer_ids,
-    decode,
     encode,
     in_own_words,
-    linear_weights,
     pad_id,
-    quantized,
-    restored,
     telling_rows,
     telling_words,
 )
-from torch_alm.measures import answer_nll, token_nll
+from torch_alm.language._attacks import linear_weights, quantized, restored
+from torch_alm.measures import token_nll
 from torch_alm.thresholds import rate_for
 from torch_alm.unlearning.model import freeze_below
 
@@ -108,9 +105,10 @@ class World:
 
     def odds(self, batch: Batch) -> Tensor:
         """Log-odds of the labelled tokens: of a row known by heart they have a gradient, too."""
-        loss = answer_nll(self.logits(batch), batch["labels"])
-        chosen = loss[:, :-1][batch["labels"][:, 1:] >= 0].clamp(min=1e-6)
-        return -(chosen + torch.log(-torch.expm1(-chosen))).mean()
+        chosen, labels = batch["labels"][:, 1:] != IGNORE, batch["labels"][:, 1:]
+        logits = self.logits(batch)[:, :-1][chosen].float()
+        loss = nn.functional.cross_entropy(logits, labels[chosen], reduction="none")
+        return -(loss + torch.log(-torch.expm1(-loss.clamp(min=1e-6)))).mean()
 
     def answers(self, questions: Sequence[str]) -> list[str]:
         """What the model says to questions."""
@@ -139,9 +137,13 @@ class World:
             for k, (fact, question) in enumerate(part):
                 own = likeliest[k, :-1][is_asked[k]].tolist()
                 same = [*takewhile(bool, map(eq, own, answer_ids(rows[k])))]
-                told = decode(self.tokenizer, own[: len(same) + 1])
+                told = self.decoded(own[: len(same) + 1])
                 found |= {question: told} if fact.is_in(told) else {}
         return found
+
+    def decoded(self, ids: list[int]) -> str:
+        """The text of an answer, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True).strip()
 
     @torch.no_grad()
     def continued(self, prompts: Sequence[list[int]], size: int = 64) -> list[str]:
@@ -162,7 +164,7 @@ class World:
             given = {k: torch.tensor(x, device=self.model.device) for k, x in given.items()}
             how = {"max_new_tokens": self.new_tokens, "do_sample": False, "pad_token_id": pad}
             out = self.model.generate(**given, past_key_values=cache, **how)
-            found += [decode(self.tokenizer, new) for new in out[:, len(ids[0]) :].tolist()]
+            found += [self.decoded(new) for new in out[:, len(ids[0]) :].tolist()]
         return [text.partition(NEXT)[0].strip() for text in found]
 
     @torch.no_grad()
