@@ -27,11 +27,10 @@ from benchmarks.report.results import read_lines
 from benchmarks.studies import loop
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import asked, draw, read_facts, said_row
-from benchmarks.tasks.facts.world import World
+from benchmarks.tasks.facts.world import World, rounded, train_from
 from tests.models import FORGET, RETAIN, learn, llama, town_tokenizer
 from torch_alm.language import IGNORE, encode, generate, telling_words
 from torch_alm.measures import token_nll
-from torch_alm.unlearning.model import freeze_below
 
 FACTS = read_facts()
 WORDS = {w for f in FACTS for t in (f.question, f.rewording, f.before, f.gold) for w in t.split()}
@@ -106,7 +105,7 @@ SAID = {
 
 def small(kind: str, first: int = 2, window: int = 3) -> World:
     made = model() if kind == "llama" else gemma(window)
-    freeze_below(made, first)
+    train_from(made, first)
     return World(made, tokenizer(), FACTS, first, 5, SAID)
 
 
@@ -228,6 +227,11 @@ def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_w
         told = world.tokenizer.decode(prompt).replace(" ?", "?")
         assert fact.question in told and not fact.is_in(told.replace(fact.question, ""))
     assert all(torch.equal(p, before[n]) for n, p in world.model.named_parameters())
+
+
+def test_rounding_is_to_the_nearest_of_the_levels_of_a_channel() -> None:
+    found = rounded(torch.tensor([[0.0, 0.4, -0.7, 7.0], [0.0, 0.0, 0.0, 0.0]]), bits=4)
+    assert found.tolist() == [[0.0, 0.0, -1.0, 7.0], [0.0, 0.0, 0.0, 0.0]]
 
 
 STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6, "counts": [2, 4], "new_tokens": 5}

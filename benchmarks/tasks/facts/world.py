@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import takewhile
 from operator import eq
 from pathlib import Path
@@ -30,10 +31,8 @@ from torch_alm.language import (
     telling_rows,
     telling_words,
 )
-from torch_alm.language._attacks import linear_weights, quantized, restored
 from torch_alm.measures import token_nll
 from torch_alm.thresholds import rate_for
-from torch_alm.unlearning.model import freeze_below
 
 Study: TypeAlias = dict[str, Any]
 Said: TypeAlias = dict[str, str]
@@ -227,18 +226,32 @@ class World:
         trained on a few of the facts, and asked the others, whose loss is told, too.
         """
         facts, found = drawn.forget, dict[str, float]()
-        begun = self.continued([before_label(self.given[fact]) for fact in facts])
+        rows = [self.given[fact] for fact in facts]
+        ends = [next(i for i, x in enumerate(row["labels"]) if x != IGNORE) for row in rows]
+        begun = self.continued([r["input_ids"][:n] for r, n in zip(rows, ends, strict=True)])
         found["begun_said"] = _share([f.is_in(t) for f, t in zip(facts, begun, strict=True)])
-        for bits in (8, 4):
-            with quantized(self.model, bits):
-                found[f"bits{bits}_said"] = self.said_of(facts)
-        with restored(self.model), torch.no_grad():
-            chance = torch.Generator(self.model.device).manual_seed(0)
-            for weight in linear_weights(self.model):
-                size = study["noise"] * weight.square().mean().sqrt()
-                weight += size * torch.randn(weight.shape, generator=chance, device=weight.device)
-            found["noise_said"] = self.said_of(facts)
+        chance = torch.Generator(self.model.device).manual_seed(0)
+
+        def noisy(weight: Tensor) -> Tensor:
+            size = study["noise"] * weight.square().mean().sqrt()
+            return weight + size * torch.randn(weight.shape, generator=chance, device=weight.device)
+
+        ways = {"bits8": partial(rounded, bits=8), "bits4": partial(rounded, bits=4)}
+        for name, change in (ways | {"noise": noisy}).items():
+            with self.changed(change):
+                found[f"{name}_said"] = self.said_of(facts)
         return found | self.relearned(drawn, study)
+
+    @contextmanager
+    def changed(self, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
+        """Inside, the matrices of all layers are as `change` makes them; the weights return."""
+        kept = [(p.data, p.data.clone()) for p in self.model.parameters()]
+        for module in self.model.model.layers.modules() if change else ():
+            if isinstance(module, nn.Linear):
+                module.weight.data.copy_(change(module.weight.data))
+        yield
+        for weight, value in kept:
+            weight.copy_(value)
 
     def relearned(self, drawn: Draw, study: Study) -> dict[str, float]:
         """The share of the other facts that is said after steps on a few, and their loss before.
@@ -249,7 +262,7 @@ class World:
         others, batch = drawn.forget[study["relearn_rows"] :], self.rows.batch(few)
         loss, change = lambda: token_nll(self.upper, batch), study["relearn_change"]
         found = {"others_loss": self.loss(others)}
-        with restored(self.model), torch.enable_grad():
+        with self.changed():
             optimizer = AdamW(self.trained.values(), weight_decay=0.0)
             optimizer.param_groups[0]["lr"] = rate_for(optimizer, loss, change=change)
             for _ in range(study["relearn_steps"]):
@@ -265,14 +278,22 @@ def opened(where: str | Path, study: Study, said: Said, device: str = "cpu") -> 
     tokenizer = AutoTokenizer.from_pretrained(where)
     model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
     first = model.config.num_hidden_layers // 2
-    freeze_below(model.to(device).eval(), first)
+    train_from(model.to(device).eval(), first)
     facts = read_facts()[:: study.get("each", 1)]
     return World(model, tokenizer, facts, first, study["new_tokens"], said)
 
 
-def before_label(row: Row) -> list[int]:
-    """The tokens up to the first that is labelled."""
-    return row["input_ids"][: next(i for i, x in enumerate(row["labels"]) if x != IGNORE)]
+def train_from(model: Any, first: int) -> None:
+    """Leave the layers from `first` on to train."""
+    model.requires_grad_(False)
+    model.model.layers[first:].requires_grad_(True)
+
+
+def rounded(weight: Tensor, bits: int) -> Tensor:
+    """The nearest weights on a grid of 2^bits - 1 levels, symmetric about 0, per output channel."""
+    top = 2 ** (bits - 1) - 1
+    scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / top
+    return (weight / scale).round() * scale
 
 
 def cycled(rows: Sequence[Any], chance: Random) -> Iterator[Any]:
