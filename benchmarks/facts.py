@@ -38,8 +38,7 @@ RESULTS = Path(__file__).parent / "results" / "facts"
 PLAIN = ("dual_adamw", "npo", "simnpo", "grad_diff")
 METHODS = ["retain_only", *(k + end for k in PLAIN for end in ("", "+alm")), "saul_no_alm", "saul"]
 RADIUS = "0.5"  # nats
-SHOWN = ("forget_loss", "retain_loss", "weight")
-"""What the trace has of a step beside its number and how many facts are said."""
+SHOWN = ("forget_loss", "retain_loss", "weight")  # in a trace, beside the step and what is said
 QUICK = {"steps": 4, "ask_every": 2, "forget": 4, "relearn_steps": 2, "new_tokens": 8, "each": 9}
 
 

@@ -59,10 +59,7 @@ class DualAdamW(Method):
         return self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
     def forgotten(self, forget: Batch) -> Tensor | tuple[Tensor, Tensor]:
-        """Take what is raised: the measure, or the cross-entropy where there is no controller.
-
-        Where every row has a goal, it is what is descended, and the measure.
-        """
+        """Take what is raised: the measure, or the cross-entropy without a controller."""
         said = forward(self.model, forget)
         loss = token_nll(*said)
         self.forget_loss = loss.detach()

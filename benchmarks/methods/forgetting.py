@@ -19,7 +19,7 @@ CERTIFIED = {"certificate": "max", "token_certificate": "mean"}
 """Certified share of answers that fail, and of tokens that do."""
 
 BEYOND = 1.1
-"""Times alpha up to which `row_nll` counts a row, so that the mean can exceed alpha."""
+"""Times alpha, for which rows count that have all reached it."""
 
 
 def check_attainable(settings: Settings) -> None:
@@ -49,12 +49,19 @@ def rows_nll(
 ) -> tuple[Tensor, Tensor]:
     """Find what is descended where every row has a goal, and the measure that the controller sees.
 
-    The measure is the mean over rows of min(L, `BEYOND` alpha), with L the mean loss of the row's
-    answer in nats per token: no row stands in for another. Descended is -L, in the mean over the
-    rows below that: one that has reached it is pushed no further, and the last ones as hard as all.
+    Descended is -L, in the mean over the rows whose answer is below alpha in nats per token: one
+    that has reached it is pushed no further, and the last ones as hard as all.
     """
-    most = BEYOND * float(settings.alpha)
     loss = token_nll(model, batch, reduction="none")
-    low = (loss < most).detach()
-    left = torch.where(low, loss, 0.0).sum() / low.sum().clamp(min=1)
-    return -left, loss.detach().clamp(max=most).mean()
+    value, low = row_goals(loss.detach(), settings)
+    return -torch.where(low, loss, 0.0).sum() / low.sum().clamp(min=1), value
+
+
+def row_goals(losses: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+    """The mean over rows of min(L, alpha), so that none stands in for another; which are below.
+
+    Where none is, it is `BEYOND` alpha, and the gate closes.
+    """
+    alpha = float(settings.alpha)
+    low = losses < alpha
+    return torch.where(low.any(), losses.clamp(max=alpha).mean(), BEYOND * alpha), low

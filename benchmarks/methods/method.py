@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from benchmarks.methods import gradients
-from benchmarks.methods.forgetting import BEYOND, check_attainable, measure
+from benchmarks.methods.forgetting import check_attainable, measure, row_goals
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
 from torch_alm import ALMConstraint
@@ -105,8 +105,7 @@ class Method(ABC):
         """F where every row has a goal, the weight being known, and the rows below it."""
         with torch.no_grad():
             losses = token_nll(self.model, forget, reduction="none")
-        most = BEYOND * float(self.settings.alpha)
-        value, low = losses.clamp(max=most).mean(), losses < most
+        value, low = row_goals(losses, self.settings)
         self.weigh(value)
         left = {name: x[low] if x.dim() > 1 else x for name, x in forget.items()}  # places stay
         return value, left if low.any() else None

@@ -92,10 +92,7 @@ def draw(known: Sequence[Fact], seed: int, count: int) -> Draw:
 
 
 def said_row(tokenizer: Any, question: str, said: str, longest: int) -> Row:
-    """The question and what the model itself says, all of it labelled.
-
-    An answer that was cut after `longest` tokens has no end to be learned.
-    """
+    """The question and what the model itself says; one cut after `longest` tokens has no end."""
     row = encode(tokenizer, question, said)
     end = len(asked(tokenizer, question)) + longest
     return {name: tokens[:end] for name, tokens in row.items()}
