@@ -1,8 +1,8 @@
-"""The loop of `docs/loop.md` on facts that a published chat model knows, and what it leaves.
+"""A loop that forgets, on facts that a published chat model knows, and what it leaves.
 
     python -m benchmarks.studies.loop --draws 5 6 7 8 9
 
-A line per draw is added to benchmarks/results/facts/loop.jsonl. The page shows `forget_facts`.
+A line per draw is added to benchmarks/results/facts/loop.jsonl.
 """
 
 from collections.abc import Sequence
