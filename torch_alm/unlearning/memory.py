@@ -8,7 +8,8 @@ import torch
 from peft import PeftModel
 from torch import nn
 
-from torch_alm.language import check_eos, record_of
+from torch_alm.language import record_of
+from torch_alm.language._encoding import check_eos
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
