@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tests.models import town_tokenizer
-from torch_alm.language import check_eos, collate, encode, pad_id
+from torch_alm.language import collate, encode, pad_id
+from torch_alm.language._encoding import check_eos
 
 
 def test_a_tokenizer_without_eos_is_refused_by_name() -> None:

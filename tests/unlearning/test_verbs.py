@@ -131,6 +131,9 @@ def test_rows_that_cannot_be_are_refused_by_name(model: Any, tokenizer: Any) -> 
     }.values():
         with pytest.raises(Refusal, match=told):
             evaluate(model, tokenizer, rows, RETAIN)
+    for other in ("org/name", None, tokenizer):
+        with pytest.raises(Refusal, match=f"the model is a {type(other).__name__}"):
+            evaluate(other, tokenizer, FORGET, RETAIN)
 
 
 def test_rows_of_datasets_and_of_messages_are_rows(model: Any, tokenizer: Any) -> None:
@@ -267,6 +270,7 @@ def test_a_notebook_shows_verdict_and_table(own: Any, tokenizer: Any) -> None:
     outcome: Outcome = unlearn(own, tokenizer, FORGET, RETAIN, **SHORT)
     shown = outcome._repr_html_()
     assert outcome.verdict in outcome.text and "<table>" in shown and "Forget" in shown
+    assert repr(outcome) == f"Outcome({outcome.text})", "and not the layers of the model"
     frame = outcome.to_frame()
     assert {*frame["model"]} == {"before", "after"} and {*frame["set"]} >= {"forget", "retain"}
 

@@ -15,7 +15,7 @@ import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers.utils import find_adapter_config_file
 
-from torch_alm.language import check_eos
+from torch_alm.language._encoding import check_eos
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal, first_line, tried
 from torch_alm.unlearning.folders import MODEL

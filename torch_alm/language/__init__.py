@@ -9,7 +9,6 @@ from torch_alm.language._encoding import (
     Batch,
     Row,
     answer_ids,
-    check_eos,
     collate,
     encode,
     encode_completion,
@@ -25,7 +24,7 @@ from torch_alm.language._telling import in_own_words, telling_rows, telling_word
 
 __all__ = [
     "IGNORE", "AnswerScores", "Batch", "Format", "Record", "Row", "answer_ids", "answer_scores",
-    "check_eos", "collate", "continuations", "encode", "encode_completion", "encode_messages",
+    "collate", "continuations", "encode", "encode_completion", "encode_messages",
     "encode_text", "extraction_strength", "generate", "greedy_answers", "in_own_words", "losses",
     "pad_id", "read_records", "record_of", "telling_rows", "telling_words",
 ]  # fmt: skip

@@ -149,7 +149,9 @@ def goal_of(given: Options, loaded: Loaded) -> Goal:
         try:
             require_attainable(given.certify, TAU)
         except ValueError as error:
-            raise Refusal(f"`certify` is {given.certify:g}: {error}") from error
+            told = f"`certify` is {given.certify}, which cannot be certified, even of a model that "
+            told += "gives the answers no probability at all. Did you mean 0.99?"
+            raise Refusal(told) from error
         return Goal("rate", given.certify, "set by hand")
     if given.alpha is not None:
         return Goal("loss", given.alpha, "set by hand")

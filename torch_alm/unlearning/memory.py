@@ -8,7 +8,8 @@ import torch
 from peft import PeftModel
 from torch import nn
 
-from torch_alm.language import check_eos, record_of
+from torch_alm.language import record_of
+from torch_alm.language._encoding import check_eos
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
@@ -109,8 +110,13 @@ def _inner(model: LanguageModel) -> LanguageModel:
 def borrowed(model: LanguageModel) -> Iterator[None]:
     """Return modes, `requires_grad`, dtypes and dropout as they were, whatever happens inside.
 
-    Inside, the model is evaluated.
+    Inside, the model is evaluated. A name in its place, or a tokenizer, is refused.
     """
+    if not isinstance(model, nn.Module):
+        raise Refusal(
+            f"the model is a {type(model).__name__}. Did you mean AutoModelForCausalLM."
+            "from_pretrained(...), and its tokenizer after it?"
+        )
     modes = [(module, module.training) for module in model.modules()]
     flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
     settings = [(m, key, getattr(m, key)) for m in model.modules() for key in _settings(m)]

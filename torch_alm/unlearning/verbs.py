@@ -204,7 +204,7 @@ def evaluate(
     models: list[dict[str, Any]] = []
     device = ""
     for name, each in {"original": original, "model": model}.items():
-        if each is not None:
+        if each is not None or name == "model":
             with quiet(), borrowed(each):
                 loaded = loaded_of(each, tokenizer, given, found)
                 is_asked = given.precision == "bf16"  # auto measures as a verdict does
