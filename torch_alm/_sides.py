@@ -312,8 +312,8 @@ def check_sides(retain: Optimizer, forget: Optimizer) -> None:
         )
 
 
-def check_constraint(constraint: object, forget: Optimizer) -> None:
-    """Raise if it is none, or the forget side looks where it is easiest to meet."""
+def check_constraint(constraint: object, forget: Optimizer, scale: str) -> None:
+    """Raise if it is none, or not for this scale, or the forget side helps it to be met."""
     if constraint is not None and not isinstance(constraint, ALMConstraint):
         raise TypeError(
             f"DualOptimizer: the constraint is {type(constraint).__name__}, which has no one "
@@ -325,6 +325,11 @@ def check_constraint(constraint: object, forget: Optimizer) -> None:
             f"DualOptimizer: the constraint has {constraint._shape.numel()} multipliers, and one "
             "weighs the forget gradient. Did you mean one number for alpha? (A vector acts in the "
             "loss: `retain=lambda: loss() + constraint(...)`.)"
+        )
+    if constraint is not None and constraint._state.auto is not None and scale == "step":
+        raise ValueError(
+            'DualOptimizer: mu="auto" finds what a gradient is multiplied by, and scale="step" '
+            "multiplies a finished step. Did you mean a number, such as mu=0.1?"
         )
     sense = ">=" if constraint is None else constraint.sense
     fitting = {">=": -1, "<=": +1, "==": 0}[sense]

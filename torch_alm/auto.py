@@ -1,4 +1,4 @@
-r"""mu="auto": a penalty in the units of the optimizer's first-order response, and steps that aim.
+r"""mu="auto": a penalty in the units of the optimizer's first-order response.
 
 With the violation c, a = grad c, g the gradient that the optimizer is about to use, e what the loss
 multiplies the penalty by, r = g - e w a the rest of it (objective and other constraints), and the
@@ -10,7 +10,12 @@ optimizer's preconditioner d:
     mu  = min(K kappa / G, max(kappa_0 / G, eta rho / s))
     w   = [lambda + mu c~]_+             every step: the weight that acts (no projection for "==")
     lambda <- [lambda + theta mu cbar]_+             every 20 steps, cbar = EMA_10 c
-    theta = clip(1 - 5 (cbar_before - cbar) / cbar, 0, 1): none while c falls fast
+    theta = clip(1 - (|cbar_before| - |cbar|) / (20 G rho), 0, 1)
+
+theta stores nothing while c falls as fast as the price rho makes it fall at the rate of these
+steps: a rate that is warmed up is no reason for a larger lambda. Nor is it one for a larger mu.
+Under an adaptive optimizer the size of a weight that pulls alone does not matter, while v follows
+it and G falls: kappa_0 / G would grow with the weight, so it is only where there is no rho yet.
 
 Noise shows in the steps m of c, which white noise makes correlated by -1/2 and anything smooth
 positively. Left alone it reaches theta: w is correlated with the a of the same batch, and the
@@ -35,10 +40,8 @@ from torch_alm._constraint.loop import Response
 from torch_alm._constraint.numbers import Mask, Number
 from torch_alm._constraint.state import Stateful
 
-KAPPA, FLOOR, ETA, DAMPING = 0.3, 1e-3, 0.3, 5.0
+KAPPA, FLOOR, ETA = 0.3, 1e-3, 0.3
 EVERY, EARLY, MEMORY, SMOOTH = 20, 60, 0.98, 0.9
-LEARN, SMALL = 0.7, 0.3  # of a secant: per step, and the share below which one says little
-NEAR = 0.03, 3.0  # times its first-order estimate: where the secant is believed
 TINY = 1e-150  # its square is a number, too
 
 
@@ -55,10 +58,9 @@ class Auto(Stateful):
     every: ClassVar[int] = EVERY
 
     def __init__(self) -> None:
-        self.gain = self.balance = 0.0
+        self.gain = self.balance = self.floor = 0.0
         self.square = self.noise = self.mean = self.last = 0.0
         self.latest = self.moved = self.filtered = 0.0
-        self.reach = self.share = 0.0
         self.count = 0.0
 
     @property
@@ -67,7 +69,7 @@ class Auto(Stateful):
         gain = numbers.limited(self.gain, TINY, math.inf)
         size = numbers.limited(numbers.root(self.square), TINY, math.inf)
         wanted = ETA * self.balance / size
-        found = numbers.limited(wanted, FLOOR / gain, self._trust * KAPPA / gain)
+        found = numbers.limited(wanted, self.floor / gain, self._trust * KAPPA / gain)
         return numbers.choose(self.gain == 0, 0.0, found)
 
     @property
@@ -123,7 +125,7 @@ class Auto(Stateful):
 
         Where a vanishes it says nothing, and what was known stays.
         """
-        gain, balance = found
+        gain, balance, is_plain = found
         if not (gain > 0 and math.isfinite(gain) and math.isfinite(balance)):
             return
         self.take({"gain": gain, "balance": balance}, where & (self.gain == 0))
@@ -132,6 +134,7 @@ class Auto(Stateful):
             "balance": numbers.limited(0.5 * (self.balance + balance), 0.0, balance),
         }
         self.take(halfway, where)
+        self.take({"floor": FLOOR if is_plain or balance == 0 else 0.0}, where)
 
     def step(self, c: Number, where: Mask, found: Response | None) -> Number:
         """Take one step, where something was seen; return what it adds to the multipliers."""
@@ -151,24 +154,8 @@ class Auto(Stateful):
         return added
 
     def _theta(self) -> Number:
-        """Against wind-up: nothing is stored while c is on its way to 0 anyway."""
-        falls = (self.last - self.mean) / numbers.choose(self.mean == 0, math.inf, self.mean)
-        return numbers.limited(1 - DAMPING * falls, 0.0, 1.0)
-
-    def aim(self, weight: float) -> float:
-        """Return the share of a finished forget step that ends the violation, by a secant.
-
-        Where the share s is made, c falls by s R. R follows what the last step did to c,
-
-            R <- R + k s (fall - s R),  k = 0.7 / (s^2 + 0.3^2)
-
-        and the next share is clip(c~ / R, 0, 1). R begins as G, its first-order estimate, and stays
-        within 0.03 and 3 times that: what noise says is bounded. A closed gate stays closed.
-        """
-        s, fall, gain = self.share, -self.moved, self.gain
-        learned = self.reach + LEARN * s / (s * s + SMALL * SMALL) * (fall - s * self.reach)
-        reach = learned if self.reach else gain
-        self.reach = numbers.limited(reach, NEAR[0] * gain, NEAR[1] * gain)
-        ends = self.filtered / self.reach if self.reach else 1.0
-        self.share = numbers.limited(ends, 0.0, 1.0) if weight > 0 else 0.0
-        return float(self.share)
+        """Against wind-up: nothing is stored while c falls as fast as rho makes it fall."""
+        side = numbers.choose(self.mean < 0, -1.0, 1.0)
+        falls = side * (self.last - self.mean)
+        at_rho = numbers.limited(EVERY * self.gain * self.balance, TINY, math.inf)
+        return numbers.limited(1 - falls / at_rho, 0.0, 1.0)

@@ -517,8 +517,9 @@ class ALMConstraint:
         - "released": met, and every gate closed;
         - "satisfied": met, and still pushed;
         - "capped": not met, and a stored multiplier is at the limit of a rule;
-        - "suspected_infeasible": not met, and 256 measured steps (32 updates) of growing pressure
-          have not helped: mu or the steps are too small, or it is out of reach;
+        - "suspected_infeasible": not met, and 256 measured steps (32 updates, with `mu="auto"` 640
+          steps) of growing pressure have not helped: mu or the steps are too small, or it is out of
+          reach;
         - "violated": not met. A violation of up to a millionth of alpha (of 1 if alpha is 0) is
           none here: it is rounding.
 
@@ -641,11 +642,6 @@ class ALMConstraint:
             a = {p: self._violation(x, 0.0) for p, x in gradient.items()}
             stepped = {p: weight * x for p, x in a.items()}
             self._loop.found = response(optimizer, a, rest, stepped)
-
-    def _aim(self, weight: float) -> float:
-        """Return the share of a finished forget step to take; the weight, unless mu is found."""
-        auto = self._state.auto
-        return weight if auto is None or self._sense == "==" else auto.aim(weight)
 
     def __getstate__(self) -> dict[str, Any]:
         """Let a copy begin without an optimizer that steps it."""

@@ -61,8 +61,8 @@ class DualOptimizer(Sides):
         constraint: an `ALMConstraint`; `None` is Dual AdamW, the forget objective raised with
             weight 1, always on.
         scale: `"gradient"` multiplies the forget gradient by lambda+ before its optimizer, as the
-            paper does (under Adam almost only a gate); `"step"` multiplies the finished step. With
-            `mu="auto"` lambda+ says whether, and the constraint which share of the step ends c.
+            paper does (under Adam almost only a gate); `"step"` multiplies the finished step, and
+            takes a number for mu.
         backward: receives the raw losses of both sides and owns all scaling; overrides that of the
             sides. Settable later as `backward_fn`.
         probe_every: while the gate is closed and lambda is 0, measure the forget objective on every
@@ -112,11 +112,11 @@ class DualOptimizer(Sides):
         reshard: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(retain, forget, probe_every)
-        check_constraint(constraint, self.forget)
         if scale not in ("gradient", "step"):
             raise ValueError(
                 f'DualOptimizer: scale is {scale!r}; it is "gradient" (the paper) or "step".'
             )
+        check_constraint(constraint, self.forget, scale)
         self.constraint: ALMConstraint | None = constraint
         self.scale = scale
         self.backward_fn = backward
@@ -144,7 +144,7 @@ class DualOptimizer(Sides):
             RuntimeError: after a `backward(last=True)` of the same step; if gradients do not
                 arrive (as of another model's loss), or weights move inside a backward pass.
         """
-        check_constraint(self.constraint, self.forget)  # which may be set at any time
+        check_constraint(self.constraint, self.forget, self.scale)  # which may be set at any time
         if gradients.kinds(self.retain, self.forget) != self._checked:
             self._check()
         self._begin()
@@ -280,8 +280,6 @@ class DualOptimizer(Sides):
             if constraint is not None and constraint._wants_gradient:
                 self._calibrate(constraint, g_f)
             weight = self._gate.commit(self.constraint)
-            if constraint is not None and self.scale == "step":
-                weight = constraint._aim(weight)
         if weight == 0:
             mark_called(self.forget)
         return weight, g_f

@@ -126,7 +126,7 @@ def rate_for(
     _, gradient = _gradient("rate_for", params, loss, batches, change)
     own = optimizer.param_groups[0].get("lr")
     try:
-        gain, _ = response(optimizer, gradient, {}, gradient)
+        gain, *_ = response(optimizer, gradient, {}, gradient)
     except (RuntimeError, ValueError) as error:
         raise ValueError(f"rate_for cannot tell a step of this optimizer: {error}") from error
     if not own or not gain > 0:

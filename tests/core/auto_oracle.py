@@ -14,7 +14,7 @@ class Rule:
 
     def __init__(self, sense: str) -> None:
         self.sense = sense
-        self.lam = self.G = self.rho = self.s2 = self.cbar = self.last = 0.0
+        self.lam = self.G = self.rho = self.s2 = self.cbar = self.last = self.floor = 0.0
         self.c: list[float] = []
         self.tilde = self.noise = 0.0
 
@@ -39,11 +39,20 @@ class Rule:
     def mu(self) -> float:
         if self.G == 0:
             return 0.0
-        return min(self.K * 0.3 / self.G, max(1e-3 / self.G, 0.3 * self.rho / math.sqrt(self.s2)))
+        wanted = max(self.floor / self.G, 0.3 * self.rho / math.sqrt(self.s2))
+        return min(self.K * 0.3 / self.G, wanted)
 
-    def calibrate(self, a: Tensor, g: Tensor, scaled: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def calibrate(
+        self,
+        a: Tensor,
+        g: Tensor,
+        scaled: Callable[[Tensor, Tensor], Tensor],
+        *,
+        is_adaptive: bool = False,
+    ) -> None:
         r = g - self.w * a
         rho = float(r.norm() / a.norm())
+        self.floor = 0.0 if is_adaptive and rho else 1e-3
         G = float((a * scaled(a, torch.maximum(r.abs(), rho * a.abs()))).sum())
         self.G, self.rho = (
             (max(G, (self.G + G) / 2), min(rho, (self.rho + rho) / 2)) if self.G else (G, rho)
@@ -52,9 +61,9 @@ class Rule:
     def advance(self) -> None:
         if len(self.c) % 20:
             return
-        share = 1.0
-        if self.last * self.cbar > 0:
-            share = min(max(1 - 5 * (self.last - self.cbar) / self.cbar, 0.0), 1.0)
+        share, fallen = 1.0, abs(self.last) - abs(self.cbar)
+        if self.last * self.cbar > 0 and fallen > 0:
+            share = max(1 - fallen / (20 * self.G * self.rho), 0.0) if self.rho else 0.0
         self.lam = self.project(self.lam + share * self.mu * self.cbar)
         self.last = self.cbar
 
@@ -91,7 +100,8 @@ def solve(
         (objective(data) + sum(x * y for x, y in zip(w, c, strict=True))).backward()
         if t < 60 or t % 20 == 0:
             for rule, own in zip(rules, a, strict=True):
-                rule.calibrate(own, theta.grad, scaling(optimizer, theta))
+                by, is_adaptive = scaling(optimizer, theta), "eps" in optimizer.defaults
+                rule.calibrate(own, theta.grad, by, is_adaptive=is_adaptive)
         optimizer.step()
         for rule in rules:
             rule.advance()

@@ -218,7 +218,7 @@ def test_the_rule_under_noise_is_the_one_by_hand() -> None:
         auto.see(c)
         assert max(multiplier + auto.mu * auto.filtered, 0.0) == pytest.approx(weight, rel=1e-9)
         rule.calibrate(a, rest + weight * a, lambda a, _: 0.01 * a)
-        auto.calibrate((0.25, 10.0 / 5.0))
+        auto.calibrate((0.25, 10.0 / 5.0, True))
         multiplier = max(multiplier + auto.advance(), 0.0)
         rule.advance()
     assert rule.K < 0.5 and rule.lam > 0
@@ -226,9 +226,9 @@ def test_the_rule_under_noise_is_the_one_by_hand() -> None:
 
 def test_a_response_that_says_nothing_changes_nothing_and_without_a_rest_mu_is_small() -> None:
     entry = Auto()
-    entry.see(1.0).calibrate((2.0, 0.0))
+    entry.see(1.0).calibrate((2.0, 0.0, False))
     for nothing in ((math.inf, 1.0), (math.nan, 1.0), (3.0, math.nan), (0.0, 1.0)):
-        entry.calibrate(nothing)
+        entry.calibrate((*nothing, False))
     assert (entry.gain, entry.balance, entry.mu) == (2.0, 0.0, 1e-3 / 2.0)
 
 

@@ -16,7 +16,7 @@ from torch_alm._constraint.observations import is_distributed, over_ranks
 from torch_alm._optim.gradients import is_sharded, parameters
 
 Gradient: TypeAlias = Mapping[Tensor, Tensor]
-Response: TypeAlias = tuple[float, float]  # G and rho; see `auto.py`
+Response: TypeAlias = tuple[float, float, bool]  # G, rho, and whether none of it is adaptive
 
 SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimizer's state
 SCALES = 1 / 1024, 256.0  # a factor beyond is a loss scale, not a mean over micro-batches
@@ -72,8 +72,8 @@ class Loop:
         g = {p: p.grad for p in parameters(optimizer) if p.grad is not None}
         a = {p: sums[p] / count for p in g if p in sums}
         rest = {p: x - pull * a[p] if p in a else x for p, x in g.items()}
-        gain, balance = response(optimizer, a, rest, g)
-        self.found = kept * gain, balance / kept
+        gain, balance, is_plain = response(optimizer, a, rest, g)
+        self.found = kept * gain, balance / kept, is_plain
         if pull:
             self._check_clipping(_norm(g.values()), float(sum(x.sum() for x in g.values())))
 
@@ -124,7 +124,7 @@ def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> 
 
     Cost: a few tensors as large as the largest parameter; a device synchronisation.
     """
-    norm, gain = _norm(a.values()), 0.0
+    norm, gain, is_plain = _norm(a.values()), 0.0, True
     balance = _norm(rest.values()) / norm if norm else 0.0
     for group in optimizer.param_groups:
         for p in (p for p in group["params"] if p in a):
@@ -132,8 +132,9 @@ def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> 
             rate, root = preconditioner(group, state, _flat(g[p]))
             least = torch.maximum(abs(_flat(rest[p])) if p in rest else 0 * x, balance * abs(x))
             by = 1.0 if root is None else root + least + TINY
+            is_plain = is_plain and root is None
             gain += rate * float((x * x / by).sum())
-    return gain, balance
+    return gain, balance, is_plain
 
 
 def preconditioner(

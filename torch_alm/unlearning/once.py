@@ -159,10 +159,13 @@ class Lower:
         """Before a pass: note its rows, and look up what enters the first trained layer."""
         mask = given.get("attention_mask")
         is_usual = not args and given.keys() <= SHORTENED and given.get("use_cache") is False
-        if self.layers and is_usual and mask is not None and bool((mask.diff(dim=1) <= 0).all()):
-            both = zip(given["input_ids"].tolist(), mask.sum(1).tolist(), strict=True)
-            self.keys = [(*ids[:length],) for ids, length in both]
-        if self.keys and all(key in self.known for key in self.keys):
+        if not (self.layers and is_usual and mask is not None):
+            return
+        if bool((mask.diff(dim=1) > 0).any()):  # padded on the left
+            return
+        both = zip(given["input_ids"].tolist(), mask.sum(1).tolist(), strict=True)
+        self.keys = [(*ids[:length],) for ids, length in both]
+        if all(key in self.known for key in self.keys):
             states = pad_sequence([self.known[key] for key in self.keys], batch_first=True)
             self.states = F.pad(states, (0, 0, 0, mask.shape[1] - states.shape[1])).to(mask.device)
 

@@ -108,8 +108,8 @@ def test_the_papers_rows(presets: Presets, split: str, key: str, expected: dict[
 
 
 def test_an_override_takes_along_what_belongs_to_it() -> None:
-    found = numbers(Tofu.presets, "recommended", "forget", "saul", lr=1e-3, alpha=4.0)
-    assert found["forget_lr"] == pytest.approx(3e-3)
+    found = numbers(WMDP, "paper", "bio", "saul", lr=4e-4, alpha=4.0)
+    assert found["forget_lr"] == pytest.approx(6e-5)
     assert (found["measure"], found["alpha"]) == ("token_nll", 4.0)
-    found = numbers(Tofu.presets, "recommended", "forget", "saul", lr=1e-3, forget_lr=None)
+    found = numbers(WMDP, "paper", "bio", "saul", lr=4e-4, forget_lr=None)
     assert found["forget_lr"] is None
