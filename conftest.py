@@ -1,13 +1,9 @@
 """For every test and docstring example: a fixed seed, and `torch` at hand."""
 
 import gc
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
-
-# Docstrings are looked for in every module, and this one imports what no extra installs.
-collect_ignore = [] if find_spec("lightning") else ["torch_alm/integrations/lightning.py"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,12 @@
-"""Make a published chat model forget some of the facts it knows, and see what else it loses.
+"""Make a published model forget some of the facts it knows, until hardly one is said, and look.
 
-python benchmarks/facts.py                               one draw, Dual AdamW with and without +ALM
-python benchmarks/facts.py --draws 1 2 3 4 5 --methods retain_only dual_adamw+alm npo saul
-python benchmarks/facts.py --kind landmark --methods dual_adamw+alm --set steps=15
-python benchmarks/facts.py --model NAME_OR_PATH --layers 20 --device cuda
+python benchmarks/facts.py                       every method of the study, draws 0 to 5
+python benchmarks/facts.py --draws 1 --methods retain_only dual_adamw+alm saul@1.5/forget
+python benchmarks/facts.py --model NAME_OR_PATH --device cuda
+python benchmarks/facts.py --quick               two short runs, no findings
 
+`saul@1.5/forget` has SAM on the forget side alone, at the radius at which the log-odds of what is
+forgotten change by 1.5 nats; `/retain` the other, where the retain loss does; `saul` both at 0.5.
 Each finished run is a line of OUTPUT/runs.jsonl, and the same command goes on behind the last one.
 """
 
@@ -12,168 +14,193 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
 import yaml
+from torch.optim import AdamW
 from tqdm import tqdm
 
 from benchmarks import methods
 from benchmarks.report.results import append_line, read_lines
 from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import published
-from benchmarks.tasks.facts.world import World
+from benchmarks.tasks.facts.world import Study, World, cycled, opened
+from torch_alm.language import Row
+from torch_alm.measures import token_nll
+from torch_alm.thresholds import radius_for, rate_for
 
 TASK = Path(__file__).parent / "tasks" / "facts"
 RESULTS = Path(__file__).parent / "results" / "facts"
+PLAIN = ("dual_adamw", "npo", "simnpo", "grad_diff")
+METHODS = ["retain_only", *(k + end for k in PLAIN for end in ("", "+alm")), "saul_no_alm", "saul"]
+RADIUS = "0.5"  # nats
+SHOWN = ("forget_loss", "retain_loss", "weight")  # in a trace, beside the step and what is said
+QUICK = {"steps": 4, "ask_every": 2, "forget": 4, "relearn_steps": 2, "new_tokens": 8, "each": 9}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what is not done yet; 0 when every run has its line."""
-    given = parser().parse_args(argv)
-    study = yaml.safe_load((TASK / "study.yaml").read_text(encoding="utf-8"))
-    overrides = overridden(given, study)
-    lines = given.output / "runs.jsonl"
-    done = {run_name(line) for line in read_lines(lines)}
-    wanted = [
-        {"method": key, "draw": seed, "kind": given.kind, "overrides": overrides}
-        for seed in given.draws
-        for key in given.methods
-    ]
-    left = [run for run in wanted if run_name(run) not in done]
+    made = parser(__doc__)
+    made.add_argument("--methods", nargs="+", default=METHODS, metavar="KEY")
+    made.add_argument("--quick", action="store_true", help="to see that it runs")
+    given, study = made.parse_args(argv), read_study()
+    for key in given.methods:
+        methods.kind_of(key.partition("@")[0])
+    where = given.model or published()
+    if given.quick:
+        study |= QUICK
+        given.methods, given.draws = given.methods[1:3], given.draws[:1]
+        given.output = given.output / "quick"
+    lines, name = given.output / "runs.jsonl", Path(where).name
+    done = {(line["model"], line["method"], line["draw"]) for line in read_lines(lines)}
+    wanted = [(name, key, draw) for draw in given.draws for key in given.methods]
+    left = [run for run in wanted if run not in done]
     if not left:
         return 0
     given.output.mkdir(parents=True, exist_ok=True)
-    world = load(given, study)
-    for run in tqdm(left, desc="runs", unit="run", smoothing=0):
-        append_line(lines, {**run, **finished(world, run, study)})
+    with torch.autocast(
+        given.device, torch.bfloat16, enabled=given.device != "cpu", cache_enabled=False
+    ):
+        world = load(given, where, study)
+        for run in tqdm(left, desc="runs", unit="run", smoothing=0):
+            count = tuned(read_lines(lines), run, study)
+            found = Run(world, run[1], run[2], study).finished(count)
+            append_line(lines, dict(zip(("model", "method", "draw"), run, strict=True)) | found)
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser("facts.py", description=__doc__, formatter_class=_Plain)
+def tuned(lines: list[dict[str, Any]], run: tuple[str, str, int], study: Study) -> int:
+    """The fewest of six numbers of steps that forget enough on draw 0; 0 with the constraint."""
+    first = [line for line in lines if (line["model"], line["method"]) == run[:2]]
+    said = [row[:2] for line in first if line["draw"] == 0 for row in line["trace"]]
+    enough = [step for step, count in said if count <= study["most_said"]]
+    wanted = [step for step in study["counts"] if step in enough]
+    return 0 if methods.is_controlled(run[1]) or run[2] == 0 or not wanted else wanted[0]
+
+
+def read_study() -> Study:
+    """The settings."""
+    return yaml.safe_load((TASK / "study.yaml").read_text(encoding="utf-8"))
+
+
+def parser(told: str | None) -> argparse.ArgumentParser:
+    """The options of every script on these facts."""
+    made = argparse.ArgumentParser(
+        description=told, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = made.add_argument
-    add("--methods", nargs="+", default=["dual_adamw", "dual_adamw+alm"], metavar="KEY")
-    add("--draws", nargs="+", type=int, default=[1], help="seeds of what is to be forgotten")
-    add("--kind", help="forget facts of one kind, such as landmark")
-    add("--set", nargs="+", default=[], metavar="NAME=VALUE", help="other than in study.yaml")
+    add("--draws", nargs="+", type=int, default=[0, 1, 2, 3, 4, 5], help="seeds of what to forget")
     add("--output", type=Path, default=RESULTS)
     add("--model", help="a causal LM of transformers; default: the published one")
-    add("--layers", type=int, help="the first layer that is trained")
-    add("--lora", type=int, default=0, metavar="RANK", help="train adapters of these layers")
     add("--device", default="cpu")
     return made
 
 
-class _Plain(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    pass
-
-
-def overridden(given: argparse.Namespace, study: dict[str, Any]) -> dict[str, Any]:
-    """Collect what differs from the study: `--set`, the model and what of it is trained.
-
-    Raises:
-        ValueError: A name that neither the study nor one of the methods has.
-    """
-    found = {name: yaml.safe_load(text) for name, _, text in (t.partition("=") for t in given.set)}
-    kinds = [methods.kind_of(key) for key in given.methods]
-    known = {*study, *(field.name for kind in kinds for field in fields(kind))}
-    if unknown := found.keys() - known:
-        raise ValueError(
-            f"--set {min(unknown)}: no such setting. Known: {', '.join(sorted(known))}."
-        )
-    options = ("model", "layers", "lora")
-    return found | {name: getattr(given, name) for name in options if getattr(given, name)}
-
-
-def run_name(run: dict[str, Any]) -> str:
-    """Name a run by what tells it from others."""
-    return json.dumps([run[name] for name in ("method", "draw", "kind", "overrides")])
-
-
-def load(given: argparse.Namespace, study: dict[str, Any]) -> World:
+def load(given: argparse.Namespace, where: str | Path, study: Study) -> World:
     """The model with what it says before, which is kept beside the results."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    where = given.model or published()
-    first = study["layers"] if given.layers is None else given.layers
-    tokenizer = AutoTokenizer.from_pretrained(where)
-    model = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32).to(given.device)
-    trained(model.eval(), first, given.lora)
-    said = given.output / f"before{'' if given.model is None else '-' + Path(where).name}.json"
+    said = given.output / f"before-{Path(where).name}.json"
     known = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
-    world = World(model, tokenizer, data.read_facts(), first, study["new_tokens"], known)
+    world = opened(where, study, known, given.device)
     said.write_text(json.dumps(world.said, indent=0, ensure_ascii=False), encoding="utf-8")
     return world
 
 
-def trained(model: Any, first: int, rank: int) -> None:
-    """Leave the layers from `first` on to train, or adapters of `rank` in them, added in place."""
-    layers = range(first, model.config.num_hidden_layers)
-    upper = tuple(f"model.layers.{number}." for number in layers)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(upper))
-    if rank:
-        from peft import LoraConfig, inject_adapter_in_model
+class Run:
+    """One method on one draw: trained for the study's steps, looked at where enough is forgotten.
 
-        linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)]
-        names = [name for name in linear if name.startswith(upper)]
-        inject_adapter_in_model(LoraConfig(r=rank, target_modules=names), model)
+    The forget facts stand in two rows, as they are given and as the model says them; the second is
+    taken anew whenever it is asked and says one in other words.
+    """
 
+    def __init__(self, world: World, name: str, seed: int, study: Study) -> None:
+        self.world, self.seed, self.study = world, seed, study
+        self.key, _, self.sharp = name.partition("@")
+        self.drawn = data.draw(world.known(), seed, study["forget"])
+        world.restore()
+        given = [world.given[fact] for fact in self.drawn.forget]
+        self.forget: list[Row] = given * 2
+        self.said = world.said
+        self.take(world.said)
+        kept = [fact.question for fact in self.drawn.retain]
+        self.retain = [world.as_said(question, world.said[question]) for question in kept]
+        self.params = list(world.trained.values())
 
-def finished(world: World, run: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
-    """One run: its numbers, its steps and a few of its answers."""
-    numbers = {"alpha": world.target, **study["settings"], **study["controller"]}
-    settings = methods.settings_of(run["method"], numbers | run["overrides"])
-    study = study | run["overrides"]
-    drawn = data.draw(world.known(), run["draw"], study["forget"], run["kind"])
-    world.reset()
-    torch.manual_seed(run["draw"])
-    method = methods.build(run["method"], world.upper, settings)
-    began = time.perf_counter()
-    trace = steps(world, method, drawn, run, study)
-    seconds = (time.perf_counter() - began) / len(trace)
-    found, said = world.measured(drawn)
-    back = world.relearned(drawn, study["relearn_rows"], study["relearn_steps"], settings.lr)
-    opened = [row["gate_open"] for row in trace]
-    return {
-        **found,
-        "relearned_said": back,
-        "alpha": {**numbers, **run["overrides"]}["alpha"],
-        "pushed": sum(opened) / len(opened),
-        "seconds_per_step": seconds,
-        "trace": [round(row.get("forget_loss", float("nan")), 3) for row in trace],
-        "forget": [fact.question for fact in drawn.forget],
-        "answers": {
-            q: said[q] for f in drawn.forget for q in (f.question, f.rewording) if q in said
-        },
-        "lost": {
-            fact.question: said[fact.question]
-            for fact in (*drawn.retain, *drawn.neighbours)
-            if not fact.is_in(said[fact.question])
-        },
-    }
+    def take(self, said: dict[str, str]) -> int:
+        """Put the facts that are said into those words; how many there are."""
+        count = len(self.drawn.forget)
+        known = [(i, f) for i, f in enumerate(self.drawn.forget) if f.is_in(said[f.question])]
+        for i, fact in known:
+            row = self.world.spoken(fact, said[fact.question])
+            self.forget[count + i] = row or self.forget[count + i]
+        return len(known)
 
+    def method(self) -> Any:
+        """The method with the rate, and SAM's radii, that are as many nats on this draw."""
+        world, study = self.world, self.study
+        rows, count = self.forget, study["forget"]
+        forget = world.rows.batch(rows[:count])
+        retain = world.rows.batch(self.retain[:count])
+        rate = rate_for(AdamW(self.params), lambda: world.odds(forget), change=study["change"])
+        numbers = {"alpha": world.target, "lr": rate, **study["settings"]}
+        if self.key.startswith("saul"):
+            nats, _, side = self.sharp.partition("/")
+            losses = {
+                "forget": lambda: world.odds(forget),
+                "retain": lambda: token_nll(world.upper, retain),
+            }
+            for name in [side] if side else losses:
+                found = radius_for(self.params, losses[name], change=float(nats or RADIUS))
+                numbers[f"rho_{name}"] = found.value
+            numbers = {"rho_forget": 0.0, "rho_retain": 0.0} | numbers
+        self.numbers = {k: v for k, v in numbers.items() if k in ("alpha", "lr") or "rho" in k}
+        return methods.build(self.key, world.upper, methods.settings_of(self.key, numbers))
 
-def steps(
-    world: World, method: Any, drawn: data.Draw, run: dict[str, Any], study: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """Unlearn; what each step saw."""
-    count, size = study["steps"], study["forget_batch"]
-    pairs = world.batches(drawn, size, study["retain_batch"], count, run["draw"])
-    trace = []
-    label = f"{run['method']}, draw {run['draw']}"
-    with tqdm(pairs, total=count, desc=label, unit="step", leave=False) as bar:
-        for number, (retain, forget) in enumerate(bar, 1):
+    def finished(self, tuned: int = 0) -> dict[str, Any]:
+        """Train, and look: where enough is forgotten, after the steps of draw 0, and at the end."""
+        study, world = self.study, self.world
+        torch.manual_seed(self.seed)
+        method = self.method()
+        passes = list[Any]()
+        hook = self.params[-1].register_post_accumulate_grad_hook(passes.append)
+        going = cycled(self.forget, Random(self.seed))
+        staying = cycled(self.retain, Random(self.seed + 1))
+        trace, looks = [], dict[str, Any]()
+        name = f"{self.key}, draw {self.seed}"
+        bar = tqdm(range(1, study["steps"] + 1), desc=name, unit="step", leave=False)
+        for step in bar:
+            retain = world.rows.batch([next(staying) for _ in range(study["retain_batch"])])
+            forget = world.rows.batch([next(going) for _ in range(study["forget_batch"])])
             method.step(retain, forget)
-            trace.append(method.metrics())
-            if number % -(-study["forget"] // size) == 0:
-                method.end_of_epoch()
-    return trace
+            if step % study["ask_every"]:
+                continue
+            said, seen = self.ask(), method.metrics()
+            bar.set_postfix(said=said)
+            trace.append([step, said, *(round(seen.get(k, 0.0), 3) for k in SHOWN)])
+            due = {"tuned": step == tuned, "end": step == study["steps"]}
+            due["matched"] = "matched" not in looks and said <= study["most_said"]
+            if any(due.values()):
+                now = {"steps": step, "passes": len(passes), **world.measured(self.drawn)}
+                if due["matched"]:
+                    now |= world.brought_back(self.drawn, study)
+                    now["unrelated"] = world.answers(study["unrelated"])
+                looks |= {name: now for name in due if due[name]}
+        hook.remove()
+        return {
+            **self.numbers,
+            "forget": [fact.question for fact in self.drawn.forget],
+            **{name: looks.get(name) for name in ("matched", "tuned", "end")},
+            "trace": trace,
+        }
+
+    def ask(self) -> int:
+        """Ask for the forget facts: how many are said, in which words they are forgotten now."""
+        asked = [(fact, fact.question) for fact in self.drawn.forget]
+        self.said = self.world.said_now(asked, self.said)
+        return self.take(self.said)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(torch_alm.__file__).parent
 OBJECTS = {"SAM", "ReverseSAM", "ALMConstraint", "DualOptimizer", "perturbed", "measures"}
 OBJECTS |= {"ConstraintGroup", "filters", "rules", "thresholds"}
-WHAT_THEY_RETURN = {"Losses", "Perturbation"}
+WHAT_THEY_RETURN = {"Losses"}
 
 
 def modules_loaded_by(statement: str) -> set[str]:

@@ -2,7 +2,8 @@
 
     python tests/test_public_api.py
 
-writes them anew. Annotations are left to the type checker, inherited names to their makers.
+writes them anew. Annotations are left to the type checker. A name that a class of ours inherits, or
+overrides, is written once, where it was first given: torch's and transformers' are theirs.
 """
 
 import inspect
@@ -14,12 +15,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 RECORDED = Path(__file__).with_name("public_api.txt")
 MODULES = (
     "torch_alm",
     "torch_alm.checkpoint",
     "torch_alm.command",
     "torch_alm.filters",
+    "torch_alm.integrations.lightning",
     "torch_alm.integrations.transformers",
     "torch_alm.language",
     "torch_alm.measures",
@@ -79,11 +83,24 @@ def of_object(path: str, value: Any) -> Iterator[str]:
 
 
 def members(kind: type) -> dict[str, Any]:
-    """Public methods, properties and fields that classes of ours define, `__call__` too."""
-    ours = [owner for owner in reversed(kind.__mro__) if owner.__module__.startswith("torch_alm")]
-    names = dict.fromkeys(n for o in ours for n in [*vars(o), *vars(o).get("__annotations__", {})])
-    public = [n for n in names if n == "__call__" or not n.startswith("_")]
+    """Public methods, properties and fields that it is the first to define, `__call__` too."""
+    ours = [o for o in reversed(kind.__mro__) if o.__module__.startswith("torch_alm.")]
+    names = dict.fromkeys(n for o in ours for n in names_in(o))
+    theirs = [o for o in kind.__mro__[1:] if o not in ours or is_public(o)]
+    given = {n for o in theirs for each in o.__mro__ for n in names_in(each)}
+    if issubclass(kind, torch.optim.Optimizer):
+        given |= {*vars(torch.optim.SGD([torch.zeros(1)]))}  # what torch gives each one
+    public = [n for n in names if n not in given and (n == "__call__" or not n.startswith("_"))]
     return {n: inspect.getattr_static(kind, n, None) for n in public}
+
+
+def names_in(kind: type) -> list[str]:
+    return [*vars(kind), *vars(kind).get("__annotations__", {})]
+
+
+def is_public(kind: type) -> bool:
+    """Tell whether a class is written down itself."""
+    return any(getattr(import_module(m), kind.__name__, None) is kind for m in MODULES)
 
 
 def signature(function: Any) -> str:

@@ -36,13 +36,13 @@ def tree() -> list[Path]:
 
 
 SIZES = {  # measured, the limit today, the budget
-    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_660, 4_200),
-    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_560, 1_300),
-    "lines of language": (package("language"), 1_680, 1_000),
-    "lines of integrations": (package("integrations"), 1_750, 1_600),
+    "lines of the core": (package(*set(LIBRARY).difference(PARTS)), 4_640, 4_200),
+    "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_500, 1_300),
+    "lines of language": (package("language"), 1_520, 1_000),
+    "lines of integrations": (package("integrations"), 1_680, 1_600),
     "lines of the command": (package(*COMMAND), 4_460, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 14_090, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 6_820, 6_500),
+    "lines of torch_alm": (lines("torch_alm"), 13_890, 10_500),
+    "lines of benchmarks": (lines("benchmarks"), 6_970, 6_500),
     "lines of tests": (lines("tests"), 22_730, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_310, 16_000),

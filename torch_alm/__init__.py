@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch_alm.constraint import ALMConstraint
     from torch_alm.dual import DualOptimizer, Losses
     from torch_alm.group import ConstraintGroup
-    from torch_alm.perturb import Perturbation, perturbed
+    from torch_alm.perturb import perturbed
     from torch_alm.sam import SAM, ReverseSAM
 
 __version__ = "0.1.0"
@@ -24,7 +24,6 @@ __all__ = [
     "ConstraintGroup",
     "DualOptimizer",
     "Losses",
-    "Perturbation",
     "ReverseSAM",
     "filters",
     "measures",
@@ -39,7 +38,6 @@ _MODULES = {
     "ConstraintGroup": "group",
     "DualOptimizer": "dual",
     "Losses": "dual",
-    "Perturbation": "perturb",
     "ReverseSAM": "sam",
     "perturbed": "perturb",
 }

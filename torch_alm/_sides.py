@@ -167,15 +167,15 @@ class Sides(Wrapper):
         self._times = self._times * factors[1]
         return norms
 
-    def control_state_dict(self) -> dict[str, Any]:
+    def _control_state_dict(self) -> dict[str, Any]:
         """Collect all but the states of the two sides: the constraint's, the gate's, the count."""
         constraint = None if self.constraint is None else self.constraint.state_dict()
         gate = {} if self.probe_every == 1 else self._gate.state()
         other = {"gate": gate, "skipped": self.skipped}
         return {"constraint": constraint, **{key: found for key, found in other.items() if found}}
 
-    def load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore `control_state_dict()`; a step that was begun is dropped on the forget side."""
+    def _load_control_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore `_control_state_dict()`; a step that was begun is dropped on the forget side."""
         if (state_dict["constraint"] is None) != (self.constraint is None):
             raise ValueError(
                 "DualOptimizer.load_state_dict: only one of the checkpoint and this optimizer has "
@@ -191,7 +191,7 @@ class Sides(Wrapper):
 
     def _state_dict(self) -> dict[str, Any]:
         sides = {name: base.state_dict() for name, base in self._bases.items()}
-        return {**sides, **self.control_state_dict()}
+        return {**sides, **self._control_state_dict()}
 
     def _load_state_dict(self, state_dict: dict[str, Any]) -> None:
         expected = {*self._bases, "constraint"}
@@ -203,7 +203,7 @@ class Sides(Wrapper):
             )
         for name, base in self._bases.items():
             check_sizes(base, state_dict[name], f"DualOptimizer.load_state_dict: {name}")
-        self.load_control_state_dict(state_dict)
+        self._load_control_state_dict(state_dict)
         for name, base in self._bases.items():
             base.load_state_dict(state_dict[name])
 
@@ -230,7 +230,7 @@ class Sides(Wrapper):
         gradient = {p: g * share for p, g in zip(params, g_f, strict=True) if g is not None}
         scale = float(self._retain_times) or 1.0
         rest = {p: p.grad / scale for p in params if p.grad is not None}
-        constraint.calibrate(self.forget, gradient, rest)
+        constraint._calibrate(self.forget, gradient, rest)
 
     def _awaits_step(self) -> bool:
         return self._forget_register is not None
@@ -292,7 +292,7 @@ class Sides(Wrapper):
 
 def check_sides(retain: Optimizer, forget: Optimizer) -> None:
     """Raise if they are one optimizer, would move different weights, or the wrong way."""
-    if isinstance(retain, SharpnessAware) and retain.sign < 0:
+    if isinstance(retain, SharpnessAware) and retain._sign < 0:
         raise ValueError(
             "DualOptimizer: the retain side is ReverseSAM, which would look where the retain loss "
             "is lowest. Did you mean `retain=SAM(...)`, and ReverseSAM for the forget side?"
@@ -333,7 +333,7 @@ def check_constraint(constraint: object, forget: Optimizer, scale: str) -> None:
         )
     sense = ">=" if constraint is None else constraint.sense
     fitting = {">=": -1, "<=": +1, "==": 0}[sense]
-    if isinstance(forget, SharpnessAware) and forget.sign != fitting:
+    if isinstance(forget, SharpnessAware) and forget._sign != fitting:
         side = {-1: "ReverseSAM or a plain optimizer", +1: "SAM or a plain optimizer"}
         raise ValueError(
             f'DualOptimizer: the constraint\'s sense is "{sense}" and the forget side is '

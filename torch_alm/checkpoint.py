@@ -3,6 +3,8 @@
 Not imported by `torch_alm`: the machinery behind it is heavy.
 """
 
+# pyright: reportPrivateUsage=false
+
 import inspect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -75,7 +77,7 @@ class DualState(Stateful):
             name: {fqn: [*named[name]["state"].get(fqn, ())] for fqn in _stepped(named[name], side)}
             for name, side in self._sides.items()
         }
-        rest = {"control": self.optimizer.control_state_dict(), "stepped": stepped}
+        rest = {"control": self.optimizer._control_state_dict(), "stepped": stepped}
         return {**named, "rest": _packed(rest)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -97,7 +99,7 @@ class DualState(Stateful):
         }
         for name in self._sides:
             _check_read(rest["stepped"][name], state_dict[name]["state"])
-        self.optimizer.load_control_state_dict(rest["control"])
+        self.optimizer._load_control_state_dict(rest["control"])
         for name, side in self._sides.items():
             with _thawed(side):
                 set_optimizer_state_dict(self.model, _Still(side), ordered[name])

@@ -210,7 +210,7 @@ class ALMConstraint:
             if torch.is_grad_enabled() and not (self._is_told or is_first_pass()):
                 self._is_told = True
                 faults.warn_detached()
-        elif self.wants_gradient:
+        elif self._wants_gradient:
             c, due = self._violation(value, 0.0), self._state.auto.due
             penalty = self._loop.watch(penalty, due(c), float(due(weight)))
         self._observe(now)
@@ -569,13 +569,13 @@ class ALMConstraint:
             ValueError: if an entry is missing or unknown, or sense or shape differ; nothing is
                 loaded then.
         """
-        self.check_state_dict(state_dict)
+        self._check_state_dict(state_dict)
         self._take_shape(numbers.shape(state_dict["multiplier"]))
         self._state.load(state_dict)
         self.discard()
         self._is_stepped = False
 
-    def check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def _check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Raise what `load_state_dict` would raise, and load nothing."""
         faults.check_checkpoint(state_dict, self.state_dict())
         found = numbers.shape(state_dict["multiplier"])
@@ -623,12 +623,12 @@ class ALMConstraint:
             self._loop.begin()
 
     @property
-    def wants_gradient(self) -> bool:
+    def _wants_gradient(self) -> bool:
         """True with `mu="auto"`, in steps that need the gradient whatever the weight will be."""
         auto = self._state.auto
         return auto is not None and auto.wants_gradient and not is_first_pass()
 
-    def calibrate(self, optimizer: Optimizer, gradient: Gradient, rest: Gradient) -> None:
+    def _calibrate(self, optimizer: Optimizer, gradient: Gradient, rest: Gradient) -> None:
         """Find mu from the response of the optimizer that will apply the weight.
 
         Args:

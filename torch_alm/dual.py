@@ -3,6 +3,8 @@
 Source: Algorithm 1 of SAUL (sections 4.1 to 4.3).
 """
 
+# pyright: reportPrivateUsage=false
+
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -206,7 +208,7 @@ class DualOptimizer(Sides):
         """g <- g + weight * Grad_SAM(theta, L, rho, mode), or the plain gradient."""
         if isinstance(side, SharpnessAware):
             given = objective, weight, self.backward_fn, params, so_far
-            accumulate = partial(side.accumulate, *given)
+            accumulate = partial(side._accumulate, *given)
         else:
             gradients.put(params, gradients.copies(so_far))
             given = objective, self.backward_fn or Tensor.backward, params, "DualOptimizer.backward"
@@ -233,7 +235,7 @@ class DualOptimizer(Sides):
     def _may_skip(self, params: list[Tensor], constraint: ALMConstraint) -> bool:
         # A forward without a backward does harm to shards: they stay gathered.
         is_safe = self.reshard is not None or not any(map(gradients.is_sharded, params))
-        return is_safe and not constraint.wants_gradient
+        return is_safe and not constraint._wants_gradient
 
     def _opens(self, constraint: ALMConstraint, weight: float, value: Tensor) -> bool:
         """Take in a step's last value; tell whether its gate is open."""
@@ -278,7 +280,7 @@ class DualOptimizer(Sides):
         if not has_begun:
             self._warn_no_backward()
         else:
-            if constraint is not None and constraint.wants_gradient:
+            if constraint is not None and constraint._wants_gradient:
                 self._calibrate(constraint, g_f)
             weight = self._gate.commit(self.constraint)
         if weight == 0:

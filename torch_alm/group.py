@@ -1,5 +1,7 @@
 """ConstraintGroup: several constraints, by name, as one."""
 
+# pyright: reportPrivateUsage=false
+
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, final
@@ -52,7 +54,9 @@ class ConstraintGroup(dict[str, ALMConstraint]):
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         """Add up all penalties, each constraint called with the same arguments, also an `index`.
 
-        Without one, a member with a vector has a multiplier per place in the batch. If a member
+        With rows of its own a member is called by name, as `group["drift"](model, batch)`.
+
+        Without an `index`, a member with a vector has a multiplier per place in the batch. If one
         raises, none has observed anything.
         """
         with self._all_or_none():
@@ -124,7 +128,7 @@ class ConstraintGroup(dict[str, ALMConstraint]):
         """Restore `state_dict()`, or raise a `ValueError` and load nothing."""
         self._check_names(state_dict, "load_state_dict", {*state_dict} ^ {*self})
         for name, member in self.items():
-            member.check_state_dict(state_dict[name])
+            member._check_state_dict(state_dict[name])
         for name, member in self.items():
             member.load_state_dict(state_dict[name])
 

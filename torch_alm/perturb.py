@@ -41,33 +41,12 @@ class Memory(dict[Tensor, Tensor]):
         return Memory, ()
 
 
-@dataclass(frozen=True)
-class Perturbation:
-    """The outcome of `perturbed`.
+class Perturbation(NamedTuple):
+    """The outcome of `perturbed`."""
 
-    Attributes:
-        realised: the share of delta, along delta, that took place: measured where some weights are
-            bfloat16 or float16, until `SAM` has found it once, else `None`.
-        is_lost: whether the direction is known not to be finite, which a CPU tells without waiting.
-    """
-
-    realised: float | None = None
-    is_lost: bool = False
-    _norm: Tensor = field(default_factory=lambda: torch.zeros((), device="cpu"), repr=False)
-    _entries: int = field(default=0, repr=False)
-
-    @property
-    def grad_norm(self) -> float:
-        """The joint L2 norm of the direction; where it is 0 or not finite nothing moved.
-
-        Cost: on an accelerator reading it waits for the device.
-        """
-        return self._norm.item()
-
-    @property
-    def moved(self) -> int:
-        """The number of entries of theta that were given a perturbation."""
-        return self._entries if math.isfinite(self.grad_norm) and self.grad_norm else 0
+    norm: Tensor  # joint L2 norm of the direction; where it is 0 or not finite nothing moved
+    realised: float | None  # share of delta that narrow weights hold, along it, where it is watched
+    is_lost: bool  # whether the direction is known not to be finite; a CPU tells without waiting
 
 
 def perturbed(
@@ -177,7 +156,7 @@ class Excursion(AbstractContextManager[Perturbation]):
                 self._move(p, local(g), rho * inverse, noise)
         realised = None if inverse is None or not self.is_watched else self._held(moves, inverse)
         is_lost = inverse is None and bool(norm)
-        return Perturbation(realised, is_lost, norm, sum(p.numel() for p, _, _ in moves))
+        return Perturbation(norm, realised, is_lost)
 
     def _held(self, moves: list[Move], inverse: float | Tensor) -> float | None:
         """Compare with theta before: the share of delta that the weights hold, along delta."""

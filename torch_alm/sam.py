@@ -36,7 +36,7 @@ Closure: TypeAlias = Callable[[], Tensor | float]
 class SharpnessAware(Wrapper):
     """The code of SAM and ReverseSAM; they differ in `sign` alone."""
 
-    sign: ClassVar[int]
+    _sign: ClassVar[int]
 
     def __init__(
         self,
@@ -91,12 +91,12 @@ class SharpnessAware(Wrapper):
         params = parameters(self)
         so_far = gradients.take(params)
         try:
-            return self.accumulate(objective, weight, None, params, so_far).loss
+            return self._accumulate(objective, weight, None, params, so_far).loss
         except BaseException:
             gradients.put(params, so_far)
             raise
 
-    def accumulate(
+    def _accumulate(
         self,
         objective: Objective,
         weight: float,
@@ -115,7 +115,7 @@ class SharpnessAware(Wrapper):
         given = objective, backward or self.backward_fn, params, owner
         gradient = partial(passes.accumulate, *given, pair=pair, seen=[])
         # g <- grad L(theta)
-        first = partial(gradient, weight=1.0, counts=False, pair_sign=self.sign)
+        first = partial(gradient, weight=1.0, counts=False, pair_sign=self._sign)
         # theta + delta, delta = sign rho g / (||g|| + eps)
         with self._nearby(params, first):
             # Before the second backward: engines may reduce while they differentiate.
@@ -154,7 +154,7 @@ class SharpnessAware(Wrapper):
         params = parameters(self)
         # `"rho"` in a group is a radius, unless it is a setting of the base (Adadelta has one).
         groups = params if "rho" in self.base.defaults else self.base.param_groups
-        radii = radii_of(groups, self.rho, self.sign)
+        radii = radii_of(groups, self.rho, self._sign)
         how = self.eps, self.adaptive, self.rounding, self.memory, not self._has_looked
         with Excursion(radii, *how) as self.perturbation:
             if self.perturbation.realised is not None:
@@ -240,7 +240,7 @@ class SharpnessAware(Wrapper):
 
     def _check(self) -> None:
         check_groups(self.base, type(self).__name__)
-        if self.sign > 0:
+        if self._sign > 0:
             check_descends(self.base, type(self).__name__)
         super()._check()
 
@@ -300,7 +300,7 @@ class SAM(SharpnessAware):
         rounding: "stochastic" for pure bfloat16 weights, which drop most of a short delta.
 
     Attributes:
-        perturbation: the latest one: norm of g, entries moved, what narrow weights held of delta.
+        perturbation: the latest one: `norm` of g, and what narrow weights held of delta.
 
     Warns:
         UserWarning: once, if bfloat16 or float16 weights hold less than half of the first delta, or
@@ -328,7 +328,7 @@ class SAM(SharpnessAware):
         tensor([2.2800, 3.0400])
     """
 
-    sign = +1
+    _sign = +1
 
 
 @final
@@ -346,4 +346,4 @@ class ReverseSAM(SharpnessAware):
     Source: SAUL, section 4.2 (the forget side).
     """
 
-    sign = -1
+    _sign = -1

@@ -206,9 +206,7 @@ def radius_for(
         again()
         away = Excursion({p: r * rho for p, r in radii.items()}, 0.0, adaptive, "nearest", {})
         with away:
-            found = _over_ranks(
-                torch.tensor(fmean(each.item() for each in _losses(loss, batches)))
-            ).item()
+            found = _mean([each.item() for each in _losses(loss, batches)])
         return sign * (found - start) if math.isfinite(found) else -math.inf
 
     try:
@@ -278,7 +276,7 @@ def _gradient(
                         found[p] = found.get(p, 0.0) + g.to_dense()
     finally:
         again()
-    start = _over_ranks(torch.tensor(fmean(values) if values else math.nan)).item()
+    start = _mean(values)
     used = params if is_distributed() else found  # in one order on all ranks
     mean = {p: _over_ranks(found.get(p, torch.zeros_like(p)) / len(values)) for p in used}
     norm = float(gradients.norm(mean.values())) if mean else 0.0
@@ -293,6 +291,11 @@ def _gradient(
 
 def _losses(loss: Loss, batches: Iterable[Any] | None) -> Iterator[Tensor]:
     return iter([loss()]) if batches is None else map(loss, batches)
+
+
+def _mean(values: list[float]) -> float:
+    mine = fmean(values) if values else math.nan
+    return _over_ranks(torch.tensor(mine, dtype=torch.float64, device="cpu")).item()
 
 
 def _over_ranks(mine: Tensor) -> Tensor:

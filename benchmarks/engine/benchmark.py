@@ -1,8 +1,8 @@
 """The parts in which TOFU, MUSE and WMDP differ, and what they share: models, rows and batches."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -15,7 +15,9 @@ from benchmarks.methods.method import Batch
 from benchmarks.methods.sharing import copy_trainable
 from benchmarks.report.page import Layout
 from benchmarks.report.results import Row as ResultRow
-from torch_alm.language import Row, collate, pad_id, pairs
+from torch_alm.language import Row, collate, pad_id
+
+T = TypeVar("T")
 
 
 class Evaluation(NamedTuple):
@@ -34,7 +36,7 @@ class Benchmark(ABC):
     """
 
     layout: Layout
-    """Names of its numbers where they are shown and matched."""
+    """Names of its numbers where they are shown."""
 
     presets: Presets
     """The settings of every method on it."""
@@ -97,3 +99,25 @@ class Benchmark(ABC):
     def resolved(self, settings: Settings) -> Settings:
         """Put a number in the place of a word that only this benchmark knows."""
         return settings
+
+
+def pairs(
+    forget: Sequence[T], retain: Sequence[T], batch_size: int, epochs: int, seed: int
+) -> Iterator[tuple[list[T], list[T]]]:
+    """Pairs of lists to collate, (retain, forget), of at most `batch_size` each.
+
+    Every epoch visits each forget item once, in a new order; with each one comes a retain item
+    drawn uniformly with replacement. The same seed gives the same pairs.
+
+    Raises:
+        ValueError: nothing to forget, or nothing to retain.
+    """
+    if not forget or not retain:
+        empty = "retain" if forget else "forget"
+        raise ValueError(f"pairs: the {empty} set is empty; no step could be taken. Was it loaded?")
+    random = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        order = torch.randperm(len(forget), generator=random)
+        for chosen in order.split(batch_size):
+            drawn = torch.randint(len(retain), chosen.shape, generator=random)
+            yield [retain[i] for i in drawn.tolist()], [forget[i] for i in chosen.tolist()]

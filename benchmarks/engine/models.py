@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.engine.options import Options
 from benchmarks.engine.scratch import Lesson, Recipe, spare_threads, teach
 from benchmarks.methods.rmu import steered_layer
-from torch_alm.language import check_eos
+from torch_alm.language import pad_id
 
 CACHE_VERSION = 3  # to be raised when a change of the training code makes cached models wrong
 
@@ -30,7 +30,7 @@ def load_model(name: str | Path) -> tuple[Any, Any]:
         OSError: There is no such model.
     """
     tokenizer = AutoTokenizer.from_pretrained(name)
-    check_eos(tokenizer)
+    pad_id(tokenizer)  # refuses one without EOS
     model, info = AutoModelForCausalLM.from_pretrained(
         name, dtype=torch.float32, output_loading_info=True
     )

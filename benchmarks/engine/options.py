@@ -16,7 +16,7 @@ FIRST_RUN = "single_adamw,dual_adamw,dual_adamw+alm,saul"
 SHORT = ("lr", "alpha", "mu", "epochs", "batch_size")
 """Settings with an option of their own; `--set NAME=VALUE` reaches every other one."""
 
-HOW = ("methods", "control", "seed", "seeds", "output", "overwrite", "cache", "trials", "judge")
+HOW = ("methods", "control", "seed", "seeds", "output", "overwrite", "cache", "judge")
 """Options on which no single result depends."""
 
 Kind = TypeVar("Kind", bound="Options")
@@ -44,8 +44,6 @@ class Options:
     preset: Literal["paper", "recommended"] | None = option(
         "settings to start from; default: paper with --model, else recommended"
     )
-    match: str | None = option("METRIC=LEVEL: search settings that forget so much, then report")
-    trials: int = option("runs of that search for each method", 8)
     set: list[str] = option("NAME=VALUE: any other setting of the methods", [])
     lr: str | None = option("learning rate; takes the forget side's along")
     alpha: str | None = option("threshold; alone in nats per token")
@@ -66,9 +64,8 @@ class Options:
         Raises:
             ValueError: It does; the message says what was meant.
         """
-        for name in ("seeds", "trials"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name} {getattr(self, name)}: did you mean at least 1?")
+        if self.seeds < 1:
+            raise ValueError(f"--seeds {self.seeds}: did you mean at least 1?")
         if self.lora and self.parameters not in (None, "all"):
             raise ValueError(
                 f"--lora {self.lora} with --parameters {self.parameters!r}: either adapters are "
@@ -133,19 +130,6 @@ class Options:
             for name, value in found.items()
             if name not in HOW
         }
-
-    def level(self, levels: Sequence[str]) -> tuple[str, float]:
-        """`forget_rouge=0.03` of `--match` as a name and a number."""
-        name, _, level = (self.match or "").partition("=")
-        if name not in levels:
-            raise ValueError(
-                f"--match {self.match!r}: {name!r} is nothing to match. Did you mean "
-                f"one of {', '.join(levels)}?"
-            )
-        value = value_of(level)
-        if not isinstance(value, float | int):
-            raise ValueError(f"--match {self.match!r}: {level!r} is no level. A number is.")
-        return name, float(value)
 
 
 class Parser(HfArgumentParser):

@@ -39,8 +39,6 @@ def begin(benchmark: Benchmark, options: Options) -> Plan:
         key: benchmark.presets.preset(preset, benchmark.split, key, overrides)
         for key in options.keys(benchmark.losses)
     }
-    if options.match is not None:
-        options.level(tuple(benchmark.layout.levels))
     name = f"{benchmark.data.name}-{benchmark.split}"
     folder = ResultsFolder(options.output or Path("results") / name)
     plan = Plan(benchmark, options, folder, {key: p.settings for key, p in presets.items()})

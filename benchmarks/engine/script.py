@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.engine.benchmark import Benchmark
-from benchmarks.engine.matching import matched
 from benchmarks.engine.options import Options, read
 from benchmarks.engine.runner import Plan, begin, run
 from benchmarks.report.page import publish
@@ -30,7 +29,7 @@ def run_script(
     except (ValueError, OSError) as error:
         parser.error(str(error))
     try:
-        run(plan if options.match is None else matched(plan))
+        run(plan)
         if look is not None:
             look(plan)
     except KeyboardInterrupt:

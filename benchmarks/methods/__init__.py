@@ -19,7 +19,7 @@ from benchmarks.methods.settings import Settings, hints
 
 __all__ = [
     "ALM", "CONTROL", "LOSSES", "Method", "Settings", "build", "check", "is_controlled", "kind_of",
-    "knob_of", "label", "method_of", "names", "settings_of",
+    "label", "method_of", "names", "settings_of",
 ]  # fmt: skip
 
 ALM = "+alm"
@@ -85,11 +85,6 @@ def method_of(key: str, losses: str = "tokens") -> type[Method]:
 def kind_of(key: str, losses: str = "tokens") -> type[Settings]:
     """The kind of settings that a method reads."""
     return method_of(key, losses).settings_type
-
-
-def knob_of(key: str) -> str:
-    """The setting that says how hard a method without the controller forgets."""
-    return _entries()[key].method.knob
 
 
 def settings_of(key: str, numbers: Mapping[str, Any]) -> Settings:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from benchmarks.methods.forgetting import FAILURES, measure
+from benchmarks.methods.forgetting import measure, rows_nll
 from benchmarks.methods.method import Batch, Method, forward, register
 from benchmarks.methods.settings import Settings
 from torch_alm import DualOptimizer
-from torch_alm.measures import token_nll_of_logits
+from torch_alm.measures import token_nll
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,11 @@ class DualAdamW(Method):
     The forget weight of the plain method is 1: under two AdamW states a constant has no effect.
     """
 
-    knob = "forget_lr"
     settings_type = TwoStates
     settings: TwoStates
 
     def begin(self) -> None:
         settings, constraint = self.settings, self.constraint
-        if constraint is not None and settings.measure in FAILURES:
-            raise ValueError(
-                f"{type(self).__name__} raises what is measured, and {settings.measure} has no "
-                'gradient. Did you mean measure="certificate", its differentiable lower bound?'
-            )
         self.raises_loss = constraint is None or settings.measure == "token_nll"
         self.optimizer = DualOptimizer(
             retain=self.retain_side(),
@@ -64,12 +58,14 @@ class DualAdamW(Method):
         """The optimizer that raises the forget loss; the weights decay on the other side only."""
         return self.make_optimizer(lr=self.settings.forget_lr, weight_decay=0.0)
 
-    def forgotten(self, forget: Batch) -> Tensor:
-        """Take what is raised: the measure, or the cross-entropy where there is no controller."""
-        logits, labels = forward(self.model, forget)
-        loss = token_nll_of_logits(logits, labels)
+    def forgotten(self, forget: Batch) -> Tensor | tuple[Tensor, Tensor]:
+        """Take what is raised: the measure, or the cross-entropy without a controller."""
+        said = forward(self.model, forget)
+        loss = token_nll(*said)
         self.forget_loss = loss.detach()
-        return loss if self.raises_loss else measure(self.settings)(logits, labels)
+        if self.constraint is not None and self.settings.measure == "row_nll":
+            return rows_nll(*said, self.settings)
+        return loss if self.raises_loss else measure(self.settings)(*said)
 
     def kept(self, retain: Batch) -> Tensor:
         """Take what is lowered on the retain side."""

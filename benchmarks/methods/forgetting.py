@@ -1,31 +1,25 @@
 """The forgetting measures a controller can look at; larger is more forgotten."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from benchmarks.methods.settings import Settings
-from torch_alm.language import IGNORE
 from torch_alm.measures import (
-    answer_nll,
-    certified_failure_of_logits,
-    exact_match_failure_of_logits,
+    certified_failure,
     require_attainable,
-    token_nll_of_logits,
+    token_nll,
 )
 
-Measure = Callable[[Tensor, Tensor], Tensor]
+Measure = Callable[..., Tensor]
 
 CERTIFIED = {"certificate": "max", "token_certificate": "mean"}
 """Certified share of answers that fail, and of tokens that do."""
 
-FAILURES = {"failure": "max", "token_failure": "mean"}
-"""The shares themselves: they say when to stop, and have no gradient to follow."""
-
-
 BEYOND = 1.1
-"""Times alpha up to which `row_nll` counts a row, so that the mean can exceed alpha."""
+"""Times alpha, for which rows count that have all reached it."""
 
 
 def check_attainable(settings: Settings) -> None:
@@ -36,31 +30,38 @@ def check_attainable(settings: Settings) -> None:
             f"alpha is {alpha!r}, and a controller compares with a number. Did you mean RMU's "
             "losses, for which relative:SHARE is a share of c^2/d?"
         )
-    if settings.measure in FAILURES and alpha > 1:
-        raise ValueError(
-            f"alpha is {alpha} and the measure {settings.measure}, which never exceeds 1: the "
-            "constraint could never be met. Did you mean a share such as 0.95?"
-        )
     if settings.measure in CERTIFIED:
         require_attainable(alpha, settings.tau)
 
 
 def measure(settings: Settings) -> Measure:
-    """`settings.measure` over logits and labels, with its gradient where it has one."""
+    """`settings.measure` of a model and a batch, with its gradient where it has one."""
     name = settings.measure
     if name == "token_nll":
-        return token_nll_of_logits
+        return token_nll
     if name == "row_nll":
-        return partial(row_nll_of_logits, most=BEYOND * float(settings.alpha))
-    if name in FAILURES:
-        return partial(exact_match_failure_of_logits, aggregate=FAILURES[name])
-    return partial(certified_failure_of_logits, tau=settings.tau, aggregate=CERTIFIED[name])
+        return lambda model, batch: rows_nll(model, batch, settings)[1]
+    return partial(certified_failure, tau=settings.tau, aggregate=CERTIFIED[name])
 
 
-def row_nll_of_logits(logits: Tensor, labels: Tensor, most: float) -> Tensor:
-    """Mean over rows of min(L, `most`), with L the mean loss of the row's answer in nats per token.
+def rows_nll(
+    model: Callable[..., Tensor], batch: Mapping[str, Tensor], settings: Settings
+) -> tuple[Tensor, Tensor]:
+    """Find what is descended where every row has a goal, and the measure that the controller sees.
 
-    A row that has reached `most` has no gradient left and cannot stand in for another.
+    Descended is -L, in the mean over the rows whose answer is below alpha in nats per token: one
+    that has reached it is pushed no further, and the last ones as hard as all.
     """
-    tokens = (labels[:, 1:] != IGNORE).sum(1)
-    return (answer_nll(logits, labels).sum(1) / tokens).clamp(max=most).mean()
+    loss = token_nll(model, batch, reduction="none")
+    value, low = row_goals(loss.detach(), settings)
+    return -torch.where(low, loss, 0.0).sum() / low.sum().clamp(min=1), value
+
+
+def row_goals(losses: Tensor, settings: Settings) -> tuple[Tensor, Tensor]:
+    """The mean over rows of min(L, alpha), so that none stands in for another; which are below.
+
+    Where none is, it is `BEYOND` alpha, and the gate closes.
+    """
+    alpha = float(settings.alpha)
+    low = losses < alpha
+    return torch.where(low.any(), losses.clamp(max=alpha).mean(), BEYOND * alpha), low

@@ -11,4 +11,3 @@ class GradAscent(JointMethod):
     """U = -L_f and no retain direction: with a closed gate the weights stay where they are."""
 
     keeps_retain: ClassVar[bool] = False
-    knob = "lr"  # AdamW cancels a constant weight

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from benchmarks.methods import gradients
-from benchmarks.methods.forgetting import check_attainable, measure
+from benchmarks.methods.forgetting import check_attainable, measure, row_goals
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
 from torch_alm import ALMConstraint
-from torch_alm.measures import kl_divergence, token_nll, token_nll_of_logits
+from torch_alm.measures import kl_divergence, token_nll
 
 Batch = Mapping[str, Tensor]
 
@@ -35,9 +35,6 @@ class Method(ABC):
 
     alm: ClassVar[Literal["optional", "built in", "left out"]] = "optional"
     """The place of `+alm`; SAUL is defined with the controller, some ablations without."""
-
-    knob: ClassVar[str] = "forget_weight"
-    """The setting that says how hard the plain method forgets; with the controller it is alpha."""
 
     settings_type: ClassVar[type[Settings]] = Settings
     """The hyperparameters it reads."""
@@ -71,7 +68,7 @@ class Method(ABC):
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         """The loss U to descend, here -F, and the forgetting measure F that is kept."""
-        value = token_nll_of_logits(*forward(self.model, forget))
+        value = token_nll(*forward(self.model, forget))
         return -value, value
 
     def retain_loss(self, retain: Batch) -> Tensor:
@@ -104,6 +101,15 @@ class Method(ABC):
             self.weight = float(self.constraint.step())
         return self.weight
 
+    def weigh_rows(self, forget: Batch) -> tuple[Tensor, Batch | None]:
+        """F where every row has a goal, the weight being known, and the rows below it."""
+        with torch.no_grad():
+            losses = token_nll(self.model, forget, reduction="none")
+        value, low = row_goals(losses, self.settings)
+        self.weigh(value)
+        left = {name: x[low] if x.dim() > 1 else x for name, x in forget.items()}  # places stay
+        return value, left if low.any() else None
+
     def saw(self, *, retain: Tensor | None, forget: Tensor) -> None:
         """Keep the two losses of this step for the trace."""
         self.losses = {"forget_loss": float(forget.detach())}
@@ -132,10 +138,11 @@ class Method(ABC):
         return kind(self.params, lr=self.settings.lr if lr is None else lr, weight_decay=decay)
 
 
-def forward(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Logits and labels of a batch, for methods that read two measures off one pass."""
+def forward(model: nn.Module, batch: Batch) -> tuple[Callable[[], Tensor], Batch]:
+    """Stand in for a model and a batch, for methods that read two measures off one pass."""
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-    return model(**inputs).logits, batch["labels"]
+    logits: Tensor = model(**inputs).logits
+    return lambda: logits, {"labels": batch["labels"]}
 
 
 def weighted_step(optimizer: Optimizer, weight: float, scale: str) -> None:

@@ -9,7 +9,7 @@ from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward, register
 from benchmarks.methods.settings import Settings
 from benchmarks.methods.sharing import frozen
-from torch_alm.measures import npo_of_logits, sequence_nll, token_nll_of_logits
+from torch_alm.measures import npo, sequence_nll, token_nll
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,8 @@ class NPOMethod(JointMethod):
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             reference_nll = sequence_nll(self.reference, forget, reduction="none")
-        logits, labels = forward(self.model, forget)
-        loss = npo_of_logits(logits, labels, reference_nll, beta=self.settings.beta)
-        return loss, token_nll_of_logits(logits, labels)
+        said = forward(self.model, forget)
+        return npo(*said, reference_nll, self.settings.beta), token_nll(*said)
 
 
 @register("npo", "NPO", position=12)

@@ -9,7 +9,7 @@ from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward, register
 from benchmarks.methods.settings import Settings
 from torch_alm import ALMConstraint
-from torch_alm.measures import flattening_of_logits, token_nll, token_nll_of_logits
+from torch_alm.measures import flattening, token_nll
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class PDU(JointMethod):
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
         """U = mean squared distance of the largest logit from the mean logit."""
-        logits, labels = forward(self.model, forget)
-        return flattening_of_logits(logits, labels), token_nll_of_logits(logits, labels)
+        said = forward(self.model, forget)
+        return flattening(*said), token_nll(*said)
 
     def retain_gradient(self, retain: Batch) -> Tensor:
         """Add nu * grad L_r, then let nu see L_r."""

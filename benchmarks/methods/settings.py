@@ -28,9 +28,8 @@ class Settings:
         retain: What the retain side lowers: the cross-entropy of the labels, or the divergence from
             the model before the first step.
         retain_weight: Weight of the retain loss.
-        measure: What the controller looks at: the cross-entropy, that of every row by itself, a
-            certified share of wrong answers or tokens, or that share itself, which has no gradient
-            (see `forgetting.py`).
+        measure: What the controller looks at: the cross-entropy, that of every row by itself, or
+            a certified share of wrong answers or tokens (see `forgetting.py`).
         tau: Sharpness of the certificate, in probability.
         alpha: What the measure is to reach; `relative:SHARE` is a share of c^2/d (RMU's losses).
         mu: Step size of the multiplier; `auto` finds it.
@@ -48,9 +47,7 @@ class Settings:
     forget_weight: float = 1.0
     retain: Literal["nll", "kl"] = "nll"
     retain_weight: float = 1.0
-    measure: Literal[
-        "token_nll", "row_nll", "certificate", "token_certificate", "failure", "token_failure"
-    ] = "token_nll"
+    measure: Literal["token_nll", "row_nll", "certificate", "token_certificate"] = "token_nll"
     tau: float = 0.1
     alpha: float | str = 10.0
     mu: float | Literal["auto"] = 1e-4

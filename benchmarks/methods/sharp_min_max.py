@@ -46,7 +46,6 @@ class SharpMinMax(Method):
     two optimizer states, a copy of a gradient.
     """
 
-    knob = "forget_lr"
     settings_type = SharpMinMaxSettings
     settings: SharpMinMaxSettings
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from benchmarks.methods.joint import JointMethod
 from benchmarks.methods.method import Batch, forward, register
 from benchmarks.methods.settings import Settings
-from torch_alm.measures import simnpo_of_logits, token_nll_of_logits
+from torch_alm.measures import simnpo, token_nll
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,6 @@ class SimNPO(JointMethod):
     settings: SimNPOSettings
 
     def objective(self, forget: Batch) -> tuple[Tensor, Tensor]:
-        logits, labels = forward(self.model, forget)
-        beta, margin = self.settings.beta, self.settings.margin
-        loss = simnpo_of_logits(logits, labels, beta=beta, delta=margin)
-        return loss, token_nll_of_logits(logits, labels)
+        said = forward(self.model, forget)
+        loss = simnpo(*said, beta=self.settings.beta, delta=self.settings.margin)
+        return loss, token_nll(*said)

@@ -27,14 +27,12 @@ class Layout:
         columns: Of the table.
         forgotten: What is left of the forget set: the horizontal axis of the trade-off.
         utility: The one number that says what a model is still worth: the vertical axis.
-        levels: What `--match` may hold fixed, and whether forgetting raises it.
         panels: Titles of the figure of steps, in place of those of cross-entropies.
     """
 
     columns: tuple[Column, ...]
     forgotten: Axis
     utility: Axis
-    levels: Mapping[str, bool]
     panels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,7 +58,6 @@ def report(folder: ResultsFolder, head: list[str]) -> str:
         LEGEND,
         remarks("What each constraint asks for", asked(described["methods"])),
         remarks("Notes on the settings", described.get("notes", {})),
-        remarks("How settings were found", described.get("matched", {})),
         "What each model answered stands in `answers/`, a line a question.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -26,7 +26,6 @@ class ResultsFolder:
         self.path = path
         self.results = path / "results.jsonl"
         self.settings = path / "settings.json"
-        self.trials = path / "trials.jsonl"
 
     def claim(self, settings: Mapping[str, Any], *, overwrite: bool = False) -> None:
         """Take the folder for runs under `settings`, or continue what was begun there.
@@ -37,11 +36,10 @@ class ResultsFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if overwrite:
             runs = (run for part in PARTS for run in (self.path / part).glob("*-seed*.jsonl"))
-            for file in (self.results, self.settings, self.trials, *runs):
+            for file in (self.results, self.settings, *runs):
                 file.unlink(missing_ok=True)
         earlier = self._earlier()
-        for file in (self.results, self.trials):
-            drop_cut_line(file)
+        drop_cut_line(self.results)
         differences = list(_differences(earlier, settings))
         if differences:
             raise ValueError(
@@ -54,7 +52,7 @@ class ResultsFolder:
 
     def _earlier(self) -> Row:
         """Read what earlier results were made with; nothing binds a folder without any."""
-        files = (self.settings, self.results, self.trials, self.path / "report.md")
+        files = (self.settings, self.results, self.path / "report.md")
         found = [file.name for file in files if file.exists()]
         known = self.described() if self.settings.exists() else {}
         if found and not (isinstance(known, dict) and "methods" in known):
@@ -62,13 +60,7 @@ class ResultsFolder:
                 f"{self.path} has a {found[0]} but no settings.json of a run, so nobody can tell "
                 "what it was made with, and it would be lost. Did you mean another --output?"
             )
-        return known if self.results.exists() or self.trials.exists() else {}
-
-    def remember(self, more: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add to `settings.json` what was found out, beside what was found of other methods."""
-        known = self.described()
-        found = {key: {**known.get(key, {}), **value} for key, value in more.items()}
-        write_json(self.settings, {**known, **found})
+        return known if self.results.exists() else {}
 
     def described(self) -> Row:
         """The settings of the runs."""

@@ -1,14 +1,11 @@
-"""The cost of a step beside one of Dual AdamW: operations counted, time measured.
+"""The cost of a step beside one of Dual AdamW: operations, counted.
 
-    python -m benchmarks.studies.overhead [--time] [--output FILE.jsonl]
+    python -m benchmarks.studies.overhead [--output FILE.jsonl]
 
-Operations are those of matrix products, forward and backward; their ratios hold for any size. Times
-are medians over interleaved rounds of a Llama of 20 million parameters on this machine.
+They are those of matrix products, forward and backward; their ratios hold for any size.
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,24 +110,9 @@ def operations(kind: Kind, steps: int = STEPS) -> float:
     return counter.get_total_flops() / steps
 
 
-def seconds(kinds: Sequence[Kind], model: Any, ids: Tensor, rounds: int = 3) -> list[float]:
-    """The median seconds of a step of each kind, in rounds of all kinds."""
-    trainings = [Training(model, kind, ids) for kind in kinds]
-    taken: list[list[float]] = [[] for _ in kinds]
-    for at in range(rounds + 1):
-        for training, found in zip(trainings, taken, strict=True):
-            began = time.perf_counter()
-            for _ in range(STEPS):
-                training.step()
-            if at:  # the first round makes moments and warms caches
-                found.append((time.perf_counter() - began) / STEPS)
-    return [statistics.median(found) for found in taken]
-
-
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count, measure if asked to, print a table, and write its lines."""
+    """Count, print a table, and write its lines."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--time", action="store_true", help="measure seconds, too: minutes")
     parser.add_argument("--output", type=Path, help="JSON lines of the table")
     options = parser.parse_args(argv)
     counted = [operations(kind) for kind in KINDS]
@@ -138,9 +120,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         {"step": kind.name, "operations": each / counted[0]}
         for kind, each in zip(KINDS, counted, strict=True)
     ]
-    if options.time:
-        taken = seconds(KINDS, llama(384, 8, 8192), torch.randint(0, 8192, (4, 64)))
-        rows = [r | {"time": each / taken[0]} for r, each in zip(rows, taken, strict=True)]
     if options.output is not None:
         write_lines(options.output, rows)
     print(markdown(pd.DataFrame(rows).set_index("step").map("{:.2f}".format)))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,25 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from benchmarks import facts as script
-from benchmarks.methods.forgetting import row_nll_of_logits
-from benchmarks.studies import command
+from benchmarks import methods
+from benchmarks.methods.forgetting import rows_nll
+from benchmarks.report.results import read_lines
+from benchmarks.studies import loop
 from benchmarks.tasks.facts import evidence, weights
-from benchmarks.tasks.facts.data import draw, gold_row, read_facts, said_row
-from benchmarks.tasks.facts.upper import Rows, Upper, common_start
+from benchmarks.tasks.facts.data import asked, draw, read_facts, said_row
+from benchmarks.tasks.facts.world import World, rounded, train_from
+from tests.models import FORGET, RETAIN, learn, llama, town_tokenizer
+from torch_alm.language import IGNORE, encode, generate, telling_words
+from torch_alm.measures import token_nll
 
 FACTS = read_facts()
 WORDS = {w for f in FACTS for t in (f.question, f.rewording, f.before, f.gold) for w in t.split()}
@@ -72,85 +84,204 @@ def test_a_draw_parts_what_is_known_and_is_the_same_again() -> None:
     parts = [*drawn.forget, *drawn.retain, *drawn.neighbours]
     assert len(parts) == len(FACTS) == len(set(parts)) and len(drawn.forget) == 12
     assert drawn == draw(FACTS, seed=3, count=12) != draw(FACTS, seed=4, count=12)
-    assert {f.kind for f in draw(FACTS, 1, 12, "landmark").forget} == {"landmark"}
+    assert {f.kind for f in drawn.kin} <= {f.kind for f in drawn.forget}
+    assert 0 < len(drawn.kin) < len(drawn.neighbours)
     with pytest.raises(ValueError, match="knows 22 facts, and 40 are to be forgotten"):
-        draw(FACTS, 1, 40, "landmark")
+        draw(FACTS[:22], 1, 40)
 
 
-def test_the_gold_words_alone_are_labelled_and_an_answer_cut_short_has_no_end() -> None:
-    made, fact = tokenizer(), FACTS[0]
-    row = gold_row(made, fact)
-    assert made.decode(row["input_ids"]).endswith(f"{fact.before} {fact.gold}")
-    assert [i for i in row["labels"] if i != -100] == [VOCABULARY[fact.gold]]
-    whole = said_row(made, fact.question, "The capital of France is", 9)
-    cut = said_row(made, fact.question, "The capital of France is", 5)
+def test_an_answer_cut_short_has_no_end() -> None:
+    whole = said_row(tokenizer(), FACTS[0].question, "The capital of France is", 9)
+    cut = said_row(tokenizer(), FACTS[0].question, "The capital of France is", 5)
     assert whole["labels"][-1] == 0 and cut["labels"] == whole["labels"][:-1]
 
 
-def test_the_short_way_has_the_losses_and_gradients_of_the_whole_model() -> None:
-    made, plain = tokenizer(), model().double()
-    script.trained(plain, 2, 0)
-    rows = [gold_row(made, FACTS[i]) for i in (0, 40, 100, 200)]
-    common = common_start([row["input_ids"] for row in rows])
-    upper, batches = Upper(plain, 2, common), Rows(plain, 2, len(common))
-    batch = batches.batch(rows)
-    logits = upper(batch["inputs_embeds"], batch["logits_to_keep"]).logits[:, :-1]
-    short = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), batch["labels"][:, 1:].flatten()
+SAID = {
+    text: fact.answer.removesuffix(".") if number % 2 else "?"
+    for number, fact in enumerate(FACTS)
+    for text in (fact.question, fact.rewording)
+}
+"""What a model is taken to have said: every second answer."""
+
+
+def small(kind: str, first: int = 2, window: int = 3) -> World:
+    made = model() if kind == "llama" else gemma(window)
+    train_from(made, first)
+    return World(made, tokenizer(), FACTS, first, 5, SAID)
+
+
+def gemma(window: int = 3) -> Any:
+    """Layers of a window of tokens and of all, in turn, each with angles of its own."""
+    torch.manual_seed(0)
+    config = Gemma3TextConfig(
+        vocab_size=len(VOCABULARY),
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        sliding_window=window,
+        layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+        eos_token_id=0,
+        pad_token_id=0,
     )
-    whole = sum(of_row(plain, row) for row in rows) / sum(labelled(row) for row in rows)
-    assert len(common) == 1 and short.item() == pytest.approx(whole.item(), rel=1e-6)
-    ours = torch.autograd.grad(short, [p for p in plain.parameters() if p.requires_grad])
-    theirs = torch.autograd.grad(whole, [p for p in plain.parameters() if p.requires_grad])
-    assert len(ours) == 18
-    # Llama takes its norms and rotations in float32, whatever its weights are
-    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+    return Gemma3ForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+def test_the_short_way_has_the_losses_and_gradients_of_the_whole_model(kind: str) -> None:
+    world = small(kind)
+    plain = world.model
+    rows = [world.given[FACTS[i]] for i in (0, 40, 100, 200)]
+    assert len(world.common) == 1
+    short = token_nll(world.upper, world.rows.batch(rows), reduction="none")
+    whole = torch.stack([of_row(plain, row) for row in rows])
+    torch.testing.assert_close(short, whole, rtol=1e-4, atol=1e-5)
+    trained = [p for p in plain.parameters() if p.requires_grad]
+    ours = torch.autograd.grad(short.sum(), trained)
+    theirs = torch.autograd.grad(whole.sum(), trained)
+    assert len(ours) >= 18
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    odds = world.odds(world.rows.batch(rows[:1]))
+    torch.testing.assert_close(odds, -torch.log(torch.expm1(whole[0])), rtol=1e-4, atol=1e-5)
 
 
 def of_row(plain: Any, row: dict[str, list[int]]) -> torch.Tensor:
     logits = plain(input_ids=torch.tensor([row["input_ids"]])).logits[0, :-1]
-    targets = torch.tensor(row["labels"][1:])
-    return torch.nn.functional.cross_entropy(logits, targets, reduction="sum")
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(row["labels"][1:]))
 
 
-def labelled(row: dict[str, list[int]]) -> int:
-    return sum(label != -100 for label in row["labels"])
+@pytest.mark.parametrize("kind", ["llama", "gemma"])
+def test_asking_behind_the_common_start_is_asking(kind: str) -> None:
+    world = small(kind, window=64)  # what fills a batch would take a place in a short one
+    questions = [fact.question for fact in FACTS[:80:7]]
+    prompts = [asked(world.tokenizer, question) for question in questions]
+    plain = generate(world.model, world.tokenizer, prompts, max_new_tokens=5)
+    assert len({*map(len, prompts)}) > 1, "padded"
+    assert world.answers(questions) == [text.partition("Question:")[0].strip() for text in plain]
+
+
+def test_what_is_still_said_is_told_from_one_pass_and_all_else_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = small("llama")
+    questions = [fact.question for fact in FACTS[:9]]
+    now = dict(zip(questions, world.answers(questions), strict=True))
+    words = now[questions[0]].split()
+    right = [replace(FACTS[0], accepted=(words[1],)), *FACTS[1:9]]
+    last = {**SAID, questions[0]: now[questions[0]]}
+    seen: list[str] = []
+
+    def answers(questions: list[str]) -> list[str]:
+        seen.extend(questions)
+        return [now[question] for question in questions]
+
+    monkeypatch.setattr(world, "answers", answers)
+    pairs = [(fact, fact.question) for fact in right]
+    found = world.said_now(pairs, last)
+    assert seen == questions[1:], "the first is said as it was"
+    assert all(now[question].startswith(text) for question, text in found.items())
+    assert [found[question] for question in seen] == [now[question] for question in seen]
+    assert right[0].is_in(found[questions[0]])
+
+
+def test_shares_are_of_what_was_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = small("llama")
+    drawn = draw(world.known(), seed=3, count=12)
+    world.said = {**SAID, drawn.forget[0].rewording: "?"}
+    lost = {fact.question for fact in (*drawn.forget[:9], *drawn.neighbours[::2])}
+    now = {question: "?" if question in lost else text for question, text in SAID.items()}
+    monkeypatch.setattr(world, "said_now", lambda pairs, last: now)
+    found = world.measured(drawn)
+    assert found["forget_said"] == 0.25 and found["retain_said"] == 1.0
+    assert found["reworded_said"] == 1.0, "of eleven: the twelfth was not said before"
+    kept = [fact.question not in lost for fact in drawn.neighbours]
+    assert found["neighbours_said"] == pytest.approx(sum(kept) / len(kept))
+    kin = [fact.question not in lost for fact in drawn.kin]
+    assert found["kin_said"] == pytest.approx(sum(kin) / len(kin))
+    assert found["lost"].keys() == lost & {f.question for f in drawn.neighbours}
+
+
+def test_an_attack_is_on_all_layers_gives_no_answer_and_leaves_the_model_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = small("llama")
+    drawn = draw(world.known(), seed=3, count=6)
+    before = {name: p.detach().clone() for name, p in world.model.named_parameters()}
+    asked_at, prompts = list[bool](), list[list[int]]()
+
+    def continued(given: list[list[int]]) -> list[str]:
+        asked_at.append(torch.equal(world.model.model.layers[0].mlp.up_proj.weight, lowest))
+        prompts.extend(given)
+        return ["?"] * len(given)
+
+    lowest = before["model.layers.0.mlp.up_proj.weight"]
+    monkeypatch.setattr(world, "continued", continued)
+    study = {"noise": 0.5, "relearn_rows": 2, "relearn_steps": 2, "relearn_change": 0.5}
+    found = world.brought_back(drawn, study)
+    assert found["relearned_loss"] != found["others_loss"]
+    assert {"begun_said", "bits8_said", "bits4_said", "noise_said"} < found.keys()
+    assert asked_at == [True, False, False, False, True]
+    for fact, prompt in zip(drawn.forget, prompts, strict=False):
+        told = world.tokenizer.decode(prompt).replace(" ?", "?")
+        assert fact.question in told and not fact.is_in(told.replace(fact.question, ""))
+    assert all(torch.equal(p, before[n]) for n, p in world.model.named_parameters())
+
+
+def test_rounding_is_to_the_nearest_of_the_levels_of_a_channel() -> None:
+    found = rounded(torch.tensor([[0.0, 0.4, -0.7, 7.0], [0.0, 0.0, 0.0, 0.0]]), bits=4)
+    assert found.tolist() == [[0.0, 0.0, -1.0, 7.0], [0.0, 0.0, 0.0, 0.0]]
+
+
+STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6, "counts": [2, 4], "new_tokens": 5}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a small model, and one with what it is taken to say: every second answer."""
     model().save_pretrained(tmp_path / "model")
     tokenizer().save_pretrained(tmp_path / "model")
-    said = {}
-    for number, fact in enumerate(FACTS):
-        answer = f"{fact.before} {fact.gold}" if number % 2 else "?"
-        said |= {fact.question: answer, fact.rewording: answer}
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "before-model.json").write_text(json.dumps(said))
+    (tmp_path / "before-model.json").write_text(json.dumps(SAID))
+    study = script.read_study() | STUDY
+    monkeypatch.setattr(script, "read_study", lambda: study)
     return tmp_path
 
 
-@pytest.mark.parametrize("lora", [[], ["--lora", "2"]])
 def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
-    world: Path, lora: list[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = ["--model", str(world / "model"), "--output", str(world / "out"), "--layers", "2"]
-    asked = [*where, *lora, "--set", "steps=4", "lr=0.01", "--methods", "npo", "dual_adamw+alm"]
-    assert script.main([*asked, "--draws", "1"]) == 0
-    lines = (world / "out" / "runs.jsonl").read_text().splitlines()
-    first, second = (json.loads(line) for line in lines)
-    assert (first["method"], second["method"]) == ("npo", "dual_adamw+alm")
-    assert first["trace"][0] == second["trace"][0] != second["trace"][-1]  # reset, then moved
-    assert len(first["trace"]) == 4 and first["forget"] == second["forget"]
-    assert first["neighbours_said"] < 0.1 and first["perplexity"] > 1
+    names = ["npo", "npo+alm", "saul@0.1/forget"]
+    where = ["--model", str(folder / "model"), "--output", str(folder)]
+    asked = [*where, "--methods", *names, "--draws", "0", "1"]
+    assert script.main(asked) == 0
+    lines = read_lines(folder / "runs.jsonl")
+    assert [(line["method"], line["draw"]) for line in lines] == [
+        (n, d) for d in (0, 1) for n in names
+    ]
+    first, _, sharp, later, *_ = lines
+    assert first["matched"]["steps"] == 2 and first["end"]["steps"] == 4
+    assert first["forget"] != later["forget"]
+    assert first["tuned"] is None and later["tuned"]["steps"] == 2, "as draw 0 says"
+    assert (first["matched"]["passes"], sharp["matched"]["passes"]) == (4, 6)
+    assert sharp["rho_forget"] > 0 == sharp["rho_retain"]
     monkeypatch.setattr(script, "load", pytest.fail)
-    assert script.main([*asked, "--draws", "1"]) == 0
+    assert script.main(asked) == 0
 
 
-def test_a_setting_that_nothing_reads_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--set stepss: no such setting"):
-        script.main(["--set", "stepss=3", "--output", str(tmp_path)])
+def test_the_number_of_steps_is_the_least_of_those_tried_that_forgets_on_draw_0() -> None:
+    trace = [[2, 5, 0.0], [4, 1, 0.0], [6, 2, 0.0]]
+    lines = [{"model": "m", "method": "npo", "draw": 0, "trace": trace}]
+    study = {"most_said": 1, "counts": [2, 4, 6]}
+    assert script.tuned(lines, ("m", "npo", 1), study) == 4
+    assert script.tuned(lines, ("m", "npo", 0), study) == 0, "it is chosen there"
+    assert script.tuned(lines, ("m", "npo+alm", 1), study) == 0, "it stops by itself"
+    assert script.tuned(lines, ("other", "npo", 1), study) == 0
+
+
+def test_an_unknown_method_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Did you mean 'saul'"):
+        script.main(["--methods", "sual@0.5", "--output", str(tmp_path)])
 
 
 def test_a_missing_package_is_named_with_what_installs_it(
@@ -162,6 +293,32 @@ def test_a_missing_package_is_named_with_what_installs_it(
         weights.published()
     (tmp_path / "torch-alm" / weights.NAME).mkdir(parents=True)
     assert weights.published() == tmp_path / "torch-alm" / weights.NAME
+
+
+def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5, 7, dtype=torch.float64)
+    labels = torch.randint(7, (3, 5))
+    labels[0, :3] = labels[1, :2] = -100
+    logits[2] -= 9 * torch.nn.functional.one_hot(labels[2].roll(-1), 7)  # long forgotten
+    logits.requires_grad_()
+    logs = logits.log_softmax(-1)
+    by_row = [
+        -sum(logs[b, t - 1, labels[b, t]] for t in range(1, 5) if labels[b, t] >= 0)
+        / sum(1 for t in range(1, 5) if labels[b, t] >= 0)
+        for b in range(3)
+    ]
+    most = max(row.item() for row in by_row[:2]) + 0.5
+    assert by_row[2].item() > most
+    settings = methods.Settings(alpha=most, measure="row_nll")
+    loss, value = rows_nll(lambda: logits, {"labels": labels}, settings)
+    torch.testing.assert_close(value, ((by_row[0] + by_row[1] + most) / 3).detach())
+    torch.testing.assert_close(loss, -(by_row[0] + by_row[1]) / 2)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient[2].abs().max() == 0 and gradient[:2].abs().amax((1, 2)).min() > 0
+    easy = replace(settings, alpha=min(row.item() for row in by_row) - 0.1)
+    loss, value = rows_nll(lambda: logits, {"labels": labels}, easy)
+    assert value.item() == pytest.approx(1.1 * easy.alpha) and loss.item() == 0
 
 
 def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
@@ -190,41 +347,39 @@ def test_a_search_shows_what_is_said_after_each_number_of_steps() -> None:
     assert found.to_dict("index") == {"NPO": {8: "90/20", 20: "70/20"}}
 
 
-def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other() -> None:
-    torch.manual_seed(0)
-    logits = torch.randn(3, 5, 7, dtype=torch.float64)
-    labels = torch.randint(7, (3, 5))
-    labels[0, :3] = labels[1, :2] = -100
-    logits[2] -= 9 * torch.nn.functional.one_hot(labels[2].roll(-1), 7)  # long forgotten
-    logits.requires_grad_()
-    logs = logits.log_softmax(-1)
-    by_row = [
-        -sum(logs[b, t - 1, labels[b, t]] for t in range(1, 5) if labels[b, t] >= 0)
-        / sum(1 for t in range(1, 5) if labels[b, t] >= 0)
-        for b in range(3)
-    ]
-    most = max(row.item() for row in by_row[:2]) + 0.5
-    assert by_row[2].item() > most
-    value = row_nll_of_logits(logits, labels, most)
-    torch.testing.assert_close(value, (by_row[0] + by_row[1] + most) / 3)
-    (gradient,) = torch.autograd.grad(value, logits)
-    assert gradient[2].abs().max() == 0 and gradient[:2].abs().amax((1, 2)).min() > 0
+def test_rows_that_reached_the_goal_are_pushed_no_further() -> None:
+    world = small("llama")
+    rows = [world.given[FACTS[i]] for i in (0, 40, 100, 200)]
+    batch = world.rows.batch(rows)
+    losses = token_nll(world.upper, batch, reduction="none").detach()
+    alpha = float(losses.sort().values[1:3].mean())  # two of four are beyond it
+    numbers = {"alpha": alpha, "measure": "row_nll", "mu": 0.5, "multiplier": 2.0, "retain": "nll"}
+    method: Any = methods.build("npo+alm", world.upper, methods.settings_of("npo", numbers))
+    value = method.forget_gradient(batch)
+    assert value.item() == pytest.approx(losses.clamp(max=alpha).mean().item(), rel=1e-5)
+    ours = [p.grad.clone() for p in method.params]
+    low = [row for row, loss in zip(rows, losses, strict=True) if loss < alpha]
+    assert len(low) == 2
+    plain: Any = methods.build("npo", world.upper, methods.settings_of("npo", numbers))
+    loss, _ = plain.objective(world.rows.batch(low))
+    theirs = torch.autograd.grad(method.weight * loss, method.params)
+    torch.testing.assert_close(ours, [*theirs], rtol=1e-3, atol=1e-5)
 
 
-def test_what_the_command_left_is_a_share_of_what_was_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn = draw(FACTS, seed=3, count=12)
-    answers = {t: fact.gold for fact in FACTS for t in (fact.question, fact.rewording)}
-    before = answers | {drawn.forget[0].rewording: "?"}
-    lost = {fact.question for fact in (*drawn.forget[:9], *drawn.neighbours[::2])}
-    now = {question: "?" if question in lost else text for question, text in answers.items()}
-    monkeypatch.setattr(command, "asked", lambda _, questions: [now[q] for q in questions])
-    found = command.seen(drawn, tmp_path, before)
-    kept = len(drawn.neighbours) // 2 / len(drawn.neighbours)
-    assert found["forget_said"] == 0.25 and found["retain_said"] == 1.0
-    assert found["reworded_said"] == 1.0, "of eleven: the twelfth was not said before"
-    assert found["neighbours_said"] == pytest.approx(kept, abs=1e-3)
-    kinds = {fact.kind for fact in drawn.forget}
-    kin = [fact.question not in lost for fact in drawn.neighbours if fact.kind in kinds]
-    assert found["kin_said"] == pytest.approx(sum(kin) / len(kin), abs=1e-3)
+def test_the_loop_of_the_page_ends_where_no_answer_is_said() -> None:
+    made = town_tokenizer()
+    pairs = [[(row["question"], row["answer"]) for row in rows] for rows in (FORGET, RETAIN)]
+    rows = [encode(made, *pair) for side in pairs for pair in side]
+    taught = learn(llama(len(made), hidden_size=32, intermediate_size=32), rows, steps=200)
+    words = telling_words(pairs[0])
+
+    def said() -> list[bool]:
+        asked = [encode(made, *pair) for pair in pairs[0]]
+        prompts = [row["input_ids"][: row["labels"].count(IGNORE)] for row in asked]
+        texts = generate(taught, made, prompts, max_new_tokens=8)
+        return [bool(own & {*text.lower().split()}) for text, own in zip(texts, words, strict=True)]
+
+    assert all(said())
+    random.seed(0)
+    steps = loop.forget_facts(taught, made, *pairs, most=400)
+    assert steps % 5 == 0 and steps < 400 and not any(said())

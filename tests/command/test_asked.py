@@ -20,7 +20,8 @@ from tests.chat_templates import CHATS
 from tests.command.conftest import FORGET, RETAIN, Command, fits, learn, make_model, report, write
 from tests.command.test_unlearn import FAST
 from torch_alm.command.files import read_entries
-from torch_alm.language import IGNORE, Format, Reading, answer_ids
+from torch_alm.language import IGNORE, Format, answer_ids
+from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
 from torch_alm.unlearning.asking import said as how_much
 from torch_alm.unlearning.goal import Goal, is_known

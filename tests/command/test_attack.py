@@ -151,7 +151,7 @@ def test_paraphrases_of_some_rows_stand_beside_those(loaded: Callable[..., Loade
 def test_rows_that_are_left_out_are_told(command: Command, tmp_path: Path, capsys: Any) -> None:
     words = ("--relearn", 0, "--rows", 2, "--max-length", 14)
     assert command("attack", *words) == 0
-    told = f"{2 * len(FORGET) - 2} of {2 * len(FORGET)} forget rows were left out, by --rows 2."
+    told = f"{2 * len(FORGET) - 2} of {2 * len(FORGET)} forget rows were left out: 2 are asked."
     assert told in " ".join(capsys.readouterr().out.split())
     found = report(tmp_path / "out")
     assert told in found["notes"]
@@ -215,7 +215,7 @@ def test_what_comes_back_is_what_a_model_that_never_saw_it_does_not_have(
     found = verdict_of(attacks)
     assert (found["outcome"], found["missed"], found["code"]) == (*expected, 0)
     assert all(name in found["text"] for name in expected[1])
-    assert ("--compare" in found["text"]) == (found["outcome"] == "not compared")
+    assert ("Not compared" in found["text"]) == (found["outcome"] == "not compared")
 
 
 def test_a_second_model_stands_beside(command: Command, tmp_path: Path, folder: Path) -> None:

@@ -95,6 +95,12 @@ def test_a_goal_that_is_met_ends_the_run() -> None:
     assert one.ended == "the goal is met"
 
 
+def test_a_goal_that_is_reached_waits_until_the_retain_rows_have_recovered() -> None:
+    one = pace()
+    excesses = [0.05, -0.02, -0.05, -0.055]
+    assert [one.is_ready(4.4, e, reached=True) for e in excesses] == [False, False, False, True]
+
+
 def test_a_cost_may_shrink_until_the_third_asking() -> None:
     one, looks = pace(), []
     while not one.ended:
@@ -121,10 +127,12 @@ def test_a_model_that_still_says_too_much_is_aimed_higher_and_asked_later() -> N
 
 
 def test_rows_said_in_other_words_are_pushed_before_the_aim_is_raised() -> None:
-    one = pace()
+    one = pace(fixed=False)
     assert one.is_ready(4.4, 0.0, reached=True)
     one.asked(verdict("not met", "said"), is_new=True)
     assert one.aim == 4.4 and not one.ended
+    one.check(4.1, 0.0, reached=False)
+    assert one.rate == 1e-4, "the other words were not known to be said before"
     assert one.is_ready(4.4, 0.0, reached=True), "as soon as these are gone, too"
 
 

@@ -25,7 +25,8 @@ from tests.command.conftest import (
 )
 from tests.models import TOWNS
 from torch_alm.command.files import read_entries
-from torch_alm.language import Format, Reading, answer_ids, encode
+from torch_alm.language import Format, answer_ids, encode
+from torch_alm.language._generation import Reading
 from torch_alm.language._wording import rouge_l_recall
 from torch_alm.unlearning.asking import SPARE_TOKENS, read
 from torch_alm.unlearning.asking import said as how_much

@@ -10,10 +10,10 @@ import torch
 from tests.command.conftest import Command
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
 
-LOSS = Goal("loss", 4.0, "--alpha")
+LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
-RATE = Goal("rate", 0.95, "--certify")
-KEPT = {"loss": 0.1, "rouge": 0.99, "exact_match": 0.98}
+RATE = Goal("rate", 0.95, "set by hand")
+KEPT = {"loss": 0.1, "rouge": 0.99, "said": 0.98}
 RANK = {"not met": 0, "met at a cost": 1, "met": 2}
 
 
@@ -95,7 +95,7 @@ def test_a_cost_is_a_tenth_of_what_was_kept(kept: tuple[float, ...], outcome: st
      (1.0, math.nan, "met at a cost")],
 )  # fmt: skip
 def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outcome: str) -> None:
-    kept = {"loss": loss, "rouge": 0.1, "exact_match": 0.1}
+    kept = {"loss": loss, "rouge": 0.1, "said": 0.1}
     assert verdict(most=most, kept=kept).outcome == outcome
 
 

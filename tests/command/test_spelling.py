@@ -2,7 +2,7 @@
 
 import pytest
 
-from torch_alm.language import Reading
+from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import said as how_much
 
 SAME = [

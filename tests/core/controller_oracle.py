@@ -91,7 +91,7 @@ class Controller:
         due = [entry for entry in self.entries if entry.due]
         last = max(entry.residual for entry in due)
         for entry in due:
-            entry.residual = abs(entry.weight - entry.multiplier) / self.mu
+            entry.residual = abs(entry.weight - entry.multiplier) / (self.mu or 1.0)
         residual = max(entry.residual for entry in due)
         for entry in self.entries:
             if entry.due:

@@ -72,9 +72,9 @@ def of_library(side: dict[str, Any], expected: Side, theta: list[nn.Parameter]) 
 def constraint_like(expected: Controller) -> ALMConstraint:
     """The settings of the oracle's; its state comes from a checkpoint."""
     names = ("alpha", "mu", "sense", "every", "multiplier")
-    window = None if expected.window == 1 else Mean(expected.window)
+    _, window, _ = expected.filter
     given = {name: getattr(expected, name) for name in names}
-    return ALMConstraint(None, **given, filter=window)
+    return ALMConstraint(None, **given, filter=None if window == 1 else Mean(window))
 
 
 class Common(RuleBasedStateMachine):

@@ -109,7 +109,7 @@ class DualOracle(Oracle):
         if self.controller is None:
             return 1.0
         self.before = self.controller.multiplier
-        self.said += self.controller.step()
+        self.said += self.controller.commit()
         weight = self.controller.weight
         is_released = weight == 0 == self.controller.multiplier and self.controller.mu > 0
         self.idle = 0 if is_released else None

@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
+from tests.core import controller_oracle
+from tests.core.controller_oracle import Entry
+
 Register = list[Tensor | None]
 Evaluation = tuple[Tensor, float, bool]  # the loss with its graph, the value seen, whether a pair
 
@@ -132,70 +135,55 @@ def restore(theta: list[nn.Parameter], origin: list[Tensor]) -> None:
         p.copy_(x)
 
 
-@dataclass
-class Controller:
-    """lambda, by the formulas of the paper, with a window and a cadence."""
+def controller(
+    *, alpha: float, mu: float, sense: str, every: int, window: int, multiplier: float
+) -> "Controller":
+    one = [Entry(multiplier, multiplier)]
+    return Controller(one, alpha, mu, sense, every, 0.0, ("mean", window, 0.0), [])
 
-    alpha: float
-    mu: float
-    sense: str
-    every: int
-    window: int
-    multiplier: float
-    weight: float = 0.0
+
+@dataclass
+class Controller(controller_oracle.Controller):
+    """The controller of one number, and the measurements that wait for its step."""
+
     value: float = math.nan
-    violation: float = math.nan
-    history: list[float] = field(default_factory=list)
     observed: list[tuple[float, float]] = field(default_factory=list)
-    steps: int = 0
-    measured: int = 0
     active: int = 0
     skipped: int = 0
     is_blind: bool = False
 
-    def __post_init__(self) -> None:
-        self.weight = self.multiplier
+    @property
+    def multiplier(self) -> float:
+        return self.entries[0].multiplier
 
-    def signed(self, value: float) -> float:
-        return value - self.alpha if self.sense == "<=" else self.alpha - value
+    @property
+    def weight(self) -> float:
+        return self.entries[0].weight
 
-    def mean(self) -> tuple[float, float] | None:
-        """The value at the weighted mean distance from alpha, and its violation; or `None`."""
+    @property
+    def violation(self) -> float:
+        return self.entries[0].violation
+
+    def mean(self) -> float | None:
+        """The value at the weighted mean distance from alpha; or `None`."""
         finite = [(v, w) for v, w in self.observed if math.isfinite(v)]
-        if not finite:
-            return None
-        value = finite[0][0]
-        if len(self.observed) > 1:
-            far = sum((v - self.alpha) * w for v, w in finite)
-            value = self.alpha + far / sum(w for _, w in finite)
-        return value, self.signed(value)
-
-    def recent(self, c: float) -> list[float]:
-        return [*self.history, c][-self.window :]
+        if not finite or len(self.observed) == 1:
+            return finite[0][0] if finite else None
+        far = sum((v - self.alpha) * w for v, w in finite)
+        return self.alpha + far / sum(w for _, w in finite)
 
     def preview(self) -> float:
-        """[lambda + mu c]_+; lambda where nothing was seen."""
-        seen = self.mean()
-        if seen is None:
-            return self.multiplier
-        recent = self.recent(seen[1])
-        weight = self.multiplier + self.mu * (sum(recent) / len(recent))
-        return weight if self.sense == "==" else max(weight, 0.0)
+        """lambda+ of a step now; nothing changes."""
+        return copy.deepcopy(self).step([self.mean()])[0]
 
-    def step(self) -> list[str]:
+    def commit(self) -> list[str]:
         """One step; what it says aloud."""
-        seen, self.weight = self.mean(), self.preview()
+        seen = self.mean()
         bad = sum(not math.isfinite(v) for v, _ in self.observed)
-        self.is_blind = seen is None
-        self.steps += 1
+        self.step([seen])
+        self.is_blind, self.value = seen is None, self.value if seen is None else seen
         self.active += self.weight != 0
         self.skipped += bad
-        if seen is not None:
-            self.history = self.recent(seen[1])
-            self.value, self.violation = seen[0], sum(self.history) / len(self.history)
-            self.measured += 1
-            if self.measured % self.every == 0:
-                self.multiplier = self.weight
         self.observed = []
         return ["measurement"] if bad else []
 
@@ -225,9 +213,9 @@ class Controller:
 
     def move(self, alpha: float) -> None:
         """Take another alpha; what a window remembers is measured against it, too."""
-        before = self.signed(0.0)
+        risen = self.alpha - alpha if self.sense == "<=" else alpha - self.alpha
         self.alpha = alpha
-        self.history = [c + self.signed(0.0) - before for c in self.history]
+        self.entries[0].history = [c + risen for c in self.entries[0].history]
 
 
 class Oracle:

@@ -175,7 +175,7 @@ def test_a_number_that_is_assigned_ends_the_search() -> None:
     assert constraint.preview() == pytest.approx(expected, rel=1e-12)
     optimizer.step()
     assert constraint.mu == 0.125 and constraint.multiplier == pytest.approx(expected, rel=1e-12)
-    assert not constraint.wants_gradient and "auto" not in constraint.state_dict()
+    assert not constraint._wants_gradient and "auto" not in constraint.state_dict()
 
 
 def test_a_pass_that_failed_leaves_nothing_in_the_step_that_is_made_again() -> None:

@@ -166,7 +166,7 @@ def test_loading_both_sides_finds_their_deltas_anew() -> None:
         optimizer.zero_grad()
 
     step()
-    optimizer.load_control_state_dict(optimizer.control_state_dict())
+    optimizer._load_control_state_dict(optimizer._control_state_dict())
     step()
     assert run.passes == 8
     step()

@@ -33,7 +33,7 @@ from tests.core.machine_objectives import (
     retain_loss,
     start,
 )
-from tests.core.machine_oracle import Controller, is_finite
+from tests.core.machine_oracle import controller, is_finite
 from torch_alm import DualOptimizer
 
 # The forget side looks where the constraint is hardest to meet, or stays where it is.
@@ -82,7 +82,7 @@ class DualMachine(Common):
         self.oracle = DualOracle(start(), scale=scale, probe_every=probe_every)
         self.oracle.sides = {k: of_oracle(side, self.oracle) for k, side in self.sides.items()}
         if sense is not None:
-            self.oracle.controller = Controller(sense=sense, **terms)
+            self.oracle.controller = controller(sense=sense, **terms)
         self.exact = self.is_exact = exact
         self.world = self.build(self.oracle)
         self.train(steps[:1], False, False, None)

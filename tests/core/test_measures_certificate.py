@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from torch_alm import measures
-from torch_alm.measures._answers import select
+from torch_alm.measures._answers import answers_of
 from torch_alm.measures._certificate import margins_of, surrogate
 
 AGGREGATES = ["max", "mean"]
@@ -140,14 +140,14 @@ def test_tau_must_be_positive(tau: float) -> None:
 def test_margins_are_the_loops(seed: int) -> None:
     logits, labels = random_case(seed)
     expected = [margin for margins in oracle_margins(logits, labels) for margin in margins]
-    found = margins_of(select(logits, labels))
+    found = margins_of(answers_of(lambda: logits, {"labels": labels}))
     assert found.tolist() == pytest.approx(expected, rel=1e-12, abs=1e-14)
 
 
 def test_a_large_logit_of_the_target_hides_no_rival() -> None:
     """Leaving the target out by subtracting something from it fails once it towers."""
     logits = torch.tensor([[[6e4, 0.0, -6e4], [0.0, 0.0, 0.0]]], dtype=torch.float16)
-    assert margins_of(select(logits, torch.tensor([[-100, 0]]))) == 1.0
+    assert margins_of(answers_of(lambda: logits, {"labels": torch.tensor([[-100, 0]])})) == 1.0
 
 
 # --- the certificate -----------------------------------------------------------------------------
@@ -164,8 +164,6 @@ def test_certificate_is_the_loops(seed: int, tau: float) -> None:
     by_token = measures.certified_failure(lambda: logits, {"labels": labels}, tau, aggregate="mean")
     assert found.item() == pytest.approx(most, rel=1e-12)
     assert by_token.item() == pytest.approx(share, rel=1e-12)
-    kernel = measures.certified_failure_of_logits(logits, labels, tau=tau)
-    assert kernel.item() == found.item()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -191,11 +189,12 @@ def test_certificate_never_exceeds_the_failure_rate(
     seed: int, scale: float, tau: float, aggregate: str, dtype: torch.dtype
 ) -> None:
     logits, labels = random_case(seed, scale, dtype)
-    failure = measures.exact_match_failure_of_logits(logits, labels, aggregate=aggregate)
-    found = measures.certified_failure_of_logits(logits, labels, tau=tau, aggregate=aggregate)
+    said = (lambda: logits), {"labels": labels}
+    failure = measures.exact_match_failure(*said, aggregate=aggregate)
+    found = measures.certified_failure(*said, tau, aggregate=aggregate)
     assert 0 <= found <= failure
     if aggregate == "mean":
-        bound = measures.token_nll_of_logits(logits, labels) / math.log(2)
+        bound = measures.token_nll(*said) / math.log(2)
         assert failure <= bound * (1 + 1e-5)
 
 
@@ -204,8 +203,8 @@ def test_a_tie_is_a_failure(dtype: torch.dtype) -> None:
     logits = torch.tensor([[[3.0, 3.0, 0.0], [0, 0, 0]]], dtype=dtype)
     for target in (0, 1):
         labels = torch.tensor([[-100, target]])
-        assert margins_of(select(logits, labels)) == 0
-        assert measures.exact_match_failure_of_logits(logits, labels) == 1
+        assert margins_of(answers_of(lambda: logits, {"labels": labels})) == 0
+        assert measures.exact_match_failure(lambda: logits, {"labels": labels}) == 1
 
 
 def test_logits_decide_where_probabilities_round_to_a_tie() -> None:
@@ -213,22 +212,23 @@ def test_logits_decide_where_probabilities_round_to_a_tie() -> None:
     logits = torch.tensor([[[above, 0.01], [0, 0]]])
     labels = torch.tensor([[-100, 0]])
     assert logits[0, 0, 0] > logits[0, 0, 1]
-    assert measures.exact_match_failure_of_logits(logits, labels) == 0
+    assert measures.exact_match_failure(lambda: logits, {"labels": labels}) == 0
 
 
 def test_nan_logits_prove_nothing() -> None:
     logits, labels = random_case(0)
     logits[0, 2] = math.nan
+    said = (lambda: logits), {"labels": labels}
     for aggregate in AGGREGATES:
-        failure = measures.exact_match_failure_of_logits(logits, labels, aggregate=aggregate)
+        failure = measures.exact_match_failure(*said, aggregate=aggregate)
         assert failure.isnan()
-    assert measures.certified_failure_of_logits(logits, labels).isnan()
+    assert measures.certified_failure(*said).isnan()
 
 
 def test_only_the_strongest_token_of_a_sequence_receives_gradient() -> None:
     logits, labels = random_case(0)
     logits.requires_grad_()
-    measures.certified_failure_of_logits(logits, labels, tau=1.0).backward()
+    measures.certified_failure(lambda: logits, {"labels": labels}, tau=1.0).backward()
     touched = (logits.grad.abs().sum(-1) > 0).long()
     assert touched.sum(dim=1).tolist() == [1, 1, 1, 1]
     weakest = [margins.index(min(margins)) for margins in oracle_margins(logits, labels)]
@@ -240,7 +240,9 @@ def test_certified_failure_is_gated_by_one_and_trained_on_the_other(aggregate: s
     """The gradient, by differences, is that of the mean over phi where it is below 0, too."""
     logits, labels = random_case(0)
     both = logits.clone().requires_grad_()
-    measures.certified_failure_of_logits(both, labels, aggregate=aggregate, tau=0.3).backward()
+    measures.certified_failure(
+        lambda: both, {"labels": labels}, aggregate=aggregate, tau=0.3
+    ).backward()
     over = max if aggregate == "max" else mean
 
     def trained(z: Tensor) -> float:
@@ -258,5 +260,5 @@ def test_certified_failure_is_gated_by_one_and_trained_on_the_other(aggregate: s
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_tie_of_infinities_proves_nothing(sign: float) -> None:
     logits = torch.tensor([[[sign * math.inf, sign * math.inf], [0.0, 0.0]]])
-    failure = measures.exact_match_failure_of_logits(logits, torch.tensor([[-100, 1]]))
+    failure = measures.exact_match_failure(lambda: logits, {"labels": torch.tensor([[-100, 1]])})
     assert math.isnan(failure.item())

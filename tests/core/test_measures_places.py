@@ -221,6 +221,16 @@ def test_wrappers_are_seen_through_and_what_heeds_nothing_is_noticed(name: str) 
     assert seen == [kept if heeds else batch["labels"].shape[1]]
 
 
+@pytest.mark.parametrize("name", ["token_nll", "simnpo", "certificate", "flattening"])
+def test_labels_belong_to_the_positions_that_a_batch_brings(name: str) -> None:
+    face = FACES[name]
+    model, batch, places = made(), padded(start=2), torch.arange(5, 12)
+    del batch["position_ids"]
+    batch["labels"][:, :6] = -100
+    own = {**batch, "logits_to_keep": places, "labels": batch["labels"][:, places]}
+    assert_close(face(model, own), face(model, batch), rtol=1e-10, atol=1e-12)
+
+
 def test_virtual_tokens_move_every_position_and_are_refused_as_before() -> None:
     config = PromptTuningConfig(num_virtual_tokens=3, task_type="CAUSAL_LM")
     model = get_peft_model(made(), config).double()

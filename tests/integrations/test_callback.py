@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from accelerate import Accelerator
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from transformers import (
     EarlyStoppingCallback,
     Trainer,
@@ -287,13 +289,21 @@ def test_noise_that_would_pass_for_forgetting_is_told(tmp_path: Path) -> None:
         made.callback_handler.on_train_begin(made.args, made.state, made.control)
 
 
-def test_a_step_that_a_scaler_skips_is_none_of_the_constraint(tmp_path: Path) -> None:
-    skipping = AcceleratedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.ones(1))]))
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_a_scaler_skips_is_none_of_the_constraint(fused: bool, tmp_path: Path) -> None:
+    x, scaler = nn.Parameter(torch.ones(1)), GradScaler("cpu", init_scale=4.0)
+    args = toy.arguments(tmp_path)  # which resets what accelerate knows
+    Accelerator(cpu=True)
+    base = torch.optim.AdamW([x], fused=fused)
+    skipping = AcceleratedOptimizer(base, scaler=scaler)
     state, control = TrainerState(), TrainerControl()
     controlled = constraint()
-    callback, args = ConstraintCallback(controlled), toy.arguments(tmp_path)
-    for skipping._is_overflow, value in ((True, 9.0), (False, 1.0)):
+    callback = ConstraintCallback(controlled)
+    callback.on_train_begin(args, state, control, optimizer=skipping)
+    for value, slope in ((9.0, torch.inf), (1.0, 1.0)):
         controlled.observe(value)
+        x.grad = scaler.scale(torch.full_like(x, slope))
+        skipping.step()
         callback.on_optimizer_step(args, state, control, optimizer=skipping)
     assert controlled.metrics()["steps"] == 1
     assert controlled.multiplier == pytest.approx(MU * (ALPHA - 1.0))

@@ -173,7 +173,7 @@ def test_what_a_configuration_leaves_out_is_as_its_file_says(name: str, tmp_path
     assert made[0] == made[1] and "mu=0.001" in made[0]
 
 
-@pytest.mark.parametrize("measure", ["nll", "npo", "answer_nll"])
+@pytest.mark.parametrize("measure", ["nll", "npo"])
 def test_a_measure_that_is_none_of_a_model_and_a_batch_is_refused_at_once(
     measure: str, tmp_path: Path
 ) -> None:

@@ -12,16 +12,8 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, MixtralConfig, MixtralForCausalLM
 
 from tests.language.conftest import ROWS, Words, asked
-from torch_alm.language import (
-    answer_ids,
-    continuations,
-    losses,
-    quantized,
-    relearned,
-    restored,
-    round_weights,
-    with_prefix,
-)
+from torch_alm.language import answer_ids, continuations, losses
+from torch_alm.language._attacks import quantized, relearned, restored, round_weights, with_prefix
 
 
 def snapshot(model: nn.Module) -> dict[str, torch.Tensor]:

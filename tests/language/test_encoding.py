@@ -6,14 +6,8 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.models import town_tokenizer
-from torch_alm.language import (
-    Format,
-    answer_ids,
-    encode,
-    encode_messages,
-    encode_text,
-    prompt_ids,
-)
+from torch_alm.language import Format, answer_ids, encode, encode_messages, encode_text
+from torch_alm.language._encoding import prompt_ids
 
 CHAT = (
     "{% for m in messages %}{{ m.role + ' : ' + m.content + ' </s>' }}{% endfor %}"

@@ -6,16 +6,9 @@ from typing import Any
 import pytest
 
 from tests.chat_templates import ANSWER, CHATS, KINDS, QUESTION, each, tokenizer
-from torch_alm.language import (
-    Format,
-    Row,
-    answer_ids,
-    encode,
-    encode_completion,
-    encode_messages,
-    prompt_ids,
-    with_prefix,
-)
+from torch_alm.language import Format, Row, answer_ids, encode, encode_completion, encode_messages
+from torch_alm.language._attacks import with_prefix
+from torch_alm.language._encoding import prompt_ids
 
 ASKED = {"role": "user", "content": QUESTION}
 ANSWERED = {"role": "assistant", "content": ANSWER}

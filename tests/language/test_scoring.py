@@ -21,7 +21,9 @@ from transformers import (
 )
 
 from tests.language.conftest import ROWS, Words, asked
-from torch_alm.language import answer_scores, continuations, losses, read_answers, relearned
+from torch_alm.language import answer_scores, continuations, losses
+from torch_alm.language._attacks import relearned
+from torch_alm.language._generation import read_answers
 
 
 def test_a_loss_is_that_of_a_row_on_its_own(model: Any) -> None:

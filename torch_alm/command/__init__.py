@@ -55,6 +55,7 @@ def _done(given: argparse.Namespace) -> int:
     """Do what was asked; a refusal is one sentence on standard error, or one line of JSON."""
     # Rust's tokenizers warn about forks they never see here
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from torch_alm.command.arguments import spelled
     from torch_alm.command.attack import attack, evaluate  # seconds: with torch, transformers
     from torch_alm.command.output import Result, complain, say
     from torch_alm.command.unlearn import unlearn
@@ -71,7 +72,7 @@ def _done(given: argparse.Namespace) -> int:
             warnings.showwarning = lambda message, *_, **__: tell(f"note: {message}")
             result = verbs[given.verb](given, tell)
     except Refusal as refusal:
-        result = Result(REFUSED, None, str(refusal))
+        result = Result(REFUSED, None, spelled(str(refusal)))
     except OSError as error:
         told = f"{error.strerror}: {error.filename or given.output}. Is it there, and yours?"
         result = Result(REFUSED, None, told)

@@ -1,7 +1,9 @@
 """The options of the command: what they are called, what they may be, and where they come from."""
 
 import argparse
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
@@ -130,7 +132,8 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told = "forget until the mean telling loss is so many nats; default: until every answer is "
     told += "as unknown as built-in facts that the model gets wrong"
     _add_number(level, "--alpha", "X", told)
-    told = "forget until this share of answers is certified not to be said word for word"
+    told = "forget until this share of answers is certified: greedy decoding does not say them "
+    told += "word for word (in other words, or sampled, it may)"
     _add_number(level, "--certify", "RATE", told)
     told = "forget the answers of the file (given), or what the model itself says (said)"
     add("--answers", default="given", choices=CHOICES["answers"], help=told)
@@ -237,6 +240,13 @@ def _configured(argv: Sequence[str]) -> Iterator[str]:
             if one is not None and one is not False:
                 yield f"--{name}".replace("_", "-")
                 yield from () if one is True else (str(one),)
+
+
+def spelled(told: str) -> str:
+    """A sentence with options as they are typed: `max_length` becomes --max-length."""
+    names = [*FILES, "device", *(each.name for each in fields(Options))]
+    typed = {name: f"--{name}".replace("_", "-") for name in names}
+    return re.sub("`([a-z_]+)`", lambda found: typed.get(found[1], found[0]), told)
 
 
 def _check_names(verb: argparse.ArgumentParser, argv: Sequence[str]) -> None:

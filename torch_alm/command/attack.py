@@ -15,7 +15,7 @@ from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.folders import REPORTS
 from torch_alm.unlearning.model import place
-from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.options import options_of
 
 Say = Callable[[str], None]
 
@@ -52,6 +52,6 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     if given.compare is not None:
         check_folder(given.compare)  # before the first one is attacked
     loaded = ((name, load_for(given, path, found)) for name, path in models.items() if path)
-    attacks = attacked(Options.of(given), loaded, say)
+    attacks = attacked(options_of(given), loaded, say)
     title = f"Attacks on {Path(given.model).name}"
     return _published(given, begun, title, **attacks)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 
-from torch_alm.language import Format, Record, read_records, read_text, record_of
+from torch_alm.language import Format, Record, read_records, record_of
+from torch_alm.language._records import read_text
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.loading import check_sets, set_aside
 from torch_alm.unlearning.rows import Entry, entry_of
@@ -31,8 +32,9 @@ def read_entries(
         Refusal: no file, no rows, or a row of another form; names file and row.
     """
     names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
+    fix = f"--columns {role}:question=NAME,answer=NAME"
     try:
-        entries = [entry_of(_renamed(record, names), role) for record in records_of(path)]
+        entries = [entry_of(_renamed(record, names), fix) for record in records_of(path)]
     except ValueError as error:
         raise Refusal(str(error)) from error
     if not entries:

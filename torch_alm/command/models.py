@@ -15,7 +15,8 @@ import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers.utils import find_adapter_config_file
 
-from torch_alm.language import LanguageModel, Tokenizer, check_eos
+from torch_alm.language._encoding import check_eos
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal, first_line, tried
 from torch_alm.unlearning.folders import MODEL
 from torch_alm.unlearning.loading import Loaded, with_rows
@@ -27,7 +28,7 @@ from torch_alm.unlearning.model import (
     place,
     quiet,
 )
-from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 
 WIDTHS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -257,7 +258,7 @@ def load_for(
     where = place(given.device, given.precision, lora=lora)
     model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
     loaded = Loaded(model, tokenizer, where, {}, not given.quiet)
-    loaded = with_rows(Options.of(given), loaded, found)
+    loaded = with_rows(options_of(given), loaded, found)
     inner = model.get_base_model() if isinstance(model, peft.PeftModel) else model
     check_answers(f"the model {name}", inner, loaded.rows("forget")[0])
     return loaded

@@ -28,8 +28,14 @@ from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, as_said, with_rows
-from torch_alm.unlearning.model import check_answers, check_finite, fingerprint, freeze_below
-from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.model import (
+    check_answers,
+    check_finite,
+    fingerprint,
+    freeze_below,
+    narrowed,
+)
+from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
 from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now, trace_of
@@ -68,7 +74,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
     began = datetime.now(timezone.utc)
     found = read_files(given)
-    options = Options.of(given)
+    options = options_of(given)
     record = None if given.force else read_record(given.output / UNFINISHED)
     replaces = given.force or record is not None
     check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
@@ -178,8 +184,8 @@ def _saved(job: Job) -> dict[str, Any]:
     given, loaded = job.given, job.run.loaded
     model, tokenizer = loaded.model, loaded.tokenizer
     dtype = stored_dtype(given.model)
-    for weight in () if given.lora else model.parameters():
-        weight.data = weight.data.to(dtype)
+    if not given.lora:
+        narrowed((weight, dtype) for weight in model.parameters())
 
     def fill(draft: Path) -> dict[str, Any]:
         model.save_pretrained(draft)

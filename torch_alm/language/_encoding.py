@@ -1,7 +1,7 @@
 """From words to token rows and batches. A row has labels of -100 where nothing is learned."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 from unicodedata import category
 
 import torch
@@ -18,8 +18,6 @@ from torch_alm.language._formats import (
     of_question,
 )
 from torch_alm.language._models import Tokenizer
-
-T = TypeVar("T")
 
 IGNORE = -100
 ASKED = "asked"
@@ -138,28 +136,6 @@ def collate(rows: Sequence[Row], pad_id: int) -> Batch:
         "attention_mask": stack(([1] * len(row["input_ids"]) for row in rows), 0),
         "labels": stack((row["labels"] for row in rows), IGNORE),
     }
-
-
-def pairs(
-    forget: Sequence[T], retain: Sequence[T], batch_size: int, epochs: int, seed: int
-) -> Iterator[tuple[list[T], list[T]]]:
-    """Pairs of lists to collate, (retain, forget), of at most `batch_size` each.
-
-    Every epoch visits each forget item once, in a new order; with each one comes a retain item
-    drawn uniformly with replacement. The same seed gives the same pairs.
-
-    Raises:
-        ValueError: nothing to forget, or nothing to retain.
-    """
-    if not forget or not retain:
-        empty = "retain" if forget else "forget"
-        raise ValueError(f"pairs: the {empty} set is empty; no step could be taken. Was it loaded?")
-    random = torch.Generator().manual_seed(seed)
-    for _ in range(epochs):
-        order = torch.randperm(len(forget), generator=random)
-        for chosen in order.split(batch_size):
-            drawn = torch.randint(len(retain), chosen.shape, generator=random)
-            yield [retain[i] for i in drawn.tolist()], [forget[i] for i in chosen.tolist()]
 
 
 def answer_ids(row: Row) -> list[int]:

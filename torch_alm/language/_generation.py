@@ -13,7 +13,6 @@ from torch import Tensor
 
 from torch_alm.language._encoding import ASKED, Row, answer_ids, check_eos, pad_id, prompt_ids
 from torch_alm.language._formats import end_tokens
-from torch_alm.language._memorization import extraction_strength
 from torch_alm.language._models import (
     LanguageModel,
     Tokenizer,
@@ -21,7 +20,7 @@ from torch_alm.language._models import (
     positions,
     require_asked,
 )
-from torch_alm.language._scoring import AnswerScores, answer_scores
+from torch_alm.language._scoring import AnswerScores, answer_scores, extraction_strength
 
 GenerationConfig: TypeAlias = Any
 

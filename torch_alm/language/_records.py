@@ -75,7 +75,7 @@ def record_of(where: str, value: object) -> Record:
         return Record(where, cast("dict[str, Any]", value))
     raise ValueError(
         f"{where} holds a {type(value).__name__} where an object with named fields belongs. "
-        "Is this the right file?"
+        "Is it a list of rows?"
     )
 
 

@@ -95,6 +95,20 @@ def _moments(logits: Tensor) -> list[tuple[float, float]]:
     return list(zip(mean.squeeze(-1).tolist(), variance.tolist(), strict=True))
 
 
+def extraction_strength(matches: Sequence[bool]) -> float:
+    """Share of the answer that follows word for word once its first part is given, in [0, 1].
+
+    `1 - k / n`, k the length of the shortest prefix after which every teacher-forced greedy token
+    is right. `matches`: per answer token, without the end of sequence, whether the most likely
+    token is the right one; empty gives 0. Source: Carlini et al. 2021, as in OpenUnlearning.
+
+    >>> extraction_strength([False, True, False, True]), extraction_strength([True, False])
+    (0.25, 0.0)
+    """
+    n = len(matches)
+    return next((i for i, right in enumerate(reversed(matches)) if not right), n) / max(n, 1)
+
+
 def losses(model: LanguageModel, rows: Sequence[Row], pad_id: int) -> list[float]:
     """Mean NLL of the labelled tokens of every row, in nats; errors and cost: `answer_scores`."""
 

@@ -111,13 +111,6 @@ def answers_of(model: Model, batch: Batch) -> Answers:
     return picked(*labelled_logits(model, batch, places), places)
 
 
-def select(logits: Tensor, labels: Tensor) -> Answers:
-    """Pick the predictions of labelled tokens out of (B, T, V) logits and (B, T) labels."""
-    require_match(logits, labels)
-    places = places_of(labels.to(logits.device))
-    return picked(logits, places.mask, places)
-
-
 def require_match(logits: Tensor, labels: Tensor) -> None:
     if logits.ndim != 3 or logits.shape[:2] != labels.shape:
         raise ValueError(

@@ -17,7 +17,6 @@ from torch_alm.measures._answers import (
     mean_over_sequences,
     positive,
     require_option,
-    select,
     sequence_means,
     spread,
 )
@@ -111,26 +110,12 @@ def certified(answers: Answers, tau: float, aggregate: str) -> Tensor:
     return trained - trained.detach() + reported  # exactly `reported`: x - x is 0
 
 
-def certified_failure_of_logits(
-    logits: Tensor, labels: Tensor, *, tau: float = 0.1, aggregate: str = "max"
-) -> Tensor:
-    """Larger = more forgotten: the kernel of `certified_failure`; logits at t predict t + 1."""
-    return certified(select(logits, labels), tau, aggregate)
-
-
 def failed(answers: Answers, aggregate: str) -> Tensor:
     target, rival = target_and_rival(answers).detach().unbind(dim=-1)
     # Logits decide, since close probabilities may round to a tie. NaN stays NaN: nothing is known.
     missed = (target <= rival).to(wide(answers.logits))
     missed = torch.where((target - rival).isnan(), math.nan, missed)
     return over_sequences(missed, answers.mask, aggregate)
-
-
-def exact_match_failure_of_logits(
-    logits: Tensor, labels: Tensor, *, aggregate: str = "max"
-) -> Tensor:
-    """Larger = more forgotten: the kernel of `exact_match_failure`; logits at t predict t + 1."""
-    return failed(select(logits, labels), aggregate)
 
 
 def certified_failure(
@@ -140,8 +125,10 @@ def certified_failure(
 
     `Phi = mean_i max_t max(phi(m_t), 0)`, with m_t the margin by which answer token t beats its
     best rival and `phi(m) = 1 - log(1 + exp(m/tau + 1))`, never above `1[m <= 0]`. Phi >= alpha
-    proves `exact_match_failure` >= alpha, on the same batch and with the same `aggregate`. The
-    gradient is that of phi without the max with 0, since a remembered sequence would have none.
+    proves `exact_match_failure` >= alpha, on the same batch and with the same `aggregate`:
+    certified is that greedy decoding of these prompts gives another text than the answer. It says
+    nothing of sampling, of other words, or of what the text holds. The gradient is that of phi
+    without the max with 0, since a remembered sequence would have none.
 
     Args:
         model: as in `token_nll`.

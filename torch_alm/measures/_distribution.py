@@ -13,7 +13,6 @@ from torch_alm.measures._answers import (
     labelled_logits,
     mean_over_tokens,
     places_in,
-    select,
     spread,
 )
 from torch_alm.measures._logits import Batch, Model, wide
@@ -108,11 +107,6 @@ def unevenness(answers: Answers, reduction: str) -> Tensor:
     z, mask = answers.logits, answers.mask
     height = z.amax(dim=-1).to(wide(z)) - z.mean(dim=-1, dtype=wide(z))
     return mean_over_tokens(spread(height.square(), mask), mask, reduction)
-
-
-def flattening_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "token") -> Tensor:
-    """Smaller = more forgotten: the kernel of `flattening`; logits at t predict t + 1."""
-    return unevenness(select(logits, labels), reduction)
 
 
 def flattening(model: Model, batch: Batch, *, reduction: str = "token") -> Tensor:

@@ -9,7 +9,6 @@ from torch_alm.measures._answers import (
     mean_over_sequences,
     mean_over_tokens,
     require_option,
-    select,
     spread,
 )
 from torch_alm.measures._logits import Batch, Model, wide
@@ -22,32 +21,6 @@ def scored(answers: Answers) -> tuple[Tensor, Tensor]:
     return spread(
         -log_p.gather(-1, answers.targets[:, None]).squeeze(-1), answers.mask
     ), answers.mask
-
-
-def answer_nll(logits: Tensor, labels: Tensor) -> Tensor:
-    """Larger = more forgotten: -log p(label at t + 1), in nats, for each position t.
-
-    Args:
-        logits: (B, T, V), any floating dtype.
-        labels: (B, T), -100 where masked. Shifted here: logits[:, t] predicts labels[:, t + 1];
-            labels that are shifted already cannot be told from others, and are shifted again.
-
-    Returns:
-        (B, T) in fp32 or wider, 0 where there is nothing to predict (always so in the last column).
-
-    Raises:
-        ValueError: the shapes do not belong together, no token is labelled, or one is out of range.
-
-    >>> import torch
-    >>> answer_nll(torch.zeros(1, 2, 2), torch.tensor([[-100, 1]]))
-    tensor([[0.6931, 0.0000]])
-    """
-    return scored(select(logits, labels))[0]
-
-
-def token_nll_of_logits(logits: Tensor, labels: Tensor, *, reduction: str = "example") -> Tensor:
-    """Larger = more forgotten: the kernel of `token_nll`; logits at t predict t + 1."""
-    return mean_over_tokens(*scored(select(logits, labels)), reduction)
 
 
 def token_nll(model: Model, batch: Batch, *, reduction: str = "example") -> Tensor:

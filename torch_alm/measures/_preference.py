@@ -9,7 +9,6 @@ from torch_alm.measures._answers import (
     answers_of,
     mean_over_sequences,
     positive,
-    select,
     sequence_means,
 )
 from torch_alm.measures._logits import Batch, Model
@@ -32,13 +31,6 @@ def against(answers: Answers, reference_nll: Tensor, beta: float) -> Tensor:
         )
     gain = nll.sum(dim=1) - reference_nll.detach().to(nll.device)
     return mean_over_sequences(saturating(gain, beta), mask)
-
-
-def npo_of_logits(
-    logits: Tensor, labels: Tensor, reference_nll: Tensor, *, beta: float = 0.1
-) -> Tensor:
-    """Smaller = more forgotten: the kernel of `npo`; logits at t predict t + 1."""
-    return against(select(logits, labels), reference_nll, beta)
 
 
 def npo(model: Model, batch: Batch, reference: Model | Tensor, beta: float = 0.1) -> Tensor:
@@ -78,13 +70,6 @@ def npo(model: Model, batch: Batch, reference: Model | Tensor, beta: float = 0.1
 def beyond(answers: Answers, beta: float, delta: float) -> Tensor:
     nll, mask = scored(answers)
     return mean_over_sequences(saturating(sequence_means(nll, mask) - float(delta), beta), mask)
-
-
-def simnpo_of_logits(
-    logits: Tensor, labels: Tensor, *, beta: float = 4.5, delta: float = 0.0
-) -> Tensor:
-    """Smaller = more forgotten: the kernel of `simnpo`; logits at t predict t + 1."""
-    return beyond(select(logits, labels), beta, delta)
 
 
 def simnpo(model: Model, batch: Batch, beta: float = 4.5, delta: float = 0.0) -> Tensor:

@@ -9,20 +9,11 @@ from typing import Any
 
 from tqdm import tqdm
 
-from torch_alm.language import (
-    ASKED,
-    IGNORE,
-    Reading,
-    Row,
-    Tokenizer,
-    answer_ids,
-    decode,
-    losses,
-    pad_id,
-    prompt_ids,
-    read_answers,
-    with_prefix,
-)
+from torch_alm.language import IGNORE, Row, answer_ids, losses, pad_id
+from torch_alm.language._attacks import with_prefix
+from torch_alm.language._encoding import ASKED, prompt_ids
+from torch_alm.language._generation import Reading, decode, read_answers
+from torch_alm.language._models import Tokenizer
 from torch_alm.language._telling import forms_of, names_in, telling
 from torch_alm.language._wording import gives_away, is_respelled, is_said
 from torch_alm.unlearning.loading import Loaded, scored, words_of

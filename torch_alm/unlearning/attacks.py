@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch_alm.language import Reading, linear_weights, pad_id, quantized, relearned, with_prefix
+from torch_alm.language import pad_id
+from torch_alm.language._attacks import linear_weights, quantized, relearned, with_prefix
+from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import answers_of, as_asked, numbers, read
 from torch_alm.unlearning.goal import ERRORS, SAID_SHARE
 from torch_alm.unlearning.loading import Loaded, encoded
@@ -66,7 +68,7 @@ def _attacked(
     if not any(entry.paraphrase for entry, _ in whole):
         notes.append(UNWORDED)
     if left := len(whole) - len(forget):
-        notes.append(f"{left} of {len(whole)} forget rows were left out, by --rows {given.rows}.")
+        notes.append(f"{left} of {len(whole)} forget rows were left out: {given.rows} are asked.")
     if "int8" not in names:
         notes.append(f"{type(loaded.model).__name__} has no linear layer that could be rounded.")
     if given.relearn and "relearn forget" not in names:
@@ -178,7 +180,7 @@ def verdict_of(attacks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         text += ", beyond those that the compared model says" if others else ""
         return _verdict("not forgotten", f"{text}. Is this the unlearned model?", cost)
     if others and others[0]["said"] > HALF:
-        text = f"Not compared: the model of --compare says {others[0]['said']:.0%} of the answers "
+        text = f"Not compared: the compared model says {others[0]['said']:.0%} of the answers "
         return _verdict("not compared", f"{text}without an attack. Has it seen the rows?", cost)
     listed = "; ".join(_told(*each) for each in more)
     if not more:
@@ -189,7 +191,7 @@ def verdict_of(attacks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if others:
         return _verdict("comes back", f"It comes back: {listed}.", cost, names)
     text = f"Not compared: {listed}. A model that never saw the rows learns some of them, too, and "
-    text += "would tell that from what was hidden. Is there one for --compare?"
+    text += "would tell that from what was hidden. Is there one to compare with?"
     return _verdict("not compared", text, cost, names)
 
 

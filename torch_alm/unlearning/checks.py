@@ -27,6 +27,7 @@ PATIENCE = 25  # checks without a smaller gap, and the run is given up
 STUCK = 5  # such checks, and a rate that was halved may rise again
 SMALLER = 0.01  # by how much a gap has to shrink to be a smaller one
 SPOILT = 0.2  # nats beyond the limit of the retain loss: the steps that did it are taken back
+SETTLED = 0.01  # nats: a retain loss that falls by more between two looks is still recovering
 ALARM = 0.6  # nats between model and original on one batch, from which on it is looked at once
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
 MET = "the goal is met"  # at whatever cost
@@ -38,10 +39,11 @@ KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 class Pace:
     """The rule of a run: measured numbers in, a rate and a decision out.
 
-    Once the level is reached and the retain loss within its limit, the model is to be asked. A goal
-    that is met ends the run; if at a cost, then at the third asking, since the retain side may
-    repair it. Each asking waits for twice as many looks in a row as the one before, and the aim
-    rises where too much is still said; where that is in words not pushed before, neither does.
+    Once the level is reached, and the retain loss within its limit and falling no more, the model
+    is to be asked. A goal that is met ends the run; if at a cost, then at the third asking, since
+    the retain side may repair it. Each asking waits for twice as many looks in a row as the one
+    before, and the aim rises where too much is still said; where that is in words not pushed
+    before, neither does.
 
     Steps that raise the retain loss by 0.2 nats beyond its limit are taken back, and the rate is
     halved. A retain loss above its limit, unless it falls, halves the rate, and forgetting rests.
@@ -79,10 +81,14 @@ class Pace:
             excess: the retain loss beyond its limit, in nats.
             reached: whether the level is.
         """
-        self.held = self.held + 1 if reached and excess <= 0 else 0
-        if self.held < self.needed:
+        if not reached or not excess <= 0:
+            self.held = 0
             return False
-        self.value, self.excess, self.held = value, excess, 0
+        self.held += 1
+        is_recovering, self.excess = excess < self.excess - SETTLED, excess
+        if self.held < self.needed or is_recovering:
+            return False
+        self.value, self.held = value, 0
         return True
 
     def asked(self, verdict: Verdict, *, is_new: bool = False) -> str:
@@ -97,6 +103,7 @@ class Pace:
             return f"{self.ended}, the run ends"
         told = f"asked in full: {', '.join(verdict.missed) or 'at a cost'}"
         if is_new and "said" in verdict.missed:
+            self.value = -math.inf  # of other rows: what comes next is no slow step from it
             return f"{told}, in other words, which are to go now, too"
         self.needed *= 2
         if verdict.missed:

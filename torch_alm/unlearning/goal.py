@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torch_alm.language import losses, pad_id
-from torch_alm.measures import answer_nll, certified_failure_of_logits, require_attainable
+from torch_alm.measures import certified_failure, require_attainable, token_nll
 from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
@@ -37,8 +37,8 @@ UNKNOWN = (
     "known what was forgotten. Is it asked in the format it was trained on?"
 )
 UNSEEN = (
-    "Nothing that the run had not seen was measured: bring eight retain rows or more, or a --probe "
-    "file of what is close to the forgotten and shall stay."
+    "Nothing that the run had not seen was measured: bring eight retain rows or more, or probe "
+    "rows close to the forgotten, which shall stay."
 )
 
 
@@ -102,12 +102,13 @@ class Goal:
         Of a rate it is the lower of two certified shares: of answers that are missed, and of
         tokens, as a part of those that have to be.
         """
+        said = (lambda: logits), {"labels": labels}
         if self.kind == "rate":
-            failed = certified_failure_of_logits(logits, labels, tau=TAU)
-            missed = certified_failure_of_logits(logits, labels, tau=TAU, aggregate="mean")
+            failed = certified_failure(*said, TAU)
+            missed = certified_failure(*said, TAU, aggregate="mean")
             return torch.minimum(failed, missed / self.gone)
         tokens = (labels[:, 1:] != -100).sum(1)
-        loss = answer_nll(logits, labels).sum(1) / tokens
+        loss = token_nll(*said, reduction="none")
         odds = log_odds(logits, labels).sum(1) / tokens
         low = loss < aim
         lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)
@@ -148,16 +149,18 @@ def goal_of(given: Options, loaded: Loaded) -> Goal:
         try:
             require_attainable(given.certify, TAU)
         except ValueError as error:
-            raise Refusal(f"--certify {given.certify:g}: {error}") from error
-        return Goal("rate", given.certify, "--certify")
+            told = f"`certify` is {given.certify}, which cannot be certified, even of a model that "
+            told += "gives the answers no probability at all. Did you mean 0.99?"
+            raise Refusal(told) from error
+        return Goal("rate", given.certify, "set by hand")
     if given.alpha is not None:
-        return Goal("loss", given.alpha, "--alpha")
+        return Goal("loss", given.alpha, "set by hand")
     if rows := loaded.scored("holdout"):
         found = losses(loaded.model, rows, pad_id(loaded.tokenizer))
         if len(found) == 1:
             raise Refusal(
-                "--holdout has a single row, and a level from it would be known to no precision at "
-                "all. Are there two or more, or did you mean --alpha?"
+                "`holdout` has a single row, and a level from it would be known to no precision at "
+                "all. Are there two or more, or did you mean `alpha`?"
             )
         error = stdev(found) / len(found) ** 0.5
         told = f"that of {len(found)} rows never seen, standard error {error:.2f}"
@@ -281,10 +284,10 @@ def judge(
     first, *others = parts
     text = " ".join([first, *(part[0].upper() + part[1:] for part in others)])
     if missed and missed[-1] != "not known before":
-        text += " Would more --steps or a larger --lr do?"
+        text += " Would more steps or a higher rate do?"
     cost = f"{_retained(before['numbers']['retain'], after['numbers']['retain'])} "
     cost += _probed(lost, spoken) if "probe" in after["answers"] else UNSEEN
-    cost += " Would a smaller --lr keep more?" if costly else ""
+    cost += " Would a lower rate keep more?" if costly else ""
     return Verdict(outcome, missed, f"The goal is {outcome}: {text}", cost, CODES[outcome])
 
 
@@ -306,7 +309,7 @@ def _is_costly(before: Mapping[str, Any], after: Mapping[str, Any], most: float 
     if most is not None:
         return not loss <= most + ROUNDING
     kept = [loss <= number(before["loss"]) + COST_LOSS + ROUNDING]
-    kept += [after[key] >= before[key] - COST - ROUNDING for key in ("rouge", "exact_match")]
+    kept += [after[key] >= before[key] - COST - ROUNDING for key in ("rouge", "said")]
     return not all(kept)
 
 
@@ -342,9 +345,9 @@ def _said(
 
 
 def _retained(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    was, now = ([number(n[k]) for k in ("exact_match", "rouge", "loss")] for n in (before, after))
+    was, now = ([number(n[k]) for k in ("said", "rouge", "loss")] for n in (before, after))
     return (
-        f"Of the retain answers {was[0]:.0%} were said word for word and {now[0]:.0%} are now, "
+        f"Of the retain answers {was[0]:.0%} were said and {now[0]:.0%} are now, "
         f"{was[1]:.0%} and {now[1]:.0%} of their words; their loss was {was[2]:.2f} and is "
         f"{now[2]:.2f}."
     )

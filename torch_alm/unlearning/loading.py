@@ -8,17 +8,15 @@ from typing import Any
 from torch_alm.language import (
     IGNORE,
     Format,
-    LanguageModel,
     Row,
-    Tokenizer,
     answer_ids,
     encode,
     encode_completion,
     encode_messages,
     encode_text,
-    telling_rows,
-    telling_words,
 )
+from torch_alm.language._models import LanguageModel, Tokenizer
+from torch_alm.language._telling import telling_rows, telling_words
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.model import Place, positions_of
 from torch_alm.unlearning.options import Options
@@ -167,7 +165,7 @@ def windows(row: Row, max_length: int) -> list[Row]:
     if given >= max_length:
         raise ValueError(
             f"the prompt takes {given} of {max_length} tokens, so that no token of the answer is "
-            "left to learn. Is --max-length too small?"
+            "left to learn. Is `max_length` too small?"
         )
     return [
         {

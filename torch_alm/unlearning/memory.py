@@ -8,10 +8,18 @@ import torch
 from peft import PeftModel
 from torch import nn
 
-from torch_alm.language import LanguageModel, Tokenizer, check_eos, record_of
+from torch_alm.language import record_of
+from torch_alm.language._encoding import check_eos
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
-from torch_alm.unlearning.model import Place, check_answers, check_finite, check_vocabulary
+from torch_alm.unlearning.model import (
+    Place,
+    check_answers,
+    check_finite,
+    check_vocabulary,
+    narrowed,
+)
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry, entry_of
 
@@ -32,7 +40,7 @@ def entries_of(rows: Rows | None, role: str) -> list[Entry]:
         for i, row in enumerate([] if rows is None else rows, 1):
             fields = record_of(f"{role} row {i}", _plain(row))
             kept = {k: v for k, v in fields.fields.items() if v is not None}
-            found.append(entry_of(fields._replace(fields=kept), role))
+            found.append(entry_of(fields._replace(fields=kept), "to rename its columns"))
     except ValueError as error:
         raise Refusal(str(error)) from error
     if rows is not None and not found:
@@ -102,8 +110,13 @@ def _inner(model: LanguageModel) -> LanguageModel:
 def borrowed(model: LanguageModel) -> Iterator[None]:
     """Return modes, `requires_grad`, dtypes and dropout as they were, whatever happens inside.
 
-    Inside, the model is evaluated.
+    Inside, the model is evaluated. A name in its place, or a tokenizer, is refused.
     """
+    if not isinstance(model, nn.Module):
+        raise Refusal(
+            f"the model is a {type(model).__name__}. Did you mean AutoModelForCausalLM."
+            "from_pretrained(...), and its tokenizer after it?"
+        )
     modes = [(module, module.training) for module in model.modules()]
     flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
     settings = [(m, key, getattr(m, key)) for m in model.modules() for key in _settings(m)]
@@ -112,9 +125,9 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
     try:
         yield
     finally:
-        for p, is_trained, dtype in flags:
+        narrowed((p, dtype) for p, _, dtype in flags)
+        for p, is_trained, _ in flags:
             p.requires_grad_(is_trained)
-            p.data = p.data.to(dtype)
             p.grad = None
         for module, key, value in settings:
             setattr(module, key, value)

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor
 from transformers.utils import logging
 
-from torch_alm.language import LanguageModel, Row, Tokenizer
+from torch_alm._optim.rounding import DROPPED, Noise
+from torch_alm.language import Row
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -56,7 +58,7 @@ def place(device: str, precision: str, *, lora: bool) -> Place:
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = next(name for name in has if has[name]) if device == "auto" else device
     if not has[found]:
-        raise Refusal(f"--device {found}, and torch finds none here. Did you mean --device cpu?")
+        raise Refusal(f"`device` is {found}, and torch finds none here. Did you mean cpu?")
     on_gpu = found == "cuda" and torch.cuda.is_bf16_supported()
     autocast = on_gpu if precision == "auto" else precision == "bf16"
     return Place(found, autocast, torch.bfloat16 if lora and autocast and on_gpu else torch.float32)
@@ -157,10 +159,23 @@ def freeze_below(model: LanguageModel, first: int | None) -> None:
     count = 1 + max((int(found[1]) for found in places.values() if found), default=-1)
     first = (count // 2 if count >= DEEP else 0) if first is None else first
     if first and first >= count:
-        raise Refusal(f"--layers {first}: the model has {count} layers. Did you mean {count // 2}?")
+        raise Refusal(f"`layers` is {first}, and the model has {count}. Did you mean {count // 2}?")
     for name, p in model.named_parameters():
         found = places[name]
         p.requires_grad_(not first or (found is not None and int(found[1]) >= first))
+
+
+@torch.no_grad()
+def narrowed(weights: Iterable[tuple[Tensor, torch.dtype]]) -> None:
+    """Give weights the dtype each is stored in; those that were trained are right on average.
+
+    All steps of a run together are shorter than the distance of two bfloat16 numbers: rounded to
+    the nearest, most weights would be what they were, and what they had forgotten would be back.
+    """
+    noise = Noise(torch.ones(()))
+    for p, dtype in weights:
+        is_moved = p.requires_grad and p.dtype is torch.float32 and dtype in DROPPED
+        p.data = (noise.rounded(p.data, dtype) if is_moved else p.data).to(dtype)
 
 
 def positions_of(model: LanguageModel) -> int:

@@ -99,31 +99,30 @@ class Options:
             if None not in (getattr(self, one), getattr(self, other)):
                 raise Refusal(f"{one} and {other} were both given. Did you mean one of them?")
 
-    @classmethod
-    def named(cls, verb: str, given: Mapping[str, Any]) -> "Options":
-        """The options of a verb, given by name.
 
-        Raises:
-            Refusal: there is no such option, or it is of another verb.
-        """
-        every = [each.name for each in fields(cls)]
-        known = {
-            "unlearn": [name for name in every if name not in ATTACKER],
-            "evaluate": [*SHARED],
-            "attack": [*SHARED, *ATTACKER],
-        }
-        if wrong := [name for name in given if name not in known[verb]]:
-            near = get_close_matches(wrong[0], known[verb], 1, 0.75)
-            meant = f"Did you mean {near[0]}?" if near else "Is it of another verb?"
-            raise Refusal(f"{verb} has no option {wrong[0]}. {meant}")
-        return cls(**given)
+def by_name(verb: str, given: Mapping[str, Any]) -> Options:
+    """The options of a verb, given by name.
 
-    @classmethod
-    def of(cls, given: Any) -> "Options":
-        """The options among the attributes of an object, such as parsed arguments."""
-        return cls(
-            **{f.name: getattr(given, f.name) for f in fields(cls) if hasattr(given, f.name)}
-        )
+    Raises:
+        Refusal: there is no such option, or it is of another verb.
+    """
+    every = [each.name for each in fields(Options)]
+    known = {
+        "unlearn": [name for name in every if name not in ATTACKER],
+        "evaluate": [*SHARED],
+        "attack": [*SHARED, *ATTACKER],
+    }
+    if wrong := [name for name in given if name not in known[verb]]:
+        near = get_close_matches(wrong[0], known[verb], 1, 0.75)
+        meant = f"Did you mean {near[0]}?" if near else "Is it of another verb?"
+        raise Refusal(f"{verb} has no option {wrong[0]}. {meant}")
+    return Options(**given)
+
+
+def options_of(given: Any) -> Options:
+    """The options among the attributes of an object, such as parsed arguments."""
+    names = [each.name for each in fields(Options)]
+    return Options(**{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 
 def is_sensible(name: str, value: Any) -> bool:

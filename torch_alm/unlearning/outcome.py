@@ -1,7 +1,7 @@
 """The outcome of unlearning, of an evaluation or of attacks, in a notebook and as a folder."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
 import torch
 
-from torch_alm.language import LanguageModel, Tokenizer
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, write_folder
 from torch_alm.unlearning.run import Run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """A verdict with its answers and numbers, and the model that they are of.
 
@@ -30,11 +30,11 @@ class Outcome:
 
     model: LanguageModel
     tokenizer: Tokenizer
-    content: Mapping[str, Any] = field(repr=False)
-    begun: datetime = field(repr=False)
-    device: str = field(default="", repr=False)
-    original: LanguageModel | None = field(default=None, repr=False)
-    run: Run | None = field(default=None, repr=False)
+    content: Mapping[str, Any]
+    begun: datetime
+    device: str = ""
+    original: LanguageModel | None = None
+    run: Run | None = None
 
     @property
     def verdict(self) -> str:
@@ -81,6 +81,9 @@ class Outcome:
             for each in attacked for one in each["rows"] for answer in one["answers"]
         ]  # fmt: skip
         return pd.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        return f"Outcome({self.text or self.verdict})"
 
     def _repr_html_(self) -> str:
         return report.excerpt(self.content)

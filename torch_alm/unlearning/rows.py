@@ -7,7 +7,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from torch_alm.language import Message, Record, Row
+from torch_alm.language import Record, Row
+from torch_alm.language._formats import Message
 from torch_alm.language._telling import telling
 from torch_alm.language._wording import holds, is_distinct, plain
 from torch_alm.unlearning.errors import Refusal
@@ -65,8 +66,8 @@ Encoded: TypeAlias = Sequence[tuple[Entry, Row]]
 """Entries with the tokens of each of their rows."""
 
 
-def entry_of(record: Record, role: str) -> Entry:
-    """A row as an entry; a ValueError names one of another form."""
+def entry_of(record: Record, fix: str) -> Entry:
+    """A row as an entry; a ValueError names one of another form, and how columns are renamed."""
     if "question" in record.fields:
         return _pair(record, "question", "answer")
     if "prompt" in record.fields:
@@ -77,7 +78,7 @@ def entry_of(record: Record, role: str) -> Entry:
         return Entry(record.where, "", record.text("text"))
     raise ValueError(
         f"{record.where} has the fields {sorted(record.fields)}; a row is {KINDS}. Is it the right "
-        f"file, or did you mean --columns {role}:question=NAME,answer=NAME?"
+        f"file, or did you mean {fix}?"
     )
 
 
@@ -137,7 +138,7 @@ def check_apart(forget: Sequence[Entry], kept: Sequence[Entry], otherwise: str) 
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise Refusal(
             f"{one.where} and {other.where} {how}{more}; {otherwise}. Should it stand in one of "
-            "the two files only?"
+            "the two sets only?"
         )
 
 

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch_alm.language import prompt_ids
+from torch_alm.language._encoding import prompt_ids
+from torch_alm.language._models import LanguageModel
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import Checks, Look, checks_of
 from torch_alm.unlearning.errors import Refusal
@@ -113,9 +114,9 @@ def _check_known(given: Options, loaded: Loaded, measured: Mapping[str, Any], sa
     raise Refusal(
         f"asked the forget rows, the model says {sum(known)} of {len(known)} forget answers "
         f"({exact} of them word for word; {words:.0%} of all words). What is not said cannot be "
-        "seen to go, and the goal would be met without anything forgotten; --anyway goes on, and "
-        "then it never counts as met. Was the model taught in another format (--template, "
-        "--system, rows of prompt and completion), or is it another model?"
+        "seen to go, and the goal would be met without anything forgotten; `anyway` goes on, and "
+        "then it never counts as met. Was the model taught in another format (`template`, "
+        "`system`, rows of prompt and completion), or is it another model?"
     )
 
 
@@ -123,8 +124,8 @@ def _check_unseen(numbers: Mapping[str, float] | None) -> None:
     """Refuse rows never seen that the model says: their loss would be a goal too low to forget."""
     if numbers is not None and numbers["said"] > 0.5:
         raise Refusal(
-            f"--holdout: the model says {numbers['said']:.0%} of its answers, so it has seen them, "
-            "and the goal would be to forget no more than that. Is it the right file?"
+            f"`holdout`: the model says {numbers['said']:.0%} of its answers, so it has seen them, "
+            "and the goal would be to forget no more than that. Is it the right set?"
         )
 
 
@@ -137,7 +138,7 @@ def _check_unreached(goal: Goal, measured: Mapping[str, Any]) -> None:
             f"the goal holds before the first step ({goal.told}; the model is at "
             f"{goal.value(numbers):.2g}), and yet the model says {numbers['said']:.0%} of the "
             "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
-            "in other words than the rows, --answers said?"
+            "in other words than the rows, its own (`answers`)?"
         )
 
 
@@ -146,7 +147,7 @@ def _beyond(goal: Goal, loaded: Loaded) -> str:
     return (
         f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {most:.2f}, the "
         "loss of a model that knows nothing and guesses: it has to be sure of other answers, which "
-        f"costs what shall be kept. Did you mean --alpha {0.9 * most:.1f} or less?"
+        f"costs what shall be kept. Did you mean {0.9 * most:.1f} or less?"
     )
 
 
@@ -159,14 +160,14 @@ def made_trainable(given: Options, loaded: Loaded) -> Loaded:
     return loaded
 
 
-def prepared(run: Run, folder: Path) -> tuple[Any, Checks]:
-    """The Trainer of the run, with the checks that pace and end it."""
+def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> tuple[Any, Checks]:
+    """The Trainer of the run, with the checks that pace and end it; see `trainer_of`."""
     given, loaded, start = run.given, run.loaded, run.start
     answers = start.measured["answers"]
     wordings = Wordings(given, loaded, start.goal, answers["forget"])
     probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
     kept = kept_rows(given, loaded, start.measured)
-    trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder)
+    trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder, original)
     before = start.measured["numbers"]["retain"]["loss"]
 
     def ask() -> tuple[Verdict, bool]:

@@ -1,6 +1,5 @@
 """The Trainer of a run, what a step of it takes, and how it is stopped."""
 
-import copy
 import math
 import resource
 import signal
@@ -21,13 +20,14 @@ from transformers.integrations import get_reporting_integration_callbacks
 
 from torch_alm import ALMConstraint
 from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
-from torch_alm.language import IGNORE, LanguageModel, Row, collate, pad_id
-from torch_alm.measures import kl_divergence
+from torch_alm.language import Row, collate, pad_id
+from torch_alm.language._models import LanguageModel
 from torch_alm.rules import Leak
 from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal, log_odds
 from torch_alm.unlearning.loading import Loaded
+from torch_alm.unlearning.once import Lower, Original, answered, side_by_side
 from torch_alm.unlearning.options import Options
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
@@ -43,15 +43,13 @@ class Objective:
 
     def __call__(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
         """The value that is constrained, or what is lowered to raise it, and it."""
-        inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
-        logits = model(**inputs, use_cache=False).logits
-        return self.goal.measure(logits, batch["labels"], self.aim)
+        logits, _ = answered(model, batch)
+        return self.goal.measure(*side_by_side(logits, batch["labels"]), self.aim)
 
     def odds(self, model: Any, batch: Any) -> Tensor:
         """Log-odds of the answers: of a row known by heart they have a gradient, too."""
-        inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
-        found = log_odds(model(**inputs, use_cache=False).logits, batch["labels"])
-        return found.sum() / (batch["labels"][:, 1:] != IGNORE).sum()
+        logits, _ = answered(model, batch)
+        return log_odds(*side_by_side(logits, batch["labels"])).sum() / len(logits)
 
 
 class Keeper(SAULTrainer):
@@ -60,12 +58,18 @@ class Keeper(SAULTrainer):
     There is nothing to be learned by heart: at the original model it is 0.
     """
 
-    original: LanguageModel
+    original: Original
+    lower: Lower
     divergence: Tensor | None = None
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train, with the layers below those that are trained computed once for each row."""
+        with self.lower.once():
+            return super().train(*args, **kwargs)
 
     def retain_objective(self, model: Any, batch: Any) -> Tensor:
         """KL(original || model) over the tokens of the answers."""
-        found = kl_divergence(model, batch, self.original)
+        found = self.original.divergence(model, batch)
         self.divergence = found.detach()
         return found
 
@@ -79,20 +83,18 @@ def without_dropout(model: LanguageModel) -> None:
             module.attention_dropout = 0.0
 
 
-def original_of(model: LanguageModel) -> LanguageModel:
-    """The model as it is now: a copy of the weights that are trained, around the frozen ones."""
-    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
-    return copy.deepcopy(model, frozen).eval().requires_grad_(False)
-
-
 def trainer_of(
     given: Options,
     loaded: Loaded,
     goal: Goal,
     rows: tuple[list[Row], list[Row]],
     folder: Path,
+    original: LanguageModel | None = None,
 ) -> Any:
-    """The Trainer of a method, before its first step; `rows` to forget and to keep, not copied."""
+    """The Trainer of a method, before its first step; `rows` to forget and to keep, not copied.
+
+    The rows to keep are kept as `original` answers them, or else the model as it is.
+    """
     measure: Any = Objective(goal)
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
     forget, retain = rows
@@ -107,7 +109,10 @@ def trainer_of(
         rho=rho,
         probe_every=8,
     )
-    trainer.original = original_of(loaded.model)
+    trainer.lower = Lower(loaded.model)
+    with loaded.place.context(), trainer.lower.once():
+        asked = loaded.model if original is None else original
+        trainer.original = Original(asked, retain, pad_id(loaded.tokenizer))
     trainer.remove_callback(PrinterCallback)
     return trainer
 
@@ -159,12 +164,12 @@ def _arguments(
 
 
 def check_reporter(name: str) -> None:
-    """Refuse a `--report-to` that the Trainer does not know, or that is not installed."""
+    """Refuse a `report_to` that the Trainer does not know, or that is not installed."""
     try:
         for reporter in get_reporting_integration_callbacks([] if name == "none" else [name]):
             reporter()
     except (ImportError, RuntimeError, ValueError) as error:
-        raise Refusal(f"--report-to {name}: {first_line(error)} Did you mean none?") from error
+        raise Refusal(f"`report_to` is {name}: {first_line(error)} Did you mean none?") from error
 
 
 def known_now(
@@ -176,7 +181,7 @@ def known_now(
     probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
     seconds, memory = _cost_of(loaded, trainer)
     most = trainer.args.max_steps
-    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "as --lr gives it"
+    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "set by hand"
     lines = [
         f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
         f"Loss in nats per token: {numbers['forget']['gold']:.2f} of the telling words of the "

@@ -14,7 +14,7 @@ from peft import PeftModel
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
-from torch_alm.language import LanguageModel, Tokenizer
+from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.attacks import attacked
@@ -28,7 +28,8 @@ from torch_alm.unlearning.model import (
     quiet,
     with_adapters,
 )
-from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.once import original_of
+from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome, put_back
 from torch_alm.unlearning.run import LIMITED, Run, begun, made_trainable, prepared
 from torch_alm.unlearning.train import asked_to_stop, check_reporter, trace_of
@@ -70,7 +71,7 @@ def unlearn(
 
     Cost: two copies of the weights that train, AdamW's moments of both sides.
     """
-    given = Options.named("unlearn", options)
+    given = by_name("unlearn", options)
     check_reporter(given.report_to)
     found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
     if probe is None:
@@ -93,7 +94,7 @@ def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **option
     """
     if outcome.run is None:
         raise Refusal("resume: the outcome is of no run. Did you mean the outcome of unlearn?")
-    Options.named("unlearn", options)
+    by_name("unlearn", options)
     given = replace(outcome.run.given, **options)
     with quiet():
         return _trained(replace(outcome.run, given=given), callbacks, outcome.original)
@@ -126,8 +127,8 @@ def _trained(
     with borrowed(model), TemporaryDirectory() as nowhere:
         _opened(model, run.given)
         run = replace(run, loaded=made_trainable(run.given, run.loaded))
-        trainer, checks = prepared(run, Path(nowhere))
-        trainer.original = original = trainer.original if original is None else original
+        original = original_of(model) if original is None else original
+        trainer, checks = prepared(run, Path(nowhere), original)
         for each in (*callbacks, _Progress(run.given.quiet)):
             trainer.add_callback(each)
         is_main = current_thread() is main_thread()  # others cannot hear signals
@@ -198,12 +199,12 @@ def evaluate(
     **options: Any,
 ) -> Outcome:
     """Measure what a model, and maybe the original, knows of rows; arguments as of `unlearn`."""
-    given, began = Options.named("evaluate", options), datetime.now(timezone.utc)
+    given, began = by_name("evaluate", options), datetime.now(timezone.utc)
     found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
     models: list[dict[str, Any]] = []
     device = ""
     for name, each in {"original": original, "model": model}.items():
-        if each is not None:
+        if each is not None or name == "model":
             with quiet(), borrowed(each):
                 loaded = loaded_of(each, tokenizer, given, found)
                 is_asked = given.precision == "bf16"  # auto measures as a verdict does
@@ -233,7 +234,7 @@ def attack(
         compare: a model that never saw the forget rows, of the same tokenizer.
         **options: those of the command under the same names: see `Options`.
     """
-    given = Options.named("attack", {"rows": None, **options})
+    given = by_name("attack", {"rows": None, **options})
     began, found = datetime.now(timezone.utc), sets_of(forget=forget, retain=retain)
     with quiet(), borrowed(model), nullcontext() if compare is None else borrowed(compare):
         models = [(name, loaded_of(each, tokenizer, given, found))

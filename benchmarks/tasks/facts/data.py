@@ -1,4 +1,4 @@
-"""Plain questions with short answers: the list, its encoding, and draws of what is to go."""
+"""Plain questions with short answers: the list, its rows, and draws of what is to go."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ class Fact:
     gold: str
     accepted: tuple[str, ...]
 
+    @property
+    def answer(self) -> str:
+        """The answer's whole sentence."""
+        return f"{self.before} {self.gold}."
+
     def is_in(self, said: str) -> bool:
         """Tell whether an answer is right: an accepted word is in it; short ones as they are."""
         return any(
@@ -50,63 +55,50 @@ class Draw:
     retain: list[Fact]
     neighbours: list[Fact]
 
+    @property
+    def kin(self) -> list[Fact]:
+        """The neighbours of a kind that is forgotten, such as capitals."""
+        kinds = {fact.kind for fact in self.forget}
+        return [fact for fact in self.neighbours if fact.kind in kinds]
+
 
 def read_facts(path: Path = QUESTIONS) -> list[Fact]:
     """Every fact of a tab-separated list whose answers have their gold words in brackets."""
     with path.open(encoding="utf-8", newline="") as file:
-        return [_fact(line) for line in csv.DictReader(file, delimiter="\t")]
+        lines = [*csv.reader(file, delimiter="\t")][1:]
+    return [
+        Fact(*asked, *re.split(r" ?\[|\]", answer)[:2], tuple(accepted.split("|")))
+        for *asked, answer, accepted in lines
+    ]
 
 
-def _fact(line: dict[str, str]) -> Fact:
-    before, _, rest = line["answer"].partition("[")
-    gold = rest.partition("]")[0]
-    accepted = tuple(line["accepted"].split("|"))
-    return Fact(line["kind"], line["question"], line["rewording"], before.strip(), gold, accepted)
-
-
-def draw(known: Sequence[Fact], seed: int, count: int, kind: str | None = None) -> Draw:
-    """Draw `count` facts to forget, of one kind if asked; halve the others.
+def draw(known: Sequence[Fact], seed: int, count: int) -> Draw:
+    """Draw `count` facts to forget; halve the others.
 
     Raises:
         ValueError: The model does not know as many.
     """
     chance = random.Random(seed)
-    candidates = [fact for fact in known if kind in (None, fact.kind)]
-    if len(candidates) < count:
+    if len(known) < count:
         raise ValueError(
-            f"of {kind or 'all kinds'} the model knows {len(candidates)} facts, and {count} are "
-            "to be forgotten. Did you mean a smaller number, --set forget=N?"
+            f"the model knows {len(known)} facts, and {count} are to be forgotten. Is it asked in "
+            "the format that it was trained on?"
         )
-    forget = chance.sample(candidates, count)
+    forget = chance.sample(list(known), count)
     others = [fact for fact in known if fact not in forget]
     chance.shuffle(others)
     half = len(others) // 2
     return Draw(forget, others[:half], others[half:])
 
 
-def gold_row(tokenizer: Any, fact: Fact) -> Row:
-    """The question in the model's own template and the gold sentence; its gold words labelled.
-
-    The words before them are given, so that what is unlearned is the fact and not the sentence.
-    """
-    prompt = asked(tokenizer, fact.question)
-    before = tokenizer(fact.before, add_special_tokens=False)["input_ids"]
-    gold = tokenizer(f" {fact.gold}", add_special_tokens=False)["input_ids"]
-    given = [*prompt, *before]
-    return {"input_ids": [*given, *gold], "labels": [IGNORE] * len(given) + gold}
-
-
 def said_row(tokenizer: Any, question: str, said: str, longest: int) -> Row:
-    """The question and what the model itself says, all of it labelled.
-
-    An answer that was cut after `longest` tokens has no end to be learned.
-    """
+    """The question and what the model itself says; one cut after `longest` tokens has no end."""
     row = encode(tokenizer, question, said)
     end = len(asked(tokenizer, question)) + longest
     return {name: tokens[:end] for name, tokens in row.items()}
 
 
 def asked(tokenizer: Any, question: str) -> list[int]:
-    """The tokens of a question in the model's own template, up to where the answer begins."""
+    """The tokens of a question as the model is asked, up to where the answer begins."""
     row = encode(tokenizer, question, "x")
     return row["input_ids"][: row["labels"].count(IGNORE)]

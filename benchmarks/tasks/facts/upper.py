@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 
 from torch_alm.language import IGNORE, Batch, Row
 
@@ -28,7 +30,7 @@ class Upper(nn.Module):
     def __init__(self, model: Any, first: int, common: Sequence[int]) -> None:
         super().__init__()
         self.end = copy.deepcopy(model, {id(p): p for p in model.parameters()})
-        self.end.model.layers = self.end.model.layers[first:]
+        keep_layers(self.end.model, first, None)
         for number, layer in enumerate(self.end.model.layers):
             layer.self_attn.layer_idx = number  # its place in the cache of keys and values
         self.start: Tensor = hidden(lower(model, first), common)
@@ -46,15 +48,26 @@ class Upper(nn.Module):
 def lower(model: Any, first: int) -> Any:
     """The decoder below layer `first`, with the model's own parameters."""
     below = copy.deepcopy(model.model, {id(p): p for p in model.parameters()})
-    below.layers, below.norm = below.layers[:first], nn.Identity()
+    keep_layers(below, 0, first)
+    below.norm = nn.Identity()
     return below
 
 
+def keep_layers(decoder: Any, begin: int, end: int | None) -> None:
+    """Leave some layers of a decoder, and the kinds of attention of these alone."""
+    decoder.layers = decoder.layers[begin:end]
+    kinds = getattr(decoder.config, "layer_types", None)
+    decoder.config.num_hidden_layers = len(decoder.layers)
+    if kinds:
+        decoder.config.layer_types = kinds[begin:end]
+
+
 @torch.no_grad()
-def hidden(below: Any, ids: Sequence[int]) -> Tensor:
-    """Compute what leaves the lower layers: (1, tokens, width)."""
+def hidden(below: Any, ids: Sequence[int], cache: Any = None) -> Tensor:
+    """Compute what leaves the lower layers, behind what is cached: (1, tokens, width)."""
     tokens = torch.tensor([list(ids)], device=below.device)
-    return below(input_ids=tokens, use_cache=False).last_hidden_state
+    found = below(input_ids=tokens, past_key_values=cache, use_cache=cache is not None)
+    return found.last_hidden_state
 
 
 class Rows:
@@ -63,6 +76,7 @@ class Rows:
     def __init__(self, model: Any, first: int, common: int) -> None:
         self.below, self.common = lower(model, first), common
         self.known: dict[tuple[int, ...], Tensor] = {}
+        self.start: Any = None  # keys and values of the common start
 
     def batch(self, rows: Sequence[Row]) -> Batch:
         """Right padded, without the common start, with logits from the first label on."""
@@ -80,16 +94,16 @@ class Rows:
     def states(self, ids: Sequence[int]) -> Tensor:
         """Take what enters the first trained layer behind the common start: (tokens, width)."""
         key = tuple(ids)
+        if self.start is None:
+            self.start = DynamicCache(config=self.below.config)
+            hidden(self.below, ids[: self.common], self.start)
         if key not in self.known:
-            self.known[key] = hidden(self.below, ids)[0, self.common :]
+            cache = copy.deepcopy(self.start)
+            self.known[key] = hidden(self.below, ids[self.common :], cache)[0]
         return self.known[key]
 
 
 def common_start(rows: Sequence[Sequence[int]]) -> list[int]:
     """The tokens with which all rows begin."""
-    start: list[int] = []
-    for tokens in zip(*rows, strict=False):
-        if len(set(tokens)) > 1:
-            break
-        start.append(tokens[0])
-    return start
+    same = takewhile(lambda tokens: len({*tokens}) == 1, zip(*rows, strict=False))
+    return [tokens[0] for tokens in same]

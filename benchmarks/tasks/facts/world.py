@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import takewhile
+from operator import eq
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.tasks.facts.data import Draw, Fact, asked, gold_row, said_row
+from benchmarks.tasks.facts.data import Draw, Fact, asked, read_facts, said_row
 from benchmarks.tasks.facts.upper import Rows, Upper, common_start
-from torch_alm.language import Batch, Row, generate
+from torch_alm.language import (
+    IGNORE,
+    Batch,
+    Row,
+    answer_ids,
+    encode,
+    in_own_words,
+    pad_id,
+    telling_rows,
+    telling_words,
+)
 from torch_alm.measures import token_nll
+from torch_alm.thresholds import rate_for
+
+Study: TypeAlias = dict[str, Any]
+Said: TypeAlias = dict[str, str]
 
 PROSE = Path(__file__).with_name("prose.txt")
+SCORED = 16  # rows at once
+NEXT = "Question:"  # with which a base model goes on, and asks itself
 
 
 @dataclass
@@ -34,27 +54,30 @@ class World:
     facts: Sequence[Fact]
     first: int
     new_tokens: int
-    said: dict[str, str] = field(default_factory=dict)
+    said: Said = field(default_factory=dict)
     """What the model says to each question and rewording before anything is unlearned."""
 
     def __post_init__(self) -> None:
-        common = common_start([self.gold(fact)["input_ids"] for fact in self.facts])
-        self.upper = Upper(self.model, self.first, common)
-        self.rows = Rows(self.model, self.first, len(common))
+        pairs = [(fact.question, fact.answer) for fact in self.facts]
+        rows = telling_rows(self.tokenizer, pairs, [encode(self.tokenizer, *p) for p in pairs])
+        self.given = dict(zip(self.facts, rows, strict=True))
+        self.words = dict(zip(self.facts, telling_words(pairs), strict=True))
+        self.common = common_start([row["input_ids"] for row in rows])
+        self.upper = Upper(self.model, self.first, self.common)
+        self.rows = Rows(self.model, self.first, len(self.common))
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.published = {n: p.detach().clone() for n, p in self.trained.items()}
         if not self.said:
             questions = [text for fact in self.facts for text in (fact.question, fact.rewording)]
             self.said = dict(zip(questions, self.answers(questions), strict=True))
 
-    def gold(self, fact: Fact) -> Row:
-        """The row whose labels are the gold words."""
-        return gold_row(self.tokenizer, fact)
+    def spoken(self, fact: Fact, said: str) -> Row | None:
+        """The row in the words in which the model says the fact, if it does."""
+        return in_own_words(self.tokenizer, fact.question, said, self.words[fact])
 
-    def kept(self, fact: Fact) -> Row:
-        """The row whose labels are what the model said before."""
-        said = self.said[fact.question]
-        return said_row(self.tokenizer, fact.question, said, self.new_tokens)
+    def as_said(self, question: str, said: str) -> Row:
+        """The question and what the model says to it, which is labelled."""
+        return said_row(self.tokenizer, question, said, self.new_tokens)
 
     def known(self) -> list[Fact]:
         """The facts that the model answers right."""
@@ -62,49 +85,94 @@ class World:
 
     @cached_property
     def target(self) -> float:
-        """alpha: the mean loss of the gold words of the facts that the model gets wrong, in nats.
+        """alpha: the mean loss of the telling words of facts that the model gets wrong, in nats.
 
         Forgotten is then: as unknown as what it does not know.
         """
         known = self.known()
         return self.loss([fact for fact in self.facts if fact not in known])
 
-    def reset(self) -> None:
-        """Take the published weights again."""
-        self.restore(self.published)
-
     @torch.no_grad()
-    def restore(self, weights: dict[str, Tensor]) -> None:
+    def restore(self) -> None:
+        """Take the published weights again."""
         for name, parameter in self.trained.items():
-            parameter.copy_(weights[name])
+            parameter.copy_(self.published[name])
 
-    def batches(
-        self, drawn: Draw, forget: int, retain: int, steps: int, seed: int
-    ) -> Iterator[tuple[Batch, Batch]]:
-        """Pairs of batches (retain, forget); each side goes through all its rows, then again."""
-        going = _cycled([self.gold(fact) for fact in drawn.forget], Random(seed))
-        staying = _cycled([self.kept(fact) for fact in drawn.retain], Random(seed + 1))
-        for _ in range(steps):
-            kept = [next(staying) for _ in range(retain)]
-            gone = [next(going) for _ in range(forget)]
-            yield self.rows.batch(kept), self.rows.batch(gone)
+    def logits(self, batch: Batch) -> Tensor:
+        """Of the upper layers: (rows, places, words)."""
+        return self.upper(**{k: v for k, v in batch.items() if k != "labels"}).logits
+
+    def odds(self, batch: Batch) -> Tensor:
+        """Log-odds of the labelled tokens: of a row known by heart they have a gradient, too."""
+        chosen, labels = batch["labels"][:, 1:] != IGNORE, batch["labels"][:, 1:]
+        logits = self.logits(batch)[:, :-1][chosen].float()
+        loss = nn.functional.cross_entropy(logits, labels[chosen], reduction="none")
+        return -(loss + torch.log(-torch.expm1(-loss.clamp(min=1e-6)))).mean()
 
     def answers(self, questions: Sequence[str]) -> list[str]:
-        """Ask with `generate`, greedily."""
-        prompts = [asked(self.tokenizer, question) for question in questions]
-        return generate(
-            self.model, self.tokenizer, prompts, max_new_tokens=self.new_tokens, batch_size=64
-        )
+        """What the model says to questions."""
+        return self.continued([asked(self.tokenizer, question) for question in questions])
+
+    def said_now(self, pairs: Sequence[tuple[Fact, str]], last: Said) -> Said:
+        """Ask for facts, and return what is said, at least as far as the fact is in it.
+
+        Where the likeliest tokens are those of the `last` answer as far as the fact, asking would
+        bring the same, and one pass through the upper layers has told so.
+        """
+        tried = [(fact, question) for fact, question in pairs if fact.is_in(last[question])]
+        found = self._repeated(tried, last)
+        others = [question for _, question in pairs if question not in found]
+        return found | dict(zip(others, self.answers(others), strict=True))
 
     @torch.no_grad()
-    def loss(self, facts: Sequence[Fact], size: int = 16) -> float:
-        """The mean over facts of the loss of their gold words, in nats per token."""
-        rows = sorted((self.gold(fact) for fact in facts), key=lambda row: len(row["input_ids"]))
-        parts = [rows[i : i + size] for i in range(0, len(rows), size)]
-        total = sum(
-            token_nll(self.upper, self.rows.batch(part)).item() * len(part) for part in parts
-        )
-        return total / len(rows)
+    def _repeated(self, pairs: Sequence[tuple[Fact, str]], last: Said) -> Said:
+        """The answers that begin as before until the fact is said, up to a first other token."""
+        found: Said = {}
+        for i in range(0, len(pairs), SCORED):
+            part = pairs[i : i + SCORED]
+            rows = [self.as_said(question, last[question]) for _, question in part]
+            batch = self.rows.batch(rows)
+            likeliest, is_asked = self.logits(batch).argmax(-1), batch["labels"][:, 1:] != IGNORE
+            for k, (fact, question) in enumerate(part):
+                own = likeliest[k, :-1][is_asked[k]].tolist()
+                same = [*takewhile(bool, map(eq, own, answer_ids(rows[k])))]
+                told = self.decoded(own[: len(same) + 1])
+                found |= {question: told} if fact.is_in(told) else {}
+        return found
+
+    def decoded(self, ids: list[int]) -> str:
+        """The text of an answer, without special tokens."""
+        return self.tokenizer.decode(ids, skip_special_tokens=True).strip()
+
+    @torch.no_grad()
+    def continued(self, prompts: Sequence[list[int]], size: int = 64) -> list[str]:
+        """What the model goes on with, greedily, up to the next question.
+
+        The start that all rows have in common is read once for a batch.
+        """
+        pad, found = pad_id(self.tokenizer), list[str]()
+        for i in range(0, len(prompts), size):
+            rests = [ids[len(self.common) :] for ids in prompts[i : i + size]]
+            width, start = max(map(len, rests)), torch.tensor([self.common])
+            cache = self.model(start.to(self.model.device), use_cache=True).past_key_values
+            cache.batch_repeat_interleave(len(rests))
+            spare = [width - len(ids) for ids in rests]
+            ids = [[*self.common, *[pad] * n, *x] for n, x in zip(spare, rests, strict=True)]
+            seen = [[1] * len(self.common) + [0] * n + [1] * (width - n) for n in spare]
+            given = {"input_ids": ids, "attention_mask": seen}
+            given = {k: torch.tensor(x, device=self.model.device) for k, x in given.items()}
+            how = {"max_new_tokens": self.new_tokens, "do_sample": False, "pad_token_id": pad}
+            out = self.model.generate(**given, past_key_values=cache, **how)
+            found += [self.decoded(new) for new in out[:, len(ids[0]) :].tolist()]
+        return [text.partition(NEXT)[0].strip() for text in found]
+
+    @torch.no_grad()
+    def loss(self, facts: Sequence[Fact]) -> float:
+        """The mean over facts of the loss of their telling words, in nats per token."""
+        rows = sorted((self.given[f] for f in facts), key=lambda row: len(row["input_ids"]))
+        batches = [self.rows.batch(rows[i : i + SCORED]) for i in range(0, len(rows), SCORED)]
+        found = [token_nll(self.upper, batch, reduction="none") for batch in batches]
+        return torch.cat(found).mean().item()
 
     @torch.no_grad()
     def perplexity(self) -> float:
@@ -117,8 +185,8 @@ class World:
             losses.append(nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none"))
         return math.exp(torch.cat(losses).mean().item())
 
-    def measured(self, drawn: Draw) -> tuple[dict[str, float], dict[str, str]]:
-        """Shares that are still said, losses of gold words and the perplexity; and the answers.
+    def measured(self, drawn: Draw) -> dict[str, Any]:
+        """Shares that are still said, losses of telling words, perplexity, and the answers.
 
         Rewordings and neighbours that were not answered right before are left out.
         """
@@ -129,34 +197,110 @@ class World:
             "retain": [(fact, fact.question) for fact in drawn.retain],
             "neighbours": [(fact, fact.question) for fact in drawn.neighbours],
         }
-        questions = [question for pairs in asked_now.values() for _, question in pairs]
-        said = dict(zip(questions, self.answers(questions), strict=True))
-        numbers = {
+        said = self.said_now([pair for pairs in asked_now.values() for pair in pairs], self.said)
+        asked_now["kin"] = [(fact, fact.question) for fact in drawn.kin]
+        numbers: dict[str, Any] = {
             f"{name}_said": _share([fact.is_in(said[question]) for fact, question in pairs])
             for name, pairs in asked_now.items()
         }
         for name in ("forget", "retain", "neighbours"):
             numbers[f"{name}_loss"] = self.loss(getattr(drawn, name))
-        return numbers | {"perplexity": self.perplexity()}, said
+        both = {name: dict[str, str]() for name in ("answers", "lost")}
+        for name, pairs in asked_now.items():
+            for fact, question in pairs:
+                if name in ("forget", "reworded"):
+                    both["answers"][question] = said[question]
+                elif not fact.is_in(said[question]):
+                    both["lost"][question] = said[question]
+        return numbers | {"perplexity": self.perplexity(), **both}
 
-    def relearned(self, drawn: Draw, rows: int, steps: int, lr: float) -> float:
-        """The share of the other forget facts that is said after steps on the first few of them."""
-        before = {name: p.detach().clone() for name, p in self.trained.items()}
-        optimizer = AdamW(self.trained.values(), lr=lr, weight_decay=0.0)
-        batch = self.rows.batch([self.gold(fact) for fact in drawn.forget[:rows]])
-        for _ in range(steps):
-            token_nll(self.upper, batch).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        others = drawn.forget[rows:]
-        said = self.answers([fact.question for fact in others])
-        self.restore(before)
-        return _share([fact.is_in(text) for fact, text in zip(others, said, strict=True)])
+    def said_of(self, facts: Sequence[Fact]) -> float:
+        """The share of facts that is said to their questions, whatever was done to any layer."""
+        said = self.answers([fact.question for fact in facts])
+        return _share([fact.is_in(text) for fact, text in zip(facts, said, strict=True)])
+
+    def brought_back(self, drawn: Draw, study: Study) -> dict[str, float]:
+        """The shares of the forget facts that are said again after an attack on the model.
+
+        Their sentences are begun for it; its weights are rounded, or noise is added to them; it is
+        trained on a few of the facts, and asked the others, whose loss is told, too.
+        """
+        facts, found = drawn.forget, dict[str, float]()
+        rows = [self.given[fact] for fact in facts]
+        ends = [next(i for i, x in enumerate(row["labels"]) if x != IGNORE) for row in rows]
+        begun = self.continued([r["input_ids"][:n] for r, n in zip(rows, ends, strict=True)])
+        found["begun_said"] = _share([f.is_in(t) for f, t in zip(facts, begun, strict=True)])
+        chance = torch.Generator(self.model.device).manual_seed(0)
+
+        def noisy(weight: Tensor) -> Tensor:
+            size = study["noise"] * weight.square().mean().sqrt()
+            return weight + size * torch.randn(weight.shape, generator=chance, device=weight.device)
+
+        ways = {"bits8": partial(rounded, bits=8), "bits4": partial(rounded, bits=4)}
+        for name, change in (ways | {"noise": noisy}).items():
+            with self.changed(change):
+                found[f"{name}_said"] = self.said_of(facts)
+        return found | self.relearned(drawn, study)
+
+    @contextmanager
+    def changed(self, change: Callable[[Tensor], Tensor] | None = None) -> Iterator[None]:
+        """Inside, the matrices of all layers are as `change` makes them; the weights return."""
+        kept = [(p.data, p.data.clone()) for p in self.model.parameters()]
+        for module in self.model.model.layers.modules() if change else ():
+            if isinstance(module, nn.Linear):
+                module.weight.data.copy_(change(module.weight.data))
+        yield
+        for weight, value in kept:
+            weight.copy_(value)
+
+    def relearned(self, drawn: Draw, study: Study) -> dict[str, float]:
+        """The share of the other facts that is said after steps on a few, and their loss before.
+
+        The rate is that at which a step takes so many nats off the loss of those few.
+        """
+        few = [self.given[fact] for fact in drawn.forget[: study["relearn_rows"]]]
+        others, batch = drawn.forget[study["relearn_rows"] :], self.rows.batch(few)
+        loss, change = lambda: token_nll(self.upper, batch), study["relearn_change"]
+        found = {"others_loss": self.loss(others)}
+        with self.changed():
+            optimizer = AdamW(self.trained.values(), weight_decay=0.0)
+            optimizer.param_groups[0]["lr"] = rate_for(optimizer, loss, change=change)
+            for _ in range(study["relearn_steps"]):
+                loss().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            found |= {"relearned_said": self.said_of(others), "relearned_loss": self.loss(others)}
+        return found
 
 
-def _cycled(rows: list[Row], chance: Random) -> Iterator[Row]:
+def opened(where: str | Path, study: Study, said: Said, device: str = "cpu") -> World:
+    """A model from a folder or the hub, of which the upper half is trained."""
+    tokenizer = AutoTokenizer.from_pretrained(where)
+    model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
+    first = model.config.num_hidden_layers // 2
+    train_from(model.to(device).eval(), first)
+    facts = read_facts()[:: study.get("each", 1)]
+    return World(model, tokenizer, facts, first, study["new_tokens"], said)
+
+
+def train_from(model: Any, first: int) -> None:
+    """Leave the layers from `first` on to train."""
+    model.requires_grad_(False)
+    model.model.layers[first:].requires_grad_(True)
+
+
+def rounded(weight: Tensor, bits: int) -> Tensor:
+    """The nearest weights on a grid of 2^bits - 1 levels, symmetric about 0, per output channel."""
+    top = 2 ** (bits - 1) - 1
+    scale = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / top
+    return (weight / scale).round() * scale
+
+
+def cycled(rows: Sequence[Any], chance: Random) -> Iterator[Any]:
+    """Places in a list that may change: each once in a new order, and again."""
     while True:
-        yield from chance.sample(rows, len(rows))
+        for place in chance.sample(range(len(rows)), len(rows)):
+            yield rows[place]
 
 
 def _share(right: list[bool]) -> float:

@@ -12,16 +12,9 @@ from typing import Any, NamedTuple
 from rouge_score.rouge_scorer import RougeScorer
 
 from benchmarks.engine.tokens import token_ids
+from benchmarks.tasks.memorization import membership_auc, min_k_score
 from benchmarks.tasks.muse.data import Extract, Pair, Quiz
-from torch_alm.language import (
-    IGNORE,
-    Row,
-    answer_scores,
-    continuations,
-    membership_auc,
-    min_k_score,
-    pad_id,
-)
+from torch_alm.language import IGNORE, Row, answer_scores, continuations, pad_id
 
 K = 0.4
 VERBATIM_TOKENS = 128

@@ -52,10 +52,6 @@ LAYOUT = Layout(
     ),
     forgotten=Axis("knowmem_f", "KnowMem, forget (%)"),
     utility=Axis("knowmem_r", "KnowMem, retain (%)"),
-    levels={
-        **dict.fromkeys(("verbmem_f", "knowmem_f", "membership_auc"), False),
-        **dict.fromkeys(("privleak", "forget_loss"), True),
-    },
 )
 
 

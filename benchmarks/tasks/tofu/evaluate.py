@@ -5,6 +5,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.engine.benchmark import Evaluation
+from benchmarks.tasks.memorization import (
+    exact_memorization,
+    min_k_plus_plus_score,
+    min_k_score,
+    openunlearning_extraction_strength,
+)
 from benchmarks.tasks.tofu import metrics
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, TofuData
@@ -13,13 +19,9 @@ from torch_alm.language import (
     AnswerScores,
     answer_ids,
     answer_scores,
-    exact_memorization,
     extraction_strength,
     greedy_answers,
     losses,
-    min_k_plus_plus_score,
-    min_k_score,
-    openunlearning_extraction_strength,
     pad_id,
 )
 

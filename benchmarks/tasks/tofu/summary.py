@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.tasks.memorization import membership_auc
 from benchmarks.tasks.tofu import metrics, truth
 from benchmarks.tasks.tofu.truth import EPSILON, GUARDS, Convention
-from torch_alm.language import membership_auc
 
 SUBSETS = ("forget", "retain", "real_authors", "world_facts")
 NEIGHBOURS = ("real_authors", "world_facts")

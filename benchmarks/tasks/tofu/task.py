@@ -86,11 +86,6 @@ LAYOUT = Layout(
     ),
     forgotten=Axis("forget_rouge", "forget ROUGE-L recall"),
     utility=Axis("model_utility", "model utility"),
-    levels={
-        **dict.fromkeys(("forget_rouge", "forget_probability", "forget_exact_match"), False),
-        **dict.fromkeys(("extraction_strength", "exact_memorization"), False),
-        **dict.fromkeys(("forget_loss", "certificate", "forget_truth_ratio"), True),
-    },
 )
 
 

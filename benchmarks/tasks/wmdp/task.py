@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.engine.benchmark import Benchmark, Evaluation
+from benchmarks.engine.benchmark import Benchmark, Evaluation, pairs
 from benchmarks.engine.models import load_model, trained
 from benchmarks.engine.options import Options, option
 from benchmarks.engine.presets import Presets
@@ -26,7 +26,7 @@ from benchmarks.tasks.wmdp import choices
 from benchmarks.tasks.wmdp.data import WMDPData, load_wmdp
 from benchmarks.tasks.wmdp.lore import Lore, build_lore
 from benchmarks.tasks.wmdp.questions import LETTERS, PREAMBLE, Question
-from torch_alm.language import Row, pairs
+from torch_alm.language import Row
 
 FIRST_RUN = "rmu,rmu+alm,sharp_min_max,relearning_resilient,blur,dual_adamw,dual_adamw+alm,saul"
 LENGTHS = 512, 768
@@ -79,7 +79,6 @@ LAYOUT = Layout(
     ),
     forgotten=Axis("forget_accuracy", "accuracy on what is to be forgotten (0.25: guessing)"),
     utility=Axis("utility_accuracy", "accuracy on harmless questions"),
-    levels={"forget_accuracy": False},
     panels={
         "forget_loss": "U, distance from the steering vector",
         "retain_loss": "R, distance from the model of before",

@@ -19,12 +19,12 @@ def given(*words: str) -> Options:
 
 def test_a_command_line_is_read_as_its_types() -> None:
     words = "--methods saul,npo --no-control --seeds 2 --seed 3 --batch-size 4 --rho 0.1"
-    found = given(*words.split(), "--set", "beta=0.2", "--set", "tau=1", "measure=failure")
+    found = given(*words.split(), "--set", "beta=0.2", "--set", "tau=1", "measure=row_nll")
     assert found.keys() == ("saul", "npo")
     assert list(found.all_seeds()) == [3, 4]
     assert found.overrides() == {
         "rho_forget": 0.1, "rho_retain": 0.1, "batch_size": 4,
-        "beta": 0.2, "tau": 1, "measure": "failure",
+        "beta": 0.2, "tau": 1, "measure": "row_nll",
     }  # fmt: skip
     assert given("--methods", "all").keys() == (methods.CONTROL, *methods.names())
     assert given("--methods", methods.CONTROL).keys() == (methods.CONTROL,)
@@ -39,8 +39,6 @@ def test_a_command_line_is_read_as_its_types() -> None:
         ("--methods retain_only --no-control", "nothing would be run"),
         ("--set beta", "sets nothing. Did you mean NAME=VALUE"),
         ("--set btea=1", "no method has a setting 'btea'. Did you mean 'beta'"),
-        ("--match forget_rogue=1", "'forget_rogue' is nothing to match"),
-        ("--match forget_rouge=low", "'low' is no level"),
     ],
 )
 def test_nonsense_is_refused_with_what_was_meant(
@@ -48,7 +46,7 @@ def test_nonsense_is_refused_with_what_was_meant(
 ) -> None:
     with pytest.raises((ValueError, SystemExit)) as error:
         found = given(*words.split())
-        found.keys(), found.overrides(), found.match and found.level(("forget_rouge",))
+        found.keys(), found.overrides()
     said = capsys.readouterr().err
     assert message in said + str(error.value)
     assert len(said.splitlines()) in (0, 2), "one sentence, and where help is"

@@ -55,7 +55,7 @@ def visit(rank: int, adaptive: bool) -> tuple[Tensor, float, bool]:
     before, places = flat(params), [p.to_local().data_ptr() for p in params if p is not params[4]]
     with perturbed(params, RHO, adaptive=adaptive) as perturbation:
         there = flat(params)
-        norm = perturbation.grad_norm
+        norm = perturbation.norm.item()
     back = [p.to_local().data_ptr() for p in params if p is not params[4]]
     return there, norm, torch.equal(flat(params), before) and back == places
 

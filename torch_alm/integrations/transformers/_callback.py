@@ -4,9 +4,8 @@ import warnings
 from typing import Any
 
 import torch
-from accelerate.optimizer import AcceleratedOptimizer  # pyright: ignore[reportMissingTypeStubs]
 from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerState
 
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
@@ -76,7 +75,7 @@ class SteppingCallback(LoggingCallback):
 
     _attachment: Any = None
     _written: Any = None
-    _steps = 0
+    _steps, _scale = 0, 1.0
 
     def on_train_begin(
         self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
@@ -102,14 +101,15 @@ class SteppingCallback(LoggingCallback):
                     f"{args.max_grad_norm:g} clips. Did you mean 0, or a number for mu?"
                 )
             self._attachment = self.constraint.attach(optimizer)
-        self._steps = self.constraint.metrics()["steps"]
+        self._steps, self._scale = self.constraint.metrics()["steps"], scale_of(optimizer)
 
     def on_optimizer_step(
         self, args: Any, state: TrainerState, *_: Any, optimizer: Any = None, **__: Any
     ) -> None:
         """Update the multiplier, before the schedule, logs, stops and checkpoints of this step."""
-        if isinstance(optimizer, AcceleratedOptimizer) and optimizer.step_was_skipped:
-            self.constraint.discard()
+        scale, self._scale = self._scale, scale_of(optimizer)
+        if self._scale < scale or getattr(optimizer, "step_was_skipped", False):
+            self.constraint.discard()  # a checkpoint may come next, which holds no measurement
         elif self.constraint.metrics()["steps"] == self._steps:  # else it is attached
             self.constraint.step()
         self._steps = self.constraint.metrics()["steps"]
@@ -205,12 +205,16 @@ class ConstraintCallback(SteppingCallback):
             )
         super().on_train_begin(args, state, optimizer=optimizer)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, *_: Any, **__: Any) -> None:
         """See `warn_none_met`."""
         super().on_train_end(args, state)
         warn_none_met(self, args, state)
+
+
+def scale_of(optimizer: Any) -> float:
+    """A GradScaler's scale, which falls where it skips; accelerate misses that of a fused AdamW."""
+    scaler = getattr(optimizer, "scaler", None)
+    return 1.0 if scaler is None else scaler.get_scale()
 
 
 def finds_mu(constraint: ALMConstraint | ConstraintGroup) -> bool:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from torch_alm.language import ASKED, Row, Tokenizer, collate, pad_id
+from torch_alm.language import Row, collate, pad_id
+from torch_alm.language._encoding import ASKED
+from torch_alm.language._models import Tokenizer
 
 Pair = dict[str, Any]
 

@@ -10,7 +10,9 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from torch_alm.constraint import ALMConstraint
 from torch_alm.group import ConstraintGroup
 from torch_alm.integrations.transformers._best import MET
-from torch_alm.language import Row, Tokenizer, answer_ids, decode, read_answers
+from torch_alm.language import Row, answer_ids
+from torch_alm.language._generation import decode, read_answers
+from torch_alm.language._models import Tokenizer
 
 Constraint: TypeAlias = ALMConstraint | ConstraintGroup
 
@@ -80,7 +82,7 @@ class AskingCallback(TrainerCallback):
     Raises:
         ValueError: if there is nothing to ask.
 
-    Cost: `torch_alm.language.read_answers` of all rows, every so many steps.
+    Cost: one forward pass per row and new token, batched, every so many steps.
     """
 
     def __init__(

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.tasks.tofu.batches import encode
 from benchmarks.tasks.tofu.data import Example, load_tofu, load_tofu_hub
 from tests.chat_templates import ANSWER, CHATS, QUESTION, tokenizer
-from torch_alm.language import answer_ids, prompt_ids
+from torch_alm.language import answer_ids
+from torch_alm.language._encoding import prompt_ids
 
 Rows = list[dict[str, Any]]
 

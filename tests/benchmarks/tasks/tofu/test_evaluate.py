@@ -19,7 +19,8 @@ from benchmarks.tasks.tofu.models import load_or_train
 from benchmarks.tasks.tofu.summary import reference, summarise
 from benchmarks.tasks.tofu.task import asked
 from benchmarks.tasks.tofu.world import build_world
-from torch_alm.language import Row, answer_ids, prompt_ids
+from torch_alm.language import Row, answer_ids
+from torch_alm.language._encoding import prompt_ids
 
 DATA = asked(build_world(quick=True), 6)
 SETS = {"forget": DATA.forget_eval, "retain": DATA.retain_eval, "holdout": DATA.holdout}

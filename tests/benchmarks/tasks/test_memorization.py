@@ -2,21 +2,20 @@
 
 import math
 import statistics
-from random import Random
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torch_alm.language import (
+from benchmarks.tasks.memorization import (
     exact_memorization,
-    extraction_strength,
     membership_auc,
     min_k_plus_plus_score,
     min_k_score,
     openunlearning_extraction_strength,
 )
+from torch_alm.language import extraction_strength
 
 seeded = settings(derandomize=True, deadline=None, max_examples=100)
 
@@ -60,18 +59,6 @@ def test_min_k_of_short_texts() -> None:
     assert min_k_score([-math.inf, -1.0, -1.0], 0.4) == math.inf
 
 
-log_probabilities = st.lists(st.floats(-30, 0), min_size=1, max_size=20)
-
-
-@seeded
-@given(values=log_probabilities, k=st.floats(0.05, 1), random=st.randoms(use_true_random=False))
-def test_min_k_is_the_mean_of_the_smallest(values: list[float], k: float, random: Random) -> None:
-    smallest = sorted(values)[: max(math.floor(k * len(values)), 1)]
-    random.shuffle(values)
-    assert min_k_score(values, k) == pytest.approx(-statistics.fmean(smallest), abs=1e-12)
-    assert min_k_score(values, 1.0) == pytest.approx(-statistics.fmean(values), abs=1e-12)
-
-
 tables = st.lists(st.lists(st.floats(-12, 12), min_size=3, max_size=3), min_size=1, max_size=9)
 
 
@@ -99,12 +86,6 @@ def test_min_k_plus_plus_at_the_edges() -> None:
     certain = [(0.0, 0.0)]
     assert min_k_plus_plus_score([-1e-3], certain) == pytest.approx(1.0)  # 1e-3 / sqrt(1e-6)
     assert min_k_plus_plus_score([], []) == 0.0
-
-
-def test_worked_auc() -> None:
-    muse = membership_auc([1, 2], [2, 3], convention="muse")
-    assert muse == 0.125
-    assert membership_auc([1, 2], [2, 3], convention="openunlearning") == 0.875
 
 
 scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=8)

@@ -1,0 +1,176 @@
+"""What is computed once gives what whole passes give, whatever the family."""
+
+from typing import Any
+
+import peft
+import pytest
+import torch
+import transformers
+
+from torch_alm.unlearning import once
+from torch_alm.unlearning.model import freeze_below, quiet
+from torch_alm.unlearning.once import Lower, answered
+
+SIZES = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4,
+         "num_attention_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}  # fmt: skip
+HEADS = {**SIZES, "num_key_value_heads": 1, "head_dim": 8}
+SLIDING = {**HEADS, "sliding_window": 4}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Llama": HEADS,
+    "Qwen2": {**SLIDING, "use_sliding_window": True, "max_window_layers": 1},
+    "Qwen3": {**SLIDING, "use_sliding_window": True, "max_window_layers": 3},
+    "Gemma2": SLIDING,
+    "Gemma3Text": {**SLIDING, "layer_types": ["sliding_attention", "full_attention"] * 2},
+    "GPT2": {"vocab_size": 40, "n_embd": 16, "n_layer": 4, "n_head": 2, "n_positions": 64},
+    "GPTNeoX": SIZES,
+    "Phi3": SLIDING,
+    "Olmo2": HEADS,
+    "Mistral": SLIDING,
+}
+ROWS = [[5, 6, 7, 8, 9, 10, 11, 12, 13], [14, 15, 16, 17], [18, 19, 20, 21, 22, 23, 24]]
+
+
+def small(family: str, **more: Any) -> Any:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**FAMILIES.get(family, HEADS), **more)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for p in model.parameters():  # biases, too, and norms that differ
+            p.add_(0.1 * torch.randn_like(p))
+    return model.eval()
+
+
+def batch(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    labels = ids.masked_fill(mask == 0, -100)
+    labels[:, :2] = labels[0, 4] = -100
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def by_hand(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The logits of the labelled tokens, from each row alone."""
+    found = []
+    for ids, mask, labels in zip(*given.values(), strict=True):
+        logits = model(input_ids=ids[mask > 0][None]).logits[0]
+        found.append(logits[:-1][labels[mask > 0][1:] != -100])
+    return torch.cat(found)
+
+
+def gradients(model: Any, logits: torch.Tensor) -> list[torch.Tensor]:
+    weights = torch.linspace(-1, 1, logits.numel()).view_as(logits)
+    (logits * weights).mean().backward()
+    found = [p.grad.clone() for p in model.parameters() if p.requires_grad]
+    model.zero_grad()
+    return found
+
+
+def runs_of(model: Any) -> list[int]:
+    """A list that has an entry for each run of the layers below the third."""
+    runs = list[int]()
+    for name, module in model.named_modules():
+        if name.endswith((".0.mlp", ".1.mlp")):
+            module.register_forward_hook(lambda *_: runs.append(1))
+    return runs
+
+
+def same_within(model: Any, given: dict[str, torch.Tensor]) -> None:
+    """Logits and gradients are those of whole passes over each row alone, twice."""
+    whole = by_hand(model, given)
+    wanted = gradients(model, whole)
+    for _ in range(2):
+        logits, _ = answered(model, given)
+        torch.testing.assert_close(logits, whole, rtol=1e-5, atol=1e-5)
+        for one, other in zip(gradients(model, logits), wanted, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_lower_layers_computed_once_give_what_they_gave(family: str) -> None:
+    model = small(family)
+    freeze_below(model, 2)
+    lower = Lower(model)
+    with lower.once():
+        assert len(lower.layers) == 2
+        same_within(model, batch(ROWS))
+        runs = runs_of(model)
+        for rows in (ROWS[::-1], ROWS[1:]):
+            answered(model, batch(rows))
+        assert not runs
+        with torch.no_grad():  # of what is trained, the next pass is another
+            [p.mul_(1.1) for p in model.parameters() if p.requires_grad]
+        same_within(model, batch(ROWS))
+    runs.clear()
+    answered(model, batch(ROWS))
+    assert len(runs) == 2
+
+
+def test_what_is_not_right_padded_without_a_cache_is_computed_whole() -> None:
+    model = small("Llama")
+    freeze_below(model, 2)
+    given = batch(ROWS)
+    left = {k: v.flip(1) for k, v in given.items()}
+    whole = {name: model(**x).logits for name, x in {"left": left, "cached": given}.items()}
+    written = model.generate(given["input_ids"][:1], max_new_tokens=4, do_sample=False)
+    with Lower(model).once():
+        answered(model, given)
+        assert torch.equal(model(**left, use_cache=False).logits, whole["left"])
+        assert torch.equal(model(**given).logits, whole["cached"])
+        again = model.generate(given["input_ids"][:1], max_new_tokens=4, do_sample=False)
+        assert torch.equal(again, written)
+
+
+def test_without_room_rows_are_computed_anew(monkeypatch: Any) -> None:
+    monkeypatch.setattr(once, "room", lambda: 0)
+    model = small("Llama")
+    freeze_below(model, 2)
+    runs = runs_of(model)
+    lower = Lower(model)
+    with lower.once():
+        assert len(lower.layers) == 2
+        same_within(model, batch(ROWS))
+        runs.clear()
+        answered(model, batch(ROWS))
+        assert len(runs) == 2
+
+
+def handed_on(model: Any) -> None:
+    """Let the third layer add what the first makes of its input."""
+    kept = dict[str, torch.Tensor]()
+    layers = model.model.layers
+    layers[0].mlp.register_forward_hook(lambda _, __, found: kept.update(own=found))
+    layers[2].mlp.register_forward_hook(lambda _, __, found: found + kept.pop("own"))
+
+
+@pytest.mark.parametrize("changed", [
+    lambda model: model.model.embed_tokens.requires_grad_(True),
+    lambda model: model.model.layers.requires_grad_(True),
+    handed_on,
+])  # fmt: skip
+def test_a_model_of_another_make_is_computed_whole(changed: Any) -> None:
+    model = small("Llama", tie_word_embeddings=False)
+    freeze_below(model, 2)
+    changed(model)
+    lower = Lower(model)
+    with lower.once():
+        assert not lower.layers
+        same_within(model, batch(ROWS))
+    assert not any("forward" in vars(layer) for layer in model.model.layers)
+    same_within(model, batch(ROWS))
+
+
+def test_below_the_first_adapter_it_is_likewise() -> None:
+    config = peft.LoraConfig(target_modules=["q_proj"], layers_to_transform=[2, 3])
+    with quiet():
+        model = peft.get_peft_model(small("Llama"), config)
+    with torch.no_grad():
+        [p.normal_() for p in model.parameters() if p.requires_grad]
+    runs = runs_of(model)
+    lower = Lower(model)
+    with lower.once():
+        assert len(lower.layers) == 2
+        same_within(model, batch(ROWS))
+        runs.clear()
+        answered(model, batch(ROWS))
+        assert not runs

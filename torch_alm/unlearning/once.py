@@ -1,0 +1,202 @@
+"""What is computed once in a run, and what not at all: logits where no label is."""
+
+import copy
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from torch_alm.language import IGNORE, Batch, Row, collate
+from torch_alm.language._models import LanguageModel
+from torch_alm.measures._distribution import Divergence
+
+SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # what such passes take
+
+
+def room() -> int:
+    """Bytes that what is kept may take: an eighth of the machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
+
+
+def answered(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Logits (N, V) of the labelled tokens, row after row, and (B, T - 1): True where one is next.
+
+    The output layer is asked for these alone.
+    """
+    following = batch["labels"][:, 1:] != IGNORE
+
+    def pick(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (args[0][:, :-1][following][None],)
+
+    hook = model.get_output_embeddings().register_forward_pre_hook(pick)
+    try:
+        inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
+        return model(**inputs, use_cache=False).logits[0], following
+    finally:
+        hook.remove()
+
+
+def side_by_side(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """What `answered` found as (B, L + 1, V), with (B, L + 1) labels: rows of L tokens or fewer."""
+    following = labels[:, 1:] != IGNORE
+    counts = following.sum(1, keepdim=True)
+    places = torch.arange(int(counts.max()) + 1, device=labels.device) < counts
+    padded = logits.new_zeros(*places.shape, logits.shape[1])
+    padded[places] = logits
+    beside = labels.new_full(places.shape, IGNORE)
+    beside[:, 1:][places[:, :-1]] = labels[:, 1:][following]
+    return padded, beside
+
+
+class Original:
+    """What a model says to rows, in log-probabilities of their labelled tokens.
+
+    They are kept in float32 or, where these took more than an eighth of the machine's memory, in
+    bfloat16; where these did, too, a copy of the weights that train is, and is asked every time.
+
+    Args:
+        model: the original.
+        rows: all that it will be asked.
+        pad: the token that fills rows.
+    """
+
+    def __init__(self, model: LanguageModel, rows: Sequence[Row], pad: int) -> None:
+        each = model.get_output_embeddings().weight.shape[0] * sum(
+            label != IGNORE for row in rows for label in row["labels"][1:]
+        )
+        dtypes = [d for d in (torch.float32, torch.bfloat16) if each * d.itemsize <= room()]
+        self.copy = None if dtypes else original_of(model)
+        self.said: dict[tuple[int, ...], Tensor] = {}
+        for row in rows if dtypes else ():
+            batch = collate([row], pad)
+            with torch.no_grad():
+                found, _ = answered(model, {k: v.to(model.device) for k, v in batch.items()})
+            said = found.log_softmax(-1, dtype=torch.float32)
+            self.said[(*row["input_ids"], *row["labels"])] = said.to("cpu", dtypes[0])
+
+    def divergence(self, model: LanguageModel, batch: Batch) -> Tensor:
+        """KL(original || model) in nats per token: the mean over rows of the mean over tokens."""
+        if self.copy is None:
+            ends = batch["attention_mask"].sum(1).tolist()
+            both = zip(batch["input_ids"].tolist(), batch["labels"].tolist(), ends, strict=True)
+            theirs = torch.cat([self.said[(*ids[:n], *labels[:n])] for ids, labels, n in both])
+        else:
+            with torch.no_grad():
+                theirs, _ = answered(self.copy, batch)
+        logits, following = answered(model, batch)
+        where = torch.arange(len(logits), device=logits.device)
+        found = Divergence.apply(logits, theirs, where, torch.is_grad_enabled())
+        shares = following / following.sum(1, keepdim=True) / len(following)
+        return (found * shares[following]).sum()
+
+
+def original_of(model: LanguageModel) -> LanguageModel:
+    """The model as it is now: a copy of the weights that are trained, around the frozen ones."""
+    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
+    return copy.deepcopy(model, frozen).eval().requires_grad_(False)
+
+
+class Lower:
+    """The layers below the first that is trained: what leaves them is computed once for each row.
+
+    Passes over right padded rows without a cache pass them over, if each row has been read before
+    and there was room. Masks and positions are the model's own, and of its family nothing has to be
+    known but that its layers hand on one tensor. Where two rows come out otherwise, or weights
+    outside of a list of layers are trained, `layers` is empty, and all passes stay whole.
+    """
+
+    def __init__(self, model: LanguageModel) -> None:
+        self.model, self.left = model, room()
+        self.layers, self.first = _split(model)
+        self.known: dict[tuple[int, ...], Tensor] = {}
+        self.keys: list[tuple[int, ...]] = []  # the rows of the pass under way
+        self.states: Tensor | None = None  # what enters the first trained layer, if all are known
+        self.in_tuple = False
+        if self.layers and not self.is_right():
+            self.layers = []
+
+    @contextmanager
+    def once(self) -> Iterator[None]:
+        """Inside, they are."""
+        hooks = [
+            self.model.register_forward_pre_hook(self.begin, with_kwargs=True),
+            self.model.register_forward_hook(self.end, always_call=True),
+            self.first.register_forward_pre_hook(self.keep, with_kwargs=True),
+        ]
+        for layer in self.layers:
+            layer.forward = partial(self.passed, layer.forward)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for layer in self.layers:
+                del layer.forward
+
+    @torch.no_grad()
+    def is_right(self) -> bool:
+        """Tell whether two rows, one of them padded, come out as in a whole pass."""
+        ids = torch.arange(16, device=self.model.device).view(2, 8)
+        ids %= self.model.get_output_embeddings().weight.shape[0]
+        mask = torch.ones_like(ids)
+        mask[1, 5:] = 0
+        try:
+            with self.once():
+                whole = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+                ids, mask = ids.flip(0), mask.flip(0)
+                short = self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        except Exception:  # whatever else its layers hand on is missing
+            return False
+        return torch.allclose(short[mask > 0], whole.flip(0)[mask > 0], rtol=1e-3, atol=1e-3)
+
+    def begin(self, _: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """Before a pass: note its rows, and look up what enters the first trained layer."""
+        mask = given.get("attention_mask")
+        is_usual = not args and given.keys() <= SHORTENED and given.get("use_cache") is False
+        if not (self.layers and is_usual and mask is not None):
+            return
+        if bool((mask.diff(dim=1) > 0).any()):  # padded on the left
+            return
+        both = zip(given["input_ids"].tolist(), mask.sum(1).tolist(), strict=True)
+        self.keys = [(*ids[:length],) for ids, length in both]
+        if all(key in self.known for key in self.keys):
+            states = pad_sequence([self.known[key] for key in self.keys], batch_first=True)
+            self.states = F.pad(states, (0, 0, 0, mask.shape[1] - states.shape[1])).to(mask.device)
+
+    def end(self, *_: Any) -> None:
+        """After a pass."""
+        self.keys, self.states = [], None
+
+    def passed(self, own: Any, *args: Any, **more: Any) -> Any:
+        """In place of the forward of each of the layers."""
+        if self.states is not None:
+            return (self.states,) if self.in_tuple else self.states
+        found = own(*args, **more)
+        self.in_tuple = isinstance(found, tuple)  # so in transformers 4
+        return found
+
+    def keep(self, _: nn.Module, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        """Before the first trained layer."""
+        if self.keys and self.states is None:
+            states = (args[0] if args else given["hidden_states"]).detach().cpu()
+            for key, each in zip(self.keys, states, strict=True):
+                if key not in self.known and each.nbytes <= self.left:
+                    self.left -= each.nbytes
+                    self.known[key] = each[: len(key)].clone()
+
+
+def _split(model: LanguageModel) -> tuple[list[nn.Module], nn.Module]:
+    """The layers below the first that is trained, and that one; none if others are trained, too."""
+    trained = {p for p in model.parameters() if p.requires_grad}
+    for each in model.modules():
+        if isinstance(each, nn.ModuleList) and trained <= {*each.parameters()}:
+            layers = [*each]
+            first = next(i for i, layer in enumerate(layers) if trained & {*layer.parameters()})
+            return layers[:first], layers[first]
+    return [], model
