@@ -261,15 +261,15 @@ class DualOptimizer(Sides):
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
-        constraint, before = self.constraint, getattr(self.constraint, "multiplier", 0.0)
+        before = self.constraint.multiplier if self.constraint else 0.0
         weight, g_f = self._update()  # lambda+
         forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
         is_finite = weight == 0 or forget(weight, g_f)
         del g_f  # memory for the next
         self.retain.step()
         if not is_finite:
-            if constraint is not None:
-                constraint.multiplier = before
+            if self.constraint:
+                self.constraint.multiplier = before
             self._warn_skipped()
 
     def _update(self) -> tuple[float, Register]:

@@ -123,7 +123,7 @@ class DualOracle(Oracle):
         if not is_finite(register):
             self.skipped += 1
             if self.controller is not None:
-                self.controller.multiplier = self.before
+                self.controller.entries[0].multiplier = self.before
             self.said.append("forget gradient")
             return
         g_r, before = self.grads(), [p.detach().clone() for p in self.theta]

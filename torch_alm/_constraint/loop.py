@@ -34,8 +34,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.optimizer: Optimizer | None = None
-        self._has_read = False
-        self._hook: RemovableHandle | None = None
+        self._has_read, self._arrived = False, list[tuple[Tensor, Tensor]]()
         self.begin()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -44,18 +43,18 @@ class Loop:
 
     def begin(self) -> None:
         """Begin a step, or begin it again."""
-        if self._hook is not None:
-            self._hook.remove()
-        self._hook, self.found = None, None
+        self.found: Response | None = None
         self._factors: list[tuple[Tensor, float]] = []
         self._a: dict[Tensor, Tensor] = {}
-        self._arrived: dict[Tensor, Tensor] = {}  # what `backward()` left of the smallest gradient
 
     def attach(self, optimizer: Optimizer) -> RemovableHandle:
         """Read what this optimizer is about to use, and no other one's."""
         if self.optimizer not in (None, optimizer):
             _refuse("found a second optimizer to attach to")
         self.optimizer = optimizer
+        smallest = min(parameters(optimizer), key=lambda p: (not p.requires_grad, p.numel()))
+        if smallest.requires_grad and not is_distributed():  # engines reduce what arrives
+            smallest.register_post_accumulate_grad_hook(self._keep)
         return optimizer.register_step_pre_hook(self.read)
 
     def watch(self, penalty: Tensor, c: Tensor, weight: float) -> Tensor:
@@ -71,9 +70,6 @@ class Loop:
         for p, a in zip(params, found, strict=True):
             if a is not None:  # pyright: ignore[reportUnnecessaryComparison]
                 self._a[p] = self._a.get(p, 0.0) + a.to_dense()
-        if self._a and self._hook is None and not is_distributed():  # engines reduce what arrives
-            smallest = min(self._a, key=Tensor.numel)
-            self._hook = smallest.register_post_accumulate_grad_hook(self._keep)
         self._factors.append((torch.zeros_like(penalty, requires_grad=True), weight))
         return penalty + self._factors[-1][0]
 
@@ -97,10 +93,7 @@ class Loop:
         """Return what the loss multiplied the penalty by, over all micro-batches."""
         found = [zero.grad for zero, _ in self._factors]
         if any(each is None for each in found):
-            _refuse(
-                "found a penalty that no `backward()` has passed: its gradient, if any, was added "
-                "by hand"
-            )
+            _refuse("found a penalty, added by hand if at all, that no `backward()` has passed")
         return sum(float(each) for each in found if each is not None)
 
     def _over_ranks(self, mine: Gradient) -> Gradient:
@@ -113,46 +106,35 @@ class Loop:
         return {p: over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
 
     def _keep(self, p: Tensor) -> None:
-        assert p.grad is not None
-        self._arrived[p] = p.grad.to_dense().clone()
+        self._arrived = [(p, p.grad.to_dense().clone())]  # pyright: ignore[reportOptionalMemberAccess]
 
     def _check_arrived(self, optimizer: Optimizer) -> None:
         """Refuse gradients that are others than `backward()` left; later in a run, warn."""
-        now = {p: p.grad.to_dense() for p in self._arrived if p.grad is not None}
-        is_same = all(torch.equal(g, self._arrived[p]) for p, g in now.items())
-        if is_same and vars(optimizer).get("grad_scale") is None:
+        now = [(p.grad.to_dense(), then) for p, then in self._arrived if p.grad is not None]
+        if vars(optimizer).get("grad_scale") is None and all(torch.equal(*pair) for pair in now):
             return
-        found = "found gradients that a loss scale (GradScaler) or clipping changed"
-        if not self._has_read:
-            _refuse(found)
-        warnings.warn(_wrong(found), stacklevel=5)
+        try:
+            _refuse("found gradients that a loss scale (GradScaler) or clipping changed")
+        except RuntimeError as error:
+            if not self._has_read:
+                raise
+            warnings.warn(str(error), stacklevel=5)
 
 
 def _check_graph(c: Tensor, params: list[Tensor]) -> None:
     """Refuse a measure whose gradient goes where nothing of it is seen."""
     if any(type(node).__name__ == "CheckpointFunctionBackward" for node in nodes(c)):
         _refuse("found checkpoint(use_reentrant=True), which hides gradients (False does not)")
-    others = sum(isinstance(leaf, torch.nn.Parameter) for leaf in outside(c, params))
-    if others:
-        _refuse(
-            f"found {others} parameters that the measure reaches and the optimizer it is attached "
-            "to does not step: freeze them, or have one optimizer step all"
-        )
+    if others := sum(isinstance(leaf, torch.nn.Parameter) for leaf in outside(c, params)):
+        _refuse(f"found {others} weights behind the measure that another optimizer, or none, steps")
 
 
 def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> Response:
     """Sum up over parameters G and rho of a step along a; e is left to the caller.
 
     An adaptive step divides by sqrt(v), which vanishes with the gradient where objective and
-    penalty cancel; what either of them would be alone, |r_i| and rho |a_i|, does not.
-
-    Args:
-        optimizer: whose step is about to be taken.
-        a: grad c.
-        rest: what else pulls at the parameters.
-        g: what this optimizer steps on.
-
-    Cost: a few tensors as large as the largest parameter; a device synchronisation.
+    penalty cancel; what either of them would be alone, |r_i| and rho |a_i|, does not. Here a is
+    grad c, the rest what else pulls at the parameters, and g what the optimizer steps on.
     """
     norm, gain, is_plain = _norm(a.values()), 0.0, True
     balance = _norm(rest.values()) / norm if norm else 0.0
@@ -210,21 +192,16 @@ def _norm(tensors: Iterable[Tensor]) -> float:
     return sum(float(_flat(x).square().sum()) for x in tensors) ** 0.5
 
 
-def _wrong(found: str) -> str:
-    return (
+def _refuse(found: str) -> NoReturn:
+    raise RuntimeError(
         f'ALMConstraint: mu="auto" {found}; mu would be wrong by an unknown factor. Did you mean '
         "a number, such as mu=0.1?"
     )
 
 
-def _refuse(found: str) -> NoReturn:
-    raise RuntimeError(_wrong(found))
-
-
 def refuse_values() -> NoReturn:
     """Raise for a mu that nothing was ever found from."""
     _refuse(
-        "needs the constraint's gradient and found values only, one that reaches no parameter of "
-        "the optimizer, or one in the closure of its step (add `constraint(...)` to the loss, "
-        "`attach(optimizer)` before the loop)"
+        "needs the constraint's gradient and found values only, or one that reaches no parameter "
+        "of the optimizer (`constraint(...)` in the loss, `attach(optimizer)` before the loop)"
     )
