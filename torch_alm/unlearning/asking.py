@@ -122,8 +122,8 @@ def read_rows(
     for chosen, limit in _batches(rows, positions_of(loaded.model), spare):
         some = [rows[i] for i in chosen]
         ends = [_ends_at_next(loaded.tokenizer, row) for row in some]
-        how = {"max_new_tokens": limit, "is_over": NEXT.search if all(ends) else None}
-        found = read_answers(loaded.model, loaded.tokenizer, some, **how)
+        is_over = NEXT.search if all(ends) else None
+        found = read_answers(loaded.model, loaded.tokenizer, some, limit, is_over=is_over)
         for i, reading, is_cut in zip(chosen, found, ends, strict=True):
             text = NEXT.split(reading.text or "", maxsplit=1)[0].rstrip()
             readings[i] = replace(reading, text=text) if is_cut else reading
