@@ -41,7 +41,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of language": (package("language"), 1_530, 1_000),
     "lines of integrations": (package("integrations"), 1_680, 1_600),
     "lines of the command": (package(*COMMAND), 4_730, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 14_040, 10_500),
+    "lines of torch_alm": (lines("torch_alm"), 14_042, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_992, 6_500),
     "lines of tests": (lines("tests"), 23_030, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),

@@ -123,7 +123,9 @@ def read_rows(
         some = [rows[i] for i in chosen]
         ends = [_ends_at_next(loaded.tokenizer, row) for row in some]
         is_over = NEXT.search if all(ends) else None
-        found = read_answers(loaded.model, loaded.tokenizer, some, limit, is_over=is_over)
+        found = read_answers(
+            loaded.model, loaded.tokenizer, some, max_new_tokens=limit, is_over=is_over
+        )
         for i, reading, is_cut in zip(chosen, found, ends, strict=True):
             text = NEXT.split(reading.text or "", maxsplit=1)[0].rstrip()
             readings[i] = replace(reading, text=text) if is_cut else reading
