@@ -187,6 +187,7 @@ class Run:
                 if due["matched"]:
                     now |= world.brought_back(self.drawn, study)
                     now["unrelated"] = world.answers(study["unrelated"])
+                    del passes[now["passes"] :]  # those of the attacks
                 looks |= {name: now for name in due if due[name]}
         hook.remove()
         return {

@@ -30,7 +30,8 @@ class _RetainSAM(DualAdamW):
 
     def retain_side(self) -> Optimizer:
         """The retain gradient is taken where the retain loss is worst nearby."""
-        return SAM(super().retain_side(), rho=self.settings.rho_retain)
+        plain, rho = super().retain_side(), self.settings.rho_retain
+        return SAM(plain, rho=rho) if rho else plain  # at 0 a second pass would be for nothing
 
 
 class _BothSAM(_RetainSAM):
@@ -39,7 +40,8 @@ class _BothSAM(_RetainSAM):
     def forget_side(self) -> Optimizer:
         """The forget gradient is taken where the forgotten answer is closest to coming back."""
         kind = SAM if self.lowers_measure else ReverseSAM
-        return kind(super().forget_side(), rho=self.settings.rho_forget)
+        plain, rho = super().forget_side(), self.settings.rho_forget
+        return kind(plain, rho=rho) if rho else plain
 
 
 @register("saul", "SAUL", position=50)

@@ -32,6 +32,18 @@ def test_an_answer_ends_where_the_model_says_it_does(parrot: Any, own: Any, said
     assert continuations(parrot, Words(), [[1, 2]], max_new_tokens=3) == [[7] * said]
 
 
+def test_a_row_may_end_where_its_text_says_so_and_a_batch_where_every_row_has(parrot: Any) -> None:
+    asked: list[str] = []
+
+    def is_over(text: str) -> bool:
+        asked.append(text)
+        return text == "w7 w7"
+
+    found = continuations(parrot, Words(), [[1, 2], [3]], max_new_tokens=9, is_over=is_over)
+    assert found == [[7, 7]] * 2
+    assert asked == ["w7", "w7", "w7 w7", "w7 w7"]
+
+
 def test_what_a_model_says_for_certain_is_not_asked_of_it(parrot: Any) -> None:
     """The model would say w7; an answer it gives with more than half of the probability is told."""
     known = AnswerScores([math.log(0.6)] * 3, [True] * 3, [0.2] * 3, -1.0)

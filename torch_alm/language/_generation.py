@@ -1,7 +1,7 @@
 """Greedy answers: left padded batches, KV cache, cut at the end; and readings of many values."""
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -25,6 +25,7 @@ from torch_alm.language._scoring import AnswerScores, answer_scores, extraction_
 GenerationConfig: TypeAlias = Any
 
 TAU = 0.1  # sharpness of the certificate, in probability
+CERTAIN = math.log(0.51)  # not 0.5: rounding in batches of another shape must not decide
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def continuations(
     ends: Collection[int] = (),
     max_new_tokens: int = 200,
     batch_size: int = 128,
+    is_over: Callable[[str], object] | None = None,
 ) -> list[list[int]]:
     """The greedy continuation of each prompt in token ids, without the one that ends it.
 
@@ -59,6 +61,7 @@ def continuations(
         ends: tokens that end an answer, beyond the tokenizer's and the model's own.
         max_new_tokens: where to stop a row that does not end by itself.
         batch_size: prompts at once.
+        is_over: tells of the text so far whether a row may end there.
 
     Raises:
         ValueError: the tokenizer has no end-of-sequence token, a prompt fills the model's
@@ -75,9 +78,16 @@ def continuations(
     fits = all(len(prompt) + max_new_tokens <= positions(model) for prompt in prompts)
     size = batch_size if fits and _reads_batches(model) else 1  # else each has room of its own
     config, written = _greedy(model, tokenizer, ends), [list[int]() for _ in prompts]
+
+    def stops(ids: Tensor, *_: object, **__: object) -> Tensor:
+        texts = [decode(tokenizer, row) for row in ids[:, width:].tolist()]
+        return torch.tensor([bool(is_over and is_over(text)) for text in texts], device=ids.device)
+
+    criteria = [stops] if is_over else None
     for start in range(0, len(order), size):
         rows = order[start : start + size]
-        found = _continue(model, [prompts[i] for i in rows], config, max_new_tokens)
+        some, width = [prompts[i] for i in rows], len(prompts[rows[-1]])
+        found = _continue(model, some, config, max_new_tokens, criteria)
         for i, ids in zip(rows, found, strict=True):
             written[i] = ids
     return written
@@ -86,10 +96,7 @@ def continuations(
 def generate(
     model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], **how: Any
 ) -> list[str]:
-    """The greedy continuation of each prompt as text: `continuations`, decoded and stripped.
-
-    `how` are its other arguments; errors and cost are the same.
-    """
+    """The greedy continuation of each prompt as text; `how` goes to `continuations`."""
     return [decode(tokenizer, ids) for ids in continuations(model, tokenizer, prompts, **how)]
 
 
@@ -99,23 +106,27 @@ def greedy_answers(
     rows: Sequence[Row],
     scores: Sequence[AnswerScores],
     max_new_tokens: int = 200,
+    **how: Any,
 ) -> list[str]:
     """The greedy answer to the prompt of each row, given its `answer_scores`.
 
     Where every token of the reference has more than half of the probability, greedy decoding
-    returns the reference, and nothing is generated. Cost: `continuations` of the other rows.
+    returns the reference, and nothing is generated. `how` goes to `continuations`; cost: that of
+    the other rows.
     """
     # a row that was cut has no end of its own
     ends = end_tokens(tokenizer).keys() & {row["input_ids"][-1] for row in rows}
     known = {
         i: decode(tokenizer, answer_ids(row)[:-1][:max_new_tokens])
         for i, (row, score) in enumerate(zip(rows, scores, strict=True))
-        # no score tells of a header of the model's own
-        if ASKED not in row and row["input_ids"][-1] in ends and _is_certain(score)
+        if ASKED not in row  # no score tells of a header of the model's own
+        and row["input_ids"][-1] in ends
+        and min(score.log_probabilities) > CERTAIN
     }
     unknown = [i for i in range(len(rows)) if i not in known]
     prompts = [prompt_ids(rows[i]) for i in unknown]
-    written = generate(model, tokenizer, prompts, ends=ends, max_new_tokens=max_new_tokens)
+    how |= {"ends": ends, "max_new_tokens": max_new_tokens}
+    written = generate(model, tokenizer, prompts, **how)
     known.update(zip(unknown, written, strict=True))
     return [known[i] for i in range(len(rows))]
 
@@ -125,6 +136,7 @@ def read_answers(
     tokenizer: Tokenizer,
     rows: Sequence[Row],
     max_new_tokens: int = 200,
+    **how: Any,
 ) -> list[Reading]:
     """Read every row; the model's mode and the random state stay.
 
@@ -133,13 +145,14 @@ def read_answers(
         tokenizer: its tokenizer.
         rows: encoded prompts and answers.
         max_new_tokens: longest greedy answer; 0 for none.
+        **how: of `continuations`.
 
     Cost: one forward pass per row, batched, and `greedy_answers`.
     """
     scores = answer_scores(model, rows, pad_id(tokenizer), TAU)
     written: Sequence[str | None] = [None] * len(rows)
     if max_new_tokens:
-        written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens)
+        written = greedy_answers(model, tokenizer, rows, scores, max_new_tokens, **how)
     return [
         Reading(
             loss=score.loss,
@@ -157,11 +170,6 @@ def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=True).strip()
 
 
-def _is_certain(score: AnswerScores) -> bool:
-    # 0.51, not 0.5: rounding in batches of another shape must not decide.
-    return min(score.log_probabilities) > math.log(0.51)
-
-
 def _greedy(model: LanguageModel, tokenizer: Tokenizer, ends: Collection[int]) -> dict[str, Any]:
     """Plain greedy search: what transformers does where nothing else is said."""
     own = model.generation_config.eos_token_id
@@ -176,6 +184,7 @@ def _continue(
     prompts: Sequence[Sequence[int]],
     settings: dict[str, Any],
     max_new_tokens: int,
+    criteria: list[Callable[..., Tensor]] | None,
 ) -> list[list[int]]:
     """New token ids of each row, cut before the first end-of-sequence token."""
     width = max(map(len, prompts))
@@ -193,6 +202,7 @@ def _continue(
             input_ids=torch.tensor(padded, device=model.device),
             attention_mask=torch.tensor(mask, device=model.device),
             generation_config=config,
+            stopping_criteria=criteria,
         )
     ends = settings["eos_token_id"]
     return [[*takewhile(lambda i: i not in ends, row)] for row in output[:, width:].tolist()]

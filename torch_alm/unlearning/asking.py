@@ -121,19 +121,22 @@ def read_rows(
     readings: dict[int, Reading] = {}
     for chosen, limit in _batches(rows, positions_of(loaded.model), spare):
         some = [rows[i] for i in chosen]
-        found = read_answers(loaded.model, loaded.tokenizer, some, max_new_tokens=limit)
-        for i, reading in zip(chosen, found, strict=True):
-            readings[i] = replace(reading, text=_first(loaded.tokenizer, rows[i], reading.text))
+        ends = [_ends_at_next(loaded.tokenizer, row) for row in some]
+        is_over = NEXT.search if all(ends) else None
+        found = read_answers(
+            loaded.model, loaded.tokenizer, some, max_new_tokens=limit, is_over=is_over
+        )
+        for i, reading, is_cut in zip(chosen, found, ends, strict=True):
+            text = NEXT.split(reading.text or "", maxsplit=1)[0].rstrip()
+            readings[i] = replace(reading, text=text) if is_cut else reading
         done(len(chosen))
     return [readings[i] for i in range(len(rows))]
 
 
-def _first(tokenizer: Tokenizer, row: Row, text: str | None) -> str | None:
-    """The text before the next question: a base model goes on asking and answering itself."""
+def _ends_at_next(tokenizer: Tokenizer, row: Row) -> bool:
+    """Tell whether a text ends at the next question: a base model asks and answers itself."""
     asked, told = (decode(tokenizer, ids(row)) for ids in (prompt_ids, answer_ids))
-    if text is None or tokenizer.chat_template or not NEXT.match(asked) or NEXT.search(told):
-        return text
-    return NEXT.split(text, maxsplit=1)[0].rstrip()
+    return not tokenizer.chat_template and bool(NEXT.match(asked)) and not NEXT.search(told)
 
 
 def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple[list[int], int]]:

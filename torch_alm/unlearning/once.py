@@ -16,6 +16,7 @@ from torch_alm.language import IGNORE, Batch, Row, collate
 from torch_alm.language._models import LanguageModel
 from torch_alm.measures._distribution import Divergence
 
+AT_ONCE = 8  # rows of the original's answers
 SHORTENED = {"input_ids", "attention_mask", "use_cache", "logits_to_keep"}  # what such passes take
 
 
@@ -73,12 +74,14 @@ class Original:
         dtypes = [d for d in (torch.float32, torch.bfloat16) if each * d.itemsize <= room()]
         self.copy = None if dtypes else original_of(model)
         self.said: dict[tuple[int, ...], Tensor] = {}
-        for row in rows if dtypes else ():
-            batch = collate([row], pad)
+        for start in range(0, len(rows) if dtypes else 0, AT_ONCE):
+            some = rows[start : start + AT_ONCE]
+            batch = {k: v.to(model.device) for k, v in collate(some, pad).items()}
             with torch.no_grad():
-                found, _ = answered(model, {k: v.to(model.device) for k, v in batch.items()})
-            said = found.log_softmax(-1, dtype=torch.float32)
-            self.said[(*row["input_ids"], *row["labels"])] = said.to("cpu", dtypes[0])
+                found, following = answered(model, batch)
+            said = found.log_softmax(-1, dtype=torch.float32).to("cpu", dtypes[0])
+            for row, own in zip(some, said.split(following.sum(1).tolist()), strict=True):
+                self.said[(*row["input_ids"], *row["labels"])] = own
 
     def divergence(self, model: LanguageModel, batch: Batch) -> Tensor:
         """KL(original || model) in nats per token: the mean over rows of the mean over tokens."""

@@ -200,7 +200,7 @@ def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     pairs = [trainer.train_dataset[i] for i in range(min(size, len(trainer.train_dataset)))]
     batch = trainer._prepare_inputs(trainer.data_collator(pairs))
     begun, state = perf_counter(), torch.get_rng_state()
-    with loaded.place.context():
+    with loaded.place.context(), trainer.lower.once():
         trainer.retain_objective(loaded.model, batch["retain"]).backward()
         found = trainer.forget_objective(loaded.model, batch["forget"])
         (found[0] if isinstance(found, tuple) else found).backward()

@@ -70,6 +70,7 @@ def main() -> None:
     shares = (100 * command.set_index("draw")[asked]).round().astype(int)
     costs = command.set_index("draw")[["code", "steps", "minutes", "GB"]]
     found["COMMAND"] = costs.join(shares.rename(columns=NUMBERS)).astype(str)
+    found |= {name: now(name.lower()) for name in ("NATS", "MATCHED")}
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
@@ -77,6 +78,15 @@ def main() -> None:
             rows = shown.to_markdown(disable_numparse=True)
             text = text.replace(f"@{name}@", re.sub(r" *\| *", "|", rows))
         (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
+
+
+def now(name: str) -> pd.DataFrame:
+    """Lines of the present code, shares in percent, with the columns of their file."""
+    lines = pd.read_json(RESULTS / f"{name}.jsonl", lines=True).set_index("draw")
+    for column in [column for column in lines if column.endswith("_said")]:
+        lines[column] = [f"{100 * x:.0f}" if x == x else "" for x in lines[column]]
+    lines = lines.rename(columns={"neighbours_said": "unseen_said"})
+    return lines.rename(columns=lambda c: c.replace("_said", ", %").replace("_", " "))
 
 
 def named(runs: pd.DataFrame) -> pd.DataFrame:
