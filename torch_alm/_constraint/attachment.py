@@ -27,7 +27,7 @@ class Attachment:
     def __init__(self, optimizer: Optimizer, member: Member, loop: Loop | None) -> None:
         """Step the member after each step taken; show the loop the gradients before."""
         self._member, self._optimizer = member, with_hooks(optimizer)
-        self._idle, self._loop = 0, loop  # steps before the first measurement
+        self._idle = 0  # steps before the first measurement
         self._handles = [] if loop is None else [loop.attach(self._optimizer)]
         self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
 
@@ -35,8 +35,6 @@ class Attachment:
         """Take all hooks off."""
         for handle in self._handles:
             handle.remove()
-        if self._loop is not None:
-            self._loop.optimizer = None
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         found_inf = getattr(optimizer, "found_inf", None)  # which a GradScaler lends a fused one

@@ -48,9 +48,7 @@ class Loop:
         self._a: dict[Tensor, Tensor] = {}
 
     def attach(self, optimizer: Optimizer) -> RemovableHandle:
-        """Read what this optimizer is about to use, and no other one's."""
-        if self.optimizer not in (None, optimizer):
-            _refuse("found a second optimizer to attach to")
+        """Read what this optimizer is about to use."""
         self.optimizer = optimizer
         smallest = min(parameters(optimizer), key=lambda p: (not p.requires_grad, p.numel()))
         if smallest.requires_grad and not is_distributed():  # engines reduce what arrives
@@ -78,9 +76,12 @@ class Loop:
         """Compare with what the optimizer is about to use."""
         if not self._a:
             return
-        count, kept = len(self._factors), self._factor()
+        found, count = [zero.grad for zero, _ in self._factors], len(self._factors)
+        if any(each is None for each in found):
+            _refuse("found a penalty, added by hand if at all, that no `backward()` has passed")
+        kept = sum(float(each) for each in found if each is not None)  # e, over micro-batches
         pull = kept * sum(weight for _, weight in self._factors) / count
-        sums = self._over_ranks(self._a)
+        sums = _over_ranks(optimizer, self._a)
         g = {p: p.grad for p in parameters(optimizer) if p.grad is not None}
         a = {p: sums[p] / count for p in g if p in sums}
         rest = {p: x - pull * a[p] if p in a else x for p, x in g.items()}
@@ -88,22 +89,6 @@ class Loop:
         self.found = kept * gain, balance / kept, is_plain
         self._check_arrived(optimizer)
         self._has_read = True
-
-    def _factor(self) -> float:
-        """Return what the loss multiplied the penalty by, over all micro-batches."""
-        found = [zero.grad for zero, _ in self._factors]
-        if any(each is None for each in found):
-            _refuse("found a penalty, added by hand if at all, that no `backward()` has passed")
-        return sum(float(each) for each in found if each is not None)
-
-    def _over_ranks(self, mine: Gradient) -> Gradient:
-        """Average, as the engine does with `.grad`; nothing reduces what `autograd.grad` finds."""
-        if not is_distributed():
-            return mine
-        assert self.optimizer is not None
-        params = [p for p in parameters(self.optimizer) if p.requires_grad]
-        ranks = dist.get_world_size()
-        return {p: over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
 
     def _keep(self, p: Tensor) -> None:
         self._arrived = [(p, p.grad.to_dense().clone())]  # pyright: ignore[reportOptionalMemberAccess]
@@ -119,6 +104,15 @@ class Loop:
             if not self._has_read:
                 raise
             warnings.warn(str(error), stacklevel=5)
+
+
+def _over_ranks(optimizer: Optimizer, mine: Gradient) -> Gradient:
+    """Average, as the engine does with `.grad`; nothing reduces what `autograd.grad` finds."""
+    if not is_distributed():
+        return mine
+    params = [p for p in parameters(optimizer) if p.requires_grad]
+    ranks = dist.get_world_size()
+    return {p: over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
 
 
 def _check_graph(c: Tensor, params: list[Tensor]) -> None:
