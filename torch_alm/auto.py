@@ -103,22 +103,23 @@ class Auto(Stateful):
     @property
     def wants_gradient(self) -> bool:
         """True early in each step, later in every 20th."""
-        return self._is_early or self._steps % EVERY == 0
+        return self._is_early or self.steps % EVERY == 0
 
     def due(self, number: Number) -> Number:
         """Select the entry whose gradient is due."""
         if not isinstance(number, Tensor):
             return number
-        turn = self._steps if self._is_early else self._steps // EVERY
+        turn = self.steps if self._is_early else self.steps // EVERY
         return number.reshape(-1)[turn % number.numel()]
 
     @property
-    def _steps(self) -> int:
+    def steps(self) -> int:
+        """Those that were counted, of the entry that has most."""
         return int(numbers.largest(self.count))
 
     @property
     def _is_early(self) -> bool:
-        return self._steps < max(EARLY, numbers.shape(self.count).numel())
+        return self.steps < max(EARLY, numbers.shape(self.count).numel())
 
     def calibrate(self, found: Response, where: Mask = True) -> None:
         """Take G and rho of this step: fast towards a smaller mu, by halves towards a larger one.
@@ -141,7 +142,7 @@ class Auto(Stateful):
         self.see(c, where)
         if found is not None:
             size = numbers.shape(self.count)
-            order = torch.arange(size.numel()).reshape(size) if size else 0.0
+            order = torch.arange(size.numel(), device="cpu").reshape(size) if size else 0.0
             self.calibrate(found, where & (order == self.due(order)))
         return self.advance(where)
 

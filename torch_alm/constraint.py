@@ -336,7 +336,7 @@ class ALMConstraint:
                 raise FloatingPointError(
                     faults.not_finite(bad, "the multiplier would be so for ever")
                 )
-        elif now.auto is not None and self._is_blind(now.auto):
+        elif now.auto is not None and self._loop.found is None and not now.auto.steps:
             refuse_values()
         before = now.violation
         met = (abs(c) if self._sense == "==" else c) <= self.tolerance
@@ -418,11 +418,6 @@ class ALMConstraint:
         is_long = now.run > first
         if now.stall.is_begun or (is_long is not False and numbers.any_of(is_long)):
             now.stall = now.stall.watched(now.run, now.violation, seen, first, now.weight)
-
-    def _is_blind(self, auto: Auto) -> bool:
-        """Tell whether mu was never found, and this step needs a gradient and has none."""
-        is_missing = self._loop.found is None and auto.wants_gradient
-        return is_missing and not numbers.any_of(auto.gain > 0)
 
     def attach(self, optimizer: Optimizer) -> Attachment:
         """Step after every step that `optimizer` really takes; `remove()` on the result ends it.
@@ -630,12 +625,9 @@ class ALMConstraint:
         return auto is not None and auto.wants_gradient and not is_first_pass()
 
     def _calibrate(self, optimizer: Optimizer, gradient: Gradient, rest: Gradient) -> None:
-        """Find mu from the response of the optimizer that will apply the weight.
+        """Find mu from the response of the optimizer that will apply the weight to this gradient.
 
-        Args:
-            optimizer: it.
-            gradient: that of the measured value.
-            rest: what else is in the step.
+        The rest is what else is in the step.
         """
         if self._state.auto is not None and self._observed:
             weight = float(self._weighed(self._mean())[0].weight)

@@ -252,8 +252,8 @@ class DualOptimizer(Sides):
 
         Without a `backward` since the last step it is a plain retain step, warns once and leaves
         lambda alone. A forget gradient that is not finite, also once lambda+ multiplies it, skips
-        the forget step, with a warning; so does, with `scale="step"`, a multiple of its move that
-        would make a weight infinite (its moments have moved then).
+        the forget step, with a warning, and lambda stays; so does, with `scale="step"`, a multiple
+        of its move that would make a weight infinite (its moments have moved then).
 
         Raises:
             TypeError: for a closure, which could not say which side it differentiates.
@@ -261,12 +261,15 @@ class DualOptimizer(Sides):
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
+        before = self.constraint.multiplier if self.constraint else 0.0
         weight, g_f = self._update()  # lambda+
         forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
         is_finite = weight == 0 or forget(weight, g_f)
         del g_f  # memory for the next
         self.retain.step()
         if not is_finite:
+            if self.constraint:
+                self.constraint.multiplier = before
             self._warn_skipped()
 
     def _update(self) -> tuple[float, Register]:

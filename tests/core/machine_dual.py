@@ -108,6 +108,7 @@ class DualOracle(Oracle):
             return 0.0
         if self.controller is None:
             return 1.0
+        self.before = self.controller.multiplier
         self.said += self.controller.commit()
         weight = self.controller.weight
         is_released = weight == 0 == self.controller.multiplier and self.controller.mu > 0
@@ -121,6 +122,8 @@ class DualOracle(Oracle):
             return
         if not is_finite(register):
             self.skipped += 1
+            if self.controller is not None:
+                self.controller.entries[0].multiplier = self.before
             self.said.append("forget gradient")
             return
         g_r, before = self.grads(), [p.detach().clone() for p in self.theta]

@@ -1,6 +1,7 @@
 """mu="auto" in the loops people have, beside its formula written out by hand."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adagrad, Adam
+from torch.utils.checkpoint import checkpoint
 
 from torch_alm import ALMConstraint
 from torch_alm._constraint.loop import preconditioner
@@ -40,18 +42,6 @@ def attached(optimizer: SGD, multiplier: float = 0.0) -> ALMConstraint:
     return constraint
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_a_micro_batch_that_reaches_another_optimizer_counts_as_one(order: int) -> None:
-    x, y = weight(), weight()
-    optimizer = SGD([x], RATE)
-    constraint = attached(optimizer)
-    for p, row in list(zip((x, y), ROWS, strict=True))[::order]:
-        part(p, constraint, row).backward()
-    optimizer.step()
-    ones = torch.ones(3, dtype=WIDE)
-    assert constraint.mu == pytest.approx(first_mu(-ROWS[0] / 2, ones), rel=1e-9)
-
-
 def test_what_the_loss_makes_of_the_penalty_is_in_mu() -> None:
     x = weight()
     optimizer = SGD([x], RATE)
@@ -67,26 +57,21 @@ def refused(step: Callable[[], object], word: str) -> None:
         step()
 
 
-def test_clipping_of_the_sum_is_refused_by_name() -> None:
-    loop = Clipped()
-    refused(lambda: [loop.step(0.5) for _ in range(60)], "clipped")
-    for loop, limit in ((Clipped(), 1e9), (Clipped(-1.0), 0.5)):  # the second does not push
-        for _ in range(60):
-            loop.step(limit)
+def test_gradients_changed_before_the_step_are_refused_at_once_and_later_warned_of() -> None:
+    x = weight()
+    optimizer = SGD([x], RATE)
+    constraint = attached(optimizer)
 
+    def step(limit: float) -> None:
+        part(x, constraint, ROWS[0]).backward()
+        clip_grad_norm_([x], limit)
+        optimizer.step()
 
-class Clipped:
-    def __init__(self, alpha: float = 40.0) -> None:
-        self.theta = torch.tensor([3.0, -2.0, 1.0], requires_grad=True)
-        self.optimizer = Adam([self.theta], lr=0.05)
-        self.constraint = ALMConstraint(lambda: self.theta.square().sum(), alpha, "auto")
-        self.constraint.attach(self.optimizer)
-
-    def step(self, limit: float) -> None:
-        self.optimizer.zero_grad()
-        ((self.theta - 1).square().sum() + self.constraint()).backward()
-        clip_grad_norm_([self.theta], limit)
-        self.optimizer.step()
+    refused(lambda: step(0.5), "GradScaler.*clipping")
+    constraint.discard()
+    step(1e9)
+    with pytest.warns(UserWarning, match=r'mu="auto" found gradients that .* clipping changed'):
+        step(0.5)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -97,6 +82,42 @@ def test_a_loss_scale_is_refused_by_name(fused: bool) -> None:
     constraint.attach(optimizer)
     scaler.scale(theta.square().sum() + constraint()).backward()
     refused(lambda: scaler.step(optimizer), "loss scale")
+
+
+def test_what_an_optimizer_does_not_step_is_not_left_out_in_silence() -> None:
+    body, head = (nn.Parameter(torch.ones(3)) for _ in "bh")
+    constraint = ALMConstraint(lambda: (body * head).sum(), 9.0, "auto")
+    for optimizer in (Adam([body]), Adam([head])):
+        constraint.attach(optimizer)
+        refused(constraint, "1 weights .* another optimizer, or none, steps")
+    body.requires_grad_(False)
+    constraint().backward()
+
+
+@pytest.mark.parametrize("is_hidden", [True, False])
+def test_a_checkpoint_that_hides_gradients_is_refused(is_hidden: bool) -> None:
+    x, body, head = torch.ones(1, requires_grad=True), nn.Linear(1, 1), nn.Parameter(torch.ones(1))
+    constraint = ALMConstraint(
+        lambda: (head * checkpoint(body, x, use_reentrant=is_hidden)).sum(), 9.0, "auto"
+    )
+    constraint.attach(SGD([*body.parameters(), head], RATE))
+    with pytest.raises(RuntimeError, match="use_reentrant=True") if is_hidden else nullcontext():
+        constraint().backward()
+
+
+def test_a_hinge_that_is_flat_for_long_is_no_measure_without_a_gradient() -> None:
+    x = weight(1)
+    optimizer = SGD([x], lr=0.01)
+    constraint = ALMConstraint(lambda: (x - 0.8).relu().sum(), 0.1, "auto", sense="<=")
+    constraint.attach(optimizer)
+    for step in range(400):
+        optimizer.zero_grad()
+        ((x - 1).square().sum() + constraint()).backward()
+        optimizer.step()
+        if step == 59:  # the next one would calibrate, and has a value only
+            constraint.observe(0.0)
+            assert (constraint.step(), constraint.mu) == (0.0, 0.0)
+    assert x.item() == pytest.approx(0.9, abs=0.01)
 
 
 def test_a_gradient_added_by_hand_is_refused_by_name() -> None:

@@ -24,7 +24,7 @@ class Entries:
         self.constraint.attach(self.optimizer)
 
     def run(self, steps: int) -> "Entries":
-        goal = torch.tensor([1.0, 2.0, -1.0], dtype=WIDE)
+        goal = torch.tensor([1.0, 2.0, -1.0], dtype=WIDE, device="cpu")
         for _ in range(steps):
             self.optimizer.zero_grad()
             ((self.theta - goal).square().sum() + self.constraint()).backward()
@@ -39,6 +39,13 @@ def test_each_entry_of_a_vector_finds_its_own() -> None:
     scaled = loop.constraint.multiplier * loop.units
     torch.testing.assert_close(scaled, torch.tensor([1.0, 2.0, 0.0], dtype=WIDE), rtol=0.01, atol=0)
     assert len({*(loop.constraint.mu * loop.units**2).tolist()}) == 3 and loop.constraint.mu.all()
+
+
+def test_a_default_device_is_not_where_the_memory_is() -> None:
+    elsewhere, here = Entries(), Entries().run(30)
+    with torch.device("meta"):
+        elsewhere.run(30)
+    assert torch.equal(elsewhere.theta, here.theta)
 
 
 def test_one_entry_of_a_vector_is_differentiated_per_step() -> None:

@@ -28,10 +28,8 @@ class Attachment:
         """Step the member after each step taken; show the loop the gradients before."""
         self._member, self._optimizer = member, with_hooks(optimizer)
         self._idle = 0  # steps before the first measurement
-        self._handles = [self._optimizer.register_step_post_hook(self._after_step)]
-        if loop is not None:
-            loop.optimizer = self._optimizer
-            self._handles.append(self._optimizer.register_step_pre_hook(loop.read))
+        self._handles = [] if loop is None else [loop.attach(self._optimizer)]
+        self._handles.append(self._optimizer.register_step_post_hook(self._after_step))
 
     def remove(self) -> None:
         """Take all hooks off."""

@@ -4,6 +4,7 @@ The gradient of the measure is `autograd.grad`'s; what the loss made of the pena
 zero that is added to it, whose gradient is that factor.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
@@ -11,17 +12,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from torch_alm._constraint.observations import is_distributed, over_ranks
-from torch_alm._optim.gradients import is_sharded, parameters
+from torch_alm._optim.gradients import is_sharded, nodes, outside, parameters
 
 Gradient: TypeAlias = Mapping[Tensor, Tensor]
 Response: TypeAlias = tuple[float, float, bool]  # G, rho, and whether none of it is adaptive
 
 SQUARES = ("max_exp_avg_sq", "exp_avg_sq", "square_avg", "sum")  # in an optimizer's state
-SCALES = 1 / 1024, 256.0  # a factor beyond is a loss scale, not a mean over micro-batches
 TINY = 1e-38  # added to a divisor that may be 0
-ALIKE, LOOKS = 8, 60  # norms in a row that are equal, early in a run: clipped
 
 
 class Loop:
@@ -34,7 +34,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.optimizer: Optimizer | None = None
-        self._norms: list[tuple[float, float]] = []
+        self._has_read, self._arrived = False, list[tuple[Tensor, Tensor]]()
         self.begin()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
@@ -47,6 +47,14 @@ class Loop:
         self._factors: list[tuple[Tensor, float]] = []
         self._a: dict[Tensor, Tensor] = {}
 
+    def attach(self, optimizer: Optimizer) -> RemovableHandle:
+        """Read what this optimizer is about to use."""
+        self.optimizer = optimizer
+        smallest = min(parameters(optimizer), key=lambda p: (not p.requires_grad, p.numel()))
+        if smallest.requires_grad and not is_distributed():  # engines reduce what arrives
+            smallest.register_post_accumulate_grad_hook(self._keep)
+        return optimizer.register_step_pre_hook(self.read)
+
     def watch(self, penalty: Tensor, c: Tensor, weight: float) -> Tensor:
         """Take grad c, which has this weight in the penalty; return one whose way can be seen."""
         if self.optimizer is None or not c.requires_grad:
@@ -54,6 +62,8 @@ class Loop:
         params = [p for p in parameters(self.optimizer) if p.requires_grad]
         if any(is_sharded(p) or p.is_complex() for p in params):
             _refuse("found sharded parameters (FSDP2), of which each rank sees a part, or complex")
+        if not self._has_read:
+            _check_graph(c, params)
         found = torch.autograd.grad(c, params, retain_graph=True, allow_unused=True)
         for p, a in zip(params, found, strict=True):
             if a is not None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -66,63 +76,59 @@ class Loop:
         """Compare with what the optimizer is about to use."""
         if not self._a:
             return
-        count, kept = len(self._factors), self._factor(optimizer)
+        found, count = [zero.grad for zero, _ in self._factors], len(self._factors)
+        if any(each is None for each in found):
+            _refuse("found a penalty, added by hand if at all, that no `backward()` has passed")
+        kept = sum(float(each) for each in found if each is not None)  # e, over micro-batches
         pull = kept * sum(weight for _, weight in self._factors) / count
-        sums = self._over_ranks(self._a)
+        sums = _over_ranks(optimizer, self._a)
         g = {p: p.grad for p in parameters(optimizer) if p.grad is not None}
         a = {p: sums[p] / count for p in g if p in sums}
         rest = {p: x - pull * a[p] if p in a else x for p, x in g.items()}
         gain, balance, is_plain = response(optimizer, a, rest, g)
         self.found = kept * gain, balance / kept, is_plain
-        if pull:
-            self._check_clipping(_norm(g.values()), float(sum(x.sum() for x in g.values())))
+        self._check_arrived(optimizer)
+        self._has_read = True
 
-    def _factor(self, optimizer: Optimizer) -> float:
-        """Return what the loss multiplied the penalty by, over all micro-batches."""
-        found = [zero.grad for zero, _ in self._factors]
-        if any(each is None for each in found):
-            _refuse(
-                "found a penalty that no `backward()` has passed: its gradient, if any, was added "
-                "by hand"
-            )
-        kept = sum(float(each) for each in found if each is not None)
-        if vars(optimizer).get("grad_scale") is not None or not SCALES[0] < kept < SCALES[1]:
-            _refuse(f"found a loss scale (GradScaler): the penalty was multiplied by {kept:g}")
-        return kept
+    def _keep(self, p: Tensor) -> None:
+        self._arrived = [(p, p.grad.to_dense().clone())]  # pyright: ignore[reportOptionalMemberAccess]
 
-    def _over_ranks(self, mine: Gradient) -> Gradient:
-        """Average, as the engine does with `.grad`; nothing reduces what `autograd.grad` finds."""
-        if not is_distributed():
-            return mine
-        assert self.optimizer is not None
-        params = [p for p in parameters(self.optimizer) if p.requires_grad]
-        ranks = dist.get_world_size()
-        return {p: over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
-
-    def _check_clipping(self, norm: float, total: float) -> None:
-        """Refuse pushed gradients whose norm stays where it is while their entries' sum moves."""
-        if len(self._norms) == LOOKS:
+    def _check_arrived(self, optimizer: Optimizer) -> None:
+        """Refuse gradients that are others than `backward()` left; later in a run, warn."""
+        now = [(p.grad.to_dense(), then) for p, then in self._arrived if p.grad is not None]
+        if vars(optimizer).get("grad_scale") is None and all(torch.equal(*pair) for pair in now):
             return
-        self._norms.append((norm, total))
-        late = self._norms[-ALIKE:]
-        is_still = len(late) == ALIKE and all(abs(each - norm) <= 1e-5 * norm for each, _ in late)
-        if is_still and any(abs(each - total) > 1e-3 * norm for _, each in late):
-            _refuse(f"found gradients clipped to a norm of {norm:g}, penalty and all")
+        try:
+            _refuse("found gradients that a loss scale (GradScaler) or clipping changed")
+        except RuntimeError as error:
+            if not self._has_read:
+                raise
+            warnings.warn(str(error), stacklevel=5)
+
+
+def _over_ranks(optimizer: Optimizer, mine: Gradient) -> Gradient:
+    """Average, as the engine does with `.grad`; nothing reduces what `autograd.grad` finds."""
+    if not is_distributed():
+        return mine
+    params = [p for p in parameters(optimizer) if p.requires_grad]
+    ranks = dist.get_world_size()
+    return {p: over_ranks(mine.get(p, torch.zeros_like(p))) / ranks for p in params}
+
+
+def _check_graph(c: Tensor, params: list[Tensor]) -> None:
+    """Refuse a measure whose gradient goes where nothing of it is seen."""
+    if any(type(node).__name__ == "CheckpointFunctionBackward" for node in nodes(c)):
+        _refuse("found checkpoint(use_reentrant=True), which hides gradients (False does not)")
+    if others := sum(isinstance(leaf, torch.nn.Parameter) for leaf in outside(c, params)):
+        _refuse(f"found {others} weights behind the measure that another optimizer, or none, steps")
 
 
 def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> Response:
     """Sum up over parameters G and rho of a step along a; e is left to the caller.
 
     An adaptive step divides by sqrt(v), which vanishes with the gradient where objective and
-    penalty cancel; what either of them would be alone, |r_i| and rho |a_i|, does not.
-
-    Args:
-        optimizer: whose step is about to be taken.
-        a: grad c.
-        rest: what else pulls at the parameters.
-        g: what this optimizer steps on.
-
-    Cost: a few tensors as large as the largest parameter; a device synchronisation.
+    penalty cancel; what either of them would be alone, |r_i| and rho |a_i|, does not. Here a is
+    grad c, the rest what else pulls at the parameters, and g what the optimizer steps on.
     """
     norm, gain, is_plain = _norm(a.values()), 0.0, True
     balance = _norm(rest.values()) / norm if norm else 0.0
@@ -190,7 +196,6 @@ def _refuse(found: str) -> NoReturn:
 def refuse_values() -> NoReturn:
     """Raise for a mu that nothing was ever found from."""
     _refuse(
-        "needs the constraint's gradient and found values only, one that reaches no parameter of "
-        "the optimizer, or one in the closure of its step (add `constraint(...)` to the loss, "
-        "`attach(optimizer)` before the loop)"
+        "needs the constraint's gradient and found values only, or one that reaches no parameter "
+        "of the optimizer (`constraint(...)` in the loss, `attach(optimizer)` before the loop)"
     )

@@ -7,7 +7,7 @@ graphs (CUDA graphs) overwrite them on the next backward pass.
 
 # pyright: reportPrivateUsage=false
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
@@ -75,18 +75,21 @@ def take(params: Sequence[Tensor]) -> Register:
     return register
 
 
+def nodes(loss: Tensor) -> Iterator[Any]:
+    """Go through the graph behind a loss."""
+    seen, ahead = set[Any](), [loss.grad_fn]
+    while ahead:
+        if (node := ahead.pop()) is not None and node not in seen:
+            seen.add(node)
+            ahead += [each for each, _ in node.next_functions]
+            yield node
+
+
 def outside(loss: Tensor, params: Sequence[Tensor]) -> list[Tensor]:
     """List the other leaves that a loss reaches, such as weights of another optimizer."""
-    own, seen, ahead, found = {*map(id, params)}, set[Any](), [loss.grad_fn], list[Tensor]()
-    while ahead:
-        if (node := ahead.pop()) is None or node in seen:
-            continue
-        seen.add(node)
-        if later := node.next_functions:
-            ahead += [each for each, _ in later]
-        elif id(leaf := getattr(node, "variable", None)) not in own and isinstance(leaf, Tensor):
-            found.append(leaf)
-    return found
+    own = {*map(id, params)}
+    leaves = (getattr(node, "variable", None) for node in nodes(loss) if not node.next_functions)
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor) and id(leaf) not in own]
 
 
 def differentiate(
