@@ -261,7 +261,7 @@ class DualOptimizer(Sides):
         """
         if closure is not None or "found_inf" in vars(self):  # which a GradScaler lends
             self._refuse(closure)
-        before = self.constraint.multiplier if self.constraint else 0.0
+        before = self.constraint._state.multiplier if self.constraint else 0.0
         weight, g_f = self._update()  # lambda+
         forget = self._forget_step if self.scale == "gradient" else self._multiplied_step
         is_finite = weight == 0 or forget(weight, g_f)

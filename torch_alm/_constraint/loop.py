@@ -120,7 +120,8 @@ def _check_graph(c: Tensor, params: list[Tensor]) -> None:
     if any(type(node).__name__ == "CheckpointFunctionBackward" for node in nodes(c)):
         _refuse("found checkpoint(use_reentrant=True), which hides gradients (False does not)")
     if others := sum(isinstance(leaf, torch.nn.Parameter) for leaf in outside(c, params)):
-        _refuse(f"found {others} weights behind the measure that another optimizer, or none, steps")
+        steps = "another optimizer, or none, steps (freeze those that none does)"
+        _refuse(f"found {others} weights behind the measure that {steps}")
 
 
 def response(optimizer: Optimizer, a: Gradient, rest: Gradient, g: Gradient) -> Response:
