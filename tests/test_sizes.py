@@ -42,15 +42,15 @@ SIZES = {  # measured, the limit today, the budget
     "lines of integrations": (package("integrations"), 1_680, 1_600),
     "lines of the command": (package(*COMMAND), 4_730, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 14_042, 10_500),
-    "lines of benchmarks": (lines("benchmarks"), 6_992, 6_500),
-    "lines of tests": (lines("tests"), 23_030, 20_000),
+    "lines of benchmarks": (lines("benchmarks"), 6_990, 6_500),
+    "lines of tests": (lines("tests"), 23_028, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
-    "words of docs": (words("docs"), 16_310, 16_000),
+    "words of docs": (words("docs"), 16_260, 16_000),
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
-    "files": (len(tree()), 433, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 4_260, 5_000),
+    "files": (len(tree()), 432, 420),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_400, 5_000),
 }
 
 

@@ -1,40 +1,46 @@
-"""Forgotten against kept on a published model, a point a run: `python -m docs.figures.facts`."""
+"""Forgotten against kept on published models, a point a run: `python -m docs.figures.facts`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pandas as pd
 from matplotlib.figure import Figure
 
+from benchmarks import methods
+from benchmarks.report.results import read_lines
+from benchmarks.tasks.facts.evidence import RESULTS, looks
 from docs.figures import themes
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "facts"
-SHAPES = {"retain_only": "*", "dual_adamw": "o", "npo": "s", "saul": "D", "saul_no_sam": "v"}
-SHAPES |= {"command": "P"}
-NAMES = ["retain side alone", "Dual AdamW", "NPO", "SAUL", "SAUL, plain forget side", "command"]
+SHAPES = {"retain_only": "*", "dual_adamw": "o", "npo": "s", "simnpo": "v", "grad_diff": "^"}
+SHAPES |= {"saul": "D"}
+MODELS = {"smollm2-135m-instruct": "SmolLM2 135M", "gemma-3-270m": "Gemma 3 270M"}
 
 
 def figure(colours: dict[str, str]) -> Figure:
-    """Blue points have the constraint; a line joins them to the same draw without it."""
-    runs, command = (pd.read_json(RESULTS / f"{n}.jsonl", lines=True) for n in ("runs", "command"))
-    runs = runs[(runs.draw > 0) & runs.kind.isna() & (runs.overrides.map(len) == 0)]
-    runs = pd.concat([runs, command.assign(method="command")])
-    runs["x"], runs["y"] = 100 * (1 - runs.forget_said), 100 * runs.neighbours_said
-    drawn = Figure(figsize=(6.6, 5.6), layout="constrained")
-    axes = drawn.subplots()
-    axes.set(xlabel="facts to forget, no longer said (%)", ylabel="unseen facts, still said (%)")
-    for key, shape in SHAPES.items():
-        of_method = runs[runs.method.str.removesuffix("+alm") == key]
-        for _, pair in of_method.groupby("draw"):
-            axes.plot(pair.x, pair.y, color=colours["soft"], lw=1.0, zorder=1)
-        for run in of_method.itertuples():
-            controlled = run.method.endswith("+alm") or key.startswith(("saul", "command"))
-            colour = colours["retain"] if controlled else colours["forget"]
-            axes.scatter(run.x, run.y, color=colour, marker=shape, s=45, alpha=0.8, zorder=2)
-    for shape, name in zip(SHAPES.values(), NAMES, strict=True):
-        axes.scatter([], [], color=colours["ink"], marker=shape, label=name)
+    """Filled where hardly a fact is said, hollow at the end; a line joins both. Blue: + ALM."""
+    lines = read_lines(RESULTS / "runs.jsonl")
+    runs = looks([line for line in lines if line["draw"] > 0]).dropna(subset=["forget_loss"])
+    shown = [model for model in MODELS if model in set(runs.model)]
+    drawn = Figure(figsize=(6.6, 5.6 * max(len(shown), 1)), layout="constrained")
+    for axes, model in zip(drawn.subplots(len(shown), squeeze=False).flat, shown, strict=True):
+        axes.set(title=MODELS[model], xlabel="loss of the facts to forget (nats)")
+        axes.set(ylabel="unseen facts, still said (%)")
+        goals = [line["alpha"] for line in lines if line["model"] == model]
+        axes.axvline(goals[0], color=colours["soft"], linestyle=":", zorder=0)
+        for (key, _), run in runs[runs.model == model].groupby(["method", "draw"]):
+            shape = SHAPES.get(key.removesuffix("_no_alm").removesuffix(methods.ALM))
+            if shape is None:
+                continue
+            colour = colours["retain" if methods.is_controlled(key) else "forget"]
+            points = run[run["look"].isin(("matched", "end"))]
+            xs, ys = points.forget_loss, 100 * points.neighbours_said
+            axes.plot(xs, ys, color=colours["soft"], lw=1.0, zorder=1)
+            for x, y, look in zip(xs, ys, points["look"], strict=True):
+                inside = colour if look == "matched" else "none"
+                axes.scatter(x, y, edgecolor=colour, facecolor=inside, marker=shape, s=45, zorder=2)
+    drawn_keys = set(runs.method.str.removesuffix(methods.ALM))
+    for key in [key for key in SHAPES if key in drawn_keys]:
+        axes.scatter([], [], color=colours["ink"], marker=SHAPES[key], label=methods.label(key))
     axes.scatter([], [], color=colours["retain"], marker="o", label="with the constraint")
+    axes.axvline(goals[0], color=colours["soft"], linestyle=":", label="the goal")
     drawn.legend(loc="outside upper left", ncols=2, fontsize=13, columnspacing=1.0)
     return drawn
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from tokenizers import Tokenizer
@@ -46,17 +45,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", unk_token="?")
 
 
+SIZES = {
+    "vocab_size": len(VOCABULARY),
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "eos_token_id": 0,
+}
+
+
 def model() -> LlamaForCausalLM:
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        eos_token_id=0,
-        tie_word_embeddings=True,
+        **SIZES, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True
     )
     made = LlamaForCausalLM(config).eval()
     with torch.no_grad():
@@ -114,16 +115,12 @@ def gemma(window: int = 3) -> Any:
     """Layers of a window of tokens and of all, in turn, each with angles of its own."""
     torch.manual_seed(0)
     config = Gemma3TextConfig(
-        vocab_size=len(VOCABULARY),
-        hidden_size=16,
-        intermediate_size=24,
-        num_hidden_layers=4,
+        **SIZES,
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=8,
         sliding_window=window,
         layer_types=["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
-        eos_token_id=0,
         pad_token_id=0,
     )
     return Gemma3ForCausalLM(config).eval()
@@ -321,30 +318,32 @@ def test_a_row_beyond_the_goal_is_pushed_no_further_and_stands_in_for_no_other()
     assert value.item() == pytest.approx(1.1 * easy.alpha) and loss.item() == 0
 
 
+def look(method: str, draw: int, **numbers: float) -> dict[str, Any]:
+    parts = dict.fromkeys(("matched", "tuned", "end"), numbers or None)
+    return {"model": "m", "method": method, "draw": draw, **parts}
+
+
 def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
-    values = {"saul": [0.3, 0.5, 0.4], "npo": [0.2, 0.3, 0.1]}
-    rows = [
-        {"method": key, "draw": i, "retain_said": v, "overrides": {}}
+    values = {"npo+alm": [0.3, 0.5, 0.4], "npo": [0.2, 0.3, 0.1]}
+    lines = [
+        look(key, i, steps=9, neighbours_said=v)
         for key, found in values.items()
         for i, v in enumerate(found)
     ]
-    others = [{**rows[3], "draw": 3}, {**rows[3], "overrides": {"steps": 9}, "retain_said": 0.0}]
-    runs = evidence.named(pd.DataFrame([*rows, *others]))
-    pair = "SAUL", "NPO"
-    assert evidence.difference(runs, "retain_said", *pair) == "+20±25"  # 4.303 / sqrt(3)
-    assert evidence.difference(runs[runs.draw == 0], "retain_said", *pair) == "+10"
-    assert evidence.difference(runs, "retain_said", "NPO", "NPO, steps 9") == "+20"
+    runs = evidence.looks([*lines, look("npo", 3, steps=9, neighbours_said=0.1)])
+    at = {name: runs[runs["look"] == name] for name in ("matched", "tuned", "end")}
+    found = evidence.pairs(at)
+    assert found["unseen, %"].to_list() == ["+20±25"] * 3  # 4.303 / sqrt(3)
+    assert found.index[0] == "NPO + ALM: stopped when asked"
 
 
-def test_a_search_shows_what_is_said_after_each_number_of_steps() -> None:
-    plain = {"method": "npo", "draw": 0, "neighbours_said": 0.7, "reworded_said": 0.2}
-    rows = [
-        {**plain, "overrides": {}},
-        {**plain, "neighbours_said": 0.9, "overrides": {"steps": 8}},
-    ]
-    other = {**plain, "overrides": {"alpha": 4.0}}
-    found = evidence.search(pd.DataFrame([*rows, other]))
-    assert found.to_dict("index") == {"NPO": {8: "90/20", 20: "70/20"}}
+def test_a_mean_says_of_how_many_draws_it_is() -> None:
+    said = [{"forget_said": 0.0, "steps": 20 + x, "kin_said": 0.5 + x / 50} for x in (0, 10)]
+    lines = [look("npo", draw, **numbers) for draw, numbers in enumerate(said, 1)]
+    runs = evidence.looks([*lines, look("npo", 3), look("saul@1.5/forget", 1)])
+    found = evidence.means(runs[runs["look"] == "matched"], ["steps", "kin_said"])
+    assert found.loc["NPO"].to_list() == ["2/3", "25±7", "60±14"]
+    assert found.loc["SAUL, 1.5 nats, forget"].to_list() == ["0/1", "–", "–"]
 
 
 def test_rows_that_reached_the_goal_are_pushed_no_further() -> None:

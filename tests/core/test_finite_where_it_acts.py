@@ -33,17 +33,6 @@ def test_a_gradient_that_overflows_by_lambda_does_not_reach_theta() -> None:
     assert optimizer.skipped == 1
 
 
-def test_lambda_stays_while_no_forget_step_is_taken() -> None:
-    """sqrt has a value at 0, and no gradient."""
-    theta = nn.Parameter(torch.zeros(1))
-    sides, constraint = [SGD([theta], lr=0.1) for _ in "ab"], ALMConstraint(None, 1.0, 1.0)
-    optimizer = DualOptimizer(*sides, constraint)
-    optimizer.backward(retain=theta.sum, forget=lambda: theta.square().sqrt().sum())
-    with pytest.warns(UserWarning, match="forget gradient is not finite"):
-        optimizer.step()
-    assert constraint.multiplier == 0.0
-
-
 def test_a_long_gradient_of_small_entries_is_not_taken_for_an_overflow() -> None:
     """Its norm, times lambda+, is beyond float16; none of its entries is."""
     theta = nn.Parameter(torch.zeros(40_000, dtype=torch.float16))

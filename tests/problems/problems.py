@@ -1,6 +1,6 @@
 """Problems with a known optimum, most of them Hock and Schittkowski's, and a way to solve them.
 
-They stand in `problems.txt`. Inequalities are g(x) >= 0; bounds are among them.
+They stand in `problems.txt`. Inequalities are g(x) >= 0.
 """
 
 import math
@@ -41,21 +41,7 @@ def vector(*functions: Callable[..., Tensor]) -> Function:
     return lambda x: torch.stack([function(*x) for function in functions])
 
 
-def bounded(function: Function | None, low: list[float], high: list[float]) -> Function:
-    """More inequalities: low <= x <= high, where finite."""
-    below, above = torch.tensor(low), torch.tensor(high)
-
-    def together(x: Tensor) -> Tensor:
-        parts = [x[below.isfinite()] - below[below.isfinite()]]
-        parts += [above[above.isfinite()] - x[above.isfinite()]]
-        return torch.cat(parts if function is None else [function(x), *parts])
-
-    return together
-
-
-INF = math.inf
-NAMES = {name: getattr(torch, name) for name in ("sin", "cos", "exp", "log")}
-NAMES |= {"sqrt": math.sqrt, "pi": math.pi}
+NAMES = {"log": torch.log, "sqrt": math.sqrt}
 
 
 def read(file: str) -> list[Problem]:
@@ -73,11 +59,6 @@ def parsed(head: str, *lines: str) -> Problem:
         said[line[2:6].strip()].append(line[6:])
     first = numbers(start)
     at_least, equal = (written(said[sign], len(first)) for sign in ("0 <=", "0 =="))
-    bounds = {"x >=": [-INF] * len(first), "x <=": [INF] * len(first)}
-    if said.keys() & bounds:
-        at_least = bounded(
-            at_least, *(numbers(*said[s]) if said[s] else b for s, b in bounds.items())
-        )
     objective = re.sub(r"\bx(\d)", lambda place: f"x[{int(place[1]) - 1}]", *said["min"])
     minimised = eval(f"lambda x: {objective}", NAMES)
     return Problem(name, tuple(first), minimised, *numbers(optimum), at_least, equal)
@@ -101,7 +82,6 @@ EASY = read("problems.txt")
 class Solution:
     """The end of a run."""
 
-    x: Tensor
     multipliers: Tensor
     violation: float
     gap: float
@@ -138,7 +118,7 @@ def solve_side_by_side(
 def judged(problem: Problem, x: Tensor, group: ConstraintGroup) -> Solution:
     """The end of a run at a point."""
     multipliers = torch.cat([torch.as_tensor(c.multiplier).reshape(-1) for c in group.values()])
-    return Solution(x, multipliers, *errors(problem, x), group)
+    return Solution(multipliers, *errors(problem, x), group)
 
 
 def errors(problem: Problem, x: Tensor) -> tuple[float, float]:

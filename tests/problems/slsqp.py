@@ -52,8 +52,6 @@ def multipliers(problem: Any, x: np.ndarray, active: float = 1e-6) -> tuple[dict
             for sign in (1.0, -1.0) if name == "equal" else (1.0,) if value <= active else ():
                 columns.append(sign * jacobian[i])
                 places.append((name, i, sign))
-    if not columns:
-        return found, float(np.linalg.norm(gradient))
     solution, residual = nnls(np.array(columns).T, gradient)
     for (name, i, sign), multiplier in zip(places, solution, strict=True):
         found[name][i] += sign * multiplier

@@ -39,11 +39,9 @@ class Fact:
 
     def is_in(self, said: str) -> bool:
         """Tell whether an answer is right: an accepted word is in it; short ones as they are."""
+        words = ((rf"(?<!\w){re.escape(word)}(?!\w)", len(word) > 2) for word in self.accepted)
         return any(
-            re.search(
-                rf"(?<!\w){re.escape(word)}(?!\w)", said, re.IGNORECASE if len(word) > 2 else 0
-            )
-            for word in self.accepted
+            re.search(word, said, re.IGNORECASE if is_long else 0) for word, is_long in words
         )
 
 

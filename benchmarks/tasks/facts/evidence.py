@@ -2,29 +2,26 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from scipy.stats import t as student
 
 from benchmarks import methods
 from benchmarks.report.results import read_lines
-from benchmarks.report.tables import Column, table
+from benchmarks.report.tables import Column, cell, table
 
 ROOT = Path(__file__).resolve().parents[3]
-RESULTS = ROOT / "benchmarks" / "results" / "facts"
-COMMAND = "`torch-alm unlearn`"
+RESULTS = ROOT / "benchmarks/results/facts"
+PUBLISHED = "smollm2-135m-instruct"
+COMMAND, LOOP = "`torch-alm unlearn`", "A loop of one AdamW"
 TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
-NUMBERS = {
-    "forget_said": "forget, %",
-    "reworded_said": "reworded, %",
-    "retain_said": "retain, %",
-    "neighbours_said": "unseen, %",
-    "forget_loss": "gold loss, nats",
-    "perplexity": "prose",
-    "relearned_said": "relearned, %",
-    "pushed": "pushed, %",
-}
-TOFU = (
+LOOKS, COSTS = ("matched", "tuned", "end"), ["steps", "passes"]
+SAID = ["forget_said", "reworded_said", "retain_said", "kin_said", "neighbours_said"]
+NUMBERS = [*SAID, "forget_loss", "perplexity"]
+WEIGHTS = ["begun_said", "bits8_said", "bits4_said", "noise_said"]
+BACK = [*WEIGHTS, "relearned_said", "others_loss", "relearned_loss"]  # what brings it back
+TOFU = (  # of the model that was taught it
     Column("forget_rouge", "forget ROUGE"),
     Column("forget_exact_match", "forget exact"),
     Column("forget_loss", "forget loss"),
@@ -36,123 +33,116 @@ TOFU = (
     Column("model_utility", "MU"),
     Column("gate_open", "pushed"),
 )
-"""What is shown of the taught model."""
-
-
-SHORT = f"""{COMMAND}
-Retain side alone
-Dual AdamW
-Dual AdamW, steps 10
-Dual AdamW + ALM
-NPO, steps 10
-NPO + ALM
-SAUL""".splitlines()
-"""Rows of the short page."""
-FEWEST = 5
-"""Draws of which a mean or a difference is shown."""
+SHORT = ("dual_adamw", "dual_adamw+alm", "npo", "npo+alm", "saul")
 
 
 def main() -> None:
     """Write both pages of evidence from their templates beside this file."""
-    runs, command = (
-        pd.read_json(RESULTS / f"{name}.jsonl", lines=True, precise_float=True)
-        for name in ("runs", "command")
-    )
-    runs = pd.concat([named(runs), command.assign(name=COMMAND)])
-    study = runs[(runs.draw > 0) & runs.kind.isna()]
-    every = means(study)
-    short = every.loc[[name for name in SHORT if name in every.index]].iloc[:, :5]
-    found = {"SHORT": short, "MEANS": every[every.draws >= FEWEST], "PAIRS": pairs(study)}
-    found["SEARCH"] = search(runs[runs.draw == 0])
-    settings = runs.overrides.map(lambda o: {*o} - {"steps"} if isinstance(o, dict) else set())
-    found["OTHERS"] = means(runs[(runs.draw == 0) & settings.astype(bool)])
-    asked = [*[*NUMBERS][:4], "relearned_said"]
-    shares = (100 * command.set_index("draw")[asked]).round().astype(int)
-    costs = command.set_index("draw")[["code", "steps", "minutes", "GB"]]
-    found["COMMAND"] = costs.join(shares.rename(columns=NUMBERS)).astype(str)
-    found |= {name: now(name.lower()) for name in ("NATS", "MATCHED")}
+    runs = looks(read_lines(RESULTS / "runs.jsonl"))
+    files = {COMMAND: RESULTS / "command.jsonl", LOOP: RESULTS / "loop.jsonl"}
+    told = [{"name": name, **line} for name in files for line in read_lines(files[name])]
+    others, found = pd.DataFrame(told), {}
+    for model, name in ((PUBLISHED, "SMOLLM2"), ("gemma-3-270m", "GEMMA")):
+        of_model = runs[(runs.model == model) & (runs.draw > 0)]
+        at = {look: of_model[of_model["look"] == look] for look in LOOKS}
+        found[f"{name}_MATCHED"] = means(at["matched"], COSTS + NUMBERS)
+        found[f"{name}_BACK"] = means(at["matched"], BACK)
+        found[f"{name}_END"] = means(at["end"], NUMBERS)
+        found[f"{name}_PAIRS"] = pairs(at)
+        if name == "SMOLLM2":
+            short = at["matched"][at["matched"].method.isin(SHORT)]
+            control = at["end"][at["end"].method == methods.CONTROL]
+            short = pd.concat([others[others.model == PUBLISHED], control, short])
+            found["SHORT"] = means(short, ["steps", *SAID, "forget_loss", "relearned_said"])
+    found["COMMAND"] = single(others)
     found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
-        for name, shown in found.items():
-            rows = shown.to_markdown(disable_numparse=True)
+        for name, frame in found.items():
+            rows = frame.to_markdown(disable_numparse=True) if len(frame) else "No runs yet."
             text = text.replace(f"@{name}@", re.sub(r" *\| *", "|", rows))
         (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
 
 
-def now(name: str) -> pd.DataFrame:
-    """Lines of the present code, shares in percent, with the columns of their file."""
-    lines = pd.read_json(RESULTS / f"{name}.jsonl", lines=True).set_index("draw")
-    for column in [column for column in lines if column.endswith("_said")]:
-        lines[column] = [f"{100 * x:.0f}" if x == x else "" for x in lines[column]]
-    lines = lines.rename(columns={"neighbours_said": "unseen_said"})
-    return lines.rename(columns=lambda c: c.replace("_said", ", %").replace("_", " "))
+def heading(key: str) -> str:
+    """The head of a column; shares are in percent."""
+    return key.replace("neighbours", "unseen").replace("_said", ", %").replace("_loss", ", nats")
 
 
-def named(runs: pd.DataFrame) -> pd.DataFrame:
-    """The runs with a `name`: the method, and what differs from the study."""
-    others = runs.overrides.map(lambda o: "".join(f", {name} {o[name]}" for name in o))
-    others = others.str.replace("measure row_nll", "every row")
-    return runs.assign(name=runs.method.map(methods.label) + others)
+def single(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for every run."""
+    heads = ["name", "model", "draw", "code", "steps", "minutes", "GB", *SAID, "relearned_said"]
+    found = runs[[key for key in heads if key in runs]].rename(columns=heading).set_index("name")
+    shares = [name for name in found if name.endswith("%")]
+    found[shares] = (100 * found[shares]).round()
+    return found.map(lambda x: x if isinstance(x, str) else f"{x:.3g}".replace("nan", ""))
 
 
-def means(runs: pd.DataFrame) -> pd.DataFrame:
-    """The mean over draws of every number, and how many draws there are."""
-    grouped = runs.groupby("name", sort=False)
-    found = grouped[list(NUMBERS)].mean().rename(columns=NUMBERS)
-    for name in found:
-        scale, digits = (100, 0) if name.endswith("%") else (1, 2)
-        found[name] = (found[name] * scale).map(f"{{:.{digits}f}}".format).replace("nan", "–")
-    found.insert(0, "draws", grouped.draw.count())
-    return found
+def looks(lines: list[dict[str, Any]]) -> pd.DataFrame:
+    """A row for every look at a run: which one, what was run, its numbers; none if it had none."""
+    known = ("model", "method", "draw")
+    rows = [
+        {"look": x, **{k: line[k] for k in known}, **(line[x] or {})}
+        for line in lines
+        for x in LOOKS
+    ]
+    found = pd.DataFrame(rows)
+    return found.assign(name=found.method.map(named))
 
 
-def search(runs: pd.DataFrame) -> pd.DataFrame:
-    """Percent of unseen facts and of rewordings that are said after so many steps, by method."""
-    plain = runs[runs.overrides.map(lambda o: {*o} <= {"steps"})]
-    shares = 100 * plain[["neighbours_said", "reworded_said"]]
-    found = plain.assign(
-        steps=plain.overrides.map(lambda o: o.get("steps", 20)),
-        method=plain.method.map(methods.label),
-        said=[f"{unseen:.0f}/{reworded:.0f}" for unseen, reworded in shares.to_numpy()],
-    )
-    return found.pivot(index="method", columns="steps", values="said").dropna()
+def named(key: str) -> str:
+    """A method as it is called in tables, with SAM's radius and side."""
+    plain, _, sharp = key.partition("@")
+    return methods.label(plain) + (f", {sharp.replace('/', ' nats, ')}" if sharp else "")
 
 
-def pairs(runs: pd.DataFrame) -> pd.DataFrame:
-    """The mean differences, by draw, between names that belong together, with 95 % intervals."""
-    names = runs.name.unique()
-    wanted = {f"{name}: + ALM": (f"{name} + ALM", name) for name in names}
-    tuned = {name: name.partition(",")[0] + " + ALM" for name in names if ", steps" in name}
-    for name, alm in tuned.items():
-        wanted[name.replace(",", ": + ALM against", 1)] = (alm, name)
-    wanted |= {f"{name}: every row": (f"{name}, every row", name) for name in names}
-    wanted["SAM on both sides"] = ("SAUL", "Dual AdamW + ALM")
-    wanted["SAM, radius 0.1"] = ("SAUL, rho_forget 0.1, rho_retain 0.1", "Dual AdamW + ALM")
-    wanted["SAM on the forget side"] = ("SAUL", "SAUL w/o SAM")
-    wanted["The command against 40 steps"] = (COMMAND, "Dual AdamW, retain kl, steps 40")
-    found = {
-        label: {name: difference(runs, key, *pair) for key, name in list(NUMBERS.items())[:7]}
-        for label, pair in wanted.items()
-        if set(pair) <= set(names) and len(shared(runs, *pair)) >= FEWEST
-    }
-    return pd.DataFrame(found).T
+def means(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The mean over draws of the runs that got there, with its standard deviation; how many did."""
+    rows, heads = {}, {key: heading(key) for key in keys if key in runs}
+    for name, group in runs.groupby("name", sort=False):
+        there = group[group.forget_said.notna()]
+        rows[name] = {"draws": f"{len(there)}/{len(group)}"}
+        rows[name] |= {head: shown(there[key], head) for key, head in heads.items()}
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
-def shared(runs: pd.DataFrame, more: str, less: str) -> set[int]:
-    """The draws that both have."""
-    return set(runs.draw[runs.name == more]) & set(runs.draw[runs.name == less])
+def shown(values: pd.Series, head: str) -> str:
+    """Mean and standard deviation over draws; per cent if the heading says so."""
+    scale, digits = (100, 0) if head.endswith("%") else (1, 0 if head in COSTS else 2)
+    return cell(scale * values.mean(), scale * values.std(), digits).replace(" ± ", "±")
 
 
-def difference(runs: pd.DataFrame, number: str, more: str, less: str) -> str:
+def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
+    """Mean differences on the same draws, with 95 % intervals: the constraint against three ways.
+
+    Against the same method stopped when hardly a fact is said, after the steps that draw 0 says,
+    and at the end of a run that nobody stopped, where the constraint's run ends, too.
+    """
+    rows = {}
+    for alm in [name for name in at["end"].name.unique() if " + ALM" in name or name == "SAUL"]:
+        plain = "SAUL w/o ALM" if alm == "SAUL" else alm.removesuffix(" + ALM")
+        ways = {"stopped when asked": "matched", "steps of draw 0": "tuned", "not stopped": "end"}
+        for told, look in ways.items():
+            found = at["end" if look == "end" else "matched"], at[look]
+            sides = [
+                x[x.name == n].set_index("draw") for x, n in zip(found, (alm, plain), strict=True)
+            ]
+            cells = {heading(key): difference(*sides, key) for key in NUMBERS}
+            if set(cells.values()) != {"–"}:
+                rows[f"{alm}: {told}"] = cells
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def difference(more: pd.DataFrame, less: pd.DataFrame, number: str) -> str:
     """The mean over the draws that both have of more - less, and Student's interval."""
-    wide = runs.pivot(index="draw", columns="name", values=number)
-    found = (wide[more] - wide[less]).dropna()
-    scale, digits = (100, 0) if NUMBERS[number].endswith("%") else (1, 2)
-    mean = f"{scale * found.mean():+.{digits}f}"
-    if len(found) < 2:
-        return "–" if found.empty else mean
-    half = student.ppf(0.975, len(found) - 1) * found.sem()
+    both = (more[number] - less[number]).dropna() if number in more and number in less else []
+    if not len(both):
+        return "–"
+    scale, digits = (100, 0) if number.endswith("_said") else (1, 2)
+    mean = f"{scale * both.mean():+.{digits}f}"
+    if len(both) < 2:
+        return mean
+    half = student.ppf(0.975, len(both) - 1) * both.sem()
     return f"{mean}±{scale * half:.{digits}f}"
 
 

@@ -85,10 +85,7 @@ class World:
 
     @cached_property
     def target(self) -> float:
-        """alpha: the mean loss of the telling words of facts that the model gets wrong, in nats.
-
-        Forgotten is then: as unknown as what it does not know.
-        """
+        """alpha: the mean loss of the telling words of facts that the model gets wrong, in nats."""
         known = self.known()
         return self.loss([fact for fact in self.facts if fact not in known])
 
@@ -190,29 +187,24 @@ class World:
 
         Rewordings and neighbours that were not answered right before are left out.
         """
-        reworded = [f for f in drawn.forget if f.is_in(self.said[f.rewording])]
-        asked_now = {
-            "forget": [(fact, fact.question) for fact in drawn.forget],
-            "reworded": [(fact, fact.rewording) for fact in reworded],
-            "retain": [(fact, fact.question) for fact in drawn.retain],
-            "neighbours": [(fact, fact.question) for fact in drawn.neighbours],
-        }
-        said = self.said_now([pair for pairs in asked_now.values() for pair in pairs], self.said)
-        asked_now["kin"] = [(fact, fact.question) for fact in drawn.kin]
+        sets = ("forget", "retain", "neighbours", "kin")
+        asked_now = {name: [(f, f.question) for f in getattr(drawn, name)] for name in sets}
+        reworded = [(f, f.rewording) for f in drawn.forget if f.is_in(self.said[f.rewording])]
+        asked_now["reworded"] = reworded
+        every = dict.fromkeys(pair for pairs in asked_now.values() for pair in pairs)
+        said = self.said_now([*every], self.said)
         numbers: dict[str, Any] = {
             f"{name}_said": _share([fact.is_in(said[question]) for fact, question in pairs])
             for name, pairs in asked_now.items()
         }
         for name in ("forget", "retain", "neighbours"):
             numbers[f"{name}_loss"] = self.loss(getattr(drawn, name))
-        both = {name: dict[str, str]() for name in ("answers", "lost")}
-        for name, pairs in asked_now.items():
-            for fact, question in pairs:
-                if name in ("forget", "reworded"):
-                    both["answers"][question] = said[question]
-                elif not fact.is_in(said[question]):
-                    both["lost"][question] = said[question]
-        return numbers | {"perplexity": self.perplexity(), **both}
+        shown, kept = asked_now["forget"] + reworded, asked_now["retain"] + asked_now["neighbours"]
+        return numbers | {
+            "perplexity": self.perplexity(),
+            "answers": {question: said[question] for _, question in shown},
+            "lost": {q: said[q] for fact, q in kept if not fact.is_in(said[q])},
+        }
 
     def said_of(self, facts: Sequence[Fact]) -> float:
         """The share of facts that is said to their questions, whatever was done to any layer."""

@@ -22,6 +22,7 @@ from benchmarks.tasks.tofu.judge import judge_folder
 from benchmarks.tasks.tofu.models import load_or_train
 from benchmarks.tasks.tofu.paraphrase import (
     generate_paraphrases,
+    overlaps,
     questions,
     read_paraphrases,
     with_paraphrases,
@@ -158,7 +159,8 @@ def reworded(data: TofuData, path: Path, writer: str | None) -> TofuData:
     else:
         chat = Chat(writer, path.with_suffix(".replies.jsonl"))
         found = generate_paraphrases(questions(data), chat, path)
-        print(f"{path}: {len(found)} rewordings.")
+        bleu, rouge = overlaps(found)
+        print(f"{path}: {len(found)} rewordings, BLEU {bleu:.3f} and ROUGE-L {rouge:.3f}.")
     return with_paraphrases(data, found)
 
 

@@ -210,3 +210,13 @@ def test_an_unusable_rewording_is_left_out_and_a_missing_one_refused(
     (tmp_path / "w.jsonl").write_text('{"question": "Who?", "paraphrased_question": " "}\n')
     with pytest.raises(ValueError, match="line 1: no paraphrased_question"):
         paraphrase.read_paraphrases(tmp_path / "w.jsonl")
+
+
+def test_overlaps_of_rewordings_with_their_questions() -> None:
+    sun = "Which country is known as the Land of the Rising Sun?"
+    nation = "Which nation is called the Land of the Rising Sun?"
+    assert paraphrase.overlaps({sun: nation}) == pytest.approx((0.55487, 0.76190), abs=5e-6)
+    tower = "Where would you find the Eiffel Tower?"
+    situated = {tower: "In which location is the Eiffel Tower situated?"}
+    both = paraphrase.overlaps({sun: sun} | situated)
+    assert both == pytest.approx(((1 + paraphrase.overlaps(situated)[0]) / 2, 0.7))
