@@ -45,7 +45,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of benchmarks": (lines("benchmarks"), 6_992, 6_500),
     "lines of tests": (lines("tests"), 23_030, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
-    "words of docs": (words("docs"), 16_309, 16_000),
+    "words of docs": (words("docs"), 16_307, 16_000),
     "words of README": (words("README.md"), 450, 450),
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
