@@ -224,7 +224,7 @@ def test_answers_as_the_model_says_them(command: Command, tmp_path: Path, capsys
     short = [{**row, "answer": row["answer"].split()[-2]} for row in FORGET]
     path = write(tmp_path / "short.jsonl", short)
     assert command("unlearn", "--alpha", 1, "--steps", 1, forget=path) == 2
-    assert "(--answers)" in " ".join(capsys.readouterr().err.split())
+    assert '"said" for --answers' in " ".join(capsys.readouterr().err.split())
     options = ("--answers", "said", "--alpha", 1, *FAST)
     assert command("unlearn", *options, "--steps", 120, forget=path) in {0, 4}
     found = report(tmp_path / "out")["models"][1]["answers"]["forget"]

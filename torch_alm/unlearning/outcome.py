@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The verdict in sentences, with what it cost."""
+        """The verdict in sentences, with what it cost; empty for `evaluate`: see `numbers`."""
         found = self.content["verdict"] or {"text": "", "cost": ""}
         return f"{found['text']} {found['cost']}".strip()
 

@@ -138,7 +138,7 @@ def _check_unreached(goal: Goal, measured: Mapping[str, Any]) -> None:
             f"the goal holds before the first step ({goal.told}; the model is at "
             f"{goal.value(numbers):.2g}), and yet the model says {numbers['said']:.0%} of the "
             "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
-            "in other words than the rows, its own (`answers`)?"
+            'in other words than the rows, its own: "said" for `answers`?'
         )
 
 
