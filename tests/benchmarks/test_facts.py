@@ -339,11 +339,12 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
 
 def test_a_mean_says_of_how_many_draws_it_is() -> None:
     said = [{"forget_said": 0.0, "steps": 20 + x, "kin_said": 0.5 + x / 50} for x in (0, 10)]
+    said[0]["retain_said"] = 0.9
     lines = [look("npo", draw, **numbers) for draw, numbers in enumerate(said, 1)]
     runs = evidence.looks([*lines, look("npo", 3), look("saul@1.5/forget", 1)])
-    found = evidence.means(runs[runs["look"] == "matched"], ["steps", "kin_said"])
-    assert found.loc["NPO"].to_list() == ["2/3", "25±7", "60±14"]
-    assert found.loc["SAUL, 1.5 nats, forget"].to_list() == ["0/1", "–", "–"]
+    found = evidence.means(runs[runs["look"] == "matched"], ["steps", "kin_said", "retain_said"])
+    assert found.loc["NPO"].to_list() == ["2/3", "25±7", "60±14", "–"], "of a part is no mean"
+    assert found.loc["SAUL, 1.5 nats, forget"].to_list() == ["0/1", "–", "–", "–"]
 
 
 def test_rows_that_reached_the_goal_are_pushed_no_further() -> None:

@@ -1,4 +1,4 @@
-"""Problems with a known optimum, most of them Hock and Schittkowski's, and a way to solve them.
+"""Problems of Hock and Schittkowski with their optima, and a way to solve them.
 
 They stand in `problems.txt`. Inequalities are g(x) >= 0.
 """

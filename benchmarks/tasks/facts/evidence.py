@@ -10,10 +10,10 @@ from scipy.stats import t as student
 from benchmarks import methods
 from benchmarks.report.results import read_lines
 from benchmarks.report.tables import Column, cell, table
+from benchmarks.tasks.facts.weights import NAME as PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks/results/facts"
-PUBLISHED = "smollm2-135m-instruct"
 COMMAND, LOOP = "`torch-alm unlearn`", "A loop of one AdamW"
 TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
 LOOKS, COSTS = ("matched", "tuned", "end"), ["steps", "passes"]
@@ -107,9 +107,10 @@ def means(runs: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def shown(values: pd.Series, head: str) -> str:
-    """Mean and standard deviation over draws; per cent if the heading says so."""
+    """Mean and standard deviation over draws, if all have it; in per cent if the head says so."""
     scale, digits = (100, 0) if head.endswith("%") else (1, 0 if head in COSTS else 2)
-    return cell(scale * values.mean(), scale * values.std(), digits).replace(" ± ", "±")
+    mean, deviation = values.mean(skipna=False), values.std(skipna=False)
+    return cell(scale * mean, scale * deviation, digits).replace(" ± ", "±")
 
 
 def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:

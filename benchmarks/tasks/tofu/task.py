@@ -155,13 +155,13 @@ def load_data(options: TofuOptions) -> TofuData:
 def reworded(data: TofuData, path: Path, writer: str | None) -> TofuData:
     """The task in other words: those of a file, which the writer makes where it is not there."""
     if path.exists() or writer is None:
-        found = read_paraphrases(path)
-    else:
-        chat = Chat(writer, path.with_suffix(".replies.jsonl"))
-        found = generate_paraphrases(questions(data), chat, path)
-        bleu, rouge = overlaps(found)
-        print(f"{path}: {len(found)} rewordings, BLEU {bleu:.3f} and ROUGE-L {rouge:.3f}.")
-    return with_paraphrases(data, found)
+        return with_paraphrases(data, read_paraphrases(path))
+    chat = Chat(writer, path.with_suffix(".replies.jsonl"))
+    found = generate_paraphrases(questions(data), chat, path)
+    data = with_paraphrases(data, found)
+    bleu, rouge = overlaps(found)
+    print(f"{path}: {len(found)} rewordings, BLEU {bleu:.3f} and ROUGE-L {rouge:.3f}.")
+    return data
 
 
 def judged(plan: Plan) -> None:
