@@ -124,7 +124,7 @@ def rate_for(
     """
     if not isinstance(optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
         found = type(optimizer).__name__
-        raise TypeError(f"rate_for found {found}. Did you mean an optimizer, as in `AdamW(params)`?")
+        raise TypeError(f"rate_for found {found}. Did you mean an optimizer: `AdamW(params)`?")
     params = [p for p in parameters(optimizer) if p.requires_grad]
     _, gradient = _gradient("rate_for", params, loss, batches, change)
     own = optimizer.param_groups[0].get("lr")
@@ -171,8 +171,8 @@ def radius_for(
     then the secant in logarithms.
 
     Args:
-        params: parameters, an optimizer or its `param_groups`; a group's own `"rho"` is a multiple of
-            the result, and 0 leaves the group where it is.
+        params: parameters, an optimizer or its groups; a group's own `"rho"` is a multiple of the
+            result, and 0 leaves the group where it is.
         loss: gives the loss with its graph, of no argument or of a batch, as `level_of` has it.
         batches: those to take the mean over; not given, `loss` takes none.
         change: wanted, in the loss's unit, above 0; met to a fiftieth.

@@ -147,10 +147,7 @@ def goal_of(given: Options, loaded: Loaded) -> Goal:
     """
     if given.certify is not None:
         if not given.certify < 1:
-            raise Refusal(
-                f"`certify` is {given.certify}, which cannot be certified, even of a model that knows "
-                "no answer. Did you mean 0.99?"
-            )
+            raise Refusal(f"`certify`: {given.certify} cannot be certified. Did you mean 0.99?")
         return Goal("rate", given.certify, "set by hand")
     if given.alpha is not None:
         return Goal("loss", given.alpha, "set by hand")
