@@ -200,7 +200,7 @@ class Run:
     def ask(self) -> int:
         """Ask for the forget facts: how many are said, in which words they are forgotten now."""
         asked = [(fact, fact.question) for fact in self.drawn.forget]
-        self.said = self.world.said_now(asked, self.said)
+        self.said = self.world.said_now(asked)
         return self.take(self.said)
 
 

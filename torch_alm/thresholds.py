@@ -122,6 +122,9 @@ def rate_for(
         >>> rate_for(torch.optim.SGD([theta]), lambda: theta.square().sum() / 2, change=0.5)
         0.02
     """
+    if not isinstance(optimizer, Optimizer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        found = type(optimizer).__name__
+        raise TypeError(f"rate_for found {found}. Did you mean an optimizer: `AdamW(params)`?")
     params = [p for p in parameters(optimizer) if p.requires_grad]
     _, gradient = _gradient("rate_for", params, loss, batches, change)
     own = optimizer.param_groups[0].get("lr")
@@ -153,7 +156,7 @@ class Radius(NamedTuple):
 
 
 def radius_for(
-    params: Params,
+    params: Params | Optimizer,
     loss: Loss,
     batches: Iterable[Any] | None = None,
     *,
@@ -168,8 +171,8 @@ def radius_for(
     then the secant in logarithms.
 
     Args:
-        params: parameters, or an optimizer's `param_groups`; a group's own `"rho"` is a multiple of
-            the result, and 0 leaves the group where it is.
+        params: parameters, an optimizer or its groups; a group's own `"rho"` is a multiple of the
+            result, and 0 leaves the group where it is.
         loss: gives the loss with its graph, of no argument or of a batch, as `level_of` has it.
         batches: those to take the mean over; not given, `loss` takes none.
         change: wanted, in the loss's unit, above 0; met to a fiftieth.
@@ -190,7 +193,8 @@ def radius_for(
         >>> round(found.value, 4), round(found.loss, 4)
         (2.0, 5.0)
     """
-    radii = radii_of(params, 1.0, sign)
+    groups = params.param_groups if isinstance(params, Optimizer) else params
+    radii = radii_of(groups, 1.0, sign)
     moved = [p for p, share in radii.items() if share and p.requires_grad]
     batches = None if batches is None else list(batches)
     start, gradient = _gradient("radius_for", moved, loss, batches, change)
@@ -261,6 +265,8 @@ def _gradient(
     """Return the mean loss and its gradient over batches and ranks; everything else stays."""
     if not 0 < change < math.inf:
         raise ValueError(f"{owner}: change is {change}; it has to be above 0, such as 0.1.")
+    if not callable(loss):
+        raise TypeError(f"{owner}: loss is run here. Did you mean `lambda: loss(model, batch)`?")
     if any(is_sharded(p) for p in params):
         raise ValueError(f"{owner} found sharded parameters, of which each rank sees a part.")
     again, values, found = replaying(params), list[float](), dict[Tensor, Tensor]()

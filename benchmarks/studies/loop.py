@@ -21,49 +21,63 @@ import random
 import torch
 from torch.optim import AdamW
 
-from torch_alm import ALMConstraint, language
+from torch_alm import ALMConstraint, DualOptimizer, language
 from torch_alm.measures import kl_divergence, token_nll
 from torch_alm.rules import Leak
-from torch_alm.thresholds import rate_for
+from torch_alm.thresholds import level_of, rate_for
 
 
-def forget_facts(model, tokenizer, forget, retain, alpha=4.0, most=200):
-    """Train until no answer is said, and return the steps; pairs are question and answer."""
+def forget_facts(model, tokenizer, forget, retain, unknown, least=60, most=100):
+    """Train until one answer in ten is said, if any; return the steps. Pairs: question, answer."""
+
+    def encoded(pairs):
+        return [language.encode(tokenizer, *pair) for pair in pairs]
+
+    def telling(pairs):  # labels on the words alone that tell something
+        return language.telling_rows(tokenizer, pairs, encoded(pairs))
 
     def ask(pairs):
-        rows = [language.encode(tokenizer, *pair) for pair in pairs]
-        prompts = [row["input_ids"][: row["labels"].count(-100)] for row in rows]
+        prompts = [row["input_ids"][: row["labels"].count(-100)] for row in encoded(pairs)]
         return language.generate(model, tokenizer, prompts, max_new_tokens=32)
+
+    def said():  # each row in the words in which the model says it now, None if it does not
+        asked = zip(forget, ask(forget), language.telling_words(forget))
+        return [language.in_own_words(tokenizer, q, text, own) for (q, _), text, own in asked]
 
     def batch(rows):
         made = language.collate(rows, language.pad_id(tokenizer))
         return {name: value.to(model.device) for name, value in made.items()}
 
-    def said():  # each row in the words in which the model says it now, None if it does not
-        asked = zip(forget, ask(forget), words)
-        return [language.in_own_words(tokenizer, q, text, own) for (q, _), text, own in asked]
+    def losses(rows):  # one per row, in nats per token
+        return token_nll(model, batch(rows), reduction="none")
 
-    words = language.telling_words(forget)
-    encoded = [language.encode(tokenizer, *pair) for pair in forget]
-    given = language.telling_rows(tokenizer, forget, encoded)
+    def forgotten(rows):  # what is descended, of rows below alpha; what the constraint sees
+        loss = losses(rows)
+        low = loss < alpha
+        value = loss.clamp(max=alpha).mean() if low.any() else 1.1 * alpha
+        return -torch.where(low, loss, 0.0).sum() / low.sum().clamp(min=1), torch.as_tensor(value)
+
+    given = telling(forget)
     rows = given + [own or row for own, row in zip(said(), given)]
-    kept = [language.encode(tokenizer, q, text) for (q, _), text in zip(retain, ask(retain))]
+    kept = encoded([(q, text) for (q, _), text in zip(retain, ask(retain))])
+    alpha = level_of(lambda row: losses([row]).mean(), telling(unknown)).value
     original = copy.deepcopy(model).requires_grad_(False)
-    measure = lambda chosen: token_nll(model, batch([rows[i] for i in chosen]), reduction="none")
-    constraint = ALMConstraint(measure, torch.full((len(rows),), alpha), 0.01, rules=[Leak(0.5)])
-    optimizer = AdamW([p for p in model.parameters() if p.requires_grad], weight_decay=0.0)
-    rate = rate_for(optimizer, lambda: token_nll(model, batch(given)), change=0.1)
-    optimizer.param_groups[0]["lr"] = rate
+    params = [p for p in model.parameters() if p.requires_grad]
+    odds = lambda: -losses(given).expm1().clamp(min=1e-9).log().mean()  # log p / (1 - p)
+    rate = rate_for(AdamW(params), odds, change=1.2)
+    sides = [AdamW(params, lr=rate, weight_decay=0.0) for _ in range(2)]
+    optimizer = DualOptimizer(*sides, ALMConstraint(None, alpha, mu=0.01, rules=[Leak(0.5)]))
     for step in range(1, most + 1):
-        chosen = random.sample(range(len(rows)), 8)
-        retained = kl_divergence(model, batch(random.sample(kept, 8)), original)
-        (retained + constraint(chosen, index=chosen)).backward()
+        going, staying = random.sample(rows, 6), batch(random.sample(kept, 4))
+        optimizer.backward(
+            retain=lambda: kl_divergence(model, staying, original),
+            forget=lambda: forgotten(going),
+        )
         optimizer.step()
         optimizer.zero_grad()
-        constraint.step()
         if step % 5 == 0:
             now = said()
-            if not any(now):
+            if step >= least and sum(map(bool, now)) <= len(forget) / 10:
                 break
             rows[len(given) :] = [own or row for own, row in zip(now, rows[len(given) :])]
     return step
@@ -77,16 +91,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = parser(__doc__).parse_args(argv)
     study, where = read_study(), given.model or published()
     lines = given.output / "loop.jsonl"
-    done = {line["draw"] for line in read_lines(lines)}
+    done = {(line["model"], line["draw"]) for line in read_lines(lines)}
     world = load(given, where, study)
-    for draw in [draw for draw in given.draws if draw not in done]:
-        drawn = data.draw(world.known(), draw, study["forget"])
+    known, name = world.known(), Path(where).name
+    unknown = [fact for fact in world.facts if fact not in known]
+    for draw in [draw for draw in given.draws if (name, draw) not in done]:
+        drawn = data.draw(known, draw, study["forget"])
         world.restore()
         random.seed(draw)
-        pairs = ([(f.question, f.answer) for f in facts] for facts in (drawn.forget, drawn.retain))
+        sets = (drawn.forget, drawn.retain, unknown)
+        pairs = ([(f.question, f.answer) for f in facts] for facts in sets)
         steps = forget_facts(world.model, world.tokenizer, *pairs)
         found = world.measured(drawn) | world.relearned(drawn, study)
-        append_line(lines, {"model": Path(where).name, "draw": draw, "steps": steps, **found})
+        append_line(lines, {"model": name, "draw": draw, "steps": steps, **found})
 
 
 if __name__ == "__main__":

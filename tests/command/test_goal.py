@@ -43,6 +43,12 @@ def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **
     return judge(goal, BEFORE, seen(**{"probe": 20, **now}), **limits)
 
 
+def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
+    ahead = torch.tensor([[0.1, 0.8, 0.1], [0.35, 0.35, 0.3]]).log()  # of 1, and of another than 2
+    found = RATE.measure(ahead[None].expand(2, -1, -1), torch.tensor([[-100, 1, 2]] * 2), 1.0)
+    assert 0.95 <= float(found) <= 1.0
+
+
 def test_nothing_is_green_that_is_still_said_or_below_the_level_or_was_never_known() -> None:
     grid = itertools.product(
         (LOSS, ROWS), (0.3, 3.9, 4.0, math.nan), (1, 99, 100, 220), (0, 1, 2, 3),
@@ -160,5 +166,5 @@ def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
 
 
 def test_what_is_asked_for_and_cannot_be_is_refused(command: Command, capsys: Any) -> None:
-    assert command("unlearn", "--certify", 0.9999999) == 2
+    assert command("unlearn", "--certify", 1) == 2
     assert "cannot be certified" in " ".join(capsys.readouterr().err.split())

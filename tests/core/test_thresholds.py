@@ -166,6 +166,9 @@ def test_what_no_rate_or_radius_can_be_found_from_is_refused(net: torch.nn.Modul
         with pytest.raises(ValueError, match="one number"):
             rate_for(optimizer, bad)
     assert torch.equal(noise, torch.get_rng_state()), "also where it refuses"
+    for find, given, told in ((rate_for, [theta], "optimizer"), (radius_for, optimizer, "`lambda")):
+        with pytest.raises(TypeError, match=f"Did you mean (an )?{told}"):
+            find(given, loss if given is not optimizer else loss())
     for find, of in ((rate_for, optimizer), (radius_for, [theta])):
         with pytest.raises(ValueError, match="change is 0; it has to be above 0"):
             find(of, loss, change=0)
@@ -191,7 +194,9 @@ def test_at_the_radius_the_loss_has_changed_as_much_by_hand(
         return loss()
 
     groups = [{"params": [*net[0].parameters()], "rho": 2.0}, {"params": [*net[2].parameters()]}]  # type: ignore[index]
-    found = radius_for(groups, counted, change=change, sign=sign, adaptive=adaptive)
+    found = radius_for(
+        torch.optim.SGD(groups), counted, change=change, sign=sign, adaptive=adaptive
+    )
     assert len(calls) <= 11
     torch.testing.assert_close(net.state_dict(), theta, rtol=0, atol=0)
     assert all(p.grad is None for p in net.parameters())

@@ -176,7 +176,7 @@ def test_a_reading_of_a_model_that_always_says_the_same(parrot: Any) -> None:
     assert [reading.exact_match for reading in found] == [True, False]
     assert [reading.extraction_strength for reading in found] == [1, 0.5]
     margin = (1 - math.e) / (11 + math.e)
-    phi = 1 - math.log1p(math.exp(1 + margin / 0.1))
+    phi = 1 - math.log1p(math.exp(1 + margin / 0.01))
     assert one.certificate == two.certificate == pytest.approx(phi, rel=1e-5) and phi > 0
     assert [reading.text for reading in read_answers(parrot, Words(), rows, 2)] == ["w7 w7"] * 2
     assert [reading.text for reading in read_answers(parrot, Words(), rows, 0)] == [None, None]

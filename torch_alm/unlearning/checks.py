@@ -206,8 +206,6 @@ class Look:
 
     def lost(self) -> int:
         """Count the probe rows no longer known by tokens that were."""
-        if not self.probe:
-            return 0
         scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
         return sum(not score.exact_match for score in scores)
 

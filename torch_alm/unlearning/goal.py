@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from torch_alm.language import losses, pad_id
-from torch_alm.measures import certified_failure, require_attainable, token_nll
+from torch_alm.language._generation import TAU
+from torch_alm.measures import certified_failure, token_nll
 from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
@@ -23,7 +24,6 @@ Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 
 LEVEL = 4.0  # nats, where nothing tells a lower one
 ENOUGH = 4  # rows that a model gets wrong, of which a level is made
-TAU = 0.1
 WORDS = 0.5
 CODES: dict[Outcome, int] = {"met": 0, "not met": 3, "met at a cost": 4}
 SAID_SHARE = 100  # of so many answers one may still be said, and none of fewer
@@ -146,12 +146,8 @@ def goal_of(given: Options, loaded: Loaded) -> Goal:
         Refusal: a number that cannot be a goal, or a single row to measure one of.
     """
     if given.certify is not None:
-        try:
-            require_attainable(given.certify, TAU)
-        except ValueError as error:
-            told = f"`certify` is {given.certify}, which cannot be certified, even of a model that "
-            told += "gives the answers no probability at all. Did you mean 0.99?"
-            raise Refusal(told) from error
+        if not given.certify < 1:
+            raise Refusal(f"`certify`: {given.certify} cannot be certified. Did you mean 0.99?")
         return Goal("rate", given.certify, "set by hand")
     if given.alpha is not None:
         return Goal("loss", given.alpha, "set by hand")

@@ -14,7 +14,7 @@ from benchmarks.tasks.facts.weights import NAME as PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks/results/facts"
-COMMAND, LOOP = "`torch-alm unlearn`", "A loop of one AdamW"
+COMMAND, LOOP = "`torch-alm unlearn`", "[The loop](loop.md)"
 TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
 LOOKS, COSTS = ("matched", "tuned", "end"), ["steps", "passes"]
 SAID = ["forget_said", "reworded_said", "retain_said", "kin_said", "neighbours_said"]

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import takewhile
-from operator import eq
 from pathlib import Path
 from random import Random
 from typing import Any, TypeAlias
@@ -24,7 +22,6 @@ from torch_alm.language import (
     IGNORE,
     Batch,
     Row,
-    answer_ids,
     encode,
     in_own_words,
     pad_id,
@@ -110,36 +107,10 @@ class World:
         """What the model says to questions."""
         return self.continued([asked(self.tokenizer, question) for question in questions])
 
-    def said_now(self, pairs: Sequence[tuple[Fact, str]], last: Said) -> Said:
-        """Ask for facts, and return what is said, at least as far as the fact is in it.
-
-        Where the likeliest tokens are those of the `last` answer as far as the fact, asking would
-        bring the same, and one pass through the upper layers has told so.
-        """
-        tried = [(fact, question) for fact, question in pairs if fact.is_in(last[question])]
-        found = self._repeated(tried, last)
-        others = [question for _, question in pairs if question not in found]
-        return found | dict(zip(others, self.answers(others), strict=True))
-
-    @torch.no_grad()
-    def _repeated(self, pairs: Sequence[tuple[Fact, str]], last: Said) -> Said:
-        """The answers that begin as before until the fact is said, up to a first other token."""
-        found: Said = {}
-        for i in range(0, len(pairs), SCORED):
-            part = pairs[i : i + SCORED]
-            rows = [self.as_said(question, last[question]) for _, question in part]
-            batch = self.rows.batch(rows)
-            likeliest, is_asked = self.logits(batch).argmax(-1), batch["labels"][:, 1:] != IGNORE
-            for k, (fact, question) in enumerate(part):
-                own = likeliest[k, :-1][is_asked[k]].tolist()
-                same = [*takewhile(bool, map(eq, own, answer_ids(rows[k])))]
-                told = self.decoded(own[: len(same) + 1])
-                found |= {question: told} if fact.is_in(told) else {}
-        return found
-
-    def decoded(self, ids: list[int]) -> str:
-        """The text of an answer, without special tokens."""
-        return self.tokenizer.decode(ids, skip_special_tokens=True).strip()
+    def said_now(self, pairs: Sequence[tuple[Fact, str]]) -> Said:
+        """What the model says to each question, asked once."""
+        questions = [*dict.fromkeys(question for _, question in pairs)]
+        return dict(zip(questions, self.answers(questions), strict=True))
 
     @torch.no_grad()
     def continued(self, prompts: Sequence[list[int]], size: int = 64) -> list[str]:
@@ -160,7 +131,7 @@ class World:
             given = {k: torch.tensor(x, device=self.model.device) for k, x in given.items()}
             how = {"max_new_tokens": self.new_tokens, "do_sample": False, "pad_token_id": pad}
             out = self.model.generate(**given, past_key_values=cache, **how)
-            found += [self.decoded(new) for new in out[:, len(ids[0]) :].tolist()]
+            found += self.tokenizer.batch_decode(out[:, len(ids[0]) :], skip_special_tokens=True)
         return [text.partition(NEXT)[0].strip() for text in found]
 
     @torch.no_grad()
@@ -191,8 +162,7 @@ class World:
         asked_now = {name: [(f, f.question) for f in getattr(drawn, name)] for name in sets}
         reworded = [(f, f.rewording) for f in drawn.forget if f.is_in(self.said[f.rewording])]
         asked_now["reworded"] = reworded
-        every = dict.fromkeys(pair for pairs in asked_now.values() for pair in pairs)
-        said = self.said_now([*every], self.said)
+        said = self.said_now([pair for pairs in asked_now.values() for pair in pairs])
         numbers: dict[str, Any] = {
             f"{name}_said": _share([fact.is_in(said[question]) for fact, question in pairs])
             for name, pairs in asked_now.items()
