@@ -352,7 +352,8 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     assert wordings.take(answers), "in the plural, which counts as said"
     answers[1] |= {"said": True}
     assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
-    assert not Wordings(given, loaded, Goal("rate", 0.9, ""), answers).take(answers)
+    certified = Wordings(given, loaded, Goal("rate", 0.9, ""), answers)
+    assert not certified.take(answers) and certified.rows == own, "of the telling words, once"
 
 
 def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(

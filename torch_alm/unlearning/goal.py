@@ -48,16 +48,15 @@ class Goal:
 
     Attributes:
         kind: `"rows"`: every answer loses so many nats per token; `"loss"`: their mean does;
-            `"rate"`: this share of answers is certified not to come word for word. Nats are those
-            of the words that neither the question nor most other answers have.
+            `"rate"`: this share of answers is certified not to come word for word. Nats and
+            certificates are those of the words that neither the question nor most others have.
         alpha: the level.
         source: in words, for the report.
         error: standard error of the level where it was measured, 0 where it was given.
         least: nats that each answer has to reach, their mean the level: what a model does not know
             it does not know equally well. Not given, it is the level.
-        words: share of such words (for a rate, of all words in order) that may still be said, on
-            average: half, or what the original model says of rows that it has never seen, if that
-            is more.
+        words: share of such words that may still be said, on average: half, or what the original
+            model says of rows that it has never seen, if that is more.
     """
 
     kind: Literal["rows", "loss", "rate"]
@@ -66,11 +65,6 @@ class Goal:
     error: float = 0.0
     words: float = WORDS
     least: float | None = None
-
-    @property
-    def spoken(self) -> str:
-        """The name of the share of words among the numbers."""
-        return "rouge" if self.kind == "rate" else "words"
 
     @property
     def told(self) -> str:
@@ -191,7 +185,7 @@ def with_unseen_words(goal: Goal, numbers: Mapping[str, float] | None) -> Goal:
     """The goal with the share of words that unseen rows get, within two standard errors."""
     if numbers is None:
         return goal
-    unseen = numbers[goal.spoken] + ERRORS * numbers[f"{goal.spoken}_error"]
+    unseen = numbers["words"] + ERRORS * numbers["words_error"]
     return replace(goal, words=max(WORDS, unseen))
 
 
@@ -260,7 +254,7 @@ def judge(
     wrong = {
         "level": not goal.holds(numbers, answers),
         "said": len(said) > len(rows) // SAID_SHARE,
-        "words": not number(numbers[goal.spoken]) <= goal.words + ROUNDING,
+        "words": not number(numbers["words"]) <= goal.words + ROUNDING,
         "unmeasured": unmeasured > 0 or not rows,
         "not known before": not known_before,
     }
@@ -335,8 +329,7 @@ def _said(
     told += f"said, {verbatim} word for word" if said else "said"
     allowed = len(rows) // SAID_SHARE
     told += f" ({f'at most {allowed}' if allowed else 'none'} may be)" if "said" in missed else ""
-    kind = "words" if goal.kind == "rate" else "telling words"
-    told += f"; {number(numbers[goal.spoken]):.0%} of their {kind} are"
+    told += f"; {number(numbers['words']):.0%} of their telling words are"
     return told + (f" (at most {goal.words:.0%} may be)." if "words" in missed else ".")
 
 

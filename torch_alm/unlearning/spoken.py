@@ -37,9 +37,7 @@ class Wordings:
         answers: Sequence[Mapping[str, Any]],
     ) -> None:
         self.given, self.loaded = given, loaded
-        is_rate = goal.kind == "rate"
-        own = loaded.rows("forget") if is_rate else loaded.scored("forget")
-        places = [] if is_rate else _short(loaded)
+        own, places = loaded.scored("forget"), [] if goal.kind == "rate" else _short(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
         self.rows = [*own, *(own[place] for place in places)]
         self.take(answers)
