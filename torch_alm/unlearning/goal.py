@@ -48,8 +48,8 @@ class Goal:
 
     Attributes:
         kind: `"rows"`: every answer loses so many nats per token; `"loss"`: their mean does;
-            `"rate"`: this share of answers is certified not to come word for word. Nats and
-            certificates are those of the words that neither the question nor most others have.
+            `"rate"`: this share of answers is certified not to come word for word. Nats, and
+            what is pushed, are those of words that neither the question nor most answers have.
         alpha: the level.
         source: in words, for the report.
         error: standard error of the level where it was measured, 0 where it was given.
