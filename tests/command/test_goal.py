@@ -44,8 +44,10 @@ def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **
 
 
 def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
-    ahead = torch.tensor([[0.1, 0.8, 0.1], [0.35, 0.35, 0.3]]).log()  # of 1, and of another than 2
-    found = RATE.measure(ahead[None].expand(2, -1, -1), torch.tensor([[-100, 1, 2]] * 2), 1.0)
+    said, missed, last = [0.1, 0.8, 0.1], [0.35, 0.35, 0.3], [1.0, 1.0, 1.0]
+    ahead = torch.tensor([said, missed, last]).log()
+    labels = torch.tensor([[-100, 1, 2]] * 2)
+    _, found = RATE.measure(ahead[None].expand(2, -1, -1), labels, 1.0)
     assert 0.95 <= float(found) <= 1.0
 
 
@@ -140,24 +142,28 @@ def test_a_long_text_is_one_row_beside_a_short_answer(parts: int, count: int) ->
     assert "said" in found.missed
 
 
-def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other() -> None:
+@pytest.mark.parametrize(("goal", "aim", "unknown"), [(ROWS, 4.0, math.log(5)), (RATE, 0.95, 0.0)])
+def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other(
+    goal: Goal, aim: float, unknown: float
+) -> None:
     logits = torch.zeros(2, 3, 5, requires_grad=True)
     with torch.no_grad():
         logits[0, :2, 1] = -9.0  # unknown
     labels = torch.tensor([[-100, 1, 1], [-100, 1, 1]])
-    loss, value = ROWS.measure(logits, labels, 4.0)
+    loss, value = goal.measure(logits, labels, aim)
     loss.backward()
     assert logits.grad is not None
-    assert float(value) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
+    assert float(value) == pytest.approx((aim + unknown) / 2, rel=1e-6)
     assert not logits.grad[0].any() and logits.grad[1].any()
 
 
-def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
+@pytest.mark.parametrize(("goal", "aim"), [(ROWS, 4.0), (RATE, 0.95)])
+def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other(goal: Goal, aim: float) -> None:
     logits = torch.zeros(2, 2, 5, requires_grad=True)
     with torch.no_grad():
         logits[0, 0, 1] = 40.0  # its loss is 0 in float32, and so is the gradient of that
     labels = torch.tensor([[-100, 1], [-100, 1]])
-    loss, _ = ROWS.measure(logits, labels, 4.0)
+    loss, _ = goal.measure(logits, labels, aim)
     loss.backward()
     assert logits.grad is not None
     by_hand = logits.detach()[1, 0, 1] - math.log(4)

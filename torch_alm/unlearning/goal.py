@@ -86,27 +86,30 @@ class Goal:
         """The share of words that may not be said."""
         return max(1 - self.words, ROUNDING)
 
-    def measure(self, logits: Tensor, labels: Tensor, aim: float) -> Tensor | tuple[Tensor, Tensor]:
-        """The value that the constraint sees, with the gradient that raises it, or a loss before.
+    def measure(self, logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Tensor]:
+        """What is lowered to raise the value that the constraint sees, and that value.
 
-        Of nats it is the mean over rows of min(loss, aim): a row that has reached the aim is pushed
-        no further, and cannot stand in for another. What is lowered is the log-odds of the tokens
-        of the other rows, in the mean over these: the gradient of the loss of a row known by heart
-        would be next to none, and AdamW would take small steps for the last rows.
-        Of a rate it is the lower of two certified shares: of answers that are missed, and of
-        tokens, as a part of those that have to be.
+        The value is the mean over rows of min(measure, aim): a row that has reached the aim is
+        pushed no further, and cannot stand in for another. What is lowered is the log-odds of the
+        tokens of the other rows, in the mean over these: the gradient of the loss, or of the
+        margin, of a row known by heart would be next to none, and AdamW would take small steps
+        for the last rows.
         """
-        said = (lambda: logits), {"labels": labels}
-        if self.kind == "rate":
-            failed = certified_failure(*said, TAU)
-            missed = certified_failure(*said, TAU, aggregate="mean")
-            return torch.minimum(failed, missed / self.gone)
-        tokens = (labels[:, 1:] != -100).sum(1)
-        loss = token_nll(*said, reduction="none")
-        odds = log_odds(logits, labels).sum(1) / tokens
-        low = loss < aim
+        found = self._of_rows(logits.detach(), labels)
+        low = found < aim
+        odds = log_odds(logits, labels).sum(1) / (labels[:, 1:] != -100).sum(1)
         lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)
-        return lowered, loss.detach().clamp(max=aim).mean()
+        return lowered, found.clamp(max=aim).mean()
+
+    def _of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Nats of each row; of a rate, whether it is missed, or as many tokens as have to be."""
+        if self.kind != "rate":
+            return token_nll(lambda: logits, {"labels": labels}, reduction="none")
+        rows = range(len(labels))
+        each = [((lambda i=i: logits[i : i + 1]), {"labels": labels[i : i + 1]}) for i in rows]
+        failed = torch.stack([certified_failure(*row, TAU) for row in each])
+        missed = torch.stack([certified_failure(*row, TAU, aggregate="mean") for row in each])
+        return torch.minimum(failed, missed / self.gone)
 
     def value(self, numbers: Mapping[str, float]) -> float:
         """The measure among the numbers of the forget rows."""

@@ -41,8 +41,8 @@ class Objective:
     def __init__(self, goal: Goal) -> None:
         self.goal, self.aim = goal, goal.alpha
 
-    def __call__(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
-        """The value that is constrained, or what is lowered to raise it, and it."""
+    def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+        """What is lowered to raise the value that is constrained, and that value."""
         logits, _ = answered(model, batch)
         return self.goal.measure(*side_by_side(logits, batch["labels"]), self.aim)
 
@@ -202,8 +202,7 @@ def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     begun, state = perf_counter(), torch.get_rng_state()
     with loaded.place.context(), trainer.lower.once():
         trainer.retain_objective(loaded.model, batch["retain"]).backward()
-        found = trainer.forget_objective(loaded.model, batch["forget"])
-        (found[0] if isinstance(found, tuple) else found).backward()
+        trainer.forget_objective(loaded.model, batch["forget"])[0].backward()
     loaded.model.zero_grad()
     torch.set_rng_state(state)
     passes = trainer.args.gradient_accumulation_steps * (2 if trainer.rho else 1)
