@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,8 @@ def evaluate(given: argparse.Namespace, say: Say) -> Result:
             loaded = load_for(given, path, found)
             is_asked = given.precision == "bf16"  # auto measures as a verdict does
             with loaded.place.context() if is_asked else nullcontext():
-                models.append({"name": name, **measured(loaded, given.rows, name)})
+                found_now = measured(loaded, given.rows, name)
+                models.append({"name": name, **asdict(found_now)})
     return _published(given, begun, f"What {Path(given.model).name} knows", models=models)
 
 

@@ -28,6 +28,7 @@ from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, as_said, with_rows
+from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import (
     check_answers,
     check_finite,
@@ -88,7 +89,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     else:
         check_same(given.output, record["settings"], settings, FREE)
         kept = record["start"]
-        start = Start(kept["measured"], kept["known"], Goal(**kept["goal"]), kept["notes"])
+        measurement = Measurement.of(kept["measured"])
+        start = Start(measurement, kept["known"], Goal(**kept["goal"]), kept["notes"])
         found = as_said(found, start.measured) if given.answers == "said" else found
         loaded = with_rows(options, loaded, found)
     loaded = made_trainable(options, loaded)
@@ -131,9 +133,7 @@ def _carried_out(
     return _published(job, after, trace_of(trainer.state.log_history), ended)
 
 
-def _published(
-    job: Job, after: Mapping[str, Any], trace: list[dict[str, float]], ended: str
-) -> Result:
+def _published(job: Job, after: Measurement, trace: list[dict[str, float]], ended: str) -> Result:
     given, start, verdict = job.given, job.run.start, job.run.judged(after)
     content = report.content_of(
         f"Unlearning {Path(given.model).name}",
@@ -175,7 +175,7 @@ def _check_trained(job: Job) -> None:
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
 
 
-def _saved(job: Job) -> dict[str, Any]:
+def _saved(job: Job) -> Measurement:
     """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
     The model in memory is not what anybody will use: the folder is loaded again and measured before
@@ -187,7 +187,7 @@ def _saved(job: Job) -> dict[str, Any]:
     if not given.lora:
         narrowed((weight, dtype) for weight in model.parameters())
 
-    def fill(draft: Path) -> dict[str, Any]:
+    def fill(draft: Path) -> Measurement:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two

@@ -1,6 +1,6 @@
 """A run: the model measured as it is, its goal, its Trainer, and the verdict on it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,9 @@ from torch_alm.language._models import LanguageModel
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import Checks, Look, checks_of
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.goal import (
-    Goal,
-    Verdict,
-    by_row,
-    goal_of,
-    is_known,
-    judge,
-    uniform,
-    with_unseen_words,
-)
+from torch_alm.unlearning.goal import Goal, Verdict, goal_of, judge, uniform, with_unseen_words
 from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
+from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
@@ -38,7 +30,7 @@ SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 class Start:
     """The model as it is, and the goal; what a run that is taken up again finds written down."""
 
-    measured: dict[str, Any]
+    measured: Measurement
     known: bool
     goal: Goal
     notes: list[str]
@@ -53,7 +45,7 @@ class Run:
     loaded: Loaded
     start: Start
 
-    def judged(self, now: Mapping[str, Any]) -> Verdict:
+    def judged(self, now: Measurement) -> Verdict:
         """The verdict on another measurement."""
         return judge(
             self.start.goal,
@@ -64,9 +56,10 @@ class Run:
             known_before=self.start.known,
         )
 
-    def found(self, after: Mapping[str, Any]) -> dict[str, Any]:
+    def found(self, after: Measurement) -> dict[str, Any]:
         """Goal, verdict and both measurements, as a report has them."""
-        models = [{"name": "before", **self.start.measured}, {"name": "after", **after}]
+        both = {"before": self.start.measured, "after": after}
+        models = [{"name": name, **asdict(each)} for name, each in both.items()]
         verdict = asdict(self.judged(after))
         return {"goal": asdict(self.start.goal), "verdict": verdict, "models": models}
 
@@ -81,36 +74,35 @@ def begun(
     """
     found_now = measured(loaded, given.rows, "before", whole=given.answers == "said")
     known = _check_known(given, loaded, found_now, say)
-    _check_unseen(found_now["numbers"].get("holdout"))
+    _check_unseen(found_now.numbers.get("holdout"))
     if given.answers == "said":
         found = as_said(found, found_now)
         loaded = with_rows(given, loaded, found)
         found_now = measured(loaded, given.rows, "as said")
-    goal = with_unseen_words(goal_of(given, loaded), found_now["numbers"].get("holdout"))
+    goal = with_unseen_words(goal_of(given, loaded), found_now.numbers.get("holdout"))
     notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
     if not given.anyway:
         _check_unreached(goal, found_now)
     return Start(found_now, known, goal, notes), found, loaded
 
 
-def _check_known(given: Options, loaded: Loaded, measured: Mapping[str, Any], say: Say) -> bool:
+def _check_known(given: Options, loaded: Loaded, measured: Measurement, say: Say) -> bool:
     """Tell whether the model says at least half of the forget answers; refuse if not."""
-    answers = measured["answers"]["forget"]
+    answers = measured.answers["forget"]
     known = [is_known(row) for row in by_row(answers)]
     if sum(known) >= 0.5 * len(known):
         return True
-    for i in [i for i, answer in enumerate(answers) if not is_known([answer])][:3]:
-        entry, row = loaded.sets["forget"][i]
+    both = zip(answers, loaded.sets["forget"], strict=True)
+    for answer, (entry, row) in [each for each in both if not is_known([each[0]])][:3]:
         literal = loaded.tokenizer.decode(prompt_ids(row))
-        asked = (answers[i]["prompt"] if entry.is_text else literal)[-SHOWN:]
+        asked = (answer.prompt if entry.is_text else literal)[-SHOWN:]
         say(
-            f"{answers[i]['where']}\n  asked  {asked!r}\n  says   {answers[i]['answer']!r}\n"
-            f"  should {answers[i]['reference']!r}"
+            f"{answer.where}\n  asked  {asked!r}\n  says   {answer.answer!r}\n"
+            f"  should {answer.reference!r}"
         )
     if given.anyway:
         return False
-    exact = sum(a["exact_match"] for a in answers)
-    words = measured["numbers"]["forget"]["rouge"]
+    exact, words = sum(a.exact_match for a in answers), measured.numbers["forget"].rouge
     raise Refusal(
         f"asked the forget rows, the model says {sum(known)} of {len(known)} forget answers "
         f"({exact} of them word for word; {words:.0%} of all words). What is not said cannot be "
@@ -120,23 +112,23 @@ def _check_known(given: Options, loaded: Loaded, measured: Mapping[str, Any], sa
     )
 
 
-def _check_unseen(numbers: Mapping[str, float] | None) -> None:
+def _check_unseen(numbers: Numbers | None) -> None:
     """Refuse rows never seen that the model says: their loss would be a goal too low to forget."""
-    if numbers is not None and numbers["said"] > 0.5:
+    if numbers is not None and numbers.said > 0.5:
         raise Refusal(
-            f"`holdout`: the model says {numbers['said']:.0%} of its answers, so it has seen them, "
+            f"`holdout`: the model says {numbers.said:.0%} of its answers, so it has seen them, "
             "and the goal would be to forget no more than that. Is it the right set?"
         )
 
 
-def _check_unreached(goal: Goal, measured: Mapping[str, Any]) -> None:
+def _check_unreached(goal: Goal, measured: Measurement) -> None:
     """Refuse a goal that a model reaches which says the answers: nothing would push."""
-    numbers, answers = measured["numbers"]["forget"], measured["answers"]["forget"]
+    numbers, rows = measured.numbers["forget"], by_row(measured.answers["forget"])
     every = replace(goal, kind="rows") if goal.kind == "loss" else goal
-    if every.holds(numbers, answers):
+    if every.holds(numbers, rows):
         raise Refusal(
             f"the goal holds before the first step ({goal.told}; the model is at "
-            f"{goal.value(numbers):.2g}), and yet the model says {numbers['said']:.0%} of the "
+            f"{goal.value(numbers):.2g}), and yet the model says {numbers.said:.0%} of the "
             "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
             'in other words than the rows, its own: "said" for `answers`?'
         )
@@ -163,12 +155,12 @@ def made_trainable(given: Options, loaded: Loaded) -> Loaded:
 def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> tuple[Any, Checks]:
     """The Trainer of the run, with the checks that pace and end it; see `trainer_of`."""
     given, loaded, start = run.given, run.loaded, run.start
-    answers = start.measured["answers"]
+    answers = start.measured.answers
     wordings = Wordings(given, loaded, start.goal, answers["forget"])
     probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
     kept = kept_rows(given, loaded, start.measured)
     trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder, original)
-    before = start.measured["numbers"]["retain"]["loss"]
+    before = start.measured.numbers["retain"].loss
 
     def ask() -> tuple[Verdict, bool]:
         verdict, answers = _asked(run)
@@ -180,12 +172,12 @@ def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> t
     return trainer, checks
 
 
-def _asked(run: Run) -> tuple[Verdict, list[dict[str, Any]]]:
+def _asked(run: Run) -> tuple[Verdict, list[Answer]]:
     """The verdict on the model, and its forget answers; the others are asked once they are gone."""
     known, found = replace(run, start=replace(run.start, known=True)), run.start.measured
     for names in (("forget",), ("retain", "probe")):
         now = measured(run.loaded, run.given.rows, "asking", names)
-        found = {part: {**found[part], **now[part]} for part in now}
+        found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
         if (verdict := known.judged(found)).missed:
             break
-    return verdict, found["answers"]["forget"]
+    return verdict, found.answers["forget"]

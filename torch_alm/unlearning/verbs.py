@@ -20,6 +20,7 @@ from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import set_aside
+from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
 from torch_alm.unlearning.model import (
     check_answers,
@@ -159,7 +160,9 @@ def _opened(model: LanguageModel, given: Options) -> None:
     widened(model)
 
 
-def _content(run: Run, after: Any, trace: list[dict[str, float]], ended: str) -> dict[str, Any]:
+def _content(
+    run: Run, after: Measurement, trace: list[dict[str, float]], ended: str
+) -> dict[str, Any]:
     return report.content_of(
         "Unlearning",
         f"{run.given.method}, {len(trace)} steps. Goal: {run.start.goal.told}.",
@@ -209,7 +212,8 @@ def evaluate(
                 loaded = loaded_of(each, tokenizer, given, found)
                 is_asked = given.precision == "bf16"  # auto measures as a verdict does
                 with loaded.place.context() if is_asked else nullcontext():
-                    models.append({"name": name, **measured(loaded, given.rows, name)})
+                    found_now = measured(loaded, given.rows, name)
+                models.append({"name": name, **asdict(found_now)})
             device = loaded.place.described()
     content = report.content_of("What it knows", "", asdict(given), models=models)
     return Outcome(model, tokenizer, content, began, device)
