@@ -1,9 +1,7 @@
 """`torch-alm evaluate` and `attack`: what a saved model knows, and what of it comes back."""
 
 import argparse
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -14,11 +12,10 @@ from torch_alm.command.output import Result, check_output
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.attacks import attacked
+from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.folders import REPORTS
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import options_of
-
-Say = Callable[[str], None]
 
 
 def evaluate(given: argparse.Namespace, say: Say) -> Result:
@@ -32,8 +29,7 @@ def evaluate(given: argparse.Namespace, say: Say) -> Result:
             loaded = load_for(given, path, found)
             is_asked = given.precision == "bf16"  # auto measures as a verdict does
             with loaded.place.context() if is_asked else nullcontext():
-                found_now = measured(loaded, given.rows, name)
-                models.append({"name": name, **asdict(found_now)})
+                models.append(measured(loaded, given.rows, name).named(name))
     return _published(given, begun, f"What {Path(given.model).name} knows", models=models)
 
 

@@ -15,19 +15,11 @@ import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers.utils import find_adapter_config_file
 
-from torch_alm.language._encoding import check_eos
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal, first_line, tried
 from torch_alm.unlearning.folders import MODEL
 from torch_alm.unlearning.loading import Loaded, with_rows
-from torch_alm.unlearning.model import (
-    check_answers,
-    check_finite,
-    check_vocabulary,
-    listed,
-    place,
-    quiet,
-)
+from torch_alm.unlearning.model import check_answers, check_whole, listed, place, quiet
 from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 
@@ -67,12 +59,7 @@ def load_model(
         model = loaded_onto(_whole(base_of(name), dtype, kind), name, merge)
     else:
         model = _whole(name, dtype)
-    try:
-        check_eos(tokenizer)
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-    check_finite(f"the model {name}", model)
-    check_vocabulary(f"the model {name}", model, tokenizer)
+    check_whole(f"the model {name}", model, tokenizer)
     return model.to(device).eval(), tokenizer
 
 
@@ -259,6 +246,5 @@ def load_for(
     model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
     loaded = Loaded(model, tokenizer, where, {}, not given.quiet)
     loaded = with_rows(options_of(given), loaded, found)
-    inner = model.get_base_model() if isinstance(model, peft.PeftModel) else model
-    check_answers(f"the model {name}", inner, loaded.rows("forget")[0])
+    check_answers(f"the model {name}", model, loaded.rows("forget")[0])
     return loaded

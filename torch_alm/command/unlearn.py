@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch_alm.command.output import (
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import Checks
-from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.errors import Refusal, Say
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, as_said, with_rows
@@ -39,9 +39,7 @@ from torch_alm.unlearning.model import (
 from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
-from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now, trace_of
-
-Say = Callable[[str], None]
+from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now
 
 LIMITS = ("steps", "epochs", "max_retain_loss")
 """Options of which others let a run go on that came to its end."""
@@ -89,8 +87,8 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     else:
         check_same(given.output, record["settings"], settings, FREE)
         kept = record["start"]
-        measurement = Measurement.of(kept["measured"])
-        start = Start(measurement, kept["known"], Goal(**kept["goal"]), kept["notes"])
+        before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
+        start = Start(before, kept["known"], goal, kept["notes"])
         found = as_said(found, start.measured) if given.answers == "said" else found
         loaded = with_rows(options, loaded, found)
     loaded = made_trainable(options, loaded)
@@ -121,36 +119,23 @@ def _carried_out(
     write_json(job.folder / "run.json", {"settings": job.settings, "start": asdict(job.run.start)})
     with asked_to_stop(checks.stop):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    step, most = trainer.state.global_step, trainer.args.max_steps
     if checks.is_stopped:
+        step, most = trainer.state.global_step, trainer.args.max_steps
         told = f"Stopped after step {step} of {most}; all of it is kept, and {job.same} goes on."
         return Result(130, None, told)
     job.run.loaded.model.eval()
     _check_trained(job)
-    after = _saved(job)
-    ended = f"Ended after {step} of at most {most} steps: {checks.pace.ended or LIMITED}."
-    job.run.say(ended)
-    return _published(job, after, trace_of(trainer.state.log_history), ended)
-
-
-def _published(job: Job, after: Measurement, trace: list[dict[str, float]], ended: str) -> Result:
-    given, start, verdict = job.given, job.run.start, job.run.judged(after)
-    content = report.content_of(
-        f"Unlearning {Path(given.model).name}",
-        f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
-        {**job.settings, "known_before": start.known},
-        **job.run.found(after),
-        trace=trace,
-        notes=[*start.notes, ended],
-        files=written(given.output, (MODEL, *REPORTS)),
-    )
+    given, after = job.given, _saved(job)
+    title, ended = f"Unlearning {Path(given.model).name}", job.run.ended(trainer, checks)
+    content = job.run.content(title, job.settings, trainer, ended, after)
+    content |= {"files": written(given.output, (MODEL, *REPORTS))}
     shown = report.publish(given.output, content, job.began, job.run.loaded.place.described())
-    told = " ".join([*start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
-    if not verdict.missed:
+    told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
+    if not content["verdict"]["missed"]:
         shutil.rmtree(job.folder, ignore_errors=True)
     else:
         told += f" {job.folder} is kept: with more --steps {job.same} goes on. It may be deleted."
-    return Result(verdict.code, shown, told)
+    return Result(content["verdict"]["code"], shown, told)
 
 
 def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None:

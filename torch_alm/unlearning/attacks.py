@@ -11,13 +11,13 @@ from torch_alm.language import pad_id
 from torch_alm.language._attacks import linear_weights, quantized, relearned, with_prefix
 from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import answers_of, as_asked, read
+from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import ERRORS, SAID_SHARE
 from torch_alm.unlearning.loading import Loaded, encoded
 from torch_alm.unlearning.measurement import Answer, Numbers
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded
 
-Say = Callable[[str], None]
 UNWORDED = "No paraphrases: no row has a paraphrased_question."
 BITS, BEGUN = (8, 4), "answer prefix"
 HALF = 0.5  # of the answers: a model that says more of them has seen the rows

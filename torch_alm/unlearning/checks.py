@@ -12,9 +12,8 @@ import torch
 from transformers import TrainerCallback, TrainingArguments
 
 from torch_alm.language import Row, answer_scores, losses, pad_id
-from torch_alm.unlearning.goal import COST_LOSS, TAU, Goal, Verdict
+from torch_alm.unlearning.goal import TAU, Goal, Verdict
 from torch_alm.unlearning.loading import Loaded
-from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.spoken import Wordings
 from torch_alm.unlearning.train import STEPS
 
@@ -356,19 +355,3 @@ class Checks(TrainerCallback):
         schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
         for group in optimizer.param_groups:
             group["lr"] = self.pace.rate
-
-
-def checks_of(
-    given: Options,
-    look: Look,
-    retain_loss: float,
-    trainer: Any,
-    ask: Callable[[], tuple[Verdict, bool]],
-    say: Callable[[str], None],
-) -> Checks:
-    """The checks of a run that began at this retain loss."""
-    goal, most = look.goal, given.max_retain_loss
-    aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
-    pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
-    limit = COST_LOSS if most is None else most - retain_loss
-    return Checks(look, pace, limit, trainer, given.save_every, ask, say)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean, quantiles, stdev
 from typing import Literal, TypeAlias
 
@@ -177,13 +177,6 @@ def _as_unknown(given: Options, loaded: Loaded) -> Goal:
 def uniform(loaded: Loaded) -> float:
     """The loss of a model that knows nothing and guesses: ln V."""
     return math.log(loaded.model.get_output_embeddings().weight.shape[0])
-
-
-def with_unseen_words(goal: Goal, numbers: Numbers | None) -> Goal:
-    """The goal with the share of words that unseen rows get, within two standard errors."""
-    if numbers is None:
-        return goal
-    return replace(goal, words=max(WORDS, numbers.words + ERRORS * numbers.words_error))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
@@ -87,6 +87,10 @@ class Measurement:
 
     numbers: dict[str, Numbers]
     answers: dict[str, list[Answer]]
+
+    def named(self, name: str) -> dict[str, Any]:
+        """The measurement of a model of this name, as a report has it."""
+        return {"name": name, **asdict(self)}
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> "Measurement":

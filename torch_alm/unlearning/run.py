@@ -1,25 +1,33 @@
 """A run: the model measured as it is, its goal, its Trainer, and the verdict on it."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch_alm.language._encoding import prompt_ids
 from torch_alm.language._models import LanguageModel
+from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.checks import Checks, Look, checks_of
-from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.goal import Goal, Verdict, goal_of, judge, uniform, with_unseen_words
+from torch_alm.unlearning.checks import RAISED, Checks, Look, Pace
+from torch_alm.unlearning.errors import Refusal, Say
+from torch_alm.unlearning.goal import (
+    COST_LOSS,
+    ERRORS,
+    WORDS,
+    Goal,
+    Verdict,
+    goal_of,
+    judge,
+    uniform,
+)
 from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.spoken import Wordings, in_own_words
-from torch_alm.unlearning.train import trainer_of
-
-Say = Callable[[str], None]
+from torch_alm.unlearning.train import trace_of, trainer_of
 
 LIMITED = "no more steps were allowed"
 
@@ -56,12 +64,29 @@ class Run:
             known_before=self.start.known,
         )
 
-    def found(self, after: Measurement) -> dict[str, Any]:
-        """Goal, verdict and both measurements, as a report has them."""
-        both = {"before": self.start.measured, "after": after}
-        models = [{"name": name, **asdict(each)} for name, each in both.items()]
-        verdict = asdict(self.judged(after))
-        return {"goal": asdict(self.start.goal), "verdict": verdict, "models": models}
+    def ended(self, trainer: Any, checks: Checks) -> str:
+        """Tell after how many steps it ended, and why."""
+        step, most = trainer.state.global_step, trainer.args.max_steps
+        why = checks.pace.ended or (LIMITED if step >= most else "it was stopped")
+        told = f"Ended after {step} of at most {most} steps: {why}."
+        self.say(told)
+        return told
+
+    def content(
+        self, title: str, settings: Mapping[str, Any], trainer: Any, ended: str, after: Measurement
+    ) -> dict[str, Any]:
+        """All that a report has of it."""
+        trace, goal = trace_of(trainer.state.log_history), self.start.goal
+        return report.content_of(
+            title,
+            f"{self.given.method}, {len(trace)} steps. Goal: {goal.told}.",
+            {**settings, "known_before": self.start.known},
+            goal=asdict(goal),
+            verdict=asdict(self.judged(after)),
+            models=[self.start.measured.named("before"), after.named("after")],
+            trace=trace,
+            notes=[*self.start.notes, ended],
+        )
 
 
 def begun(
@@ -79,7 +104,9 @@ def begun(
         found = as_said(found, found_now)
         loaded = with_rows(given, loaded, found)
         found_now = measured(loaded, given.rows, "as said")
-    goal = with_unseen_words(goal_of(given, loaded), found_now.numbers.get("holdout"))
+    goal = goal_of(given, loaded)
+    if unseen := found_now.numbers.get("holdout"):
+        goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
     notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
     if not given.anyway:
         _check_unreached(goal, found_now)
@@ -160,14 +187,17 @@ def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> t
     probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
     kept = kept_rows(given, loaded, start.measured)
     trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder, original)
-    before = start.measured.numbers["retain"].loss
+    goal, most = start.goal, given.max_retain_loss
+    aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
+    pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
+    limit = COST_LOSS if most is None else most - start.measured.numbers["retain"].loss
 
     def ask() -> tuple[Verdict, bool]:
         verdict, answers = _asked(run)
         return verdict, wordings.take(answers)
 
-    look = Look(loaded, start.goal, wordings, probe, given.rows or len(kept))
-    checks = checks_of(given, look, before, trainer, ask, run.say)
+    look = Look(loaded, goal, wordings, probe, given.rows or len(kept))
+    checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
 

@@ -20,7 +20,6 @@ from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import set_aside
-from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
 from torch_alm.unlearning.model import (
     check_answers,
@@ -32,8 +31,8 @@ from torch_alm.unlearning.model import (
 from torch_alm.unlearning.once import original_of
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome, put_back
-from torch_alm.unlearning.run import LIMITED, Run, begun, made_trainable, prepared
-from torch_alm.unlearning.train import asked_to_stop, check_reporter, trace_of
+from torch_alm.unlearning.run import Run, begun, made_trainable, prepared
+from torch_alm.unlearning.train import asked_to_stop, check_reporter
 
 log = getLogger("torch_alm.unlearning")
 
@@ -141,12 +140,8 @@ def _trained(
         except BaseException:
             put_back(model, original)
             raise
-    step, most = trainer.state.global_step, trainer.args.max_steps
-    why = checks.pace.ended or (LIMITED if step >= most else "it was stopped")
-    ended = f"Ended after {step} of at most {most} steps: {why}."
-    log.info(ended)
-    after = measured(run.loaded, run.given.rows, "after")
-    content = _content(run, after, trace_of(trainer.state.log_history), ended)
+    ended, after = run.ended(trainer, checks), measured(run.loaded, run.given.rows, "after")
+    content = run.content("Unlearning", asdict(run.given), trainer, ended, after)
     device = run.loaded.place.described()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
 
@@ -158,19 +153,6 @@ def _opened(model: LanguageModel, given: Options) -> None:
     elif not any(p.requires_grad for p in model.parameters()):
         model.set_adapter(model.active_adapters[0])
     widened(model)
-
-
-def _content(
-    run: Run, after: Measurement, trace: list[dict[str, float]], ended: str
-) -> dict[str, Any]:
-    return report.content_of(
-        "Unlearning",
-        f"{run.given.method}, {len(trace)} steps. Goal: {run.start.goal.told}.",
-        {**asdict(run.given), "known_before": run.start.known},
-        **run.found(after),
-        trace=trace,
-        notes=[*run.start.notes, ended],
-    )
 
 
 class _Progress(TrainerCallback):
@@ -212,8 +194,7 @@ def evaluate(
                 loaded = loaded_of(each, tokenizer, given, found)
                 is_asked = given.precision == "bf16"  # auto measures as a verdict does
                 with loaded.place.context() if is_asked else nullcontext():
-                    found_now = measured(loaded, given.rows, name)
-                models.append({"name": name, **asdict(found_now)})
+                    models.append(measured(loaded, given.rows, name).named(name))
             device = loaded.place.described()
     content = report.content_of("What it knows", "", asdict(given), models=models)
     return Outcome(model, tokenizer, content, began, device)
