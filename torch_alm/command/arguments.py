@@ -146,18 +146,8 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add("--anyway", action="store_true", help=told)
     told = "say what the model knows now, and what a step takes; write nothing"
     add("--dry-run", action="store_true", help=told)
-    _add_adapters(verb)
-    _add_training(verb)
-
-
-def _add_adapters(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
     told = "train adapters only, and save them; those of the model, if it has some"
     add("--lora", action="store_true", help=told)
-
-
-def _add_training(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
     length = verb.add_mutually_exclusive_group()
     told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
     told += "through goes on"

@@ -21,12 +21,7 @@ BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)
 def read_entries(
     path: Path, role: str, columns: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[Entry]:
-    """All rows of a file, or of the files in a folder.
-
-    Args:
-        path: where they are.
-        role: the word for them in a sentence, such as `"forget"`.
-        columns: our names and those in the file, by role; those of `""` hold for every file.
+    """All rows of a file, or of the files in a folder; `columns` are ours and theirs, by role.
 
     Raises:
         Refusal: no file, no rows, or a row of another form; names file and row.

@@ -40,12 +40,7 @@ def load_model(
     """Load a causal language model in evaluation mode, and its tokenizer.
 
     Adapters are merged into the model they were trained on: it is then a model like any other.
-
-    Args:
-        name: a folder, or a name on the hub.
-        device: where to.
-        dtype: of the weights.
-        merge: whether adapters are; otherwise the model is one of peft, and they can be trained.
+    Without `merge` the model is one of peft, and they can be trained.
 
     Raises:
         Refusal: one of them is missing, is not whole, or cannot be used.
@@ -113,10 +108,7 @@ def _check_known(name: str) -> None:
 def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
     """Refuse a checkpoint that does not fill the model, or holds what the model has no place for.
 
-    Args:
-        name: what the model is called in a sentence, such as `"the model M"`.
-        info: what `from_pretrained(..., output_loading_info=True)` returns; tied weights are not
-            among the missing ones.
+    `info` is from `from_pretrained(..., output_loading_info=True)`; tied weights are not missing.
     """
     mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith(BUFFERS)]

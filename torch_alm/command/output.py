@@ -43,16 +43,9 @@ def wrapped(text: str) -> str:
 def check_output(
     folder: Path, targets: Iterable[str], models: Iterable[str | None], *, force: bool
 ) -> None:
-    """Refuse to write where something else might be lost.
+    """Refuse to write these targets where something else might be lost, or into a model's folder.
 
-    Args:
-        folder: there or not.
-        targets: names of the files and folders that a run will write there.
-        models: all models of the command line; none of their folders is written to.
-        force: whether what an earlier run wrote may be replaced: what its `report.json` lists.
-
-    Raises:
-        Refusal: names what stands there.
+    With `force`, what the `report.json` of an earlier run lists may be replaced.
     """
     replaced = [folder / name for name in targets]
     for model in models:

@@ -23,7 +23,7 @@ from torch_alm.command.output import (
 )
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.checks import Checks
+from torch_alm.unlearning.checks import KEY, Checks
 from torch_alm.unlearning.errors import Refusal, Say
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
@@ -62,11 +62,6 @@ class Job:
     def folder(self) -> Path:
         """The folder of all that the run needs to go on."""
         return self.given.output / UNFINISHED
-
-    @property
-    def same(self) -> str:
-        """The command with which it goes on."""
-        return f"the same command{' without --force' * self.given.force}"
 
 
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
@@ -108,6 +103,7 @@ def _carried_out(
     job: Job, trainer: Any, checks: Checks, record: Mapping[str, Any] | None
 ) -> Result:
     """Train from the last checkpoint on, save the model, ask what was saved, publish it."""
+    loaded = job.run.loaded
     if record is None:
         shutil.rmtree(job.folder, ignore_errors=True)
     found = sorted(job.folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
@@ -119,29 +115,34 @@ def _carried_out(
     write_json(job.folder / "run.json", {"settings": job.settings, "start": asdict(job.run.start)})
     with asked_to_stop(checks.stop):
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
+    same = f"the same command{' without --force' * job.given.force}"
     if checks.is_stopped:
         step, most = trainer.state.global_step, trainer.args.max_steps
-        told = f"Stopped after step {step} of {most}; all of it is kept, and {job.same} goes on."
+        told = f"Stopped after step {step} of {most}; all of it is kept, and {same} goes on."
         return Result(130, None, told)
-    job.run.loaded.model.eval()
-    _check_trained(job)
+    try:
+        check_finite("the trained model", loaded.model)
+        check_answers("the trained model", loaded.model.eval(), loaded.rows("forget")[0])
+    except Refusal as refusal:
+        shutil.rmtree(job.folder, ignore_errors=True)
+        raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
     given, after = job.given, _saved(job)
     title, ended = f"Unlearning {Path(given.model).name}", job.run.ended(trainer, checks)
     content = job.run.content(title, job.settings, trainer, ended, after)
     content |= {"files": written(given.output, (MODEL, *REPORTS))}
-    shown = report.publish(given.output, content, job.began, job.run.loaded.place.described())
+    shown = report.publish(given.output, content, job.began, loaded.place.described())
     told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
     if not content["verdict"]["missed"]:
         shutil.rmtree(job.folder, ignore_errors=True)
     else:
-        told += f" {job.folder} is kept: with more --steps {job.same} goes on. It may be deleted."
+        told += f" {job.folder} is kept: with more --steps {same} goes on. It may be deleted."
     return Result(content["verdict"]["code"], shown, told)
 
 
 def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None:
     """Refuse to go on with a run that came to its end, and may do no more than it might then."""
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
-    step, ended = state["global_step"], Checks.ended_of(state)
+    step, ended = state["global_step"], state["stateful_callbacks"][KEY]["ended"]
     if step >= most or (ended and all(was.get(k) == job.settings.get(k) for k in LIMITS)):
         raise Refusal(
             f"--output {job.given.output} holds a finished run of {step} of at most {most} steps: "
@@ -149,15 +150,6 @@ def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None
             "other --steps, with which it goes on, another --output, or --force to begin anew?"
         )
     job.run.say(f"Going on after step {step} of {most}.")
-
-
-def _check_trained(job: Job) -> None:
-    try:
-        check_finite("the trained model", job.run.loaded.model)
-        check_answers("the trained model", job.run.loaded.model, job.run.loaded.rows("forget")[0])
-    except Refusal as refusal:
-        shutil.rmtree(job.folder, ignore_errors=True)
-        raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
 
 
 def _saved(job: Job) -> Measurement:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -17,6 +18,7 @@ from torch_alm.language._wording import gives_away, is_respelled, is_said
 from torch_alm.unlearning.loading import Loaded, scored, words_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
@@ -53,6 +55,12 @@ def measured(
     numbers = {name: Numbers.of(found[name], answers[name]) for name in found}
     answers.pop("holdout", None)
     return Measurement(numbers, answers)
+
+
+def evaluated(given: Options, loaded: Loaded, name: str) -> dict[str, Any]:
+    """What a model of this name knows, as a report has it; auto measures as a verdict does."""
+    with loaded.place.context() if given.precision == "bf16" else nullcontext():
+        return measured(loaded, given.rows, name).named(name)
 
 
 def read(

@@ -18,7 +18,6 @@ from torch_alm.unlearning.measurement import Answer, Numbers
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded
 
-UNWORDED = "No paraphrases: no row has a paraphrased_question."
 BITS, BEGUN = (8, 4), "answer prefix"
 HALF = 0.5  # of the answers: a model that says more of them has seen the rows
 LEAST = 0.05  # share of the words by which an attack has to bring back more
@@ -27,19 +26,13 @@ NATS = 1.0  # per token, by which the loss has to fall further
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack: what it makes of the model, and what is asked before it and in it.
+    """One attack: what it makes of the model, and what is asked before it and in it."""
 
-    Attributes:
-        name: such as `"relearn forget"`.
-        asked: forget rows, asked in the usual way before the attack.
-        then: the rows asked within it.
-        context: makes the model what it is within the attack; the weights return bit for bit.
-    """
-
-    name: str
-    asked: Encoded
-    then: Encoded
+    name: str  # such as "relearn forget"
+    asked: Encoded  # forget rows, asked in the usual way before the attack
+    then: Encoded  # the rows asked within it
     context: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Makes the model what it is within the attack; the weights return bit for bit."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +75,7 @@ def _attacked(
     attacks = attacks_of(given, loaded, forget)
     names = {each.name for each in attacks}
     if not any(entry.paraphrase for entry, _ in whole):
-        notes.append(UNWORDED)
+        notes.append("No paraphrases: no row has a paraphrased_question.")
     if left := len(whole) - len(forget):
         notes.append(f"{left} of {len(whole)} forget rows were left out: {given.rows} are asked.")
     if "int8" not in names:
@@ -174,9 +167,7 @@ def _told(own: Returned, other: Returned | None) -> str:
 def verdict_of(own: Sequence[Returned], other: Sequence[Returned] = ()) -> dict[str, Any]:
     """The outcome in the form that reports have a verdict in; its code is 0, whatever it is.
 
-    Args:
-        own: what each attack brought back.
-        other: the same of a model that never saw the rows, if there is one.
+    `other` is what comes back in a model that never saw the rows, if there is one.
     """
     if not own:
         return _verdict("not attacked", "Not attacked: there was nothing to attack with.")

@@ -45,25 +45,20 @@ UNSEEN = (
 class Goal:
     """The level of forgetting that is asked for, and where it is from.
 
-    Attributes:
-        kind: `"rows"`: every answer loses so many nats per token; `"loss"`: their mean does;
-            `"rate"`: this share of answers is certified not to come word for word. Nats, and
-            what is pushed, are those of words that neither the question nor most answers have.
-        alpha: the level.
-        source: in words, for the report.
-        error: standard error of the level where it was measured, 0 where it was given.
-        least: nats that each answer has to reach, their mean the level: what a model does not know
-            it does not know equally well. Not given, it is the level.
-        words: share of such words that may still be said, on average: half, or what the original
-            model says of rows that it has never seen, if that is more.
+    Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does; of a
+    `"rate"`, this share of answers is certified not to come word for word. Nats, and what is
+    pushed, are those of words that neither the question nor most answers have. Half of these may
+    still be said, on average, or as many as the original model says of rows never seen. What a
+    model does not know it does not know equally well: the mean may have to reach the level, and
+    each answer less.
     """
 
     kind: Literal["rows", "loss", "rate"]
-    alpha: float
-    source: str
-    error: float = 0.0
-    words: float = WORDS
-    least: float | None = None
+    alpha: float  # the level
+    source: str  # in words, for the report
+    error: float = 0.0  # standard error of the level, where it was measured
+    words: float = WORDS  # share of the words that may still be said
+    least: float | None = None  # nats that each answer has to reach, if not the level
 
     @property
     def told(self) -> str:
@@ -181,22 +176,13 @@ def uniform(loaded: Loaded) -> float:
 
 @dataclass(frozen=True)
 class Verdict:
-    """An outcome, why, and both in words.
-
-    Attributes:
-        outcome: `"met"`, `"met at a cost"` or `"not met"`.
-        missed: what stands against it, if it is not met: `"level"`, `"said"`, `"words"`,
-            `"unmeasured"`, `"not known before"`.
-        text: the outcome and what was seen of the forget rows.
-        cost: the retain and the probe rows before and after.
-        code: the exit code: 0 for met, 4 for met at a cost, 3 for not met.
-    """
+    """An outcome, why, and both in words."""
 
     outcome: Outcome
-    missed: tuple[str, ...]
-    text: str
-    cost: str
-    code: int
+    missed: tuple[str, ...]  # what stands against it, if it is not met: see `judge`
+    text: str  # the outcome and what was seen of the forget rows
+    cost: str  # the retain and the probe rows before and after
+    code: int  # with which the command ends
 
 
 def judge(

@@ -34,19 +34,13 @@ SHARED = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, its tokenizer, and the rows as it reads them.
+    """A model, its tokenizer, and the rows as it reads them."""
 
-    Attributes:
-        model: the plain model, or the one of peft around it, whose adapters are to be trained.
-        sets: entries with the tokens of their rows, by the name of their file.
-        bars: whether to show them.
-    """
-
-    model: LanguageModel
+    model: LanguageModel  # or the one of peft around it, whose adapters are to be trained
     tokenizer: Tokenizer
     place: Place
-    sets: Mapping[str, Encoded]
-    bars: bool = True
+    sets: Mapping[str, Encoded]  # by the name of their file
+    bars: bool = True  # shown
 
     def rows(self, name: str) -> list[Row]:
         """The token rows of a set."""

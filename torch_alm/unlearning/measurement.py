@@ -13,33 +13,19 @@ KNOWN = 0.75  # of an answer's words in order: half of them are often the questi
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says to a row.
+    """What a model says to a row."""
 
-    Attributes:
-        where: the place of the row, such as `"forget.jsonl, line 3"`.
-        prompt: what it was asked.
-        reference: what is right.
-        answer: what it says.
-        loss: nats per token of the reference.
-        gold: those of its words that tell something.
-        exact_match: whether it says the reference token by token.
-        rouge: share of the words of the reference that are said, in order.
-        verbatim: whether the reference stands in what it says.
-        said: whether it counts as said: see `asking.said`.
-        words: share of the words that tell something that are said.
-    """
-
-    where: str
+    where: str  # the place of the row, such as "forget.jsonl, line 3"
     prompt: str
-    reference: str
-    answer: str
-    loss: float
-    gold: float
-    exact_match: bool
-    rouge: float
+    reference: str  # what is right
+    answer: str  # what the model says
+    loss: float  # nats per token of the reference
+    gold: float  # the same of its words that tell something
+    exact_match: bool  # token by token
+    rouge: float  # share of the words of the reference that are said, in order
     verbatim: bool
-    said: bool
-    words: float
+    said: bool  # whether it counts as said: see `asking.said`
+    words: float  # share of the words that tell something that are said
 
 
 @dataclass(frozen=True)

@@ -28,18 +28,13 @@ DEEP = 8  # layers, from which on the upper half alone is trained
 
 @dataclass(frozen=True)
 class Place:
-    """The device that a model computes on, and its precision.
+    """The device that a model computes on, and its precision."""
 
-    Attributes:
-        device: `"cpu"`, `"cuda"` or `"mps"`.
-        autocast: whether forward passes of training run under bfloat16 autocast.
-        dtype: of the weights. float32, because bfloat16 swallows small steps and perturbations;
-            under LoRA on a GPU, where they are frozen, the base weights are bfloat16.
-    """
-
-    device: str
-    autocast: bool
+    device: str  # "cpu", "cuda" or "mps"
+    autocast: bool  # whether forward passes of training run under bfloat16 autocast
     dtype: torch.dtype
+    """Of the weights. float32, because bfloat16 swallows small steps and perturbations; under LoRA
+    on a GPU, where they are frozen, the base weights are bfloat16."""
 
     def context(self) -> Any:
         """The context of a forward pass of training."""

@@ -18,7 +18,6 @@ from torch_alm.unlearning.folders import REPORTS, write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
 
-
 ANSWERS = 20  # shown per set; report.json has them all
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
 SETS = {"forget": "Forget", "retain": "Retain", "probe": "Probe", "holdout": "Never seen"}

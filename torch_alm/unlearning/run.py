@@ -22,7 +22,7 @@ from torch_alm.unlearning.goal import (
     uniform,
 )
 from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
-from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row, is_known
+from torch_alm.unlearning.measurement import Answer, Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
@@ -30,7 +30,6 @@ from torch_alm.unlearning.spoken import Wordings, in_own_words
 from torch_alm.unlearning.train import trace_of, trainer_of
 
 LIMITED = "no more steps were allowed"
-
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
 
@@ -99,7 +98,12 @@ def begun(
     """
     found_now = measured(loaded, given.rows, "before", whole=given.answers == "said")
     known = _check_known(given, loaded, found_now, say)
-    _check_unseen(found_now.numbers.get("holdout"))
+    unseen = found_now.numbers.get("holdout")
+    if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
+        raise Refusal(
+            f"`holdout`: the model says {unseen.said:.0%} of its answers, so it has seen them, "
+            "and the goal would be to forget no more than that. Is it the right set?"
+        )
     if given.answers == "said":
         found = as_said(found, found_now)
         loaded = with_rows(given, loaded, found)
@@ -137,15 +141,6 @@ def _check_known(given: Options, loaded: Loaded, measured: Measurement, say: Say
         "then it never counts as met. Was the model taught in another format (`template`, "
         "`system`, rows of prompt and completion), or is it another model?"
     )
-
-
-def _check_unseen(numbers: Numbers | None) -> None:
-    """Refuse rows never seen that the model says: their loss would be a goal too low to forget."""
-    if numbers is not None and numbers.said > 0.5:
-        raise Refusal(
-            f"`holdout`: the model says {numbers.said:.0%} of its answers, so it has seen them, "
-            "and the goal would be to forget no more than that. Is it the right set?"
-        )
 
 
 def _check_unreached(goal: Goal, measured: Measurement) -> None:

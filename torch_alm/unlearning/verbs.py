@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
-from torch_alm.unlearning.asking import measured
+from torch_alm.unlearning.asking import evaluated, measured
 from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import set_aside
@@ -186,16 +186,13 @@ def evaluate(
     """Measure what a model, and maybe the original, knows of rows; arguments as of `unlearn`."""
     given, began = by_name("evaluate", options), datetime.now(timezone.utc)
     found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
-    models: list[dict[str, Any]] = []
-    device = ""
-    for name, each in {"original": original, "model": model}.items():
-        if each is not None or name == "model":
-            with quiet(), borrowed(each):
-                loaded = loaded_of(each, tokenizer, given, found)
-                is_asked = given.precision == "bf16"  # auto measures as a verdict does
-                with loaded.place.context() if is_asked else nullcontext():
-                    models.append(measured(loaded, given.rows, name).named(name))
-            device = loaded.place.described()
+    both = {} if original is None else {"original": original}
+    models, device = list[dict[str, Any]](), ""
+    for name, each in {**both, "model": model}.items():
+        with quiet(), borrowed(each):
+            loaded = loaded_of(each, tokenizer, given, found)
+            models.append(evaluated(given, loaded, name))
+        device = loaded.place.described()
     content = report.content_of("What it knows", "", asdict(given), models=models)
     return Outcome(model, tokenizer, content, began, device)
 
