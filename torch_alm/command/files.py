@@ -140,11 +140,7 @@ def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
 
 
 def _read_template(given: argparse.Namespace) -> None:
-    r"""Put the text of a `--template` in its place: that of a file, or its own, `\n` a newline.
-
-    Raises:
-        Refusal: a template that is none.
-    """
+    r"""Put the text of a `--template` in its place: that of a file, or its own, `\n` a newline."""
     written = given.template
     try:
         if written is not None and "{" not in written and Path(written).is_file():

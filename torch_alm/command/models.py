@@ -69,11 +69,7 @@ def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -
 
 
 def check_folder(name: str) -> None:
-    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know.
-
-    Raises:
-        Refusal: it is so.
-    """
+    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know."""
     if not os.path.isdir(name):  # False, too, for a name that no file can have
         if os.path.exists(name) or Path(name).is_absolute() or name.startswith("."):
             raise Refusal(f"the model {name} is no folder. Is the path right?")

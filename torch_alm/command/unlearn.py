@@ -13,29 +13,16 @@ from typing import Any
 
 from torch_alm.command.files import read_files
 from torch_alm.command.models import load_for, stored_dtype
-from torch_alm.command.output import (
-    UNFINISHED,
-    Result,
-    check_output,
-    check_same,
-    read_record,
-    written,
-)
+from torch_alm.command.output import Result, check_output, written
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import KEY, Checks
-from torch_alm.unlearning.errors import Refusal, Say
+from torch_alm.unlearning.errors import Refusal, Say, first_line
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, as_said, with_rows
 from torch_alm.unlearning.measurement import Measurement
-from torch_alm.unlearning.model import (
-    check_answers,
-    check_finite,
-    fingerprint,
-    freeze_below,
-    narrowed,
-)
+from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrowed
 from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
@@ -45,6 +32,7 @@ LIMITS = ("steps", "epochs", "max_retain_loss")
 """Options of which others let a run go on that came to its end."""
 FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")
 """Options of which a run may be given others than it began with."""
+UNFINISHED = "unfinished"  # the folder of a run that may go on
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
 
@@ -69,7 +57,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     began = datetime.now(timezone.utc)
     found = read_files(given)
     options = options_of(given)
-    record = None if given.force else read_record(given.output / UNFINISHED)
+    record = None if given.force else _read_record(given.output / UNFINISHED)
     replaces = given.force or record is not None
     check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
     check_reporter(given.report_to)
@@ -80,7 +68,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     if record is None:
         start, found, loaded = begun(options, loaded, found, say)
     else:
-        check_same(given.output, record["settings"], settings, FREE)
+        _check_same(given.output, record["settings"], settings)
         kept = record["start"]
         before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
         start = Start(before, kept["known"], goal, kept["notes"])
@@ -97,6 +85,31 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     for line in lines:
         say(line)
     return _carried_out(job, trainer, checks, record)
+
+
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    """Read the record of an earlier run in its folder, if there is one."""
+    path = folder / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Refusal(
+            f"{path} is damaged ({first_line(error)}), and the run cannot go on. Did you mean "
+            "--force, to begin anew?"
+        ) from error
+
+
+def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on in a folder with settings that differ in others than the free ones."""
+    different = [k for k in {**was, **now} if k not in FREE and was.get(k) != now.get(k)]
+    if different:
+        told = "; ".join(f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in different[:3])
+        raise Refusal(
+            f"--output {folder} holds a run of other settings: {told}. Did you mean another "
+            "folder, or --force to begin anew?"
+        )
 
 
 def _carried_out(
@@ -121,8 +134,7 @@ def _carried_out(
         told = f"Stopped after step {step} of {most}; all of it is kept, and {same} goes on."
         return Result(130, None, told)
     try:
-        check_finite("the trained model", loaded.model)
-        check_answers("the trained model", loaded.model.eval(), loaded.rows("forget")[0])
+        check_trained(loaded.model, loaded.rows("forget")[0])
     except Refusal as refusal:
         shutil.rmtree(job.folder, ignore_errors=True)
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal

@@ -135,6 +135,12 @@ def check_answers(name: str, model: LanguageModel, row: Row) -> None:
         )
 
 
+def check_trained(model: LanguageModel, row: Row) -> None:
+    """Refuse a model that training broke."""
+    check_finite("the trained model", model)
+    check_answers("the trained model", model.eval(), row)
+
+
 def fingerprint(model: Any) -> str:
     """Sixteen digits that change with any weight: one exact sum of bits per tensor, hashed.
 

@@ -22,7 +22,7 @@ from torch_alm.unlearning.goal import (
     uniform,
 )
 from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
-from torch_alm.unlearning.measurement import Answer, Measurement, by_row, is_known
+from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
@@ -188,21 +188,16 @@ def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> t
     limit = COST_LOSS if most is None else most - start.measured.numbers["retain"].loss
 
     def ask() -> tuple[Verdict, bool]:
-        verdict, answers = _asked(run)
-        return verdict, wordings.take(answers)
+        """Ask the retain and probe rows once the forget rows are gone."""
+        known, found = replace(run, start=replace(start, known=True)), start.measured
+        for names in (("forget",), ("retain", "probe")):
+            now = measured(loaded, given.rows, "asking", names)
+            found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
+            if (verdict := known.judged(found)).missed:
+                break
+        return verdict, wordings.take(found.answers["forget"])
 
     look = Look(loaded, goal, wordings, probe, given.rows or len(kept))
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
-
-
-def _asked(run: Run) -> tuple[Verdict, list[Answer]]:
-    """The verdict on the model, and its forget answers; the others are asked once they are gone."""
-    known, found = replace(run, start=replace(run.start, known=True)), run.start.measured
-    for names in (("forget",), ("retain", "probe")):
-        now = measured(run.loaded, run.given.rows, "asking", names)
-        found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
-        if (verdict := known.judged(found)).missed:
-            break
-    return verdict, found.answers["forget"]

@@ -21,13 +21,7 @@ from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import set_aside
 from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
-from torch_alm.unlearning.model import (
-    check_answers,
-    check_finite,
-    freeze_below,
-    quiet,
-    with_adapters,
-)
+from torch_alm.unlearning.model import check_trained, freeze_below, quiet, with_adapters
 from torch_alm.unlearning.once import original_of
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome, put_back
@@ -135,8 +129,7 @@ def _trained(
         try:
             with asked_to_stop(checks.stop) if is_main else nullcontext():
                 trainer.train()
-            check_finite("the trained model", model)
-            check_answers("the trained model", model.eval(), run.loaded.rows("forget")[0])
+            check_trained(model, run.loaded.rows("forget")[0])
         except BaseException:
             put_back(model, original)
             raise
