@@ -171,6 +171,8 @@ UNSEEN = one("relearn", (0.1, 7.0), (0.2, 6.5))
 LOSS = one("a", (0.1, 7.5), (0.2, 2.8)), one("a", (0.1, 7.5), (0.2, 6.6))
 LOWER = one("a", (0.1, 4.0), (0.1, 3.5)), one("a", (0.1, 7.5), (0.1, 7.0))
 KNOWN = one("a", (1.0, 0.1, 1.0), (1.0, 0.1, 1.0))
+FAR = one("a", (0, 9.3), (0, 3.2)), one("a", (0, 3.1), (0, 2.3))
+FEW = replace(KNOWN, before=replace(KNOWN.before, rows=2.0))
 SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
 
 
@@ -194,17 +196,9 @@ SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
         # nor has the other one never seen it
         ([KNOWN], [KNOWN], ("not compared", [])),
         # the few rows that relearning leaves are not all rows
-        (
-            [replace(KNOWN, before=replace(KNOWN.before, rows=2.0)), WEAK],
-            None,
-            ("nothing comes back", []),
-        ),
+        ([FEW, WEAK], None, ("nothing comes back", [])),
         # from far above: it ends where the other knows more
-        (
-            [one("a", (0, 9.3), (0, 3.2))],
-            [one("a", (0, 3.1), (0, 2.3))],
-            ("nothing comes back", []),
-        ),
+        ([FAR[0]], [FAR[1]], ("nothing comes back", [])),
     ],
 )
 def test_what_comes_back_is_what_a_model_that_never_saw_it_does_not_have(

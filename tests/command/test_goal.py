@@ -1,14 +1,16 @@
 """The goal, and the verdict as a function of what was seen: red stays red when more is said."""
 
 import itertools
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
 
 from tests.command.conftest import ANSWER, NUMBERS, Command
+from torch_alm.unlearning.folders import finite
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
 from torch_alm.unlearning.measurement import Answer, Measurement
 
@@ -104,6 +106,12 @@ def test_a_cost_is_a_tenth_of_what_was_kept(kept: tuple[float, ...], outcome: st
 def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outcome: str) -> None:
     kept = {"loss": loss, "rouge": 0.1, "said": 0.1}
     assert verdict(most=most, kept=kept).outcome == outcome
+
+
+def test_a_measurement_is_read_back_as_it_was_written_down() -> None:
+    """Of what a run that goes on is judged by, JSON has no word for NaN."""
+    now = seen(value=math.nan, probe=3)
+    assert repr(Measurement.of(json.loads(json.dumps(finite(asdict(now)))))) == repr(now)
 
 
 def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> None:

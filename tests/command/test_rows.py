@@ -226,9 +226,8 @@ def test_every_answer_token_is_labelled_once_below_the_tokens_before_it(
     prompt = min(prompt, length - 1)
     whole = row_of(prompt, answer)
     rows = windows(whole, length)
-    assert [label for row in rows for label in row["labels"] if label >= 0] == whole["labels"][
-        prompt:
-    ]
+    told = [label for row in rows for label in row["labels"] if label >= 0]
+    assert told == whole["labels"][prompt:]
     for i, row in enumerate(rows):
         ids, labels = row["input_ids"], row["labels"]
         assert len(ids) == len(labels) <= length
@@ -246,9 +245,8 @@ def test_every_answer_token_is_labelled_once_below_the_tokens_before_it(
 @pytest.mark.parametrize(("prompt", "answer"), [(1, 200), (5, 36), (8, 25), (4, 13)])
 def test_no_row_is_left_with_a_token_or_two(prompt: int, answer: int) -> None:
     """They could be guessed, and would seem to be remembered."""
-    counts = [
-        sum(label >= 0 for label in row["labels"]) for row in windows(row_of(prompt, answer), 16)
-    ]
+    rows = windows(row_of(prompt, answer), 16)
+    counts = [sum(label >= 0 for label in row["labels"]) for row in rows]
     assert len(counts) > 1
     assert max(counts) - min(counts) <= 1
 

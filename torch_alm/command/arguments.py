@@ -118,8 +118,7 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_measured(verb: argparse.ArgumentParser) -> None:
-    told = "most retain, probe and holdout rows to measure"
-    _add_number(verb, "--rows", "N", told)
+    _add_number(verb, "--rows", "N", "most retain, probe and holdout rows to measure")
     told = "rows that shall stay known and are never trained on; may be repeated"
     verb.add_argument("--probe", type=Path, action="append", default=[], metavar="FILE", help=told)
 
@@ -152,8 +151,7 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
     told += "through goes on"
     _add_number(length, "--steps", "N", told)
-    told = "most passes over the forget set"
-    _add_number(length, "--epochs", "N", told)
+    _add_number(length, "--epochs", "N", "most passes over the forget set")
     told = "a learning rate that stays; default: begin where a step changes the forget answers by "
     told += "0.6 nats of log-odds"
     _add_number(verb, "--lr", "X", told)
@@ -177,8 +175,7 @@ def _add_attack(verb: argparse.ArgumentParser) -> None:
     _add_number(verb, "--relearn", "N", "examples to relearn on")
     _add_number(verb, "--relearn-steps", "N", "steps of relearning")
     _add_number(verb, "--relearn-lr", "X", "their learning rate")
-    told = "share of the answer that is given away"
-    _add_number(verb, "--prefix", "X", told)
+    _add_number(verb, "--prefix", "X", "share of the answer that is given away")
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:

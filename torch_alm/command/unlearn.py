@@ -36,7 +36,7 @@ UNFINISHED = "unfinished"  # the folder of a run that may go on
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
     """A request, the rows read for it, and their run."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from peft import PeftModel
@@ -30,9 +30,8 @@ def entries_of(rows: Rows | None, role: str) -> list[Entry]:
     """
     found: list[Entry] = []
     try:
-        for i, row in enumerate([] if rows is None else rows, 1):
-            plain: Any = {**row} if isinstance(row, Mapping) else row
-            record = record_of(f"{role} row {i}", plain)
+        for i, row in enumerate(cast("Iterable[Any]", [] if rows is None else rows), 1):
+            record = record_of(f"{role} row {i}", {**row} if isinstance(row, Mapping) else row)
             kept = {k: v for k, v in record.fields.items() if v is not None}
             found.append(entry_of(record._replace(fields=kept), "to rename its columns"))
     except ValueError as error:

@@ -33,7 +33,7 @@ LIMITED = "no more steps were allowed"
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
 
-@dataclass
+@dataclass(frozen=True)
 class Start:
     """The model as it is, and the goal; what a run that is taken up again finds written down."""
 
@@ -43,7 +43,7 @@ class Start:
     notes: list[str]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
     """A request, the rows for it as a model reads them, and the beginning of its run."""
 
