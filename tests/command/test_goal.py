@@ -1,14 +1,18 @@
 """The goal, and the verdict as a function of what was seen: red stays red when more is said."""
 
 import itertools
+import json
 import math
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.command.conftest import Command
+from tests.command.conftest import ANSWER, NUMBERS, Command
+from torch_alm.unlearning.folders import finite
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
+from torch_alm.unlearning.measurement import Answer, Measurement
 
 LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
@@ -17,21 +21,20 @@ KEPT = {"loss": 0.1, "rouge": 0.99, "said": 0.98}
 RANK = {"not met": 0, "met at a cost": 1, "met": 2}
 
 
-def part(where: int, *, said: bool = False, gold: float = 4.5, loss: float = 3.0) -> dict[str, Any]:
-    told = {"where": f"line {where}", "said": said, "verbatim": said}
-    return {**told, "loss": loss, "gold": gold}
+def part(where: int, *, said: bool = False, **more: float) -> Answer:
+    return replace(ANSWER, where=f"line {where}", said=said, verbatim=said, **more)
 
 
 def seen(
     rows: int = 220, said: int = 0, words: float = 0.2, value: float = 4.5, **more: Any
-) -> dict[str, Any]:
+) -> Measurement:
     """A measurement; `kept` are the numbers of its retain rows, `probe` how many are said."""
     answers = more.get("answers") or [part(i, said=i < said, gold=value) for i in range(rows)]
-    forget = {"gold": value, "certificate": value, "words": words, "rouge": words}
-    found = {"numbers": {"forget": forget, "retain": more.get("kept", KEPT)}}
-    found["answers"] = {"forget": answers}
+    forget = replace(NUMBERS, gold=value, certificate=value, words=words, rouge=words)
+    numbers = {"forget": forget, "retain": replace(NUMBERS, **more.get("kept", KEPT))}
+    found = Measurement(numbers, {"forget": answers})
     if "probe" in more:
-        found["answers"]["probe"] = [part(i, said=i < more["probe"]) for i in range(20)]
+        found.answers["probe"] = [part(i, said=i < more["probe"]) for i in range(20)]
     return found
 
 
@@ -105,6 +108,12 @@ def test_a_cost_is_a_tenth_of_what_was_kept(kept: tuple[float, ...], outcome: st
 def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outcome: str) -> None:
     kept = {"loss": loss, "rouge": 0.1, "said": 0.1}
     assert verdict(most=most, kept=kept).outcome == outcome
+
+
+def test_a_measurement_is_read_back_as_it_was_written_down() -> None:
+    """Of what a run that goes on is judged by, JSON has no word for NaN."""
+    now = seen(value=math.nan, probe=3)
+    assert repr(Measurement.of(json.loads(json.dumps(finite(asdict(now)))))) == repr(now)
 
 
 def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> None:
