@@ -51,6 +51,11 @@ class Job:
         """The folder of all that the run needs to go on."""
         return self.given.output / UNFINISHED
 
+    @property
+    def same(self) -> str:
+        """The command with which it goes on."""
+        return f"the same command{' without --force' * self.given.force}"
+
 
 def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
@@ -115,8 +120,7 @@ def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
 def _carried_out(
     job: Job, trainer: Any, checks: Checks, record: Mapping[str, Any] | None
 ) -> Result:
-    """Train from the last checkpoint on, save the model, ask what was saved, publish it."""
-    loaded = job.run.loaded
+    """Train from the last checkpoint on."""
     if record is None:
         shutil.rmtree(job.folder, ignore_errors=True)
     found = sorted(job.folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
@@ -126,19 +130,24 @@ def _carried_out(
     if record is not None and last is not None:
         _check_open(job, last, record["settings"], trainer.args.max_steps)
     write_json(job.folder / "run.json", {"settings": job.settings, "start": asdict(job.run.start)})
-    with asked_to_stop(checks.stop):
+    with asked_to_stop(checks.stop):  # of what is over the first Ctrl-C takes nothing away
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
-    same = f"the same command{' without --force' * job.given.force}"
-    if checks.is_stopped:
-        step, most = trainer.state.global_step, trainer.args.max_steps
-        told = f"Stopped after step {step} of {most}; all of it is kept, and {same} goes on."
-        return Result(130, None, told)
+        if not checks.is_stopped:
+            return _ended(job, trainer, checks)
+    step, most = trainer.state.global_step, trainer.args.max_steps
+    told = f"Stopped after step {step} of {most}; all of it is kept, and {job.same} goes on."
+    return Result(130, None, told)
+
+
+def _ended(job: Job, trainer: Any, checks: Checks) -> Result:
+    """Save the model, ask what was saved, publish it."""
+    given, loaded = job.given, job.run.loaded
     try:
         check_trained(loaded.model, loaded.rows("forget")[0])
     except Refusal as refusal:
         shutil.rmtree(job.folder, ignore_errors=True)
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
-    given, after = job.given, _saved(job)
+    after = _saved(job)
     title, ended = f"Unlearning {Path(given.model).name}", job.run.ended(trainer, checks)
     content = job.run.content(title, job.settings, trainer, ended, after)
     content |= {"files": written(given.output, (MODEL, *REPORTS))}
@@ -147,7 +156,7 @@ def _carried_out(
     if not content["verdict"]["missed"]:
         shutil.rmtree(job.folder, ignore_errors=True)
     else:
-        told += f" {job.folder} is kept: with more --steps {same} goes on. It may be deleted."
+        told += f" {job.folder} is kept: with more --steps {job.same} goes on. It may be deleted."
     return Result(content["verdict"]["code"], shown, told)
 
 

@@ -60,6 +60,8 @@ def loaded_of(
         Refusal: it is quantised, on no device or on several, not whole, or of another tokenizer.
     """
     name = "the model"
+    if isinstance(tokenizer, str):
+        raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")
     where = _place_of(model, name, given)
     check_whole(name, model, tokenizer)
     loaded = with_rows(given, Loaded(model, tokenizer, where, {}, not given.quiet), found)

