@@ -25,7 +25,6 @@ from torch_alm.language import IGNORE, Format, answer_ids
 from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
 from torch_alm.unlearning.asking import said as how_much
-from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, encode_entries
 from torch_alm.unlearning.measurement import is_known
 from torch_alm.unlearning.model import place
@@ -340,7 +339,7 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
     answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
 
-    wordings = Wordings(given, loaded, Goal("rows", 4.0, ""), answers)
+    wordings = Wordings(given, loaded, answers)
     own, second = wordings.rows[: len(FORGET)], wordings.rows[len(FORGET) :]
     assert own == loaded.scored("forget") and second[1:] == own[1:]
     ids, labels = second[0]["input_ids"], second[0]["labels"]
@@ -354,8 +353,6 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     assert wordings.take(answers), "in the plural, which counts as said"
     answers[1] = replace(answers[1], said=True)
     assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
-    certified = Wordings(given, loaded, Goal("rate", 0.9, ""), answers)
-    assert not certified.take(answers) and certified.rows == own, "of the telling words, once"
 
 
 def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(

@@ -178,7 +178,7 @@ def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> t
     """The Trainer of the run, with the checks that pace and end it; see `trainer_of`."""
     given, loaded, start = run.given, run.loaded, run.start
     answers = start.measured.answers
-    wordings = Wordings(given, loaded, start.goal, answers["forget"])
+    wordings = Wordings(given, loaded, answers["forget"])
     probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
     kept = kept_rows(given, loaded, start.measured)
     trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder, original)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 from torch_alm.language import Row, answer_ids
 from torch_alm.language._telling import LONGEST, labelled, lead_up
-from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, in_words, words_of
 from torch_alm.unlearning.measurement import Answer
 from torch_alm.unlearning.options import Options
@@ -16,28 +15,20 @@ class Wordings:
     """Rows to forget, each of which may stand a second time, in the words of the model.
 
     A row is found by what leads up to it: asked for a capital, a model begins "The capital is" or
-    "It is called", and knows the rest behind either. For a rate the rows as they are given count
-    alone, and so do texts and long answers.
+    "It is called", and knows the rest behind either. Texts and long answers stand once.
 
     Args:
         given: options, for the format of a row.
         loaded: model and rows.
-        goal: what is asked for.
         answers: what the model says before the first step, for each row.
 
     Attributes:
         rows: those of the file, and behind them the second ones, which `take` exchanges in place.
     """
 
-    def __init__(
-        self,
-        given: Options,
-        loaded: Loaded,
-        goal: Goal,
-        answers: Sequence[Answer],
-    ) -> None:
+    def __init__(self, given: Options, loaded: Loaded, answers: Sequence[Answer]) -> None:
         self.given, self.loaded = given, loaded
-        own, places = loaded.scored("forget"), [] if goal.kind == "rate" else _short(loaded)
+        own, places = loaded.scored("forget"), _short(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
         self.rows = [*own, *(own[place] for place in places)]
         self.take(answers)
