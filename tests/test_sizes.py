@@ -50,7 +50,7 @@ SIZES = {  # measured, the limit today, the budget
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
     "files": (len(tree()), 432, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_400, 5_000),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_620, 5_000),
 }
 
 
