@@ -40,8 +40,8 @@ SIZES = {  # measured, the limit today, the budget
     "lines of measures, checkpoint, thresholds": (package(*AROUND), 1_500, 1_300),
     "lines of language": (package("language"), 1_530, 1_000),
     "lines of integrations": (package("integrations"), 1_680, 1_600),
-    "lines of the command": (package(*COMMAND), 4_710, 2_400),
-    "lines of torch_alm": (lines("torch_alm"), 14_035, 10_500),
+    "lines of the command": (package(*COMMAND), 4_570, 2_400),
+    "lines of torch_alm": (lines("torch_alm"), 13_905, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_980, 6_500),
     "lines of tests": (lines("tests"), 23_020, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
@@ -50,7 +50,7 @@ SIZES = {  # measured, the limit today, the budget
     "words of CONTRIBUTING": (words("CONTRIBUTING.md"), 900, 900),
     "words of CHANGELOG": (words("CHANGELOG.md"), 1_200, 1_200),
     "files": (len(tree()), 432, 420),
-    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_400, 5_000),
+    "kilobytes": (sum(p.stat().st_size for p in tree()) // 1000, 3_620, 5_000),
 }
 
 

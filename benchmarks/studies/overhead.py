@@ -1,13 +1,10 @@
 """The cost of a step beside one of Dual AdamW: operations, counted.
 
-    python -m benchmarks.studies.overhead [--output FILE.jsonl]
+    python -m benchmarks.studies.overhead
 
 They are those of matrix products, forward and backward; their ratios hold for any size.
 """
 
-import argparse
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -17,7 +14,6 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.report.results import Row, write_lines
 from benchmarks.report.tables import markdown
 from torch_alm import SAM, ALMConstraint, DualOptimizer, ReverseSAM
 
@@ -110,19 +106,11 @@ def operations(kind: Kind, steps: int = STEPS) -> float:
     return counter.get_total_flops() / steps
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Count, print a table, and write its lines."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--output", type=Path, help="JSON lines of the table")
-    options = parser.parse_args(argv)
-    counted = [operations(kind) for kind in KINDS]
-    rows: list[Row] = [
-        {"step": kind.name, "operations": each / counted[0]}
-        for kind, each in zip(KINDS, counted, strict=True)
-    ]
-    if options.output is not None:
-        write_lines(options.output, rows)
-    print(markdown(pd.DataFrame(rows).set_index("step").map("{:.2f}".format)))
+def main() -> None:
+    """Count, and print a table."""
+    counted = pd.Series({kind.name: operations(kind) for kind in KINDS})
+    found = pd.DataFrame({"operations": (counted / counted.iloc[0]).map("{:.2f}".format)})
+    print(markdown(found.rename_axis("step")))
 
 
 if __name__ == "__main__":

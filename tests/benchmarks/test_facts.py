@@ -310,7 +310,7 @@ def test_differences_are_paired_by_draw_with_student_s_interval() -> None:
     at = {name: runs[runs["look"] == name] for name in ("matched", "tuned", "end")}
     found = evidence.pairs(at)
     assert found["unseen, %"].to_list() == ["+20±25"] * 3  # 4.303 / sqrt(3)
-    assert found.index[0] == "NPO + ALM: stopped when asked"
+    assert found.index[0] == "NPO, stopped"
 
 
 def test_a_mean_says_of_how_many_draws_it_is() -> None:

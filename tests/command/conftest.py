@@ -12,9 +12,12 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 from tests.models import FORGET, HOLDOUT, RETAIN, learn, llama
 from torch_alm.command import main
 from torch_alm.language import encode
+from torch_alm.unlearning.measurement import Answer, Numbers
 
 FINISHED = {0, 3, 4}  # a run that came to its end, whatever its verdict is
 
+ANSWER = Answer("", "", "", "", 3.0, 4.5, False, 0.0, False, False, 0.0)
+NUMBERS = Numbers(*[0.0] * 11)
 Command = Callable[..., int]
 
 

@@ -163,7 +163,7 @@ def test_an_interruption_is_a_sentence_and_130(
 
     monkeypatch.setattr("torch_alm.command.attack.read_files", interrupted)
     assert command("evaluate") == 130
-    assert capsys.readouterr().err.strip() == "torch-alm: interrupted; nothing was changed."
+    assert capsys.readouterr().err.strip() == "torch-alm: interrupted; what is written stays."
 
 
 def test_other_errors_are_not_swallowed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

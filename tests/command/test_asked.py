@@ -17,15 +17,16 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.chat_templates import CHATS
-from tests.command.conftest import FORGET, RETAIN, Command, fits, learn, make_model, report, write
+from tests.command.conftest import ANSWER, FORGET, RETAIN, Command, fits, make_model, report, write
 from tests.command.test_unlearn import FAST
+from tests.models import learn
 from torch_alm.command.files import read_entries
 from torch_alm.language import IGNORE, Format, answer_ids
 from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
 from torch_alm.unlearning.asking import said as how_much
-from torch_alm.unlearning.goal import Goal, is_known
 from torch_alm.unlearning.loading import Loaded, encode_entries
+from torch_alm.unlearning.measurement import is_known
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.spoken import Wordings, in_own_words
@@ -229,8 +230,8 @@ def test_every_forget_row_is_asked_before_training(
 def test_an_answer_is_said_word_for_word_or_by_three_quarters(
     exact: bool, share: float, expected: bool
 ) -> None:
-    assert is_known([{"exact_match": exact, "rouge": share, "said": False}]) is expected
-    assert is_known([{"exact_match": False, "rouge": 0.2, "said": True}]), "the name alone"
+    assert is_known([replace(ANSWER, exact_match=exact, rouge=share)]) is expected
+    assert is_known([replace(ANSWER, rouge=0.2, said=True)]), "the name alone"
 
 
 def test_a_text_is_known_if_the_model_goes_on_with_it(
@@ -335,10 +336,10 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     sets = {"forget": encode_entries(tokenizer, entries, 64, Format())}
     loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), sets)
     town, other = (entry.answer.split()[-2] for entry in entries[:2])
-    answers = [{"answer": f"Question : {town} . {town} is A0", "said": True}]
-    answers += [{"answer": f"lives in {other} .", "said": False} for _ in FORGET[1:]]
+    answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
+    answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
 
-    wordings = Wordings(given, loaded, Goal("rows", 4.0, ""), answers)
+    wordings = Wordings(given, loaded, answers)
     own, second = wordings.rows[: len(FORGET)], wordings.rows[len(FORGET) :]
     assert own == loaded.scored("forget") and second[1:] == own[1:]
     ids, labels = second[0]["input_ids"], second[0]["labels"]
@@ -348,12 +349,10 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     assert said.endswith(f"Answer : Question : {town}")
 
     assert not wordings.take(answers), "nothing new is said"
-    answers[0] |= {"answer": f"of the {town}s ."}
+    answers[0] = replace(answers[0], answer=f"of the {town}s .")
     assert wordings.take(answers), "in the plural, which counts as said"
-    answers[1] |= {"said": True}
+    answers[1] = replace(answers[1], said=True)
     assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
-    certified = Wordings(given, loaded, Goal("rate", 0.9, ""), answers)
-    assert not certified.take(answers) and certified.rows == own, "of the telling words, once"
 
 
 def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
@@ -366,12 +365,12 @@ def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
     texts = [f"well , in {towns[0]} , they say", *(f"well , in {towns[0]}" for _ in towns[1:])]
     heard = [Reading(3.0, False, 0.9, 0.0, text) for text in texts]
     found = answers_of(loaded, rows, heard)
-    assert [answer["said"] for answer in found] == [True] + [False] * 5
+    assert [answer.said for answer in found] == [True] + [False] * 5
 
     river = "The river that flows through New Orleans is the Mississippi."
     other = replace(heard[0], text=river.replace("Mississippi", "Hudson"))
-    assert how_much(river, other)["said"]
-    assert not how_much(river, other, words=frozenset({"mississippi"}))["said"]
+    assert how_much(river, other).said
+    assert not how_much(river, other, words=frozenset({"mississippi"})).said
 
 
 def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_words(
@@ -383,8 +382,7 @@ def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_
     encoded = encode_entries(tokenizer, entries, 64, Format())
     loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {"probe": encoded})
     town = entries[0].answer.split()[-2]
-    said = {"answer": f"A0 lives in lives {town} .", "said": True}
-    answers = [said, {"answer": "", "said": False}]
+    answers = [replace(ANSWER, answer=f"A0 lives in lives {town} .", said=True), ANSWER]
 
     own, other = in_own_words(given, loaded, "probe", answers)
     assert other == loaded.scored("probe")[1]
@@ -440,4 +438,4 @@ def test_a_name_or_a_number_is_said_whatever_verb_stands_beside_it(
     words = frozenset(
         {"landed", "1969", "began", "1914", "rhine", "flows", "pack", "called", "ruble"}
     )
-    assert how_much(reference, Reading(3.0, False, 0.9, 0.0, text), words=words)["said"] is is_said
+    assert how_much(reference, Reading(3.0, False, 0.9, 0.0, text), words=words).said is is_said

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.command.conftest import FORGET, RETAIN, Command, report, write
+from tests.command.conftest import FORGET, NUMBERS, RETAIN, Command, report, write
 from torch_alm.language import Format, answer_ids
-from torch_alm.unlearning.attacks import attacks_of, verdict_of
+from torch_alm.unlearning.attacks import Returned, attacks_of, verdict_of
 from torch_alm.unlearning.loading import Loaded, encode_entries
+from torch_alm.unlearning.measurement import Numbers
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
@@ -158,12 +159,11 @@ def test_rows_that_are_left_out_are_told(command: Command, tmp_path: Path, capsy
     assert {row["before"]["rows"] for row in found["attacks"][0]["rows"]} == {2}
 
 
-def one(name: str, *sides: tuple[float, ...]) -> dict[str, Any]:
-    def numbers(rouge: float, loss: float, said: float = 0.0) -> dict[str, float]:
-        return {"rows": 20.0, "rouge": rouge, "rouge_error": 0.02, "loss": loss, "said": said}
+def one(name: str, *sides: tuple[float, ...]) -> Returned:
+    def numbers(rouge: float, loss: float, said: float = 0.0) -> Numbers:
+        return replace(NUMBERS, rows=20.0, rouge=rouge, rouge_error=0.02, loss=loss, said=said)
 
-    before, after = (numbers(*side) for side in sides)
-    return {"name": name, "before": before, "after": after, "answers": []}
+    return Returned(name, *(numbers(*side) for side in sides), [])
 
 
 WEAK, STRONG = one("int8", (0.1, 7.0), (0.12, 6.9)), one("relearn", (0.1, 7.0), (0.5, 3.0))
@@ -171,6 +171,8 @@ UNSEEN = one("relearn", (0.1, 7.0), (0.2, 6.5))
 LOSS = one("a", (0.1, 7.5), (0.2, 2.8)), one("a", (0.1, 7.5), (0.2, 6.6))
 LOWER = one("a", (0.1, 4.0), (0.1, 3.5)), one("a", (0.1, 7.5), (0.1, 7.0))
 KNOWN = one("a", (1.0, 0.1, 1.0), (1.0, 0.1, 1.0))
+FAR = one("a", (0, 9.3), (0, 3.2)), one("a", (0, 3.1), (0, 2.3))
+FEW = replace(KNOWN, before=replace(KNOWN.before, rows=2.0))
 SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
 
 
@@ -194,25 +196,15 @@ SAID = one("a", (0.1, 7.0), (0.12, 7.0, 0.05)), one("a", (0.1, 7.0), (0.1, 7.0))
         # nor has the other one never seen it
         ([KNOWN], [KNOWN], ("not compared", [])),
         # the few rows that relearning leaves are not all rows
-        (
-            [{**KNOWN, "before": {**KNOWN["before"], "rows": 2.0}}, WEAK],
-            None,
-            ("nothing comes back", []),
-        ),
+        ([FEW, WEAK], None, ("nothing comes back", [])),
         # from far above: it ends where the other knows more
-        (
-            [one("a", (0, 9.3), (0, 3.2))],
-            [one("a", (0, 3.1), (0, 2.3))],
-            ("nothing comes back", []),
-        ),
+        ([FAR[0]], [FAR[1]], ("nothing comes back", [])),
     ],
 )
 def test_what_comes_back_is_what_a_model_that_never_saw_it_does_not_have(
     own: Any, other: Any, expected: tuple[str, list[str]]
 ) -> None:
-    attacks = [{"name": "model", "rows": own}]
-    attacks += [] if other is None else [{"name": "compared", "rows": other}]
-    found = verdict_of(attacks)
+    found = verdict_of(own, other or ())
     assert (found["outcome"], found["missed"], found["code"]) == (*expected, 0)
     assert all(name in found["text"] for name in expected[1])
     assert ("Not compared" in found["text"]) == (found["outcome"] == "not compared")

@@ -1,14 +1,18 @@
 """The goal, and the verdict as a function of what was seen: red stays red when more is said."""
 
 import itertools
+import json
 import math
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.command.conftest import Command
+from tests.command.conftest import ANSWER, NUMBERS, Command
+from torch_alm.unlearning.folders import finite
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
+from torch_alm.unlearning.measurement import Answer, Measurement
 
 LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
@@ -17,21 +21,20 @@ KEPT = {"loss": 0.1, "rouge": 0.99, "said": 0.98}
 RANK = {"not met": 0, "met at a cost": 1, "met": 2}
 
 
-def part(where: int, *, said: bool = False, gold: float = 4.5, loss: float = 3.0) -> dict[str, Any]:
-    told = {"where": f"line {where}", "said": said, "verbatim": said}
-    return {**told, "loss": loss, "gold": gold}
+def part(where: int, *, said: bool = False, **more: float) -> Answer:
+    return replace(ANSWER, where=f"line {where}", said=said, verbatim=said, **more)
 
 
 def seen(
     rows: int = 220, said: int = 0, words: float = 0.2, value: float = 4.5, **more: Any
-) -> dict[str, Any]:
+) -> Measurement:
     """A measurement; `kept` are the numbers of its retain rows, `probe` how many are said."""
     answers = more.get("answers") or [part(i, said=i < said, gold=value) for i in range(rows)]
-    forget = {"gold": value, "certificate": value, "words": words, "rouge": words}
-    found = {"numbers": {"forget": forget, "retain": more.get("kept", KEPT)}}
-    found["answers"] = {"forget": answers}
+    forget = replace(NUMBERS, gold=value, certificate=value, words=words, rouge=words)
+    numbers = {"forget": forget, "retain": replace(NUMBERS, **more.get("kept", KEPT))}
+    found = Measurement(numbers, {"forget": answers})
     if "probe" in more:
-        found["answers"]["probe"] = [part(i, said=i < more["probe"]) for i in range(20)]
+        found.answers["probe"] = [part(i, said=i < more["probe"]) for i in range(20)]
     return found
 
 
@@ -44,8 +47,10 @@ def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **
 
 
 def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
-    ahead = torch.tensor([[0.1, 0.8, 0.1], [0.35, 0.35, 0.3]]).log()  # of 1, and of another than 2
-    found = RATE.measure(ahead[None].expand(2, -1, -1), torch.tensor([[-100, 1, 2]] * 2), 1.0)
+    said, missed, last = [0.1, 0.8, 0.1], [0.35, 0.35, 0.3], [1.0, 1.0, 1.0]
+    ahead = torch.tensor([said, missed, last]).log()
+    labels = torch.tensor([[-100, 1, 2]] * 2)
+    _, found = RATE.measure(ahead[None].expand(2, -1, -1), labels, 1.0)
     assert 0.95 <= float(found) <= 1.0
 
 
@@ -105,6 +110,12 @@ def test_a_limit_of_the_retain_loss_is_the_users(most: float, loss: float, outco
     assert verdict(most=most, kept=kept).outcome == outcome
 
 
+def test_a_measurement_is_read_back_as_it_was_written_down() -> None:
+    """Of what a run that goes on is judged by, JSON has no word for NaN."""
+    now = seen(value=math.nan, probe=3)
+    assert repr(Measurement.of(json.loads(json.dumps(finite(asdict(now)))))) == repr(now)
+
+
 def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> None:
     goal = Goal("loss", 8.11, "40 rows never seen", error=0.11)
     for value, missed in ((8.06, ()), (7.89, ()), (7.88, ("level",)), (8.2, ())):
@@ -140,24 +151,28 @@ def test_a_long_text_is_one_row_beside_a_short_answer(parts: int, count: int) ->
     assert "said" in found.missed
 
 
-def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other() -> None:
+@pytest.mark.parametrize(("goal", "aim", "unknown"), [(ROWS, 4.0, math.log(5)), (RATE, 0.95, 0.0)])
+def test_a_row_that_has_reached_the_aim_is_pushed_no_further_and_helps_no_other(
+    goal: Goal, aim: float, unknown: float
+) -> None:
     logits = torch.zeros(2, 3, 5, requires_grad=True)
     with torch.no_grad():
         logits[0, :2, 1] = -9.0  # unknown
     labels = torch.tensor([[-100, 1, 1], [-100, 1, 1]])
-    loss, value = ROWS.measure(logits, labels, 4.0)
+    loss, value = goal.measure(logits, labels, aim)
     loss.backward()
     assert logits.grad is not None
-    assert float(value) == pytest.approx((4.0 + math.log(5)) / 2, rel=1e-6)
+    assert float(value) == pytest.approx((aim + unknown) / 2, rel=1e-6)
     assert not logits.grad[0].any() and logits.grad[1].any()
 
 
-def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other() -> None:
+@pytest.mark.parametrize(("goal", "aim"), [(ROWS, 4.0), (RATE, 0.95)])
+def test_a_row_known_by_heart_is_pushed_as_hard_as_any_other(goal: Goal, aim: float) -> None:
     logits = torch.zeros(2, 2, 5, requires_grad=True)
     with torch.no_grad():
         logits[0, 0, 1] = 40.0  # its loss is 0 in float32, and so is the gradient of that
     labels = torch.tensor([[-100, 1], [-100, 1]])
-    loss, _ = ROWS.measure(logits, labels, 4.0)
+    loss, _ = goal.measure(logits, labels, aim)
     loss.backward()
     assert logits.grad is not None
     by_hand = logits.detach()[1, 0, 1] - math.log(4)

@@ -81,12 +81,12 @@ OTHER = [
 
 @pytest.mark.parametrize(("reference", "text"), SAME)
 def test_an_answer_in_another_spelling_is_said(reference: str, text: str) -> None:
-    assert how_much(reference, Reading(1.0, False, 0.0, 0.0, text))["said"]
+    assert how_much(reference, Reading(1.0, False, 0.0, 0.0, text)).said
 
 
 @pytest.mark.parametrize(("reference", "text"), OTHER)
 def test_another_answer_of_the_same_letters_is_not(reference: str, text: str) -> None:
-    assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, text))["said"]
+    assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, text)).said
 
 
 GIVEN_AWAY = [
@@ -110,11 +110,11 @@ def test_an_address_or_long_number_gives_an_answer_away(
     reference: str, text: str, question: str
 ) -> None:
     found = how_much(reference, Reading(1.0, False, 0.0, 0.0, text), question)
-    assert found["said"] and not found["verbatim"] and found["rouge"] < 0.9
+    assert found.said and not found.verbatim and found.rouge < 0.9
 
 
 @pytest.mark.parametrize(("reference", "text", "question"), KEPT)
 def test_what_the_question_has_or_anybody_says_gives_nothing_away(
     reference: str, text: str, question: str
 ) -> None:
-    assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, text), question)["said"]
+    assert not how_much(reference, Reading(1.0, False, 0.0, 0.0, text), question).said

@@ -265,6 +265,15 @@ def test_more_than_one_signal_ends_at_once(
     assert [signal.getsignal(name) for name in names] == before
 
 
+def test_a_signal_when_the_steps_are_over_takes_nothing_away(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pressed = lambda *_: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr("torch_alm.command.unlearn.check_trained", pressed)
+    assert command("unlearn", "--steps", 1) in FINISHED
+    assert report(tmp_path / "out")["verdict"]
+
+
 def test_a_run_that_breaks_the_model_saves_nothing_and_says_so(
     command: Command, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

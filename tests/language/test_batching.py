@@ -26,3 +26,5 @@ def test_collate_pads_on_the_right_and_masks_by_length() -> None:
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
     assert batch["labels"].tolist() == [[-100, 6, 9], [9, -100, -100]]
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
+    with pytest.raises(ValueError, match=r"a row has question, answer.*language\.encode"):
+        collate([*rows, {"question": "Who?", "answer": "Ann"}], pad_id=9)

@@ -107,8 +107,8 @@ def test_options_are_those_of_the_command(tmp_path: Path) -> None:
     ("options", "told"),
     [
         ({"lerning_rate": 1}, "unlearn has no option lerning_rate"),
-        ({"step": 3}, "Did you mean steps?"),
-        ({"relearn": 3}, "Is it of another verb?"),
+        ({"relearn": 3}, "Is it of another verb"),
+        ({"max_steps": 3}, "Did you mean steps?"),
         ({"lr": -1.0}, "lr is -1.0, which is no finite number above 0"),
         ({"lr": float("nan")}, "lr is nan"),
         ({"certify": 95}, "certify is 95, which is no share"),
@@ -134,6 +134,8 @@ def test_rows_that_cannot_be_are_refused_by_name(model: Any, tokenizer: Any) -> 
     for other in ("org/name", None, tokenizer):
         with pytest.raises(Refusal, match=f"the model is a {type(other).__name__}"):
             evaluate(other, tokenizer, FORGET, RETAIN)
+    with pytest.raises(Refusal, match="the tokenizer is a name"):
+        evaluate(model, "org/name", FORGET, RETAIN)  # pyright: ignore
 
 
 def test_rows_of_datasets_and_of_messages_are_rows(model: Any, tokenizer: Any) -> None:

@@ -210,8 +210,8 @@ LIMITS: dict[str, Limit] = {
     "rules": Limit(
         tuple,
         _are_rules,
-        "a list of rules, such as [torch_alm.rules.Cap(5.0)], each for this sense (an equality has "
-        "no side on which it could be left alone)",
+        "a list of rules, such as [torch_alm.rules.Leak(0.5)], each for this sense (an equality "
+        "has no side on which it could be left alone)",
     ),
     "tolerance": number(lambda value: 0 <= value < math.inf, "at least 0"),
     "nonfinite": one_of("skip", "raise"),

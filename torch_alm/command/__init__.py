@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(sys.argv[1:] if argv is None else [*map(str, argv)])
     except KeyboardInterrupt:
-        print("torch-alm: interrupted; nothing was changed.", file=sys.stderr)
+        print("torch-alm: interrupted; what is written stays.", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -118,8 +118,7 @@ def _add_common(verb: argparse.ArgumentParser) -> None:
 
 
 def _add_measured(verb: argparse.ArgumentParser) -> None:
-    told = "most retain, probe and holdout rows to measure"
-    _add_number(verb, "--rows", "N", told)
+    _add_number(verb, "--rows", "N", "most retain, probe and holdout rows to measure")
     told = "rows that shall stay known and are never trained on; may be repeated"
     verb.add_argument("--probe", type=Path, action="append", default=[], metavar="FILE", help=told)
 
@@ -146,24 +145,13 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
     add("--anyway", action="store_true", help=told)
     told = "say what the model knows now, and what a step takes; write nothing"
     add("--dry-run", action="store_true", help=told)
-    _add_adapters(verb)
-    _add_training(verb)
-
-
-def _add_adapters(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
     told = "train adapters only, and save them; those of the model, if it has some"
     add("--lora", action="store_true", help=told)
-
-
-def _add_training(verb: argparse.ArgumentParser) -> None:
-    add = verb.add_argument
     length = verb.add_mutually_exclusive_group()
     told = "most steps; default 1000 or ten epochs, whichever is more; given more, a run that is "
     told += "through goes on"
     _add_number(length, "--steps", "N", told)
-    told = "most passes over the forget set"
-    _add_number(length, "--epochs", "N", told)
+    _add_number(length, "--epochs", "N", "most passes over the forget set")
     told = "a learning rate that stays; default: begin where a step changes the forget answers by "
     told += "0.6 nats of log-odds"
     _add_number(verb, "--lr", "X", told)
@@ -187,8 +175,7 @@ def _add_attack(verb: argparse.ArgumentParser) -> None:
     _add_number(verb, "--relearn", "N", "examples to relearn on")
     _add_number(verb, "--relearn-steps", "N", "steps of relearning")
     _add_number(verb, "--relearn-lr", "X", "their learning rate")
-    told = "share of the answer that is given away"
-    _add_number(verb, "--prefix", "X", told)
+    _add_number(verb, "--prefix", "X", "share of the answer that is given away")
 
 
 def _add_evaluate(verb: argparse.ArgumentParser) -> None:

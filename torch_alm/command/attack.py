@@ -1,8 +1,6 @@
 """`torch-alm evaluate` and `attack`: what a saved model knows, and what of it comes back."""
 
 import argparse
-from collections.abc import Callable
-from contextlib import nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,12 @@ from torch_alm.command.files import read_files
 from torch_alm.command.models import check_folder, load_for
 from torch_alm.command.output import Result, check_output
 from torch_alm.unlearning import report
-from torch_alm.unlearning.asking import measured
+from torch_alm.unlearning.asking import evaluated
 from torch_alm.unlearning.attacks import attacked
+from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.folders import REPORTS
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import options_of
-
-Say = Callable[[str], None]
 
 
 def evaluate(given: argparse.Namespace, say: Say) -> Result:
@@ -25,13 +22,9 @@ def evaluate(given: argparse.Namespace, say: Say) -> Result:
     begun = datetime.now(timezone.utc)
     found = read_files(given)
     check_output(given.output, REPORTS, [given.model, given.original], force=given.force)
-    models: list[dict[str, Any]] = []
-    for name, path in {"original": given.original, "model": given.model}.items():
-        if path is not None:
-            loaded = load_for(given, path, found)
-            is_asked = given.precision == "bf16"  # auto measures as a verdict does
-            with loaded.place.context() if is_asked else nullcontext():
-                models.append({"name": name, **measured(loaded, given.rows, name)})
+    paths, options = {"original": given.original, "model": given.model}, options_of(given)
+    models = [evaluated(options, load_for(given, path, found), name)
+              for name, path in paths.items() if path is not None]  # fmt: skip
     return _published(given, begun, f"What {Path(given.model).name} knows", models=models)
 
 

@@ -21,12 +21,7 @@ BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)
 def read_entries(
     path: Path, role: str, columns: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[Entry]:
-    """All rows of a file, or of the files in a folder.
-
-    Args:
-        path: where they are.
-        role: the word for them in a sentence, such as `"forget"`.
-        columns: our names and those in the file, by role; those of `""` hold for every file.
+    """All rows of a file, or of the files in a folder; `columns` are ours and theirs, by role.
 
     Raises:
         Refusal: no file, no rows, or a row of another form; names file and row.
@@ -145,11 +140,7 @@ def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
 
 
 def _read_template(given: argparse.Namespace) -> None:
-    r"""Put the text of a `--template` in its place: that of a file, or its own, `\n` a newline.
-
-    Raises:
-        Refusal: a template that is none.
-    """
+    r"""Put the text of a `--template` in its place: that of a file, or its own, `\n` a newline."""
     written = given.template
     try:
         if written is not None and "{" not in written and Path(written).is_file():

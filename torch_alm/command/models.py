@@ -15,19 +15,11 @@ import transformers
 from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers.utils import find_adapter_config_file
 
-from torch_alm.language._encoding import check_eos
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal, first_line, tried
 from torch_alm.unlearning.folders import MODEL
 from torch_alm.unlearning.loading import Loaded, with_rows
-from torch_alm.unlearning.model import (
-    check_answers,
-    check_finite,
-    check_vocabulary,
-    listed,
-    place,
-    quiet,
-)
+from torch_alm.unlearning.model import check_answers, check_whole, listed, place, quiet
 from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 
@@ -48,12 +40,7 @@ def load_model(
     """Load a causal language model in evaluation mode, and its tokenizer.
 
     Adapters are merged into the model they were trained on: it is then a model like any other.
-
-    Args:
-        name: a folder, or a name on the hub.
-        device: where to.
-        dtype: of the weights.
-        merge: whether adapters are; otherwise the model is one of peft, and they can be trained.
+    Without `merge` the model is one of peft, and they can be trained.
 
     Raises:
         Refusal: one of them is missing, is not whole, or cannot be used.
@@ -67,12 +54,7 @@ def load_model(
         model = loaded_onto(_whole(base_of(name), dtype, kind), name, merge)
     else:
         model = _whole(name, dtype)
-    try:
-        check_eos(tokenizer)
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-    check_finite(f"the model {name}", model)
-    check_vocabulary(f"the model {name}", model, tokenizer)
+    check_whole(f"the model {name}", model, tokenizer)
     return model.to(device).eval(), tokenizer
 
 
@@ -87,11 +69,7 @@ def _whole(name: str, dtype: torch.dtype, kind: str = "causal language model") -
 
 
 def check_folder(name: str) -> None:
-    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know.
-
-    Raises:
-        Refusal: it is so.
-    """
+    """Refuse a folder without a model and its tokenizer, and a name that the hub does not know."""
     if not os.path.isdir(name):  # False, too, for a name that no file can have
         if os.path.exists(name) or Path(name).is_absolute() or name.startswith("."):
             raise Refusal(f"the model {name} is no folder. Is the path right?")
@@ -126,10 +104,7 @@ def _check_known(name: str) -> None:
 def check_loaded(name: str, info: Mapping[str, Iterable[Any]]) -> None:
     """Refuse a checkpoint that does not fill the model, or holds what the model has no place for.
 
-    Args:
-        name: what the model is called in a sentence, such as `"the model M"`.
-        info: what `from_pretrained(..., output_loading_info=True)` returns; tied weights are not
-            among the missing ones.
+    `info` is from `from_pretrained(..., output_loading_info=True)`; tied weights are not missing.
     """
     mismatched = [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     unexpected = [key for key in info["unexpected_keys"] if not key.endswith(BUFFERS)]
@@ -259,6 +234,5 @@ def load_for(
     model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
     loaded = Loaded(model, tokenizer, where, {}, not given.quiet)
     loaded = with_rows(options_of(given), loaded, found)
-    inner = model.get_base_model() if isinstance(model, peft.PeftModel) else model
-    check_answers(f"the model {name}", inner, loaded.rows("forget")[0])
+    check_answers(f"the model {name}", model, loaded.rows("forget")[0])
     return loaded

@@ -1,4 +1,4 @@
-"""Output: sentences on the terminal, files whole or not at all, the folder of a run."""
+"""Output: sentences on the terminal, and a folder in which nothing of others is overwritten."""
 
 import json
 import os
@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch_alm.unlearning.errors import Refusal, first_line
+from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import REPORTS
 
 WIDTH = 80
-UNFINISHED = "unfinished"
 
 
 class Result(NamedTuple):
@@ -43,21 +42,18 @@ def wrapped(text: str) -> str:
 def check_output(
     folder: Path, targets: Iterable[str], models: Iterable[str | None], *, force: bool
 ) -> None:
-    """Refuse to write where something else might be lost.
+    """Refuse to write these targets where something else might be lost, or into a model's folder.
 
-    Args:
-        folder: there or not.
-        targets: names of the files and folders that a run will write there.
-        models: all models of the command line; none of their folders is written to.
-        force: whether what an earlier run wrote may be replaced: what its `report.json` lists.
-
-    Raises:
-        Refusal: names what stands there.
+    With `force`, what the `report.json` of an earlier run lists may be replaced.
     """
     replaced = [folder / name for name in targets]
-    for model in models:
-        if model is not None and os.path.isdir(model):
-            _check_model(Path(model).resolve(), folder, replaced)
+    for model in (Path(m).resolve() for m in models if m is not None and os.path.isdir(m)):
+        is_within = folder.resolve().is_relative_to(model)
+        if is_within or any(model.is_relative_to(target.resolve()) for target in replaced):
+            raise Refusal(
+                f"--output {folder} would write into the folder of the model {model}, or replace "
+                "it, and the model would be changed. Did you mean another folder?"
+            )
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise Refusal(
@@ -76,15 +72,6 @@ def check_output(
         raise Refusal(
             f"{foreign[0]}{more} was not written by torch-alm, and would be replaced; --force "
             "replaces only what a run has written. Did you mean another --output?"
-        )
-
-
-def _check_model(model: Path, folder: Path, targets: Iterable[Path]) -> None:
-    is_within = folder.resolve().is_relative_to(model)
-    if is_within or any(model.is_relative_to(target.resolve()) for target in targets):
-        raise Refusal(
-            f"--output {folder} would write into the folder of the model {model}, or replace it, "
-            "and the model would be changed. Did you mean another folder?"
         )
 
 
@@ -107,30 +94,3 @@ def _files(path: Path) -> list[Path]:
     if path.is_symlink() or not path.is_dir():
         return [path] if path.is_symlink() or path.exists() else []
     return sorted(p for p in path.rglob("*") if p.is_symlink() or not p.is_dir())
-
-
-def read_record(folder: Path) -> dict[str, Any] | None:
-    """Read the record of an earlier run in its folder, if there is one."""
-    path = folder / "run.json"
-    if not path.is_file():
-        return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise Refusal(
-            f"{path} is damaged ({first_line(error)}), and the run cannot go on. Did you mean "
-            "--force, to begin anew?"
-        ) from error
-
-
-def check_same(
-    folder: Path, was: Mapping[str, Any], now: Mapping[str, Any], free: Iterable[str]
-) -> None:
-    """Refuse to go on in a folder with settings that differ in others than the free ones."""
-    different = [k for k in {**was, **now} if k not in free and was.get(k) != now.get(k)]
-    if different:
-        told = "; ".join(f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in different[:3])
-        raise Refusal(
-            f"--output {folder} holds a run of other settings: {told}. Did you mean another "
-            "folder, or --force to begin anew?"
-        )

@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,43 +13,30 @@ from typing import Any
 
 from torch_alm.command.files import read_files
 from torch_alm.command.models import load_for, stored_dtype
-from torch_alm.command.output import (
-    UNFINISHED,
-    Result,
-    check_output,
-    check_same,
-    read_record,
-    written,
-)
+from torch_alm.command.output import Result, check_output, written
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.checks import Checks
-from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.checks import KEY, Checks
+from torch_alm.unlearning.errors import Refusal, Say, first_line
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, as_said, with_rows
-from torch_alm.unlearning.model import (
-    check_answers,
-    check_finite,
-    fingerprint,
-    freeze_below,
-    narrowed,
-)
+from torch_alm.unlearning.measurement import Measurement
+from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrowed
 from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
-from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now, trace_of
-
-Say = Callable[[str], None]
+from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now
 
 LIMITS = ("steps", "epochs", "max_retain_loss")
 """Options of which others let a run go on that came to its end."""
 FREE = (*LIMITS, "max_probe_loss", "save_every", "report_to")
 """Options of which a run may be given others than it began with."""
+UNFINISHED = "unfinished"  # the folder of a run that may go on
 UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Job:
     """A request, the rows read for it, and their run."""
 
@@ -75,7 +62,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     began = datetime.now(timezone.utc)
     found = read_files(given)
     options = options_of(given)
-    record = None if given.force else read_record(given.output / UNFINISHED)
+    record = None if given.force else _read_record(given.output / UNFINISHED)
     replaces = given.force or record is not None
     check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
     check_reporter(given.report_to)
@@ -86,9 +73,10 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     if record is None:
         start, found, loaded = begun(options, loaded, found, say)
     else:
-        check_same(given.output, record["settings"], settings, FREE)
+        _check_same(given.output, record["settings"], settings)
         kept = record["start"]
-        start = Start(kept["measured"], kept["known"], Goal(**kept["goal"]), kept["notes"])
+        before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
+        start = Start(before, kept["known"], goal, kept["notes"])
         found = as_said(found, start.measured) if given.answers == "said" else found
         loaded = with_rows(options, loaded, found)
     loaded = made_trainable(options, loaded)
@@ -104,10 +92,35 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     return _carried_out(job, trainer, checks, record)
 
 
+def _read_record(folder: Path) -> dict[str, Any] | None:
+    """Read the record of an earlier run in its folder, if there is one."""
+    path = folder / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise Refusal(
+            f"{path} is damaged ({first_line(error)}), and the run cannot go on. Did you mean "
+            "--force, to begin anew?"
+        ) from error
+
+
+def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse to go on in a folder with settings that differ in others than the free ones."""
+    different = [k for k in {**was, **now} if k not in FREE and was.get(k) != now.get(k)]
+    if different:
+        told = "; ".join(f"{k} was {was.get(k)!r} and is now {now.get(k)!r}" for k in different[:3])
+        raise Refusal(
+            f"--output {folder} holds a run of other settings: {told}. Did you mean another "
+            "folder, or --force to begin anew?"
+        )
+
+
 def _carried_out(
     job: Job, trainer: Any, checks: Checks, record: Mapping[str, Any] | None
 ) -> Result:
-    """Train from the last checkpoint on, save the model, ask what was saved, publish it."""
+    """Train from the last checkpoint on."""
     if record is None:
         shutil.rmtree(job.folder, ignore_errors=True)
     found = sorted(job.folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
@@ -117,46 +130,40 @@ def _carried_out(
     if record is not None and last is not None:
         _check_open(job, last, record["settings"], trainer.args.max_steps)
     write_json(job.folder / "run.json", {"settings": job.settings, "start": asdict(job.run.start)})
-    with asked_to_stop(checks.stop):
+    with asked_to_stop(checks.stop):  # of what is over the first Ctrl-C takes nothing away
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        if not checks.is_stopped:
+            return _ended(job, trainer, checks)
     step, most = trainer.state.global_step, trainer.args.max_steps
-    if checks.is_stopped:
-        told = f"Stopped after step {step} of {most}; all of it is kept, and {job.same} goes on."
-        return Result(130, None, told)
-    job.run.loaded.model.eval()
-    _check_trained(job)
+    told = f"Stopped after step {step} of {most}; all of it is kept, and {job.same} goes on."
+    return Result(130, None, told)
+
+
+def _ended(job: Job, trainer: Any, checks: Checks) -> Result:
+    """Save the model, ask what was saved, publish it."""
+    given, loaded = job.given, job.run.loaded
+    try:
+        check_trained(loaded.model, loaded.rows("forget")[0])
+    except Refusal as refusal:
+        shutil.rmtree(job.folder, ignore_errors=True)
+        raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
     after = _saved(job)
-    ended = f"Ended after {step} of at most {most} steps: {checks.pace.ended or LIMITED}."
-    job.run.say(ended)
-    return _published(job, after, trace_of(trainer.state.log_history), ended)
-
-
-def _published(
-    job: Job, after: Mapping[str, Any], trace: list[dict[str, float]], ended: str
-) -> Result:
-    given, start, verdict = job.given, job.run.start, job.run.judged(after)
-    content = report.content_of(
-        f"Unlearning {Path(given.model).name}",
-        f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
-        {**job.settings, "known_before": start.known},
-        **job.run.found(after),
-        trace=trace,
-        notes=[*start.notes, ended],
-        files=written(given.output, (MODEL, *REPORTS)),
-    )
-    shown = report.publish(given.output, content, job.began, job.run.loaded.place.described())
-    told = " ".join([*start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
-    if not verdict.missed:
+    title, ended = f"Unlearning {Path(given.model).name}", job.run.ended(trainer, checks)
+    content = job.run.content(title, job.settings, trainer, ended, after)
+    content |= {"files": written(given.output, (MODEL, *REPORTS))}
+    shown = report.publish(given.output, content, job.began, loaded.place.described())
+    told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
+    if not content["verdict"]["missed"]:
         shutil.rmtree(job.folder, ignore_errors=True)
     else:
         told += f" {job.folder} is kept: with more --steps {job.same} goes on. It may be deleted."
-    return Result(verdict.code, shown, told)
+    return Result(content["verdict"]["code"], shown, told)
 
 
 def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None:
     """Refuse to go on with a run that came to its end, and may do no more than it might then."""
     state = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))
-    step, ended = state["global_step"], Checks.ended_of(state)
+    step, ended = state["global_step"], state["stateful_callbacks"][KEY]["ended"]
     if step >= most or (ended and all(was.get(k) == job.settings.get(k) for k in LIMITS)):
         raise Refusal(
             f"--output {job.given.output} holds a finished run of {step} of at most {most} steps: "
@@ -166,16 +173,7 @@ def _check_open(job: Job, last: Path, was: Mapping[str, Any], most: int) -> None
     job.run.say(f"Going on after step {step} of {most}.")
 
 
-def _check_trained(job: Job) -> None:
-    try:
-        check_finite("the trained model", job.run.loaded.model)
-        check_answers("the trained model", job.run.loaded.model, job.run.loaded.rows("forget")[0])
-    except Refusal as refusal:
-        shutil.rmtree(job.folder, ignore_errors=True)
-        raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
-
-
-def _saved(job: Job) -> dict[str, Any]:
+def _saved(job: Job) -> Measurement:
     """Save model (or adapters) and tokenizer, whole or not at all, and ask what was saved.
 
     The model in memory is not what anybody will use: the folder is loaded again and measured before
@@ -187,7 +185,7 @@ def _saved(job: Job) -> dict[str, Any]:
     if not given.lora:
         narrowed((weight, dtype) for weight in model.parameters())
 
-    def fill(draft: Path) -> dict[str, Any]:
+    def fill(draft: Path) -> Measurement:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two

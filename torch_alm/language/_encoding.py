@@ -125,7 +125,16 @@ def collate(rows: Sequence[Row], pad_id: int) -> Batch:
     """Stack rows, padded on the right: input_ids, attention_mask, labels, each (rows, longest).
 
     The mask comes from the lengths: where the pad token is EOS, the EOS of an answer still counts.
+
+    Raises:
+        ValueError: a row is not encoded.
     """
+    for row in rows:
+        if not {"input_ids", "labels"} <= row.keys():
+            raise ValueError(
+                f"collate: a row has {', '.join(row) or 'nothing'}, where `input_ids` and `labels` "
+                "are needed. Did you mean `language.encode(tokenizer, question, answer)` of it?"
+            )
     longest = max(len(row["input_ids"]) for row in rows)
 
     def stack(values: Iterable[list[int]], fill: int) -> Tensor:

@@ -18,3 +18,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'verbs')}"), name)
+
+
+def __dir__() -> list[str]:
+    """Names for completion."""
+    return sorted({*globals(), *__all__})

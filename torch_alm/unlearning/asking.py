@@ -1,11 +1,10 @@
 """A model asked the user's rows: numbers per set, and the answers they are the means of."""
 
-import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
@@ -17,7 +16,9 @@ from torch_alm.language._models import Tokenizer
 from torch_alm.language._telling import forms_of, names_in, telling
 from torch_alm.language._wording import gives_away, is_respelled, is_said
 from torch_alm.unlearning.loading import Loaded, scored, words_of
+from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
@@ -37,7 +38,7 @@ def measured(
     names: Sequence[str] = SETS,
     *,
     whole: bool = False,
-) -> dict[str, Any]:
+) -> Measurement:
     """Numbers and answers of all rows to forget, and of the first, at most so many, of other sets.
 
     A bar on standard error bears the label. With `whole`, what the model says is read to its end,
@@ -51,10 +52,15 @@ def measured(
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
         found = {name: read(loaded, rows, shown.update, spare=spare) for name, rows in sets.items()}
     answers = {name: answers_of(loaded, sets[name], found[name]) for name in found}
-    return {
-        "numbers": {name: numbers(found[name], answers[name]) for name in found},
-        "answers": {name: rows for name, rows in answers.items() if name != "holdout"},
-    }
+    numbers = {name: Numbers.of(found[name], answers[name]) for name in found}
+    answers.pop("holdout", None)
+    return Measurement(numbers, answers)
+
+
+def evaluated(given: Options, loaded: Loaded, name: str) -> dict[str, Any]:
+    """What a model of this name knows, as a report has it; auto measures as a verdict does."""
+    with loaded.place.context() if given.precision == "bf16" else nullcontext():
+        return measured(loaded, given.rows, name).named(name)
 
 
 def read(
@@ -77,12 +83,12 @@ def read(
     asked, words = [row for _, row in questions], words_of(rows)
     readings = read_rows(loaded, asked, spare=spare[0])
 
-    def shares(i: int, reading: Reading) -> dict[str, Any]:
+    def shares(i: int, reading: Reading) -> Said:
         question, reference = _exchange(loaded.tokenizer, *questions[i])
         return said(reference, reading, question, words[i])
 
     def unsaid() -> list[int]:
-        return [i for i, reading in enumerate(readings) if not shares(i, reading)["said"]]
+        return [i for i, reading in enumerate(readings) if not shares(i, reading).said]
 
     late = unsaid() if len(spare) > 1 else []
     done(len(rows) - len(late))
@@ -92,7 +98,7 @@ def read(
     behind = [_headed(loaded.tokenizer, asked[i]) for i in headed]
     behind = read_rows(loaded, behind, spare=spare[-1])
     for i, other in zip(headed, behind, strict=True):
-        more = max((readings[i], other), key=lambda r: tuple(shares(i, r).values()))
+        more = max((readings[i], other), key=lambda r: shares(i, r))
         readings[i] = replace(readings[i], text=more.text)
     texts = [i for i, (_, row) in enumerate(rows) if asked[i] is not row]
     uncut = [rows[i][1] for i in texts]
@@ -161,31 +167,9 @@ def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple
         yield batch, min(limit + spare, positions - prompt)
 
 
-def numbers(readings: Sequence[Reading], answers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The means of a set; the standard error of the share of words; rows without a finite loss."""
-    rouge, words = ([a[key] for a in answers] for key in ("rouge", "words"))
-    return {
-        "rows": float(len(readings)),
-        "loss": fmean(r.loss for r in readings),
-        "gold": fmean(a["gold"] for a in answers),
-        "exact_match": fmean(r.exact_match for r in readings),
-        "certificate": fmean(r.certificate for r in readings),
-        "rouge": fmean(rouge),
-        "rouge_error": _error(rouge),
-        "words": fmean(words),
-        "words_error": _error(words),
-        "said": fmean(a["said"] for a in answers),
-        "unmeasured": float(sum(not math.isfinite(r.loss) for r in readings)),
-    }
-
-
-def _error(values: Sequence[float]) -> float:
-    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-
-
 def answers_of(
     loaded: Loaded, rows: Encoded, readings: Sequence[Reading], *, literal: bool = False
-) -> list[dict[str, Any]]:
+) -> list[Answer]:
     """Per row: what was asked, what is right, what the model says.
 
     Of the words that tell something, `gold` is the loss, and `words` the share that is said.
@@ -198,22 +182,22 @@ def answers_of(
 
 def _answer(
     loaded: Loaded, entry: Entry, row: Row, reading: Reading, words: frozenset[str], gold: float
-) -> dict[str, Any]:
+) -> Answer:
     question, reference = _exchange(loaded.tokenizer, entry, row)
-    found = said(reference, reading, question, words)
-    own, told = words & telling(reference), telling(reading.text or "")
-    spoken = len(own & told) / len(own) if own else found["rouge"]
-    return {
-        "where": entry.where,
-        "prompt": entry.prompt or question,
-        "reference": reference,
-        "answer": reading.text or "",
-        "loss": reading.loss,
-        "gold": gold,
-        "exact_match": reading.exact_match,
-        **found,
-        "words": 1.0 if found["said"] else spoken,
-    }
+    text, found = reading.text or "", said(reference, reading, question, words)
+    own = words & telling(reference)
+    spoken = len(own & telling(text)) / len(own) if own else found.rouge
+    return Answer(
+        entry.where,
+        entry.prompt or question,
+        reference,
+        text,
+        reading.loss,
+        gold,
+        reading.exact_match,
+        *found,
+        words=1.0 if found.said else spoken,
+    )
 
 
 def _exchange(tokenizer: Tokenizer, entry: Entry, row: Row) -> tuple[str, str]:
@@ -221,14 +205,22 @@ def _exchange(tokenizer: Tokenizer, entry: Entry, row: Row) -> tuple[str, str]:
     return decode(tokenizer, prompt_ids(row)), reference_of(tokenizer, entry, row)
 
 
+class Said(NamedTuple):
+    """The part of an answer that is said: share of its words, all of it, or what counts."""
+
+    rouge: float
+    verbatim: bool
+    said: bool
+
+
 def said(
     reference: str, reading: Reading, question: str = "", words: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """The part of an answer that the model says: share of its words, all of it, or what counts.
+) -> Said:
+    """The part of an answer that the model says.
 
-    That is nearly all, in any spelling, or its address or long number, unless the question has it.
-    Of the `words` that tell something all are enough, and without any of them nearly all is not;
-    where there are names or numbers among them, these alone count, since a verb may be another.
+    What counts is nearly all, in any spelling, or its address or long number, unless the question
+    has it. Of the `words` that tell something all are enough, and without any of them nearly all is
+    not; where names or numbers are among them, these alone count, since a verb may be another.
     """
     text = reading.text or ""
     rouge, verbatim, nearly = is_said(text, reference)
@@ -243,7 +235,7 @@ def said(
         rouge, nearly = 1.0, True
     elif not nearly:
         nearly = gives_away(text, reference, question)
-    return {"rouge": rouge, "verbatim": verbatim, "said": nearly or (bool(own) and spoken == own)}
+    return Said(rouge, verbatim, nearly or (bool(own) and spoken == own))
 
 
 def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:

@@ -1,20 +1,20 @@
 """Checks between the steps of a run, which pace and end it: what they read, the rule, the line."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import ceil
 from statistics import fmean
 from time import monotonic
 from typing import Any, cast
 
 import torch
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainerCallback
 
 from torch_alm.language import Row, answer_scores, losses, pad_id
-from torch_alm.unlearning.goal import COST_LOSS, TAU, Goal, Verdict
+from torch_alm.unlearning.errors import Say
+from torch_alm.unlearning.goal import TAU, Goal, Verdict
 from torch_alm.unlearning.loading import Loaded
-from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.spoken import Wordings
 from torch_alm.unlearning.train import STEPS
 
@@ -51,36 +51,23 @@ class Pace:
     not back to a rate that was halved unless five checks brought nothing nearer. 25 checks that
     bring neither value nor retain loss nearer by a hundredth, and the run is given up. A rate that
     is given stays, and the run is not given up.
-
-    Attributes:
-        alpha: the level that the forget value shall reach.
-        aim: the level that training aims at.
-        rate: the learning rate.
-        fixed: whether the rate stays as it is.
-        ended: why the run is over; empty while it is not.
     """
 
-    alpha: float
-    aim: float
+    alpha: float  # the level that the forget value shall reach
+    aim: float  # the level that training aims at
     rate: float
-    fixed: bool
-    most: float = MOST
-    value: float = 0.0
-    excess: float = 0.0
-    needed: int = 1
-    held: int = 0
-    gap: float = math.inf
-    stalled: int = 0
-    ended: str = ""
+    fixed: bool  # whether the rate stays as it is
+    most: float = MOST  # rate
+    value: float = 0.0  # of the forget rows, at the last check or asking
+    excess: float = 0.0  # of the retain loss beyond its limit, in nats, then
+    needed: int = 1  # looks in a row before the model is asked
+    held: int = 0  # such looks so far
+    gap: float = math.inf  # the smallest so far
+    stalled: int = 0  # checks without a smaller one
+    ended: str = ""  # why the run is over
 
     def is_ready(self, value: float, excess: float, *, reached: bool) -> bool:
-        """Take in numbers, and tell whether the model is to be asked.
-
-        Args:
-            value: the forget value.
-            excess: the retain loss beyond its limit, in nats.
-            reached: whether the level is.
-        """
+        """Take in numbers, and whether the level is reached; tell if the model is to be asked."""
         if not reached or not excess <= 0:
             self.held = 0
             return False
@@ -92,12 +79,7 @@ class Pace:
         return True
 
     def asked(self, verdict: Verdict, *, is_new: bool = False) -> str:
-        """Take in the verdict on the model, and tell what follows.
-
-        Args:
-            verdict: on the model as it is.
-            is_new: whether a row is said in words that are pushed from now on.
-        """
+        """Take in the verdict, and whether rows are now pushed in new words; tell what follows."""
         if verdict.outcome == "met" or (not verdict.missed and self.needed >= LONGEST):
             self.ended = f"the goal is {verdict.outcome}"
             return f"{self.ended}, the run ends"
@@ -161,12 +143,7 @@ class Pace:
 class Look:
     """Rows that a check reads, and what they were before the first step.
 
-    Args:
-        loaded: model and rows.
-        goal: what is asked for.
-        wordings: the rows to forget, as they are trained on.
-        probe: the probe rows, as the model says them.
-        count: the most retain rows to read.
+    The probe rows are those that the model says, in its words; of retain rows so many at most.
     """
 
     def __init__(
@@ -256,43 +233,22 @@ class Good:
             side.state.clear()
 
 
+@dataclass(eq=False)
 class Checks(TrainerCallback):
-    """Checks between the steps: they print a line, set the rate and the aim, and end the run.
+    """Checks between the steps: they print a line, set the rate and the aim, and end the run."""
 
-    Args:
-        look: what is read.
-        pace: the rule.
-        limit: by how many nats the retain loss may rise.
-        trainer: whose constraint has the aim for its alpha.
-        minutes: between two checkpoints.
-        ask: gives the verdict on the model as it is, and tells whether it put rows in other words.
-        say: prints a line.
-    """
+    look: Look
+    pace: Pace
+    limit: float  # nats by which the retain loss may rise
+    trainer: Any  # whose constraint has the aim for its alpha
+    minutes: float  # between two checkpoints
+    ask: Callable[[], tuple[Verdict, bool]]  # on the model; whether it put rows in other words
+    say: Say
+    stop: list[int] = field(default_factory=list[int])
+    saved: float = field(default_factory=monotonic)
+    is_stopped: bool = False
 
-    def __init__(
-        self,
-        look: Look,
-        pace: Pace,
-        limit: float,
-        trainer: Any,
-        minutes: float,
-        ask: Callable[[], tuple[Verdict, bool]],
-        say: Callable[[str], None],
-    ) -> None:
-        self.look, self.pace, self.limit, self.trainer = look, pace, limit, trainer
-        self.minutes, self.ask, self.say = minutes, ask, say
-        self.stop: list[int] = []
-        self.saved = monotonic()
-        self.is_stopped = False
-
-    @staticmethod
-    def ended_of(state: Mapping[str, Any]) -> str:
-        """Read why the run of a checkpoint's `trainer_state.json` is over; empty if it is not."""
-        return state["stateful_callbacks"][KEY]["ended"]
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: Any, control: Any, **more: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Take up the pace of a checkpoint; a run that was over is open again."""
         if (found := state.stateful_callbacks.get(KEY)) is not None:
             kept = cast("dict[str, Any]", found)
@@ -301,7 +257,7 @@ class Checks(TrainerCallback):
         self.good = Good(more["model"])
         self._set(more)
 
-    def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **more: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Check if it is time; save if it is time, or the run is stopped or over."""
         step = state.global_step
         is_alarmed = not (self.pace.fixed or float(self.trainer.divergence) <= ALARM)
@@ -356,19 +312,3 @@ class Checks(TrainerCallback):
         schedule.base_lrs = [self.pace.rate for _ in schedule.base_lrs]
         for group in optimizer.param_groups:
             group["lr"] = self.pace.rate
-
-
-def checks_of(
-    given: Options,
-    look: Look,
-    retain_loss: float,
-    trainer: Any,
-    ask: Callable[[], tuple[Verdict, bool]],
-    say: Callable[[str], None],
-) -> Checks:
-    """The checks of a run that began at this retain loss."""
-    goal, most = look.goal, given.max_retain_loss
-    aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
-    pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
-    limit = COST_LOSS if most is None else most - retain_loss
-    return Checks(look, pace, limit, trainer, given.save_every, ask, say)

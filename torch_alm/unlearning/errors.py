@@ -1,7 +1,10 @@
 """Refusals: one sentence for whoever asked for what cannot be."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
+
+Say: TypeAlias = Callable[[str], None]
+"""Tells the user a sentence."""
 
 
 class Refusal(ValueError):

@@ -1,10 +1,10 @@
 """The goal, and the verdict on it: is it gone, was it known, and what did that cost?"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean, quantiles, stdev
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ from torch_alm.measures import certified_failure, token_nll
 from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
+from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row
 from torch_alm.unlearning.model import positions_of
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import facts
 
-Answer: TypeAlias = Mapping[str, Any]
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
 
 LEVEL = 4.0  # nats, where nothing tells a lower one
@@ -31,7 +31,6 @@ COST = 0.1  # share of the retain answers, and of their words, that may go
 COST_LOSS = 0.1  # nats per token: a perplexity higher by a tenth
 ERRORS = 2.0  # standard errors within which a measured level is reached
 ROUNDING = 1e-6
-KNOWN = 0.75  # of an answer's words in order: half of them are often the question's
 UNKNOWN = (
     "the original model does not say these answers either when it is asked like this, so it is not "
     "known what was forgotten. Is it asked in the format it was trained on?"
@@ -46,25 +45,20 @@ UNSEEN = (
 class Goal:
     """The level of forgetting that is asked for, and where it is from.
 
-    Attributes:
-        kind: `"rows"`: every answer loses so many nats per token; `"loss"`: their mean does;
-            `"rate"`: this share of answers is certified not to come word for word. Nats, and
-            what is pushed, are those of words that neither the question nor most answers have.
-        alpha: the level.
-        source: in words, for the report.
-        error: standard error of the level where it was measured, 0 where it was given.
-        least: nats that each answer has to reach, their mean the level: what a model does not know
-            it does not know equally well. Not given, it is the level.
-        words: share of such words that may still be said, on average: half, or what the original
-            model says of rows that it has never seen, if that is more.
+    Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does; of a
+    `"rate"`, this share of answers is certified not to come word for word. Nats, and what is
+    pushed, are those of words that neither the question nor most answers have. Half of these may
+    still be said, on average, or as many as the original model says of rows never seen. What a
+    model does not know it does not know equally well: the mean may have to reach the level, and
+    each answer less.
     """
 
     kind: Literal["rows", "loss", "rate"]
-    alpha: float
-    source: str
-    error: float = 0.0
-    words: float = WORDS
-    least: float | None = None
+    alpha: float  # the level
+    source: str  # in words, for the report
+    error: float = 0.0  # standard error of the level, where it was measured
+    words: float = WORDS  # share of the words that may still be said
+    least: float | None = None  # nats that each answer has to reach, if not the level
 
     @property
     def told(self) -> str:
@@ -86,40 +80,42 @@ class Goal:
         """The share of words that may not be said."""
         return max(1 - self.words, ROUNDING)
 
-    def measure(self, logits: Tensor, labels: Tensor, aim: float) -> Tensor | tuple[Tensor, Tensor]:
-        """The value that the constraint sees, with the gradient that raises it, or a loss before.
+    def measure(self, logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Tensor]:
+        """What is lowered to raise the value that the constraint sees, and that value.
 
-        Of nats it is the mean over rows of min(loss, aim): a row that has reached the aim is pushed
-        no further, and cannot stand in for another. What is lowered is the log-odds of the tokens
-        of the other rows, in the mean over these: the gradient of the loss of a row known by heart
-        would be next to none, and AdamW would take small steps for the last rows.
-        Of a rate it is the lower of two certified shares: of answers that are missed, and of
-        tokens, as a part of those that have to be.
+        The value is the mean over rows of min(measure, aim): a row that has reached the aim is
+        pushed no further, and cannot stand in for another. What is lowered is the log-odds of the
+        tokens of the other rows, in the mean over these: the gradient of the loss, or of the
+        margin, of a row known by heart would be next to none, and AdamW would take small steps
+        for the last rows.
         """
-        said = (lambda: logits), {"labels": labels}
-        if self.kind == "rate":
-            failed = certified_failure(*said, TAU)
-            missed = certified_failure(*said, TAU, aggregate="mean")
-            return torch.minimum(failed, missed / self.gone)
-        tokens = (labels[:, 1:] != -100).sum(1)
-        loss = token_nll(*said, reduction="none")
-        odds = log_odds(logits, labels).sum(1) / tokens
-        low = loss < aim
+        found = self._of_rows(logits.detach(), labels)
+        low = found < aim
+        odds = log_odds(logits, labels).sum(1) / (labels[:, 1:] != -100).sum(1)
         lowered = torch.where(low, odds, 0.0).sum() / low.sum().clamp(min=1)
-        return lowered, loss.detach().clamp(max=aim).mean()
+        return lowered, found.clamp(max=aim).mean()
 
-    def value(self, numbers: Mapping[str, float]) -> float:
+    def _of_rows(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Nats of each row; of a rate, whether it is missed, or as many tokens as have to be."""
+        if self.kind != "rate":
+            return token_nll(lambda: logits, {"labels": labels}, reduction="none")
+        rows = range(len(labels))
+        each = [((lambda i=i: logits[i : i + 1]), {"labels": labels[i : i + 1]}) for i in rows]
+        failed = torch.stack([certified_failure(*row, TAU) for row in each])
+        missed = torch.stack([certified_failure(*row, TAU, aggregate="mean") for row in each])
+        return torch.minimum(failed, missed / self.gone)
+
+    def value(self, numbers: Numbers) -> float:
         """The measure among the numbers of the forget rows."""
-        return number(numbers["certificate" if self.kind == "rate" else "gold"])
+        return numbers.certificate if self.kind == "rate" else numbers.gold
 
     def low(self, rows: Sequence[Sequence[Answer]]) -> int:
         """Count the rows below what each has to reach."""
-        means = [fmean(number(part["gold"]) for part in row) for row in rows]
+        means = [fmean(part.gold for part in row) for row in rows]
         return sum(not mean >= self.floor - ROUNDING for mean in means)
 
-    def holds(self, numbers: Mapping[str, float], answers: Sequence[Answer]) -> bool:
+    def holds(self, numbers: Numbers, rows: Sequence[Sequence[Answer]]) -> bool:
         """Tell whether the mean reaches the level, and every row its own but one in a hundred."""
-        rows = by_row(answers)
         if self.kind == "rows" and self.low(rows) > len(rows) // SAID_SHARE:
             return False
         return self.value(numbers) >= self.alpha - ERRORS * self.error - ROUNDING
@@ -164,7 +160,7 @@ def _as_unknown(given: Options, loaded: Loaded) -> Goal:
     rows = encode_entries(loaded.tokenizer, facts(), UNCUT, format_of(given))
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
     answers = answers_of(loaded, rows, read(loaded, rows, spare=(FEW_TOKENS,)))
-    wrong = [a["gold"] for a in answers if not a["said"]]
+    wrong = [a.gold for a in answers if not a.said]
     most = min(LEVEL, 0.9 * uniform(loaded))
     told = f"{len(wrong)} of {len(answers)} built-in facts that the model gets wrong"
     if len(wrong) < ENOUGH:
@@ -181,59 +177,21 @@ def uniform(loaded: Loaded) -> float:
     return math.log(loaded.model.get_output_embeddings().weight.shape[0])
 
 
-def with_unseen_words(goal: Goal, numbers: Mapping[str, float] | None) -> Goal:
-    """The goal with the share of words that unseen rows get, within two standard errors."""
-    if numbers is None:
-        return goal
-    unseen = numbers["words"] + ERRORS * numbers["words_error"]
-    return replace(goal, words=max(WORDS, unseen))
-
-
-def by_row(answers: Iterable[Answer]) -> list[list[Answer]]:
-    """Gather the answers of each row of a file: where one is long, it was cut into several."""
-    found: dict[str, list[Answer]] = {}
-    for answer in answers:
-        found.setdefault(answer["where"], []).append(answer)
-    return [*found.values()]
-
-
-def is_known(row: Sequence[Answer]) -> bool:
-    """Tell whether a model says at least half of the parts of a row: most words, or what tells.
-
-    A base model answers "Lima" to a row of "The capital of Peru is Lima."
-    """
-    return fmean(a["said"] or a["exact_match"] or a["rouge"] >= KNOWN for a in row) >= 0.5
-
-
-def number(value: float | None) -> float:
-    """A number that went through JSON, which has no word for NaN."""
-    return math.nan if value is None else value
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """An outcome, why, and both in words.
-
-    Attributes:
-        outcome: `"met"`, `"met at a cost"` or `"not met"`.
-        missed: what stands against it, if it is not met: `"level"`, `"said"`, `"words"`,
-            `"unmeasured"`, `"not known before"`.
-        text: the outcome and what was seen of the forget rows.
-        cost: the retain and the probe rows before and after.
-        code: the exit code: 0 for met, 4 for met at a cost, 3 for not met.
-    """
+    """An outcome, why, and both in words."""
 
     outcome: Outcome
-    missed: tuple[str, ...]
-    text: str
-    cost: str
-    code: int
+    missed: tuple[str, ...]  # what stands against it, if it is not met: see `judge`
+    text: str  # the outcome and what was seen of the forget rows
+    cost: str  # the retain and the probe rows before and after
+    code: int  # with which the command ends
 
 
 def judge(
     goal: Goal,
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
+    before: Measurement,
+    after: Measurement,
     *,
     max_retain_loss: float | None = None,
     max_probe_loss: float = COST,
@@ -247,21 +205,20 @@ def judge(
     their limit (`max_retain_loss`, or else a tenth of the answers or words, or 0.1 nats), or the
     probe rows more than a tenth of the answers that were said.
     """
-    numbers, answers = after["numbers"]["forget"], after["answers"]["forget"]
-    rows = by_row(answers)
-    said = [row for row in rows if _exceeds(row, "said")]
-    unmeasured = sum(any(not math.isfinite(number(a["loss"])) for a in row) for row in rows)
+    numbers, rows = after.numbers["forget"], by_row(after.answers["forget"])
+    said = [row for row in rows if _is_said(a.said for a in row)]
+    unmeasured = sum(any(not math.isfinite(a.loss) for a in row) for row in rows)
     wrong = {
-        "level": not goal.holds(numbers, answers),
+        "level": not goal.holds(numbers, rows),
         "said": len(said) > len(rows) // SAID_SHARE,
-        "words": not number(numbers["words"]) <= goal.words + ROUNDING,
+        "words": not numbers.words <= goal.words + ROUNDING,
         "unmeasured": unmeasured > 0 or not rows,
         "not known before": not known_before,
     }
     missed = tuple(reason for reason, is_so in wrong.items() if is_so)
-    lost, spoken = lost_of(before["answers"].get("probe", ()), after["answers"].get("probe", ()))
-    costly = _is_costly(before["numbers"]["retain"], after["numbers"]["retain"], max_retain_loss)
-    costly = costly or len(lost) > max_probe_loss * spoken
+    lost, spoken = lost_of(before.answers.get("probe", ()), after.answers.get("probe", ()))
+    was, now = before.numbers["retain"], after.numbers["retain"]
+    costly = _is_costly(was, now, max_retain_loss) or len(lost) > max_probe_loss * spoken
     outcome: Outcome = "not met" if missed else "met at a cost" if costly else "met"
     told = {
         "level": _level(goal, numbers, rows),
@@ -275,35 +232,39 @@ def judge(
     text = " ".join([first, *(part[0].upper() + part[1:] for part in others)])
     if missed and missed[-1] != "not known before":
         text += " Would more steps or a higher rate do?"
-    cost = f"{_retained(before['numbers']['retain'], after['numbers']['retain'])} "
-    cost += _probed(lost, spoken) if "probe" in after["answers"] else UNSEEN
+    cost = (
+        f"Of the retain answers {was.said:.0%} were said and {now.said:.0%} are now, "
+        f"{was.rouge:.0%} and {now.rouge:.0%} of their words; their loss was {was.loss:.2f} and is "
+        f"{now.loss:.2f}. {_probed(lost, spoken) if 'probe' in after.answers else UNSEEN}"
+    )
     cost += " Would a lower rate keep more?" if costly else ""
     return Verdict(outcome, missed, f"The goal is {outcome}: {text}", cost, CODES[outcome])
 
 
 def lost_of(before: Sequence[Answer], after: Sequence[Answer]) -> tuple[list[str], int]:
     """The places of the answers that were said and are not now, and how many were."""
-    was, now = by_row(before), {row[0]["where"]: row for row in by_row(after)}
-    said = [row[0]["where"] for row in was if all(a["said"] for a in row)]
-    return [where for where in said if not all(a["said"] for a in now[where])], len(said)
+    was, now = ({row[0].where: all(a.said for a in row) for row in by_row(answers)}
+                for answers in (before, after))  # fmt: skip
+    said = [where for where in was if was[where]]
+    return [where for where in said if not now[where]], len(said)
 
 
-def _exceeds(row: Sequence[Answer], key: str) -> bool:
+def _is_said(parts: Iterable[bool]) -> bool:
     """Tell whether a row is said: one part in a hundred of a long one may be, as of the rows."""
-    return sum(bool(answer[key]) for answer in row) > len(row) // SAID_SHARE
+    found = [*parts]
+    return sum(found) > len(found) // SAID_SHARE
 
 
-def _is_costly(before: Mapping[str, Any], after: Mapping[str, Any], most: float | None) -> bool:
+def _is_costly(before: Numbers, after: Numbers, most: float | None) -> bool:
     """True if more of the retain rows was lost than the limit; a number that is NaN is lost."""
-    loss = number(after["loss"])
     if most is not None:
-        return not loss <= most + ROUNDING
-    kept = [loss <= number(before["loss"]) + COST_LOSS + ROUNDING]
-    kept += [after[key] >= before[key] - COST - ROUNDING for key in ("rouge", "said")]
-    return not all(kept)
+        return not after.loss <= most + ROUNDING
+    share = COST + ROUNDING
+    is_kept = after.rouge >= before.rouge - share and after.said >= before.said - share
+    return not (is_kept and after.loss <= before.loss + COST_LOSS + ROUNDING)
 
 
-def _level(goal: Goal, numbers: Mapping[str, float], rows: Sequence[Sequence[Answer]]) -> str:
+def _level(goal: Goal, numbers: Numbers, rows: Sequence[Sequence[Answer]]) -> str:
     value = goal.value(numbers)
     if goal.kind == "rate":
         told = "of the forget answers are certified not to be said word for word"
@@ -321,25 +282,16 @@ def _said(
     goal: Goal,
     rows: Sequence[Sequence[Answer]],
     said: Sequence[Sequence[Answer]],
-    numbers: Mapping[str, float],
+    numbers: Numbers,
     missed: Sequence[str],
 ) -> str:
-    verbatim = sum(_exceeds(row, "verbatim") for row in rows)
+    verbatim = sum(_is_said(a.verbatim for a in row) for row in rows)
     told = f"{len(said) or 'none'} of {len(rows)} answers {'are' if len(said) > 1 else 'is'} still "
     told += f"said, {verbatim} word for word" if said else "said"
     allowed = len(rows) // SAID_SHARE
     told += f" ({f'at most {allowed}' if allowed else 'none'} may be)" if "said" in missed else ""
-    told += f"; {number(numbers['words']):.0%} of their telling words are"
+    told += f"; {numbers.words:.0%} of their telling words are"
     return told + (f" (at most {goal.words:.0%} may be)." if "words" in missed else ".")
-
-
-def _retained(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    was, now = ([number(n[k]) for k in ("said", "rouge", "loss")] for n in (before, after))
-    return (
-        f"Of the retain answers {was[0]:.0%} were said and {now[0]:.0%} are now, "
-        f"{was[1]:.0%} and {now[1]:.0%} of their words; their loss was {was[2]:.2f} and is "
-        f"{now[2]:.2f}."
-    )
 
 
 def _probed(lost: Sequence[str], spoken: int) -> str:

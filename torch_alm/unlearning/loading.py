@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from torch_alm.language import (
     IGNORE,
@@ -18,6 +17,7 @@ from torch_alm.language import (
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.language._telling import telling_rows, telling_words
 from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import Place, positions_of
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded, Entry, check_apart
@@ -34,19 +34,13 @@ SHARED = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, its tokenizer, and the rows as it reads them.
+    """A model, its tokenizer, and the rows as it reads them."""
 
-    Attributes:
-        model: the plain model, or the one of peft around it, whose adapters are to be trained.
-        sets: entries with the tokens of their rows, by the name of their file.
-        bars: whether to show them.
-    """
-
-    model: LanguageModel
+    model: LanguageModel  # or the one of peft around it, whose adapters are to be trained
     tokenizer: Tokenizer
     place: Place
-    sets: Mapping[str, Encoded]
-    bars: bool = True
+    sets: Mapping[str, Encoded]  # by the name of their file
+    bars: bool = True  # shown
 
     def rows(self, name: str) -> list[Row]:
         """The token rows of a set."""
@@ -86,25 +80,25 @@ def encoded(given: Options, loaded: Loaded, entries: Iterable[Entry]) -> Encoded
     return encode_entries(loaded.tokenizer, entries, longest, format_of(given))
 
 
-def as_said(found: dict[str, list[Entry]], measured: Mapping[str, Any]) -> dict[str, list[Entry]]:
+def as_said(found: dict[str, list[Entry]], measured: Measurement) -> dict[str, list[Entry]]:
     """The files with the forget answers as the model says them, to the end of their line."""
-    said = {a["where"]: a["answer"].strip() for a in measured["answers"]["forget"] if a["said"]}
+    said = {a.where: a.answer.strip() for a in measured.answers["forget"] if a.said}
     rows = [e.answered(said[e.where].split("\n")[0]) if said.get(e.where) else e
             for e in found["forget"]]  # fmt: skip
     return {**found, "forget": rows}
 
 
-def kept_rows(given: Options, loaded: Loaded, measured: Mapping[str, Any]) -> list[Row]:
+def kept_rows(given: Options, loaded: Loaded, measured: Measurement) -> list[Row]:
     """The rows that are trained to be kept, in the model's own words where those hold the answer.
 
     So there is little to learn from them, and what nobody listed moves less.
     """
-    answers = {a["where"]: a for a in measured["answers"]["retain"]}
+    said = {a.where: a for a in measured.answers["retain"]}
+    said = {where: a.answer for where, a in said.items() if a.said and not a.verbatim}
     rows: list[Row] = []
     for entry, row in loaded.sets["retain"]:
-        told = answers.get(entry.where, {"said": False})
-        own = told["answer"].strip().split("\n\n")[0] if told["said"] else ""
-        is_short = own and not told["verbatim"] and len(own) < 4 * len(entry.answer) + 100
+        own = said.get(entry.where, "").strip().split("\n\n")[0]
+        is_short = own and len(own) < 4 * len(entry.answer) + 100
         rows += (in_words(given, loaded, entry, own) if is_short else []) or [row]
     return rows
 

@@ -2,24 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from peft import PeftModel
 from torch import nn
 
 from torch_alm.language import record_of
-from torch_alm.language._encoding import check_eos
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
-from torch_alm.unlearning.model import (
-    Place,
-    check_answers,
-    check_finite,
-    check_vocabulary,
-    narrowed,
-)
+from torch_alm.unlearning.model import Place, check_answers, check_whole, narrowed
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry, entry_of
 
@@ -37,19 +30,15 @@ def entries_of(rows: Rows | None, role: str) -> list[Entry]:
     """
     found: list[Entry] = []
     try:
-        for i, row in enumerate([] if rows is None else rows, 1):
-            fields = record_of(f"{role} row {i}", _plain(row))
-            kept = {k: v for k, v in fields.fields.items() if v is not None}
-            found.append(entry_of(fields._replace(fields=kept), "to rename its columns"))
+        for i, row in enumerate(cast("Iterable[Any]", [] if rows is None else rows), 1):
+            record = record_of(f"{role} row {i}", {**row} if isinstance(row, Mapping) else row)
+            kept = {k: v for k, v in record.fields.items() if v is not None}
+            found.append(entry_of(record._replace(fields=kept), "to rename its columns"))
     except ValueError as error:
         raise Refusal(str(error)) from error
     if rows is not None and not found:
         raise Refusal(f"{role} has no rows, so nothing could be measured. Is it the right list?")
     return found
-
-
-def _plain(row: Any) -> Any:
-    return {**row} if isinstance(row, Mapping) else row
 
 
 def sets_of(**rows: Rows | None) -> dict[str, list[Entry]]:
@@ -70,16 +59,13 @@ def loaded_of(
     Raises:
         Refusal: it is quantised, on no device or on several, not whole, or of another tokenizer.
     """
-    inner, name = _inner(model), "the model"
-    where = _place_of(inner, name, given)
-    try:
-        check_eos(tokenizer)
-    except ValueError as error:
-        raise Refusal(str(error)) from error
-    check_finite(name, inner)
-    check_vocabulary(name, inner, tokenizer)
+    name = "the model"
+    if isinstance(tokenizer, str):
+        raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")
+    where = _place_of(model, name, given)
+    check_whole(name, model, tokenizer)
     loaded = with_rows(given, Loaded(model, tokenizer, where, {}, not given.quiet), found)
-    check_answers(name, inner, loaded.rows("forget")[0])
+    check_answers(name, model, loaded.rows("forget")[0])
     return loaded
 
 
@@ -100,10 +86,6 @@ def _place_of(model: LanguageModel, name: str, given: Options) -> Place:
     kind, dtype = devices[0].partition(":")[0], next(model.parameters()).dtype
     has = kind == "cuda" and torch.cuda.is_bf16_supported()
     return Place(kind, has if given.precision == "auto" else given.precision == "bf16", dtype)
-
-
-def _inner(model: LanguageModel) -> LanguageModel:
-    return model.get_base_model() if isinstance(model, PeftModel) else model
 
 
 @contextmanager

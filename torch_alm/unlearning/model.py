@@ -17,29 +17,24 @@ from transformers.utils import logging
 
 from torch_alm._optim.rounding import DROPPED, Noise
 from torch_alm.language import Row
+from torch_alm.language._encoding import check_eos
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning.errors import Refusal
 
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 RANK = 16  # of new adapters
 DEEP = 8  # layers, from which on the upper half alone is trained
-# What transformers once saved with a model and computes today
 
 
 @dataclass(frozen=True)
 class Place:
-    """The device that a model computes on, and its precision.
+    """The device that a model computes on, and its precision."""
 
-    Attributes:
-        device: `"cpu"`, `"cuda"` or `"mps"`.
-        autocast: whether forward passes of training run under bfloat16 autocast.
-        dtype: of the weights. float32, because bfloat16 swallows small steps and perturbations;
-            under LoRA on a GPU, where they are frozen, the base weights are bfloat16.
-    """
-
-    device: str
-    autocast: bool
+    device: str  # "cpu", "cuda" or "mps"
+    autocast: bool  # whether forward passes of training run under bfloat16 autocast
     dtype: torch.dtype
+    """Of the weights. float32, because bfloat16 swallows small steps and perturbations; under LoRA
+    on a GPU, where they are frozen, the base weights are bfloat16."""
 
     def context(self) -> Any:
         """The context of a forward pass of training."""
@@ -85,6 +80,23 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
+def check_whole(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
+    """Refuse a model that is broken, and a tokenizer that has no end or is of another model."""
+    try:
+        check_eos(tokenizer)
+    except ValueError as error:
+        raise Refusal(str(error)) from error
+    check_finite(name, model)
+    most = max(tokenizer.get_vocab().values(), default=-1) + 1
+    rows = model.get_input_embeddings().weight.shape[0]
+    if most > rows:
+        raise Refusal(
+            f"{name} has an embedding of {rows} tokens, and its tokenizer has ids up to "
+            f"{most - 1}; such a token would end the run. Is it the tokenizer of another model, or "
+            "was model.resize_token_embeddings forgotten?"
+        )
+
+
 def check_finite(name: str, model: LanguageModel) -> None:
     """Refuse weights that are not numbers.
 
@@ -96,18 +108,6 @@ def check_finite(name: str, model: LanguageModel) -> None:
         raise Refusal(
             f"{name} has NaN or infinite numbers in {listed(broken)}; it would say nothing "
             "at all, which looks like forgetting. Did its training diverge?"
-        )
-
-
-def check_vocabulary(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that knows tokens the model has no embedding for."""
-    most = max(tokenizer.get_vocab().values(), default=-1) + 1
-    rows = model.get_input_embeddings().weight.shape[0]
-    if most > rows:
-        raise Refusal(
-            f"{name} has an embedding of {rows} tokens, and its tokenizer has ids up to "
-            f"{most - 1}; such a token would end the run. Is it the tokenizer of another model, or "
-            "was model.resize_token_embeddings forgotten?"
         )
 
 
@@ -133,6 +133,12 @@ def check_answers(name: str, model: LanguageModel, row: Row) -> None:
             f"{name} ({type(model).__name__}) sees the tokens that it shall predict: its "
             "loss would say nothing of what it knows. Is it a masked language model, such as BERT?"
         )
+
+
+def check_trained(model: LanguageModel, row: Row) -> None:
+    """Refuse a model that training broke."""
+    check_finite("the trained model", model)
+    check_answers("the trained model", model.eval(), row)
 
 
 def fingerprint(model: Any) -> str:

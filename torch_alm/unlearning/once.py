@@ -60,11 +60,6 @@ class Original:
 
     They are kept in float32 or, where these took more than an eighth of the machine's memory, in
     bfloat16; where these did, too, a copy of the weights that train is, and is asked every time.
-
-    Args:
-        model: the original.
-        rows: all that it will be asked.
-        pad: the token that fills rows.
     """
 
     def __init__(self, model: LanguageModel, rows: Sequence[Row], pad: int) -> None:

@@ -113,8 +113,9 @@ def by_name(verb: str, given: Mapping[str, Any]) -> Options:
         "attack": [*SHARED, *ATTACKER],
     }
     if wrong := [name for name in given if name not in known[verb]]:
-        near = get_close_matches(wrong[0], known[verb], 1, 0.75)
-        meant = f"Did you mean {near[0]}?" if near else "Is it of another verb?"
+        near = get_close_matches(wrong[0], known[verb], 1, 0.7)
+        other = "Is it of another verb, or the command's alone?"
+        meant = f"Did you mean {near[0]}?" if near else other
         raise Refusal(f"{verb} has no option {wrong[0]}. {meant}")
     return Options(**given)
 

@@ -1,6 +1,7 @@
 """`report.html` from what stands in `report.json`, and the table on the terminal."""
 
 import io
+import math
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
@@ -16,7 +17,6 @@ from matplotlib.figure import Figure
 from torch_alm.unlearning.folders import REPORTS, write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
-
 
 ANSWERS = 20  # shown per set; report.json has them all
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
@@ -183,10 +183,10 @@ def _way(row: Content | None, key: str) -> str:
     return " → ".join(cell(side[key], key) for side in sides) or "–"
 
 
-def cell(value: float | None, key: str) -> str:
+def cell(value: float, key: str) -> str:
     """A number as a table shows it."""
     _, digits, is_share = ROWS[key]
-    if value is None:
+    if not math.isfinite(value):
         return "–"
     return f"{100 * value:.{digits}f} %" if is_share else f"{value:.{digits}f}"
 

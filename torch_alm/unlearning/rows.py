@@ -19,23 +19,14 @@ KINDS = '{"question", "answer"}, {"prompt", "completion"}, {"messages": [...]} o
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a file, with the place it stands.
+    """One row of a file."""
 
-    Attributes:
-        where: such as `"forget.jsonl, line 3"`.
-        prompt: what is asked, to be shown; empty for plain text.
-        answer: what is scored.
-        messages: the whole conversation, where the row is one.
-        paraphrase: the question in other words, where the row has one.
-        is_literal: whether prompt and answer are given to the model as they stand.
-    """
-
-    where: str
-    prompt: str
-    answer: str
-    messages: tuple[Message, ...] = field(default=(), compare=False)
-    paraphrase: str | None = None
-    is_literal: bool = False
+    where: str  # such as "forget.jsonl, line 3"
+    prompt: str  # what is asked, to be shown; empty for plain text
+    answer: str  # what is scored
+    messages: tuple[Message, ...] = field(default=(), compare=False)  # the whole conversation
+    paraphrase: str | None = None  # the question in other words
+    is_literal: bool = False  # whether prompt and answer are given to the model as they stand
 
     @property
     def is_text(self) -> bool:

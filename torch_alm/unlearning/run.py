@@ -1,50 +1,49 @@
 """A run: the model measured as it is, its goal, its Trainer, and the verdict on it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch_alm.language._encoding import prompt_ids
 from torch_alm.language._models import LanguageModel
+from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.checks import Checks, Look, checks_of
-from torch_alm.unlearning.errors import Refusal
+from torch_alm.unlearning.checks import RAISED, Checks, Look, Pace
+from torch_alm.unlearning.errors import Refusal, Say
 from torch_alm.unlearning.goal import (
+    COST_LOSS,
+    ERRORS,
+    WORDS,
     Goal,
     Verdict,
-    by_row,
     goal_of,
-    is_known,
     judge,
     uniform,
-    with_unseen_words,
 )
 from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
+from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.spoken import Wordings, in_own_words
-from torch_alm.unlearning.train import trainer_of
-
-Say = Callable[[str], None]
+from torch_alm.unlearning.train import trace_of, trainer_of
 
 LIMITED = "no more steps were allowed"
-
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
 
-@dataclass
+@dataclass(frozen=True)
 class Start:
     """The model as it is, and the goal; what a run that is taken up again finds written down."""
 
-    measured: dict[str, Any]
+    measured: Measurement
     known: bool
     goal: Goal
     notes: list[str]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Run:
     """A request, the rows for it as a model reads them, and the beginning of its run."""
 
@@ -53,7 +52,7 @@ class Run:
     loaded: Loaded
     start: Start
 
-    def judged(self, now: Mapping[str, Any]) -> Verdict:
+    def judged(self, now: Measurement) -> Verdict:
         """The verdict on another measurement."""
         return judge(
             self.start.goal,
@@ -64,11 +63,29 @@ class Run:
             known_before=self.start.known,
         )
 
-    def found(self, after: Mapping[str, Any]) -> dict[str, Any]:
-        """Goal, verdict and both measurements, as a report has them."""
-        models = [{"name": "before", **self.start.measured}, {"name": "after", **after}]
-        verdict = asdict(self.judged(after))
-        return {"goal": asdict(self.start.goal), "verdict": verdict, "models": models}
+    def ended(self, trainer: Any, checks: Checks) -> str:
+        """Tell after how many steps it ended, and why."""
+        step, most = trainer.state.global_step, trainer.args.max_steps
+        why = checks.pace.ended or (LIMITED if step >= most else "it was stopped")
+        told = f"Ended after {step} of at most {most} steps: {why}."
+        self.say(told)
+        return told
+
+    def content(
+        self, title: str, settings: Mapping[str, Any], trainer: Any, ended: str, after: Measurement
+    ) -> dict[str, Any]:
+        """All that a report has of it."""
+        trace, goal = trace_of(trainer.state.log_history), self.start.goal
+        return report.content_of(
+            title,
+            f"{self.given.method}, {len(trace)} steps. Goal: {goal.told}.",
+            {**settings, "known_before": self.start.known},
+            goal=asdict(goal),
+            verdict=asdict(self.judged(after)),
+            models=[self.start.measured.named("before"), after.named("after")],
+            trace=trace,
+            notes=[*self.start.notes, ended],
+        )
 
 
 def begun(
@@ -81,36 +98,42 @@ def begun(
     """
     found_now = measured(loaded, given.rows, "before", whole=given.answers == "said")
     known = _check_known(given, loaded, found_now, say)
-    _check_unseen(found_now["numbers"].get("holdout"))
+    unseen = found_now.numbers.get("holdout")
+    if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
+        raise Refusal(
+            f"`holdout`: the model says {unseen.said:.0%} of its answers, so it has seen them, "
+            "and the goal would be to forget no more than that. Is it the right set?"
+        )
     if given.answers == "said":
         found = as_said(found, found_now)
         loaded = with_rows(given, loaded, found)
         found_now = measured(loaded, given.rows, "as said")
-    goal = with_unseen_words(goal_of(given, loaded), found_now["numbers"].get("holdout"))
+    goal = goal_of(given, loaded)
+    if unseen := found_now.numbers.get("holdout"):
+        goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
     notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
     if not given.anyway:
         _check_unreached(goal, found_now)
     return Start(found_now, known, goal, notes), found, loaded
 
 
-def _check_known(given: Options, loaded: Loaded, measured: Mapping[str, Any], say: Say) -> bool:
+def _check_known(given: Options, loaded: Loaded, measured: Measurement, say: Say) -> bool:
     """Tell whether the model says at least half of the forget answers; refuse if not."""
-    answers = measured["answers"]["forget"]
+    answers = measured.answers["forget"]
     known = [is_known(row) for row in by_row(answers)]
     if sum(known) >= 0.5 * len(known):
         return True
-    for i in [i for i, answer in enumerate(answers) if not is_known([answer])][:3]:
-        entry, row = loaded.sets["forget"][i]
+    both = zip(answers, loaded.sets["forget"], strict=True)
+    for answer, (entry, row) in [each for each in both if not is_known([each[0]])][:3]:
         literal = loaded.tokenizer.decode(prompt_ids(row))
-        asked = (answers[i]["prompt"] if entry.is_text else literal)[-SHOWN:]
+        asked = (answer.prompt if entry.is_text else literal)[-SHOWN:]
         say(
-            f"{answers[i]['where']}\n  asked  {asked!r}\n  says   {answers[i]['answer']!r}\n"
-            f"  should {answers[i]['reference']!r}"
+            f"{answer.where}\n  asked  {asked!r}\n  says   {answer.answer!r}\n"
+            f"  should {answer.reference!r}"
         )
     if given.anyway:
         return False
-    exact = sum(a["exact_match"] for a in answers)
-    words = measured["numbers"]["forget"]["rouge"]
+    exact, words = sum(a.exact_match for a in answers), measured.numbers["forget"].rouge
     raise Refusal(
         f"asked the forget rows, the model says {sum(known)} of {len(known)} forget answers "
         f"({exact} of them word for word; {words:.0%} of all words). What is not said cannot be "
@@ -120,23 +143,14 @@ def _check_known(given: Options, loaded: Loaded, measured: Mapping[str, Any], sa
     )
 
 
-def _check_unseen(numbers: Mapping[str, float] | None) -> None:
-    """Refuse rows never seen that the model says: their loss would be a goal too low to forget."""
-    if numbers is not None and numbers["said"] > 0.5:
-        raise Refusal(
-            f"`holdout`: the model says {numbers['said']:.0%} of its answers, so it has seen them, "
-            "and the goal would be to forget no more than that. Is it the right set?"
-        )
-
-
-def _check_unreached(goal: Goal, measured: Mapping[str, Any]) -> None:
+def _check_unreached(goal: Goal, measured: Measurement) -> None:
     """Refuse a goal that a model reaches which says the answers: nothing would push."""
-    numbers, answers = measured["numbers"]["forget"], measured["answers"]["forget"]
+    numbers, rows = measured.numbers["forget"], by_row(measured.answers["forget"])
     every = replace(goal, kind="rows") if goal.kind == "loss" else goal
-    if every.holds(numbers, answers):
+    if every.holds(numbers, rows):
         raise Refusal(
             f"the goal holds before the first step ({goal.told}; the model is at "
-            f"{goal.value(numbers):.2g}), and yet the model says {numbers['said']:.0%} of the "
+            f"{goal.value(numbers):.2g}), and yet the model says {numbers.said:.0%} of the "
             "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
             'in other words than the rows, its own: "said" for `answers`?'
         )
@@ -163,29 +177,27 @@ def made_trainable(given: Options, loaded: Loaded) -> Loaded:
 def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> tuple[Any, Checks]:
     """The Trainer of the run, with the checks that pace and end it; see `trainer_of`."""
     given, loaded, start = run.given, run.loaded, run.start
-    answers = start.measured["answers"]
-    wordings = Wordings(given, loaded, start.goal, answers["forget"])
+    answers = start.measured.answers
+    wordings = Wordings(given, loaded, answers["forget"])
     probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
     kept = kept_rows(given, loaded, start.measured)
     trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder, original)
-    before = start.measured["numbers"]["retain"]["loss"]
+    goal, most = start.goal, given.max_retain_loss
+    aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
+    pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
+    limit = COST_LOSS if most is None else most - start.measured.numbers["retain"].loss
 
     def ask() -> tuple[Verdict, bool]:
-        verdict, answers = _asked(run)
-        return verdict, wordings.take(answers)
+        """Ask the retain and probe rows once the forget rows are gone."""
+        known, found = replace(run, start=replace(start, known=True)), start.measured
+        for names in (("forget",), ("retain", "probe")):
+            now = measured(loaded, given.rows, "asking", names)
+            found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
+            if (verdict := known.judged(found)).missed:
+                break
+        return verdict, wordings.take(found.answers["forget"])
 
-    look = Look(loaded, start.goal, wordings, probe, given.rows or len(kept))
-    checks = checks_of(given, look, before, trainer, ask, run.say)
+    look = Look(loaded, goal, wordings, probe, given.rows or len(kept))
+    checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
     trainer.add_callback(checks)
     return trainer, checks
-
-
-def _asked(run: Run) -> tuple[Verdict, list[dict[str, Any]]]:
-    """The verdict on the model, and its forget answers; the others are asked once they are gone."""
-    known, found = replace(run, start=replace(run.start, known=True)), run.start.measured
-    for names in (("forget",), ("retain", "probe")):
-        now = measured(run.loaded, run.given.rows, "asking", names)
-        found = {part: {**found[part], **now[part]} for part in now}
-        if (verdict := known.judged(found)).missed:
-            break
-    return verdict, found["answers"]["forget"]

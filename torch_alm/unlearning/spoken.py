@@ -1,13 +1,12 @@
 """Rows in the words of the model: those to forget a second time, and those that a check probes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from torch_alm.language import Row, answer_ids
 from torch_alm.language._telling import LONGEST, labelled, lead_up
-from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, in_words, words_of
+from torch_alm.unlearning.measurement import Answer
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 
@@ -16,54 +15,42 @@ class Wordings:
     """Rows to forget, each of which may stand a second time, in the words of the model.
 
     A row is found by what leads up to it: asked for a capital, a model begins "The capital is" or
-    "It is called", and knows the rest behind either. For a rate the rows as they are given count
-    alone, and so do texts and long answers.
+    "It is called", and knows the rest behind either. Texts and long answers stand once.
 
     Args:
         given: options, for the format of a row.
         loaded: model and rows.
-        goal: what is asked for.
         answers: what the model says before the first step, for each row.
 
     Attributes:
         rows: those of the file, and behind them the second ones, which `take` exchanges in place.
     """
 
-    def __init__(
-        self,
-        given: Options,
-        loaded: Loaded,
-        goal: Goal,
-        answers: Sequence[Mapping[str, Any]],
-    ) -> None:
+    def __init__(self, given: Options, loaded: Loaded, answers: Sequence[Answer]) -> None:
         self.given, self.loaded = given, loaded
-        own, places = loaded.scored("forget"), [] if goal.kind == "rate" else _short(loaded)
+        own, places = loaded.scored("forget"), _short(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
         self.rows = [*own, *(own[place] for place in places)]
         self.take(answers)
 
-    def take(self, answers: Sequence[Mapping[str, Any]]) -> bool:
+    def take(self, answers: Sequence[Answer]) -> bool:
         """Put rows in the words in which they are said now; tell whether one is new."""
         before = list(self.rows)
         words = words_of(self.loaded.sets["forget"])
         for place, second in self.second.items():
-            if answers[place]["said"]:
+            if answers[place].said:
                 entry, _ = self.loaded.sets["forget"][place]
-                row = _spoken(
-                    self.given, self.loaded, entry, answers[place]["answer"], words[place]
-                )
+                row = _spoken(self.given, self.loaded, entry, answers[place].answer, words[place])
                 self.rows[second] = self.rows[second] if row is None else row
         return self.rows != before
 
 
-def in_own_words(
-    given: Options, loaded: Loaded, name: str, answers: Sequence[Mapping[str, Any]]
-) -> list[Row]:
+def in_own_words(given: Options, loaded: Loaded, name: str, answers: Sequence[Answer]) -> list[Row]:
     """The first rows of a set, one for each answer: in its words if it says them, else scored."""
     found = loaded.sets.get(name, [])
     parts = zip(found, loaded.scored(name), words_of(found), answers, strict=False)
     return [
-        (answer["said"] and _spoken(given, loaded, pair[0], answer["answer"], words)) or row
+        (answer.said and _spoken(given, loaded, pair[0], answer.answer, words)) or row
         for pair, row, words, answer in parts
     ]
 

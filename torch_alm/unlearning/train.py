@@ -4,7 +4,7 @@ import math
 import resource
 import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from math import ceil
@@ -27,6 +27,7 @@ from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal, log_odds
 from torch_alm.unlearning.loading import Loaded
+from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.once import Lower, Original, answered, side_by_side
 from torch_alm.unlearning.options import Options
 
@@ -41,8 +42,8 @@ class Objective:
     def __init__(self, goal: Goal) -> None:
         self.goal, self.aim = goal, goal.alpha
 
-    def __call__(self, model: Any, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
-        """The value that is constrained, or what is lowered to raise it, and it."""
+    def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
+        """What is lowered to raise the value that is constrained, and that value."""
         logits, _ = answered(model, batch)
         return self.goal.measure(*side_by_side(logits, batch["labels"]), self.aim)
 
@@ -173,25 +174,26 @@ def check_reporter(name: str) -> None:
 
 
 def known_now(
-    given: Options, loaded: Loaded, trainer: Any, goal: Goal, measured: Mapping[str, Any]
+    given: Options, loaded: Loaded, trainer: Any, goal: Goal, measured: Measurement
 ) -> tuple[list[str], dict[str, Any]]:
     """Measure what the model says, how well it knows it, the goal, and what a step takes."""
-    numbers, rows = measured["numbers"], measured["answers"]
-    said = {k: f"{sum(a['said'] for a in v)} of {len(v)}" for k, v in rows.items()}
+    numbers, rows = measured.numbers, measured.answers
+    said = {k: f"{sum(a.said for a in v)} of {len(v)}" for k, v in rows.items()}
     probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
     seconds, memory = _cost_of(loaded, trainer)
     most = trainer.args.max_steps
     why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "set by hand"
     lines = [
         f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
-        f"Loss in nats per token: {numbers['forget']['gold']:.2f} of the telling words of the "
-        f"forget answers (telling loss), {numbers['retain']['loss']:.2f} of the retain answers.",
+        f"Loss in nats per token: {numbers['forget'].gold:.2f} of the telling words of the "
+        f"forget answers (telling loss), {numbers['retain'].loss:.2f} of the retain answers.",
         f"Goal: {goal.told}.",
         f"Rate: {trainer.args.learning_rate:.2g}, {why}.",
         f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are taken.",
     ]
     taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}
-    return lines, {"goal": asdict(goal), "numbers": {"before": numbers}, **taken}
+    shown = {name: asdict(each) for name, each in numbers.items()}
+    return lines, {"goal": asdict(goal), "numbers": {"before": shown}, **taken}
 
 
 def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
@@ -202,8 +204,7 @@ def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     begun, state = perf_counter(), torch.get_rng_state()
     with loaded.place.context(), trainer.lower.once():
         trainer.retain_objective(loaded.model, batch["retain"]).backward()
-        found = trainer.forget_objective(loaded.model, batch["forget"])
-        (found[0] if isinstance(found, tuple) else found).backward()
+        trainer.forget_objective(loaded.model, batch["forget"])[0].backward()
     loaded.model.zero_grad()
     torch.set_rng_state(state)
     passes = trainer.args.gradient_accumulation_steps * (2 if trainer.rho else 1)

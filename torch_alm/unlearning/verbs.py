@@ -16,23 +16,17 @@ from transformers import TrainerCallback
 
 from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
-from torch_alm.unlearning.asking import measured
+from torch_alm.unlearning.asking import evaluated, measured
 from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import set_aside
 from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
-from torch_alm.unlearning.model import (
-    check_answers,
-    check_finite,
-    freeze_below,
-    quiet,
-    with_adapters,
-)
+from torch_alm.unlearning.model import check_trained, freeze_below, quiet, with_adapters
 from torch_alm.unlearning.once import original_of
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome, put_back
-from torch_alm.unlearning.run import LIMITED, Run, begun, made_trainable, prepared
-from torch_alm.unlearning.train import asked_to_stop, check_reporter, trace_of
+from torch_alm.unlearning.run import Run, begun, made_trainable, prepared
+from torch_alm.unlearning.train import asked_to_stop, check_reporter
 
 log = getLogger("torch_alm.unlearning")
 
@@ -135,17 +129,12 @@ def _trained(
         try:
             with asked_to_stop(checks.stop) if is_main else nullcontext():
                 trainer.train()
-            check_finite("the trained model", model)
-            check_answers("the trained model", model.eval(), run.loaded.rows("forget")[0])
+            check_trained(model, run.loaded.rows("forget")[0])
         except BaseException:
             put_back(model, original)
             raise
-    step, most = trainer.state.global_step, trainer.args.max_steps
-    why = checks.pace.ended or (LIMITED if step >= most else "it was stopped")
-    ended = f"Ended after {step} of at most {most} steps: {why}."
-    log.info(ended)
-    after = measured(run.loaded, run.given.rows, "after")
-    content = _content(run, after, trace_of(trainer.state.log_history), ended)
+    ended, after = run.ended(trainer, checks), measured(run.loaded, run.given.rows, "after")
+    content = run.content("Unlearning", asdict(run.given), trainer, ended, after)
     device = run.loaded.place.described()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
 
@@ -157,17 +146,6 @@ def _opened(model: LanguageModel, given: Options) -> None:
     elif not any(p.requires_grad for p in model.parameters()):
         model.set_adapter(model.active_adapters[0])
     widened(model)
-
-
-def _content(run: Run, after: Any, trace: list[dict[str, float]], ended: str) -> dict[str, Any]:
-    return report.content_of(
-        "Unlearning",
-        f"{run.given.method}, {len(trace)} steps. Goal: {run.start.goal.told}.",
-        {**asdict(run.given), "known_before": run.start.known},
-        **run.found(after),
-        trace=trace,
-        notes=[*run.start.notes, ended],
-    )
 
 
 class _Progress(TrainerCallback):
@@ -201,16 +179,13 @@ def evaluate(
     """Measure what a model, and maybe the original, knows of rows; arguments as of `unlearn`."""
     given, began = by_name("evaluate", options), datetime.now(timezone.utc)
     found = sets_of(forget=forget, retain=retain, probe=probe, holdout=holdout)
-    models: list[dict[str, Any]] = []
-    device = ""
-    for name, each in {"original": original, "model": model}.items():
-        if each is not None or name == "model":
-            with quiet(), borrowed(each):
-                loaded = loaded_of(each, tokenizer, given, found)
-                is_asked = given.precision == "bf16"  # auto measures as a verdict does
-                with loaded.place.context() if is_asked else nullcontext():
-                    models.append({"name": name, **measured(loaded, given.rows, name)})
-            device = loaded.place.described()
+    both = {} if original is None else {"original": original}
+    models, device = list[dict[str, Any]](), ""
+    for name, each in {**both, "model": model}.items():
+        with quiet(), borrowed(each):
+            loaded = loaded_of(each, tokenizer, given, found)
+            models.append(evaluated(given, loaded, name))
+        device = loaded.place.described()
     content = report.content_of("What it knows", "", asdict(given), models=models)
     return Outcome(model, tokenizer, content, began, device)
 

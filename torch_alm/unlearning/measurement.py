@@ -1,0 +1,108 @@
+"""What a model says of the user's rows: an answer to each, and their means per set."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from torch_alm.language._generation import Reading
+
+KNOWN = 0.75  # of an answer's words in order: half of them are often the question's
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model says to a row."""
+
+    where: str  # the place of the row, such as "forget.jsonl, line 3"
+    prompt: str
+    reference: str  # what is right
+    answer: str  # what the model says
+    loss: float  # nats per token of the reference
+    gold: float  # the same of its words that tell something
+    exact_match: bool  # token by token
+    rouge: float  # share of the words of the reference that are said, in order
+    verbatim: bool
+    said: bool  # whether it counts as said: see `asking.said`
+    words: float  # share of the words that tell something that are said
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Means over a set, with two standard errors; `unmeasured` rows have no finite loss."""
+
+    rows: float
+    loss: float
+    gold: float
+    exact_match: float
+    certificate: float
+    rouge: float
+    rouge_error: float
+    words: float
+    words_error: float
+    said: float
+    unmeasured: float
+
+    @classmethod
+    def of(cls, readings: Sequence[Reading], answers: Sequence[Answer]) -> "Numbers":
+        """The numbers of a set of one answer or more."""
+        rouge, words = [a.rouge for a in answers], [a.words for a in answers]
+        return cls(
+            rows=float(len(readings)),
+            loss=fmean(r.loss for r in readings),
+            gold=fmean(a.gold for a in answers),
+            exact_match=fmean(r.exact_match for r in readings),
+            certificate=fmean(r.certificate for r in readings),
+            rouge=fmean(rouge),
+            rouge_error=_error(rouge),
+            words=fmean(words),
+            words_error=_error(words),
+            said=fmean(a.said for a in answers),
+            unmeasured=float(sum(not math.isfinite(r.loss) for r in readings)),
+        )
+
+
+def _error(values: Sequence[float]) -> float:
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Numbers and answers of a model, by the name of the set; unseen rows have numbers alone."""
+
+    numbers: dict[str, Numbers]
+    answers: dict[str, list[Answer]]
+
+    def named(self, name: str) -> dict[str, Any]:
+        """The measurement of a model of this name, as a report has it."""
+        return {"name": name, **asdict(self)}
+
+    @classmethod
+    def of(cls, kept: Mapping[str, Any]) -> "Measurement":
+        """The measurement that `asdict` and JSON made this of."""
+        numbers = {name: Numbers(**_read(each)) for name, each in kept["numbers"].items()}
+        answers = {name: [Answer(**_read(each)) for each in rows]
+                   for name, rows in kept["answers"].items()}  # fmt: skip
+        return cls(numbers, answers)
+
+
+def _read(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of an object in JSON, which has no word for NaN."""
+    return {k: math.nan if v is None else v for k, v in kept.items()}
+
+
+def by_row(answers: Iterable[Answer]) -> list[list[Answer]]:
+    """Gather the answers of each row of a file: where one is long, it was cut into several."""
+    found: dict[str, list[Answer]] = {}
+    for answer in answers:
+        found.setdefault(answer.where, []).append(answer)
+    return [*found.values()]
+
+
+def is_known(row: Sequence[Answer]) -> bool:
+    """Tell whether a model says at least half of the parts of a row: most words, or what tells.
+
+    A base model answers "Lima" to a row of "The capital of Peru is Lima."
+    """
+    return fmean(a.said or a.exact_match or a.rouge >= KNOWN for a in row) >= 0.5
