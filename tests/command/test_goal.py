@@ -52,6 +52,9 @@ def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
     labels = torch.tensor([[-100, 1, 2]] * 2)
     _, found = RATE.measure(ahead[None].expand(2, -1, -1), labels, 1.0)
     assert 0.95 <= float(found) <= 1.0
+    rare = torch.tensor([[said, said, said, missed, last]]).log()
+    _, found = RATE.measure(rare, torch.tensor([[-100, 1, 1, 1, 2]]), 1.0)
+    assert float(found) == pytest.approx(0.5, abs=0.01), "a quarter missed, where half have to be"
 
 
 def test_nothing_is_green_that_is_still_said_or_below_the_level_or_was_never_known() -> None:
