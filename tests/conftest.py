@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is no garbage: a Trainer looks for some each time it trains."""
+    """Leave out all that was imported where a Trainer looks for garbage, as it does each time."""
     gc.freeze()
 
 

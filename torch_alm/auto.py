@@ -114,7 +114,7 @@ class Auto(Stateful):
 
     @property
     def steps(self) -> int:
-        """Those that were counted, of the entry that has most."""
+        """Number of counted steps, of the entry that has most."""
         return int(numbers.largest(self.count))
 
     @property

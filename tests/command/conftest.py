@@ -16,7 +16,7 @@ from torch_alm.unlearning.measurement import Answer, Numbers
 
 FINISHED = {0, 3, 4}  # a run that came to its end, whatever its verdict is
 
-ANSWER = Answer("", "", "", "", 3.0, 4.5, False, 0.0, False, False, 0.0)
+ANSWER = Answer("", "", "", "", 3.0, 4.5, 0.0, False, 0.0, False, False, 0.0)
 NUMBERS = Numbers(*[0.0] * 11)
 Command = Callable[..., int]
 

@@ -330,7 +330,7 @@ def test_a_template_that_asks_otherwise_than_it_writes_is_a_refusal(
 def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    """What leads up to the words that tell something is given, and what follows is left out."""
+    """The start up to the words that tell something is given, and the rest is left out."""
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
     given = Options(max_length=64)
     sets = {"forget": encode_entries(tokenizer, entries, 64, Format())}

@@ -188,15 +188,13 @@ def test_an_answer_that_begins_late_is_said(
     assert report(tmp_path / "out")["models"][0]["numbers"]["forget"]["said"] == 1
 
 
-def test_a_rate_that_holds_while_the_answers_are_said_is_refused(
-    command: Command, tmp_path: Path, capsys: Any
-) -> None:
-    """Rows without the full stop that the model was taught: it never says them to their end."""
+def test_a_rate_does_not_hold_for_want_of_an_end(command: Command, tmp_path: Path) -> None:
+    """Rows without the full stop that the model was taught, as of a base model that runs on."""
     short = [{**row, "answer": row["answer"].removesuffix(" .")} for row in FORGET]
     path = write(tmp_path / "f.jsonl", short)
-    assert command("unlearn", "--certify", 0.9, *IDLE, forget=path) == 2
-    assert "the goal holds before the first step" in " ".join(capsys.readouterr().err.split())
-    assert command("unlearn", "--certify", 0.9, "--anyway", *IDLE, forget=path) == 3
+    assert command("unlearn", "--certify", 0.9, *IDLE, forget=path) == 3
+    before = report(tmp_path / "out")["models"][0]["numbers"]["forget"]
+    assert (before["said"], before["exact_match"], before["certificate"]) == (1, 0, 0)
 
 
 def test_nearly_all_of_an_answer_is_an_answer() -> None:

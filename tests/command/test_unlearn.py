@@ -265,9 +265,7 @@ def test_more_than_one_signal_ends_at_once(
     assert [signal.getsignal(name) for name in names] == before
 
 
-def test_a_signal_when_the_steps_are_over_takes_nothing_away(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_signal_loses_nothing(command: Command, tmp_path: Path, monkeypatch: Any) -> None:
     pressed = lambda *_: signal.raise_signal(signal.SIGINT)  # noqa: E731
     monkeypatch.setattr("torch_alm.command.unlearn.check_trained", pressed)
     assert command("unlearn", "--steps", 1) in FINISHED

@@ -74,7 +74,7 @@ def test_removed_hooks_do_nothing() -> None:
 def test_a_step_that_a_scaler_skips_is_none_and_moves_nothing(
     base: str, parts: int, clear_first: bool, wrapped: bool
 ) -> None:
-    """What it measured is averaged with the next, of the same theta, whoever is stepped."""
+    """Its measurement is averaged with the next, of the same theta, whoever is stepped."""
     sam = lambda p, lr: SAM(BASES[base](p, lr=lr), rho=0.0)  # noqa: E731
     loop = Loop(sam if wrapped else BASES[base])
     scaler = GradScaler("cpu", init_scale=4.0)

@@ -248,9 +248,7 @@ def test_a_copy_continues_bit_for_bit_and_on_its_own(name: str, how: str) -> Non
 @every
 def test_a_copy_of_a_scheduled_optimizer_steps_itself(name: str, how: str) -> None:
     model, optimizer = build(ROWS[name])
-    lr_scheduler.ExponentialLR(
-        optimizer, 0.5
-    )  # replaces `optimizer.step` by a method of this very optimizer
+    lr_scheduler.ExponentialLR(optimizer, 0.5)  # makes `step` a method of this very optimizer
     other, twin = COPIES[how]((model, optimizer))
     before = values(model)
     train(twin, other, range(2))

@@ -1,4 +1,4 @@
-"""What lies outside an optimizer, or comes to it later: named, or left as it is."""
+"""Weights outside an optimizer, or new to it: named, or left as they are."""
 
 import types
 import warnings

@@ -1,4 +1,4 @@
-"""What is computed once gives what whole passes give, whatever the family."""
+"""Short passes give the numbers of whole ones, whatever the family."""
 
 from typing import Any
 
@@ -87,7 +87,7 @@ def same_within(model: Any, given: dict[str, torch.Tensor]) -> None:
 
 
 def runs_again(model: Any) -> int:
-    """How many of the two layers run when the same rows come again."""
+    """Count the two layers that run when the same rows come again."""
     runs, lower = runs_of(model), Lower(model)
     with lower.once():
         assert len(lower.layers) == 2

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from torch_alm.language import IGNORE, Row, answer_ids, losses, pad_id
+from torch_alm.language import IGNORE, AnswerScores, Row, answer_ids, answer_scores, pad_id
 from torch_alm.language._attacks import with_prefix
 from torch_alm.language._encoding import ASKED, prompt_ids
-from torch_alm.language._generation import Reading, decode, read_answers
+from torch_alm.language._generation import TAU, Reading, decode, read_answers
 from torch_alm.language._models import Tokenizer
 from torch_alm.language._telling import forms_of, names_in, telling
 from torch_alm.language._wording import gives_away, is_respelled, is_said
@@ -58,7 +58,7 @@ def measured(
 
 
 def evaluated(given: Options, loaded: Loaded, name: str) -> dict[str, Any]:
-    """What a model of this name knows, as a report has it; auto measures as a verdict does."""
+    """A model of this name measured, as a report has it; auto measures as a verdict does."""
     with loaded.place.context() if given.precision == "bf16" else nullcontext():
         return measured(loaded, given.rows, name).named(name)
 
@@ -172,16 +172,23 @@ def answers_of(
 ) -> list[Answer]:
     """Per row: what was asked, what is right, what the model says.
 
-    Of the words that tell something, `gold` is the loss, and `words` the share that is said.
+    Of the words that tell something, `gold` is the loss, `certificate` that one of them is missed,
+    and `words` the share that is said.
     """
     asked = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
-    gold = losses(loaded.model, scored(loaded.tokenizer, asked), pad_id(loaded.tokenizer))
+    telling_rows, pad = scored(loaded.tokenizer, asked), pad_id(loaded.tokenizer)
+    gold = answer_scores(loaded.model, telling_rows, pad, TAU)
     parts = zip(asked, readings, words_of(rows), gold, strict=True)
-    return [_answer(loaded, *one, reading, words, loss) for one, reading, words, loss in parts]
+    return [_answer(loaded, *one, reading, words, each) for one, reading, words, each in parts]
 
 
 def _answer(
-    loaded: Loaded, entry: Entry, row: Row, reading: Reading, words: frozenset[str], gold: float
+    loaded: Loaded,
+    entry: Entry,
+    row: Row,
+    reading: Reading,
+    words: frozenset[str],
+    gold: AnswerScores,
 ) -> Answer:
     question, reference = _exchange(loaded.tokenizer, entry, row)
     text, found = reading.text or "", said(reference, reading, question, words)
@@ -193,7 +200,8 @@ def _answer(
         reference,
         text,
         reading.loss,
-        gold,
+        gold.loss,
+        max(gold.certificate, 0.0),
         reading.exact_match,
         *found,
         words=1.0 if found.said else spoken,

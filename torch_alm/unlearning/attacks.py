@@ -44,7 +44,7 @@ class Attacked(Answer):
 
 @dataclass(frozen=True)
 class Returned:
-    """What comes back by an attack of this name: numbers of the same rows, and the answers."""
+    """Numbers of the same rows before and after an attack of this name, and the answers after."""
 
     name: str
     before: Numbers

@@ -11,7 +11,10 @@ from torch import Tensor
 
 from torch_alm.language import losses, pad_id
 from torch_alm.language._generation import TAU
-from torch_alm.measures import certified_failure, token_nll
+from torch_alm.measures import token_nll
+from torch_alm.measures._answers import answers_of as predictions
+from torch_alm.measures._answers import sequence_means, spread
+from torch_alm.measures._certificate import margins_of, surrogate
 from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
@@ -46,11 +49,10 @@ class Goal:
     """The level of forgetting that is asked for, and where it is from.
 
     Of `"rows"`, every answer loses so many nats per token; of `"loss"`, their mean does; of a
-    `"rate"`, this share of answers is certified not to come word for word. Nats, and what is
-    pushed, are those of words that neither the question nor most answers have. Half of these may
-    still be said, on average, or as many as the original model says of rows never seen. What a
-    model does not know it does not know equally well: the mean may have to reach the level, and
-    each answer less.
+    `"rate"`, this share of answers is certified not to come word for word. All of it is of words
+    that neither the question nor most answers have. Half of these may still be said, on average, or
+    as many as the original model says of rows never seen. What a model does not know it does not
+    know equally well: the mean may have to reach the level, and each answer less.
     """
 
     kind: Literal["rows", "loss", "rate"]
@@ -81,7 +83,7 @@ class Goal:
         return max(1 - self.words, ROUNDING)
 
     def measure(self, logits: Tensor, labels: Tensor, aim: float) -> tuple[Tensor, Tensor]:
-        """What is lowered to raise the value that the constraint sees, and that value.
+        """The loss that is lowered to raise the value that the constraint sees, and that value.
 
         The value is the mean over rows of min(measure, aim): a row that has reached the aim is
         pushed no further, and cannot stand in for another. What is lowered is the log-odds of the
@@ -99,11 +101,9 @@ class Goal:
         """Nats of each row; of a rate, whether it is missed, or as many tokens as have to be."""
         if self.kind != "rate":
             return token_nll(lambda: logits, {"labels": labels}, reduction="none")
-        rows = range(len(labels))
-        each = [((lambda i=i: logits[i : i + 1]), {"labels": labels[i : i + 1]}) for i in rows]
-        failed = torch.stack([certified_failure(*row, TAU) for row in each])
-        missed = torch.stack([certified_failure(*row, TAU, aggregate="mean") for row in each])
-        return torch.minimum(failed, missed / self.gone)
+        found = predictions(lambda: logits, {"labels": labels})
+        phi = spread(surrogate(margins_of(found), TAU).clamp(min=0), found.mask)
+        return torch.minimum(phi.amax(1), sequence_means(phi, found.mask) / self.gone)
 
     def value(self, numbers: Numbers) -> float:
         """The measure among the numbers of the forget rows."""

@@ -1,4 +1,4 @@
-"""What a model says of the user's rows: an answer to each, and their means per set."""
+"""Answers of a model to the user's rows, and their means per set."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ KNOWN = 0.75  # of an answer's words in order: half of them are often the questi
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model says to a row."""
+    """A model's answer to a row."""
 
     where: str  # the place of the row, such as "forget.jsonl, line 3"
     prompt: str
@@ -21,6 +21,7 @@ class Answer:
     answer: str  # what the model says
     loss: float  # nats per token of the reference
     gold: float  # the same of its words that tell something
+    certificate: float  # that greedy decoding misses one of these words: a lower bound, 0 to 1
     exact_match: bool  # token by token
     rouge: float  # share of the words of the reference that are said, in order
     verbatim: bool
@@ -53,7 +54,7 @@ class Numbers:
             loss=fmean(r.loss for r in readings),
             gold=fmean(a.gold for a in answers),
             exact_match=fmean(r.exact_match for r in readings),
-            certificate=fmean(r.certificate for r in readings),
+            certificate=fmean(a.certificate for a in answers),
             rouge=fmean(rouge),
             rouge_error=_error(rouge),
             words=fmean(words),

@@ -1,4 +1,4 @@
-"""What is computed once in a run, and what not at all: logits where no label is."""
+"""Passes of a run without what is computed once for each row, or not at all: unlabelled logits."""
 
 import copy
 import os
@@ -44,7 +44,7 @@ def answered(model: LanguageModel, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def side_by_side(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What `answered` found as (B, L + 1, V), with (B, L + 1) labels: rows of L tokens or fewer."""
+    """Logits of `answered` as (B, L + 1, V), with (B, L + 1) labels: rows of L tokens or fewer."""
     following = labels[:, 1:] != IGNORE
     counts = following.sum(1, keepdim=True)
     places = torch.arange(int(counts.max()) + 1, device=labels.device) < counts
@@ -56,7 +56,7 @@ def side_by_side(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Original:
-    """What a model says to rows, in log-probabilities of their labelled tokens.
+    """Log-probabilities that a model gives at the labelled tokens of rows.
 
     They are kept in float32 or, where these took more than an eighth of the machine's memory, in
     bfloat16; where these did, too, a copy of the weights that train is, and is asked every time.

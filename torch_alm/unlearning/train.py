@@ -43,7 +43,7 @@ class Objective:
         self.goal, self.aim = goal, goal.alpha
 
     def __call__(self, model: Any, batch: Any) -> tuple[Tensor, Tensor]:
-        """What is lowered to raise the value that is constrained, and that value."""
+        """The loss that is lowered to raise the value that is constrained, and that value."""
         logits, _ = answered(model, batch)
         return self.goal.measure(*side_by_side(logits, batch["labels"]), self.aim)
 

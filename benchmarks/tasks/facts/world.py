@@ -104,17 +104,17 @@ class World:
         return -(loss + torch.log(-torch.expm1(-loss.clamp(min=1e-6)))).mean()
 
     def answers(self, questions: Sequence[str]) -> list[str]:
-        """What the model says to questions."""
+        """The answers of the model to questions."""
         return self.continued([asked(self.tokenizer, question) for question in questions])
 
     def said_now(self, pairs: Sequence[tuple[Fact, str]]) -> Said:
-        """What the model says to each question, asked once."""
+        """The answer of the model to each question, asked once."""
         questions = [*dict.fromkeys(question for _, question in pairs)]
         return dict(zip(questions, self.answers(questions), strict=True))
 
     @torch.no_grad()
     def continued(self, prompts: Sequence[list[int]], size: int = 64) -> list[str]:
-        """What the model goes on with, greedily, up to the next question.
+        """Greedy continuations of prompts, up to the next question.
 
         The start that all rows have in common is read once for a batch.
         """

@@ -66,7 +66,7 @@ def answers(
 
 
 class _Asked(NamedTuple):
-    """What the model reads, and the token of each letter behind it."""
+    """A prompt as the model reads it, and the token of each letter behind it."""
 
     read: list[int]
     letters: list[int]
