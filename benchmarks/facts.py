@@ -25,7 +25,7 @@ from torch.optim import AdamW
 from tqdm import tqdm
 
 from benchmarks import methods
-from benchmarks.report.results import append_line, read_lines
+from benchmarks.report.results import append_line, read_lines, write_text
 from benchmarks.tasks.facts import data
 from benchmarks.tasks.facts.weights import published
 from benchmarks.tasks.facts.world import Study, World, cycled, opened
@@ -61,7 +61,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     left = [run for run in wanted if run not in done]
     if not left:
         return 0
-    given.output.mkdir(parents=True, exist_ok=True)
     with torch.autocast(
         given.device, torch.bfloat16, enabled=given.device != "cpu", cache_enabled=False
     ):
@@ -105,7 +104,7 @@ def load(given: argparse.Namespace, where: str | Path, study: Study) -> World:
     said = given.output / f"before-{Path(where).name}.json"
     known = json.loads(said.read_text(encoding="utf-8")) if said.is_file() else {}
     world = opened(where, study, known, given.device)
-    said.write_text(json.dumps(world.said, indent=0, ensure_ascii=False), encoding="utf-8")
+    write_text(said, json.dumps(world.said, indent=0, ensure_ascii=False))
     return world
 
 

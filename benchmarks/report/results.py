@@ -94,6 +94,7 @@ def read_lines(path: Path) -> list[Row]:
 
 def append_line(path: Path, row: Mapping[str, Any]) -> None:
     """Append one whole line, on disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
         file.write((_line(row) + "\n").encode())
         os.fsync(file.fileno())

@@ -10,7 +10,7 @@ from benchmarks import methods
 from benchmarks.report import figures, page
 from benchmarks.report.figures import Axis
 from benchmarks.report.page import Layout
-from benchmarks.report.results import ResultsFolder
+from benchmarks.report.results import ResultsFolder, append_line, read_lines
 from benchmarks.report.tables import Column, markdown, table
 
 COLUMNS = (Column("utility", "MU ↑"), Column("rouge", "ROUGE ↓", 3), Column("lambda", "λ", 1))
@@ -29,6 +29,11 @@ ROWS = [
     row("dual_adamw+alm", utility=0.554, rouge=0.02, **{"lambda": 2.0}),
     row("dual_adamw", utility=0.45, rouge=None),
 ]
+
+
+def test_a_line_makes_its_folder(tmp_path: Path) -> None:
+    append_line(tmp_path / "new" / "lines.jsonl", {"draw": 1})
+    assert read_lines(tmp_path / "new" / "lines.jsonl") == [{"draw": 1}]
 
 
 def test_a_line_per_method_in_order_with_mean_and_sample_deviation() -> None:
