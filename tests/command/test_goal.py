@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from tests.command.conftest import ANSWER, NUMBERS, Command
+from torch_alm.language._generation import Reading
 from torch_alm.unlearning.folders import finite
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
-from torch_alm.unlearning.measurement import Answer, Measurement
+from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 
 LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
@@ -123,6 +124,9 @@ def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> No
     goal = Goal("loss", 8.11, "40 rows never seen", error=0.11)
     for value, missed in ((8.06, ()), (7.89, ()), (7.88, ("level",)), (8.2, ())):
         assert verdict(goal, value=value).missed == missed
+    reading = Reading(1.0, False, 0.0, 0.0, "")
+    found = Numbers.of([reading] * 2, [replace(ANSWER, words=w) for w in (0.0, 1.0)])
+    assert found.words_error == pytest.approx(0.5), "0.5 ** 0.5 over the root of 2"
 
 
 def test_a_certified_rate_is_not_green_while_most_words_are_said() -> None:

@@ -81,7 +81,8 @@ OTHER = [
 
 @pytest.mark.parametrize(("reference", "text"), SAME)
 def test_an_answer_in_another_spelling_is_said(reference: str, text: str) -> None:
-    assert how_much(reference, Reading(1.0, False, 0.0, 0.0, text)).said
+    found = how_much(reference, Reading(1.0, False, 0.0, 0.0, text))
+    assert found.said and found.rouge <= 1
 
 
 @pytest.mark.parametrize(("reference", "text"), OTHER)
