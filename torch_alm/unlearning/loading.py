@@ -15,7 +15,7 @@ from torch_alm.language import (
     encode_text,
 )
 from torch_alm.language._models import LanguageModel, Tokenizer
-from torch_alm.language._telling import telling_rows, telling_words
+from torch_alm.language._telling import labelled, telling_rows, telling_words
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import Place, positions_of
@@ -91,16 +91,27 @@ def as_said(found: dict[str, list[Entry]], measured: Measurement) -> dict[str, l
 def kept_rows(given: Options, loaded: Loaded, measured: Measurement) -> list[Row]:
     """The rows that are trained to be kept, in the model's own words where those hold the answer.
 
-    So there is little to learn from them, and what nobody listed moves less.
+    So there is little to learn from them, and what nobody listed moves less. Each stands a second
+    time, labelled where its answer begins and where it tells something.
     """
     said = {a.where: a for a in measured.answers["retain"]}
     said = {where: a.answer for where, a in said.items() if a.said and not a.verbatim}
-    rows: list[Row] = []
-    for entry, row in loaded.sets["retain"]:
+    rows, told, encoded = list[Row](), list[Row](), loaded.sets["retain"]
+    for (entry, row), words in zip(encoded, words_of(encoded), strict=True):
         own = said.get(entry.where, "").strip().split("\n\n")[0]
         is_short = own and len(own) < 4 * len(entry.answer) + 100
-        rows += (in_words(given, loaded, entry, own) if is_short else []) or [row]
-    return rows
+        found = (in_words(given, loaded, entry, own) if is_short else []) or [row]
+        rows += found
+        told += [_told(loaded.tokenizer, each, words) for each in found]
+    return rows + told
+
+
+def _told(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
+    """The row labelled at words that tell something, and at the first: a name could stand there."""
+    first = len(row["labels"]) - len(answer_ids(row))
+    labels = [*labelled(tokenizer, row, words)["labels"]]
+    labels[first] = row["labels"][first]
+    return {**row, "labels": labels}
 
 
 def in_words(given: Options, loaded: Loaded, entry: Entry, answer: str) -> list[Row]:

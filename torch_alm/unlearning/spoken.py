@@ -1,21 +1,26 @@
 """Rows in the words of the model: those to forget a second time, and those that a check probes."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 from torch_alm.language import Row, answer_ids
-from torch_alm.language._telling import LONGEST, labelled, lead_up
+from torch_alm.language._telling import LONGEST, labelled, lead_up, names_in
+from torch_alm.language._wording import plain
 from torch_alm.unlearning.loading import Loaded, in_words, words_of
 from torch_alm.unlearning.measurement import Answer
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 
+BARE = 4  # most words of an answer that is said without the sentence around it
+
 
 class Wordings:
-    """Rows to forget, each of which may stand a second time, in the words of the model.
+    """Rows to forget, each of which may stand in the words of the model, and bare, too.
 
     A row is found by what leads up to it: asked for a capital, a model begins "The capital is" or
-    "It is called", and knows the rest behind either. Texts and long answers stand once.
+    "It is called", and knows the rest behind either; asked in other words, a base model says the
+    name at once. Texts and long answers stand once.
 
     Args:
         given: options, for the format of a row.
@@ -23,14 +28,16 @@ class Wordings:
         answers: what the model says before the first step, for each row.
 
     Attributes:
-        rows: those of the file, and behind them the second ones, which `take` exchanges in place.
+        rows: those of the file, behind them the second ones, which `take` exchanges in place, and
+            the bare ones.
     """
 
     def __init__(self, given: Options, loaded: Loaded, answers: Sequence[Answer]) -> None:
         self.given, self.loaded = given, loaded
         own, places = loaded.scored("forget"), _short(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
-        self.rows = [*own, *(own[place] for place in places)]
+        bare = [row for place in places if (row := _bare(given, loaded, place)) is not None]
+        self.rows = [*own, *(own[place] for place in places), *bare]
         self.take(answers)
 
     def take(self, answers: Sequence[Answer]) -> bool:
@@ -63,6 +70,21 @@ def _spoken(
         return None
     rows = in_words(given, loaded, entry, led[0])
     return labelled(loaded.tokenizer, rows[0], led[1]) if rows else None
+
+
+def _bare(given: Options, loaded: Loaded, place: int) -> Row | None:
+    """The row with its telling words alone for an answer, if they are few and stand together."""
+    rows = loaded.sets["forget"]
+    entry, words = rows[place][0], words_of(rows)[place]
+    words = words & names_in(entry.answer) or words
+    found = [m for m in re.finditer(r"\w+", entry.answer) if plain(m.group()) in words]
+    if not found:
+        return None
+    text = entry.answer[found[0].start() : found[-1].end()]
+    if text == entry.answer.strip(" .") or len(text.split()) > BARE:
+        return None
+    encoded = in_words(given, loaded, entry, text)
+    return labelled(loaded.tokenizer, encoded[0], words) if encoded else None
 
 
 def _short(loaded: Loaded) -> list[int]:
