@@ -25,8 +25,8 @@ from torch_alm.language import IGNORE, Format, answer_ids
 from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
 from torch_alm.unlearning.asking import said as how_much
-from torch_alm.unlearning.loading import Loaded, encode_entries
-from torch_alm.unlearning.measurement import is_known
+from torch_alm.unlearning.loading import Loaded, encode_entries, kept_rows
+from torch_alm.unlearning.measurement import Measurement, is_known
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.spoken import Wordings, in_own_words
@@ -330,7 +330,7 @@ def test_a_template_that_asks_otherwise_than_it_writes_is_a_refusal(
 def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
-    """The start up to the words that tell something is given, and the rest is left out."""
+    """The start up to what tells something is given, or nothing; the rest is left out."""
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
     given = Options(max_length=64)
     sets = {"forget": encode_entries(tokenizer, entries, 64, Format())}
@@ -340,7 +340,11 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
 
     wordings = Wordings(given, loaded, answers)
-    own, second = wordings.rows[: len(FORGET)], wordings.rows[len(FORGET) :]
+    own, second, bare = (wordings.rows[i : i + len(FORGET)] for i in (0, 6, 12))
+    for row, entry in zip(bare, entries, strict=True):
+        alone = entry.answer.split()[-2]
+        assert tokenizer.decode(row["input_ids"]).endswith(f"Answer : {alone} </s>")
+        assert tokenizer.decode([t for t in row["labels"] if t != IGNORE]) == alone
     assert own == loaded.scored("forget") and second[1:] == own[1:]
     ids, labels = second[0]["input_ids"], second[0]["labels"]
     kept = [token for token in labels if token != IGNORE]
@@ -353,6 +357,28 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     assert wordings.take(answers), "in the plural, which counts as said"
     answers[1] = replace(answers[1], said=True)
     assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
+
+
+def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    entries = read_entries(write(tmp_path / "r.jsonl", FORGET), "retain")
+    given = Options(max_length=64)
+    encoded = encode_entries(tokenizer, entries, 64, Format())
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {"retain": encoded})
+    town = entries[0].answer.split()[-2]
+    said = replace(ANSWER, where=entries[0].where, answer=f"A0 lives in lives {town} .", said=True)
+    rows = kept_rows(given, loaded, Measurement({}, {"retain": [said]}))
+    whole, again = rows[:6], rows[6:]
+    assert whole[1:] == loaded.rows("retain")[1:]
+    assert [row["input_ids"] for row in whole] == [row["input_ids"] for row in again]
+    for row, part in zip(whole, again, strict=True):
+        first = next(i for i, label in enumerate(row["labels"]) if label != IGNORE)
+        telling = [i for i, label in enumerate(part["labels"]) if label != IGNORE]
+        assert telling[0] == first and len(telling) == 2
+        assert [part["labels"][i] for i in telling] == [row["labels"][i] for i in telling]
+    kept = [label for label in again[0]["labels"] if label != IGNORE]
+    assert tokenizer.decode(kept) == f"A0 {town}"
 
 
 def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
