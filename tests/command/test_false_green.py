@@ -32,6 +32,7 @@ from torch_alm.unlearning.asking import SPARE_TOKENS, read
 from torch_alm.unlearning.asking import said as how_much
 from torch_alm.unlearning.loading import Loaded, encode_entries
 from torch_alm.unlearning.model import place
+from torch_alm.unlearning.options import Options
 
 IDLE = ("--lr", "1e-8", "--epochs", 1)
 ODD = [{"question": f"Where does C{i} live ?", "answer": "York B7 B5 York Oslo"} for i in range(5)]
@@ -256,7 +257,7 @@ def test_every_answer_may_be_said_to_its_end(
     model.generate = noted
     try:
         here = place("cpu", "fp32", lora=False)
-        read(Loaded(model, tokenizer, here, {}), encoded, spare=(SPARE_TOKENS,))
+        read(Loaded(model, tokenizer, here, Options(), {}), encoded, spare=(SPARE_TOKENS,))
     finally:
         del model.generate
     assert len(seen) == 2, "the longest prompt and the longest answers do not go together"

@@ -232,7 +232,6 @@ def load_for(
     """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
     where = place(given.device, given.precision, lora=lora)
     model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
-    loaded = Loaded(model, tokenizer, where, {}, not given.quiet)
-    loaded = with_rows(options_of(given), loaded, found)
+    loaded = with_rows(Loaded(model, tokenizer, where, options_of(given), {}), found)
     check_answers(f"the model {name}", model, loaded.rows("forget")[0])
     return loaded

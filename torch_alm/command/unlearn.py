@@ -23,7 +23,6 @@ from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, as_said, with_rows
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrowed
-from torch_alm.unlearning.options import options_of
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
 from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now
@@ -61,7 +60,6 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
     began = datetime.now(timezone.utc)
     found = read_files(given)
-    options = options_of(given)
     record = None if given.force else _read_record(given.output / UNFINISHED)
     replaces = given.force or record is not None
     check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
@@ -71,19 +69,19 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         freeze_below(loaded.model, given.layers)
     settings = _settings(given, loaded)
     if record is None:
-        start, found, loaded = begun(options, loaded, found, say)
+        start, found, loaded = begun(loaded, found, say)
     else:
         _check_same(given.output, record["settings"], settings)
         kept = record["start"]
         before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
         start = Start(before, kept["known"], goal, kept["notes"])
         found = as_said(found, start.measured) if given.answers == "said" else found
-        loaded = with_rows(options, loaded, found)
-    loaded = made_trainable(options, loaded)
-    job = Job(given, found, settings, Run(options, say, loaded, start), began)
+        loaded = with_rows(loaded, found)
+    loaded = made_trainable(loaded)
+    job = Job(given, found, settings, Run(loaded, start, say), began)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
         trainer, checks = prepared(job.run, Path(nowhere) if given.dry_run else job.folder)
-    lines, planned = known_now(options, loaded, trainer, start.goal, start.measured)
+    lines, planned = known_now(loaded, trainer, start.goal, start.measured)
     lines += start.notes
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
@@ -189,7 +187,7 @@ def _saved(job: Job) -> Measurement:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
-        return measured(load_for(given, str(draft), job.found), given.rows, "after")
+        return measured(load_for(given, str(draft), job.found), "after")
 
     return write_folder(given.output / MODEL, fill)
 

@@ -18,7 +18,6 @@ from torch_alm.language._wording import gives_away, is_respelled, is_said
 from torch_alm.unlearning.loading import Loaded, scored, words_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.model import positions_of
-from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
@@ -32,23 +31,18 @@ TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model sha
 
 
 def measured(
-    loaded: Loaded,
-    most: int | None,
-    label: str,
-    names: Sequence[str] = SETS,
-    *,
-    whole: bool = False,
+    loaded: Loaded, label: str, names: Sequence[str] = SETS, *, whole: bool = False
 ) -> Measurement:
-    """Numbers and answers of all rows to forget, and of the first, at most so many, of other sets.
+    """Numbers and answers of all rows to forget, and of the first, as many as asked, of other sets.
 
     A bar on standard error bears the label. With `whole`, what the model says is read to its end,
     though it has said the answer.
     """
-    every = {n: loaded.sets[n] if n == "forget" else loaded.sets[n][:most] for n in names}
-    sets = {name: rows for name, rows in every.items() if rows}
+    rows, most = loaded.sets, loaded.given.rows
+    sets = {n: rows[n] if n == "forget" else rows[n][:most] for n in names if rows[n]}
     spare = (SPARE_TOKENS,) if whole else TWICE
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
-    total, hidden = sum(map(len, sets.values())), not loaded.bars
+    total, hidden = sum(map(len, sets.values())), loaded.given.quiet
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
         found = {name: read(loaded, rows, shown.update, spare=spare) for name, rows in sets.items()}
     answers = {name: answers_of(loaded, sets[name], found[name]) for name in found}
@@ -57,10 +51,10 @@ def measured(
     return Measurement(numbers, answers)
 
 
-def evaluated(given: Options, loaded: Loaded, name: str) -> dict[str, Any]:
+def evaluated(loaded: Loaded, name: str) -> dict[str, Any]:
     """A model of this name measured, as a report has it; auto measures as a verdict does."""
-    with loaded.place.context() if given.precision == "bf16" else nullcontext():
-        return measured(loaded, given.rows, name).named(name)
+    with loaded.place.context() if loaded.given.precision == "bf16" else nullcontext():
+        return measured(loaded, name).named(name)
 
 
 def read(

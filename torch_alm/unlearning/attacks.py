@@ -15,7 +15,6 @@ from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import ERRORS, SAID_SHARE
 from torch_alm.unlearning.loading import Loaded, encoded
 from torch_alm.unlearning.measurement import Answer, Numbers
-from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded
 
 BITS, BEGUN = (8, 4), "answer prefix"
@@ -52,10 +51,10 @@ class Returned:
     answers: list[Attacked]
 
 
-def attacked(given: Options, models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
+def attacked(models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
     """Attacks on each model, which gets a name in the report, with the verdict and the notes."""
     notes: list[str] = []
-    found = {name: _attacked(given, loaded, name, say, notes) for name, loaded in models}
+    found = {name: _attacked(loaded, name, say, notes) for name, loaded in models}
     notes = [*dict.fromkeys(notes)]
     for note in notes:
         say(note)
@@ -63,16 +62,14 @@ def attacked(given: Options, models: Iterable[tuple[str, Loaded]], say: Say) -> 
     return {"attacks": attacks, "verdict": verdict_of(*found.values()), "notes": notes}
 
 
-def _attacked(
-    given: Options, loaded: Loaded, name: str, say: Say, notes: list[str]
-) -> list[Returned]:
+def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Returned]:
     """All attacks on a model of this name in the report; `notes` gets what was left out.
 
     Cost: a reading of the forget rows, one more per attack, and the relearning steps.
     """
-    whole = loaded.sets["forget"]
+    given, whole = loaded.given, loaded.sets["forget"]
     forget = [(entry, as_asked(entry, row)) for entry, row in whole[: given.rows]]
-    attacks = attacks_of(given, loaded, forget)
+    attacks = attacks_of(loaded, forget)
     names = {each.name for each in attacks}
     if not any(entry.paraphrase for entry, _ in whole):
         notes.append("No paraphrases: no row has a paraphrased_question.")
@@ -91,13 +88,13 @@ def _attacked(
     return told
 
 
-def attacks_of(given: Options, loaded: Loaded, forget: Encoded) -> list[Attack]:
+def attacks_of(loaded: Loaded, forget: Encoded) -> list[Attack]:
     """Relearning, rounding, other words, and the beginning of the answer.
 
     After relearning on forget rows only the others are asked: what the attacker was shown, or a
     copy of it, proves nothing.
     """
-    found = [*_relearning(given, loaded, forget)]
+    given, found = loaded.given, [*_relearning(loaded, forget)]
     for bits in BITS if linear_weights(loaded.model) else ():
         rounded = partial(quantized, loaded.model, bits)
         found.append(Attack(f"int{bits}", forget, forget, rounded))
@@ -110,7 +107,8 @@ def attacks_of(given: Options, loaded: Loaded, forget: Encoded) -> list[Attack]:
     return found
 
 
-def _relearning(given: Options, loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
+def _relearning(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
+    given = loaded.given
     shown = [row for _, row in forget[: min(given.relearn, len(forget) - 1)]]
     copies = {tuple(row["input_ids"]) for row in shown}
     others = [(entry, row) for entry, row in forget if tuple(row["input_ids"]) not in copies]

@@ -20,7 +20,6 @@ from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row
 from torch_alm.unlearning.model import positions_of
-from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import facts
 
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
@@ -129,12 +128,13 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     return (wide.gather(2, chosen)[..., 0] - others) * (labels[:, 1:] != -100)
 
 
-def goal_of(given: Options, loaded: Loaded) -> Goal:
-    """The goal of a command line; measured if no number is given.
+def goal_of(loaded: Loaded) -> Goal:
+    """The goal that was asked for; measured if no number is given.
 
     Raises:
         Refusal: a number that cannot be a goal, or a single row to measure one of.
     """
+    given = loaded.given
     if given.certify is not None:
         if not given.certify < 1:
             raise Refusal(f"`certify`: {given.certify} cannot be certified. Did you mean 0.99?")
@@ -151,13 +151,13 @@ def goal_of(given: Options, loaded: Loaded) -> Goal:
         error = stdev(found) / len(found) ** 0.5
         told = f"that of {len(found)} rows never seen, standard error {error:.2f}"
         return Goal("loss", fmean(found), told, error)
-    return _as_unknown(given, loaded)
+    return _as_unknown(loaded)
 
 
-def _as_unknown(given: Options, loaded: Loaded) -> Goal:
+def _as_unknown(loaded: Loaded) -> Goal:
     """Every answer as unknown as facts that the model gets wrong."""
     most = positions_of(loaded.model)
-    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, format_of(given))
+    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, format_of(loaded.given))
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
     answers = answers_of(loaded, rows, read(loaded, rows, spare=(FEW_TOKENS,)))
     wrong = [a.gold for a in answers if not a.said]

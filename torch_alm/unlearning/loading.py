@@ -34,13 +34,13 @@ SHARED = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, its tokenizer, and the rows as it reads them."""
+    """A model, its tokenizer, what is asked of it, and the rows as it reads them."""
 
     model: LanguageModel  # or the one of peft around it, whose adapters are to be trained
     tokenizer: Tokenizer
     place: Place
+    given: Options
     sets: Mapping[str, Encoded]  # by the name of their file
-    bars: bool = True  # shown
 
     def rows(self, name: str) -> list[Row]:
         """The token rows of a set."""
@@ -69,9 +69,9 @@ def set_aside(found: dict[str, list[Entry]]) -> None:
         found["retain"] = [row for i, row in enumerate(rows) if i not in chosen]
 
 
-def with_rows(given: Options, loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
+def with_rows(loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
     """A copy with the model kept and other rows."""
-    return replace(loaded, sets={k: encoded(given, loaded, rows) for k, rows in found.items()})
+    return replace(loaded, sets={k: encoded(loaded.given, loaded, v) for k, v in found.items()})
 
 
 def encoded(given: Options, loaded: Loaded, entries: Iterable[Entry]) -> Encoded:

@@ -64,7 +64,7 @@ def loaded_of(
         raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")
     where = _place_of(model, name, given)
     check_whole(name, model, tokenizer)
-    loaded = with_rows(given, Loaded(model, tokenizer, where, {}, not given.quiet), found)
+    loaded = with_rows(Loaded(model, tokenizer, where, given, {}), found)
     check_answers(name, model, loaded.rows("forget")[0])
     return loaded
 

@@ -24,7 +24,6 @@ from torch_alm.unlearning.goal import (
 from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
-from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.spoken import Wordings, in_own_words
 from torch_alm.unlearning.train import trace_of, trainer_of
@@ -45,12 +44,11 @@ class Start:
 
 @dataclass(frozen=True)
 class Run:
-    """A request, the rows for it as a model reads them, and the beginning of its run."""
+    """A model with the rows as it reads them, and the beginning of its run."""
 
-    given: Options
-    say: Say
     loaded: Loaded
     start: Start
+    say: Say
 
     def judged(self, now: Measurement) -> Verdict:
         """The verdict on another measurement."""
@@ -58,8 +56,8 @@ class Run:
             self.start.goal,
             self.start.measured,
             now,
-            max_retain_loss=self.given.max_retain_loss,
-            max_probe_loss=self.given.max_probe_loss,
+            max_retain_loss=self.loaded.given.max_retain_loss,
+            max_probe_loss=self.loaded.given.max_probe_loss,
             known_before=self.start.known,
         )
 
@@ -78,7 +76,7 @@ class Run:
         trace, goal = trace_of(trainer.state.log_history), self.start.goal
         return report.content_of(
             title,
-            f"{self.given.method}, {len(trace)} steps. Goal: {goal.told}.",
+            f"{self.loaded.given.method}, {len(trace)} steps. Goal: {goal.told}.",
             {**settings, "known_before": self.start.known},
             goal=asdict(goal),
             verdict=asdict(self.judged(after)),
@@ -89,15 +87,16 @@ class Run:
 
 
 def begun(
-    given: Options, loaded: Loaded, found: dict[str, list[Entry]], say: Say
+    loaded: Loaded, found: dict[str, list[Entry]], say: Say
 ) -> tuple[Start, dict[str, list[Entry]], Loaded]:
     """Measure the model as it is.
 
     Raises:
         Refusal: it says too little of what it shall forget, or the goal is reached already.
     """
-    found_now = measured(loaded, given.rows, "before", whole=given.answers == "said")
-    known = _check_known(given, loaded, found_now, say)
+    given = loaded.given
+    found_now = measured(loaded, "before", whole=given.answers == "said")
+    known = _check_known(loaded, found_now, say)
     unseen = found_now.numbers.get("holdout")
     if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
         raise Refusal(
@@ -106,9 +105,9 @@ def begun(
         )
     if given.answers == "said":
         found = as_said(found, found_now)
-        loaded = with_rows(given, loaded, found)
-        found_now = measured(loaded, given.rows, "as said")
-    goal = goal_of(given, loaded)
+        loaded = with_rows(loaded, found)
+        found_now = measured(loaded, "as said")
+    goal = goal_of(loaded)
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
     notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
@@ -117,7 +116,7 @@ def begun(
     return Start(found_now, known, goal, notes), found, loaded
 
 
-def _check_known(given: Options, loaded: Loaded, measured: Measurement, say: Say) -> bool:
+def _check_known(loaded: Loaded, measured: Measurement, say: Say) -> bool:
     """Tell whether the model says at least half of the forget answers; refuse if not."""
     answers = measured.answers["forget"]
     known = [is_known(row) for row in by_row(answers)]
@@ -131,7 +130,7 @@ def _check_known(given: Options, loaded: Loaded, measured: Measurement, say: Say
             f"{answer.where}\n  asked  {asked!r}\n  says   {answer.answer!r}\n"
             f"  should {answer.reference!r}"
         )
-    if given.anyway:
+    if loaded.given.anyway:
         return False
     exact, words = sum(a.exact_match for a in answers), measured.numbers["forget"].rouge
     raise Refusal(
@@ -165,23 +164,23 @@ def _beyond(goal: Goal, loaded: Loaded) -> str:
     )
 
 
-def made_trainable(given: Options, loaded: Loaded) -> Loaded:
+def made_trainable(loaded: Loaded) -> Loaded:
     """The model with the weights, or adapters, that are to move."""
-    if given.gradient_checkpointing:
+    if loaded.given.gradient_checkpointing:
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
-    if given.lora:
-        return replace(loaded, model=with_adapters(loaded.model, given.seed))
+    if loaded.given.lora:
+        return replace(loaded, model=with_adapters(loaded.model, loaded.given.seed))
     return loaded
 
 
 def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> tuple[Any, Checks]:
     """The Trainer of the run, with the checks that pace and end it; see `trainer_of`."""
-    given, loaded, start = run.given, run.loaded, run.start
+    given, loaded, start = run.loaded.given, run.loaded, run.start
     answers = start.measured.answers
     wordings = Wordings(given, loaded, answers["forget"])
     probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
     kept = kept_rows(given, loaded, start.measured)
-    trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder, original)
+    trainer = trainer_of(loaded, start.goal, (wordings.rows, kept), folder, original)
     goal, most = start.goal, given.max_retain_loss
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
     pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
@@ -191,7 +190,7 @@ def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> t
         """Ask the retain and probe rows once the forget rows are gone."""
         known, found = replace(run, start=replace(start, known=True)), start.measured
         for names in (("forget",), ("retain", "probe")):
-            now = measured(loaded, given.rows, "asking", names)
+            now = measured(loaded, "asking", names)
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
             if (verdict := known.judged(found)).missed:
                 break

@@ -29,7 +29,6 @@ from torch_alm.unlearning.goal import Goal, log_odds
 from torch_alm.unlearning.loading import Loaded
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.once import Lower, Original, answered, side_by_side
-from torch_alm.unlearning.options import Options
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
@@ -85,7 +84,6 @@ def without_dropout(model: LanguageModel) -> None:
 
 
 def trainer_of(
-    given: Options,
     loaded: Loaded,
     goal: Goal,
     rows: tuple[list[Row], list[Row]],
@@ -96,14 +94,14 @@ def trainer_of(
 
     The rows to keep are kept as `original` answers them, or else the model as it is.
     """
-    measure: Any = Objective(goal)
+    given, measure = loaded.given, Objective(goal)
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
     forget, retain = rows
     without_dropout(loaded.model)
-    rate, rho = _in_nats(given, loaded, measure, forget)
+    rate, rho = _in_nats(loaded, measure, forget)
     trainer: Any = Keeper(
         model=loaded.model,
-        args=_arguments(given, loaded, len(forget), folder, rate),
+        args=_arguments(loaded, len(forget), folder, rate),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(loaded.tokenizer),
         constraint=constraint,
@@ -118,11 +116,9 @@ def trainer_of(
     return trainer
 
 
-def _in_nats(
-    given: Options, loaded: Loaded, measure: Objective, rows: Sequence[Row]
-) -> tuple[float, float]:
+def _in_nats(loaded: Loaded, measure: Objective, rows: Sequence[Row]) -> tuple[float, float]:
     """Find the rate, unless one was given, and the radius from what they do to a batch of rows."""
-    params = [p for p in loaded.model.parameters() if p.requires_grad]
+    given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
     batch = collate([rows[i * len(rows) // size] for i in range(size)], pad_id(loaded.tokenizer))
     batch = {k: v.to(params[0].device) for k, v in batch.items()}
@@ -136,9 +132,8 @@ def _in_nats(
     return rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0
 
 
-def _arguments(
-    given: Options, loaded: Loaded, rows: int, folder: Path, rate: float
-) -> TrainingArguments:
+def _arguments(loaded: Loaded, rows: int, folder: Path, rate: float) -> TrainingArguments:
+    given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
     return TrainingArguments(
@@ -174,7 +169,7 @@ def check_reporter(name: str) -> None:
 
 
 def known_now(
-    given: Options, loaded: Loaded, trainer: Any, goal: Goal, measured: Measurement
+    loaded: Loaded, trainer: Any, goal: Goal, measured: Measurement
 ) -> tuple[list[str], dict[str, Any]]:
     """Measure what the model says, how well it knows it, the goal, and what a step takes."""
     numbers, rows = measured.numbers, measured.answers
@@ -182,7 +177,7 @@ def known_now(
     probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
     seconds, memory = _cost_of(loaded, trainer)
     most = trainer.args.max_steps
-    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "set by hand"
+    why = f"a step of {CHANGE:g} nats of log-odds" if loaded.given.lr is None else "set by hand"
     lines = [
         f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
         f"Loss in nats per token: {numbers['forget'].gold:.2f} of the telling words of the "
