@@ -68,7 +68,7 @@ def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Ret
     Cost: a reading of the forget rows, one more per attack, and the relearning steps.
     """
     given, whole = loaded.given, loaded.sets["forget"]
-    forget = [(entry, as_asked(entry, row)) for entry, row in whole[: given.rows]]
+    forget = as_asked(whole[: given.rows])
     attacks = attacks_of(loaded, forget)
     names = {each.name for each in attacks}
     if not any(entry.paraphrase for entry, _ in whole):
@@ -79,7 +79,7 @@ def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Ret
         notes.append(f"{type(loaded.model).__name__} has no linear layer that could be rounded.")
     if given.relearn and "relearn forget" not in names:
         notes.append("No relearning on forget rows: it takes two that differ, one of them to ask.")
-    readings = read(loaded, forget, literal=True)
+    readings = read(loaded, forget)
     known = {id(row): reading for (_, row), reading in zip(forget, readings, strict=True)}
     told: list[Returned] = []
     for each in attacks:
@@ -124,16 +124,14 @@ def _relearning(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
 def _carried_out(loaded: Loaded, attack: Attack, known: Mapping[int, Reading]) -> Returned:
     """Carry one attack out; `known` has the readings of before, by the row's id."""
     readings = [known[id(row)] for _, row in attack.asked]
-    before = answers_of(loaded, attack.asked, readings, literal=True)
+    before = answers_of(loaded, attack.asked, readings)
     with attack.context():
-        others = read(loaded, attack.then, literal=True)
-        after = answers_of(loaded, attack.then, others, literal=True)
+        after = answers_of(loaded, attack.then, read(loaded, attack.then))
     earlier = {(a.where, a.reference): a.answer for a in before}
     places = before if attack.name == BEGUN else after  # there the reference is the rest of it
     answers = [Attacked(**vars(answer), earlier=earlier.get((place.where, place.reference), ""))
                for answer, place in zip(after, places, strict=True)]  # fmt: skip
-    numbers = Numbers.of(readings, before), Numbers.of(others, after)
-    return Returned(attack.name, *numbers, answers)
+    return Returned(attack.name, Numbers.of(before), Numbers.of(after), answers)
 
 
 def _is_more(own: Returned, other: Returned | None) -> bool:
