@@ -16,7 +16,7 @@ from torch_alm.command.models import load_for, stored_dtype
 from torch_alm.command.output import Result, check_output, written
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.checks import KEY, Checks
+from torch_alm.unlearning.checks import KEY, LIMITED, Checks
 from torch_alm.unlearning.errors import Refusal, Say, first_line
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
 from torch_alm.unlearning.goal import Goal
@@ -24,7 +24,7 @@ from torch_alm.unlearning.loading import Loaded, as_said, with_rows
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrowed
 from torch_alm.unlearning.rows import Entry
-from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
+from torch_alm.unlearning.run import Run, Start, begun, made_trainable, prepared
 from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now
 
 LIMITS = ("steps", "epochs", "max_retain_loss")
@@ -80,14 +80,14 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     loaded = made_trainable(loaded)
     job = Job(given, found, settings, Run(loaded, start, say), began)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
-        trainer, checks = prepared(job.run, Path(nowhere) if given.dry_run else job.folder)
-    lines, planned = known_now(loaded, trainer, start.goal, start.measured)
+        checks = prepared(job.run, Path(nowhere) if given.dry_run else job.folder)
+    lines, planned = known_now(loaded, checks.trainer, start.goal, start.measured)
     lines += start.notes
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
     for line in lines:
         say(line)
-    return _carried_out(job, trainer, checks, record)
+    return _carried_out(job, checks, record)
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
@@ -115,10 +115,9 @@ def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
         )
 
 
-def _carried_out(
-    job: Job, trainer: Any, checks: Checks, record: Mapping[str, Any] | None
-) -> Result:
+def _carried_out(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result:
     """Train from the last checkpoint on."""
+    trainer = checks.trainer
     if record is None:
         shutil.rmtree(job.folder, ignore_errors=True)
     found = sorted(job.folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
@@ -131,13 +130,13 @@ def _carried_out(
     with asked_to_stop(checks.stop):  # of what is over the first Ctrl-C takes nothing away
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if not checks.is_stopped:
-            return _ended(job, trainer, checks)
+            return _ended(job, checks)
     step, most = trainer.state.global_step, trainer.args.max_steps
     told = f"Stopped after step {step} of {most}; all of it is kept, and {job.same} goes on."
     return Result(130, None, told)
 
 
-def _ended(job: Job, trainer: Any, checks: Checks) -> Result:
+def _ended(job: Job, checks: Checks) -> Result:
     """Save the model, ask what was saved, publish it."""
     given, loaded = job.given, job.run.loaded
     try:
@@ -146,8 +145,8 @@ def _ended(job: Job, trainer: Any, checks: Checks) -> Result:
         shutil.rmtree(job.folder, ignore_errors=True)
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
     after = _saved(job)
-    title, ended = f"Unlearning {Path(given.model).name}", job.run.ended(trainer, checks)
-    content = job.run.content(title, job.settings, trainer, ended, after)
+    job.run.say(checks.told)
+    content = job.run.content(f"Unlearning {Path(given.model).name}", job.settings, checks, after)
     content |= {"files": written(given.output, (MODEL, *REPORTS))}
     shown = report.publish(given.output, content, job.began, loaded.place.described())
     told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])

@@ -31,6 +31,7 @@ SETTLED = 0.01  # nats: a retain loss that falls by more between two looks is st
 ALARM = 0.6  # nats between model and original on one batch, from which on it is looked at once
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
 MET = "the goal is met"  # at whatever cost
+LIMITED = "no more steps were allowed"
 LONGEST = 4  # looks in a row that a goal met at a cost waits for the cost to shrink
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
@@ -247,6 +248,13 @@ class Checks(TrainerCallback):
     stop: list[int] = field(default_factory=list[int])
     saved: float = field(default_factory=monotonic)
     is_stopped: bool = False
+
+    @property
+    def told(self) -> str:
+        """After how many steps the run ended, and why."""
+        step, most = self.trainer.state.global_step, self.trainer.args.max_steps
+        why = self.pace.ended or (LIMITED if step >= most else "it was stopped")
+        return f"Ended after {step} of at most {most} steps: {why}."
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Take up the pace of a checkpoint; a run that was over is open again."""

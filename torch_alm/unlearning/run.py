@@ -28,7 +28,6 @@ from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.spoken import Wordings, in_own_words
 from torch_alm.unlearning.train import trace_of, trainer_of
 
-LIMITED = "no more steps were allowed"
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
 
@@ -61,19 +60,11 @@ class Run:
             known_before=self.start.known,
         )
 
-    def ended(self, trainer: Any, checks: Checks) -> str:
-        """Tell after how many steps it ended, and why."""
-        step, most = trainer.state.global_step, trainer.args.max_steps
-        why = checks.pace.ended or (LIMITED if step >= most else "it was stopped")
-        told = f"Ended after {step} of at most {most} steps: {why}."
-        self.say(told)
-        return told
-
     def content(
-        self, title: str, settings: Mapping[str, Any], trainer: Any, ended: str, after: Measurement
+        self, title: str, settings: Mapping[str, Any], checks: Checks, after: Measurement
     ) -> dict[str, Any]:
         """All that a report has of it."""
-        trace, goal = trace_of(trainer.state.log_history), self.start.goal
+        trace, goal = trace_of(checks.trainer.state.log_history), self.start.goal
         return report.content_of(
             title,
             f"{self.loaded.given.method}, {len(trace)} steps. Goal: {goal.told}.",
@@ -82,7 +73,7 @@ class Run:
             verdict=asdict(self.judged(after)),
             models=[self.start.measured.named("before"), after.named("after")],
             trace=trace,
-            notes=[*self.start.notes, ended],
+            notes=[*self.start.notes, checks.told],
         )
 
 
@@ -173,8 +164,8 @@ def made_trainable(loaded: Loaded) -> Loaded:
     return loaded
 
 
-def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> tuple[Any, Checks]:
-    """The Trainer of the run, with the checks that pace and end it; see `trainer_of`."""
+def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> Checks:
+    """The checks that pace and end the run, and have its Trainer; see `trainer_of`."""
     given, loaded, start = run.loaded.given, run.loaded, run.start
     answers = start.measured.answers
     wordings = Wordings(given, loaded, answers["forget"])
@@ -199,4 +190,4 @@ def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> t
     look = Look(loaded, goal, wordings, probe, given.rows or len(kept))
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
     trainer.add_callback(checks)
-    return trainer, checks
+    return checks

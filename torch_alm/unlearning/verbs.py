@@ -123,19 +123,19 @@ def _trained(
         _opened(model, given)
         run = replace(run, loaded=made_trainable(run.loaded))
         original = original_of(model) if original is None else original
-        trainer, checks = prepared(run, Path(nowhere), original)
+        checks = prepared(run, Path(nowhere), original)
         for each in (*callbacks, _Progress(given.quiet)):
-            trainer.add_callback(each)
+            checks.trainer.add_callback(each)
         is_main = current_thread() is main_thread()  # others cannot hear signals
         try:
             with asked_to_stop(checks.stop) if is_main else nullcontext():
-                trainer.train()
+                checks.trainer.train()
             check_trained(model, run.loaded.rows("forget")[0])
         except BaseException:
             put_back(model, original)
             raise
-    ended, after = run.ended(trainer, checks), measured(run.loaded, "after")
-    content = run.content("Unlearning", asdict(given), trainer, ended, after)
+    run.say(checks.told)
+    content = run.content("Unlearning", asdict(given), checks, measured(run.loaded, "after"))
     device = run.loaded.place.described()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
 
