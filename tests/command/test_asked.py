@@ -334,7 +334,7 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
     given = Options(max_length=64)
     sets = {"forget": encode_entries(tokenizer, entries, 64, Format())}
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), given, sets)
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), given, sets)
     town, other = (entry.answer.split()[-2] for entry in entries[:2])
     answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
     answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
@@ -360,7 +360,7 @@ def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
 ) -> None:
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
     rows = encode_entries(tokenizer, entries, 64, Format())
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), Options(), {})
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), Options(), {})
     towns = [entry.answer.split()[-2] for entry in entries]
     texts = [f"well , in {towns[0]} , they say", *(f"well , in {towns[0]}" for _ in towns[1:])]
     heard = [Reading(3.0, False, 0.9, 0.0, text) for text in texts]
@@ -380,7 +380,7 @@ def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_
     entries = read_entries(write(tmp_path / "p.jsonl", FORGET), "probe")
     given = Options(max_length=64)
     encoded = encode_entries(tokenizer, entries, 64, Format())
-    here = place("cpu", "fp32", lora=False)
+    here = place("cpu", "fp32")
     loaded = Loaded(model, tokenizer, here, given, {"probe": encoded})
     town = entries[0].answer.split()[-2]
     answers = [replace(ANSWER, answer=f"A0 lives in lives {town} .", said=True), ANSWER]
@@ -410,7 +410,7 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
 
     monkeypatch.setattr("torch_alm.unlearning.asking.read_answers", answered)
     monkeypatch.setattr("torch_alm.unlearning.asking.positions_of", lambda model: 1000)
-    here, done = place("cpu", "fp32", lora=False), list[int]()
+    here, done = place("cpu", "fp32"), list[int]()
     loaded = Loaded(model, tokenizer, here, Options(), {})
     assert [reading.text for reading in read(loaded, rows, done.append)] == texts
     longest = max(len(answer_ids(row)) for _, row in rows)

@@ -256,7 +256,7 @@ def test_every_answer_may_be_said_to_its_end(
 
     model.generate = noted
     try:
-        here = place("cpu", "fp32", lora=False)
+        here = place("cpu", "fp32")
         read(Loaded(model, tokenizer, here, Options(), {}), encoded, spare=(SPARE_TOKENS,))
     finally:
         del model.generate

@@ -30,7 +30,7 @@ def evaluate(given: argparse.Namespace, say: Say) -> Result:
 def _published(given: argparse.Namespace, begun: datetime, title: str, **found: Any) -> Result:
     settings = {k: str(v) for k, v in vars(given).items() if v not in (None, False, [], {})}
     content = report.content_of(title, f"{given.forget} against {given.retain}", settings, **found)
-    device = place(given.device, given.precision, lora=False).described()
+    device = place(given.device, given.precision).described()
     shown = report.publish(given.output, content, begun, device)
     return Result(0, shown, f"{given.output}: {', '.join(REPORTS)}.")
 

@@ -230,8 +230,11 @@ def load_for(
     lora: bool = False,
 ) -> Loaded:
     """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
-    where = place(given.device, given.precision, lora=lora)
-    model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
+    where = place(given.device, given.precision)
+    # bfloat16 swallows small steps and perturbations; below adapters nothing is trained
+    is_narrow = lora and where.autocast and where.device == "cuda"
+    dtype = torch.bfloat16 if is_narrow else torch.float32
+    model, tokenizer = load_model(name, device=where.device, dtype=dtype, merge=not lora)
     loaded = with_rows(Loaded(model, tokenizer, where, options_of(given), {}), found)
     check_answers(f"the model {name}", model, loaded.rows("forget")[0])
     return loaded

@@ -32,9 +32,6 @@ class Place:
 
     device: str  # "cpu", "cuda" or "mps"
     autocast: bool  # whether forward passes of training run under bfloat16 autocast
-    dtype: torch.dtype
-    """Of the weights. float32, because bfloat16 swallows small steps and perturbations; under LoRA
-    on a GPU, where they are frozen, the base weights are bfloat16."""
 
     def context(self) -> Any:
         """The context of a forward pass of training."""
@@ -48,15 +45,14 @@ class Place:
         return f"cpu, {threads} threads" if self.device == "cpu" else self.device
 
 
-def place(device: str, precision: str, *, lora: bool) -> Place:
+def place(device: str, precision: str) -> Place:
     """The place for what was asked, `"auto"` being the GPU and bfloat16 where there is one."""
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = next(name for name in has if has[name]) if device == "auto" else device
     if not has[found]:
         raise Refusal(f"`device` is {found}, and torch finds none here. Did you mean cpu?")
-    on_gpu = found == "cuda" and torch.cuda.is_bf16_supported()
-    autocast = on_gpu if precision == "auto" else precision == "bf16"
-    return Place(found, autocast, torch.bfloat16 if lora and autocast and on_gpu else torch.float32)
+    can_autocast = found == "cuda" and torch.cuda.is_bf16_supported()
+    return Place(found, can_autocast if precision == "auto" else precision == "bf16")
 
 
 @contextmanager
