@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.command.conftest import FORGET, NUMBERS, RETAIN, Command, report, write
-from torch_alm.language import Format, answer_ids
+from torch_alm.language import answer_ids
 from torch_alm.unlearning.attacks import Returned, attacks_of, verdict_of
 from torch_alm.unlearning.loading import Loaded, encode_entries
 from torch_alm.unlearning.measurement import Numbers
@@ -94,9 +94,9 @@ def loaded(model: Any, tokenizer: Any) -> Callable[..., Loaded]:
             )
             for i, row in enumerate(rows)
         ]
-        sets = {"forget": encode_entries(tokenizer, entries, 64, Format()),
+        sets = {"forget": encode_entries(tokenizer, entries, 64, Options()),
                 "retain": encode_entries(tokenizer, [Entry("r", *r.values()) for r in RETAIN],
-                                         64, Format())}  # fmt: skip
+                                         64, Options())}  # fmt: skip
         here = place("cpu", precision)
         return Loaded(model, tokenizer, here, replace(GIVEN, **more), sets)
 

@@ -25,7 +25,7 @@ from tests.command.conftest import (
 )
 from tests.models import TOWNS
 from torch_alm.command.files import read_entries
-from torch_alm.language import Format, answer_ids, encode
+from torch_alm.language import answer_ids, encode
 from torch_alm.language._generation import Reading
 from torch_alm.language._wording import rouge_l_recall
 from torch_alm.unlearning.asking import SPARE_TOKENS, read
@@ -246,7 +246,7 @@ def test_every_answer_may_be_said_to_its_end(
         for n, m in ((30, 2), (2, 40), (4, 4), (20, 20))
     ]
     entries = read_entries(write(tmp_path / "x.jsonl", rows), "forget")
-    encoded = encode_entries(tokenizer, entries, 64, Format())
+    encoded = encode_entries(tokenizer, entries, 64, Options())
     seen: list[tuple[int, int]] = []
     generate = model.generate
 

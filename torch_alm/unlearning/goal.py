@@ -17,7 +17,7 @@ from torch_alm.measures._answers import sequence_means, spread
 from torch_alm.measures._certificate import margins_of, surrogate
 from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
+from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row
 from torch_alm.unlearning.model import positions_of
 from torch_alm.unlearning.rows import facts
@@ -157,7 +157,7 @@ def goal_of(loaded: Loaded) -> Goal:
 def _as_unknown(loaded: Loaded) -> Goal:
     """Every answer as unknown as facts that the model gets wrong."""
     most = positions_of(loaded.model)
-    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, format_of(loaded.given))
+    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, loaded.given)
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
     answers = answers_of(loaded, rows, read(loaded, rows, spare=(FEW_TOKENS,)))
     wrong = [a.gold for a in answers if not a.said]

@@ -77,7 +77,7 @@ def with_rows(loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
 def encoded(given: Options, loaded: Loaded, entries: Iterable[Entry]) -> Encoded:
     """Entries with their tokens, at most as long as was asked for and the model can tell places."""
     longest = min(given.max_length, positions_of(loaded.model))
-    return encode_entries(loaded.tokenizer, entries, longest, format_of(given))
+    return encode_entries(loaded.tokenizer, entries, longest, given)
 
 
 def as_said(found: dict[str, list[Entry]], measured: Measurement) -> dict[str, list[Entry]]:
@@ -111,19 +111,15 @@ def in_words(given: Options, loaded: Loaded, entry: Entry, answer: str) -> list[
         return []
 
 
-def format_of(given: Options) -> Format:
-    """The format in which the model is asked."""
-    return Format(template=given.template, system=given.system)
-
-
 def encode_entries(
-    tokenizer: Tokenizer, entries: Iterable[Entry], max_length: int, form: Format
+    tokenizer: Tokenizer, entries: Iterable[Entry], max_length: int, given: Options
 ) -> list[tuple[Entry, Row]]:
     """Every entry with its tokens; a long text, or answer, is several rows.
 
     Raises:
         Refusal: a row that cannot be encoded; names file and line.
     """
+    form = Format(template=given.template, system=given.system)
     return [(e, row) for e in entries for row in _rows_of(tokenizer, e, max_length, form)]
 
 
