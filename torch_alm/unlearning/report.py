@@ -76,10 +76,7 @@ def html(content: Content) -> str:
     settings = {"date": run["date"], "duration": duration, "device": run["device"]}
     settings |= {**content["settings"], "versions": told}
     return _page().render(
-        title=content["title"],
-        subtitle=content["subtitle"],
-        notes=content["notes"],
-        verdict=verdict,
+        content,
         tone=TONES.get(verdict["outcome"], "missed") if verdict else "",
         answers=[*_answers(content["models"]), *_returned(content["attacks"])],
         table=table_of(content),
@@ -90,8 +87,8 @@ def html(content: Content) -> str:
 
 def excerpt(content: Content) -> str:
     """The verdict and the table, to be shown within another page."""
-    page, verdict = _page(), content["verdict"]
-    shown = page.new_context({"verdict": verdict, "tone": "", "table": table_of(content)})
+    page = _page()
+    shown = page.new_context({**content, "tone": "", "table": table_of(content)})
     return "".join(part for name in ("verdict", "table") for part in page.blocks[name](shown))
 
 
