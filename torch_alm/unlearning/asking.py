@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from torch_alm.language import IGNORE, AnswerScores, Row, answer_ids, answer_scores, pad_id
+from torch_alm.language import IGNORE, Row, answer_ids, answer_scores, pad_id
 from torch_alm.language._attacks import with_prefix
 from torch_alm.language._encoding import ASKED, prompt_ids
 from torch_alm.language._generation import TAU, Reading, decode, read_answers
@@ -174,35 +174,28 @@ def answers_of(loaded: Loaded, rows: Encoded, readings: Sequence[Reading]) -> li
     and `words` the share that is said.
     """
     telling_rows, pad = scored(loaded.tokenizer, rows), pad_id(loaded.tokenizer)
-    gold = answer_scores(loaded.model, telling_rows, pad, TAU)
-    parts = zip(rows, readings, words_of(rows), gold, strict=True)
-    return [_answer(loaded, *row, reading, words, each) for row, reading, words, each in parts]
-
-
-def _answer(
-    loaded: Loaded,
-    entry: Entry,
-    row: Row,
-    reading: Reading,
-    words: frozenset[str],
-    gold: AnswerScores,
-) -> Answer:
-    question, reference = _exchange(loaded.tokenizer, entry, row)
-    text, found = reading.text or "", said(reference, reading, question, words)
-    own = words & telling(reference)
-    spoken = len(own & telling(text)) / len(own) if own else found.rouge
-    return Answer(
-        entry.where,
-        entry.prompt or question,
-        reference,
-        text,
-        reading.loss,
-        gold.loss,
-        max(gold.certificate, 0.0),
-        reading.exact_match,
-        *found,
-        words=1.0 if found.said else spoken,
-    )
+    scores = answer_scores(loaded.model, telling_rows, pad, TAU)
+    answers: list[Answer] = []
+    parts = zip(rows, readings, words_of(rows), scores, strict=True)
+    for (entry, row), reading, words, gold in parts:
+        question, reference = _exchange(loaded.tokenizer, entry, row)
+        text, found = reading.text or "", said(reference, reading, question, words)
+        own = words & telling(reference)
+        spoken = len(own & telling(text)) / len(own) if own else found.rouge
+        answer = Answer(
+            entry.where,
+            entry.prompt or question,
+            reference,
+            text,
+            reading.loss,
+            gold.loss,
+            max(gold.certificate, 0.0),
+            reading.exact_match,
+            *found,
+            words=1.0 if found.said else spoken,
+        )
+        answers.append(answer)
+    return answers
 
 
 def _exchange(tokenizer: Tokenizer, entry: Entry, row: Row) -> tuple[str, str]:
