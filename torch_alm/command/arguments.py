@@ -51,12 +51,7 @@ class _Form(argparse.RawDescriptionHelpFormatter):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line, with those of its `--config` before its own.
-
-    Raises:
-        Refusal: an option that there is not, a value that cannot be, a file that is not there.
-        SystemExit: argparse's own errors (2), the help and the version (0).
-    """
+    """The options of a command line, with those of its `--config` before its own, or a refusal."""
     whole, verbs = _parsers()
     verb = verbs.get(argv[0]) if argv else None
     if verb is None:

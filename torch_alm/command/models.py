@@ -41,9 +41,6 @@ def load_model(
 
     Adapters are merged into the model they were trained on: it is then a model like any other.
     Without `merge` the model is one of peft, and they can be trained.
-
-    Raises:
-        Refusal: one of them is missing, is not whole, or cannot be used.
     """
     name = str(name)
     check_folder(name)
@@ -182,10 +179,7 @@ def _loaded_onto(base: LanguageModel, name: str, kind: str, merge: bool) -> Lang
 
 @torch.no_grad()
 def _merged(model: LanguageModel, name: str, kind: str) -> LanguageModel:
-    """The model with the adapters merged, compared with the one that has them apart.
-
-    Cost: two forward passes over one row.
-    """
+    """The model with the adapters merged, compared with the one that has them apart."""
     ids = torch.arange(1, 33, device=model.device)[None] % model.get_base_model().vocab_size
     model.eval()
     apart = model(input_ids=ids, use_cache=False).logits.float()

@@ -63,10 +63,7 @@ def attacked(models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
 
 
 def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Returned]:
-    """All attacks on a model of this name in the report; `notes` gets what was left out.
-
-    Cost: a reading of the forget rows, one more per attack, and the relearning steps.
-    """
+    """All attacks on a model of this name in the report; `notes` gets what was left out."""
     given, whole = loaded.given, loaded.sets["forget"]
     forget = as_asked(whole[: given.rows])
     attacks = attacks_of(loaded, forget)

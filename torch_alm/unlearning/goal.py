@@ -129,11 +129,7 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def goal_of(loaded: Loaded) -> Goal:
-    """The goal that was asked for; measured if no number is given.
-
-    Raises:
-        Refusal: a number that cannot be a goal, or a single row to measure one of.
-    """
+    """The goal that was asked for; measured if no number is given."""
     given = loaded.given
     if given.certify is not None:
         if not given.certify < 1:

@@ -114,11 +114,7 @@ def in_words(given: Options, loaded: Loaded, entry: Entry, answer: str) -> list[
 def encode_entries(
     tokenizer: Tokenizer, entries: Iterable[Entry], max_length: int, given: Options
 ) -> list[tuple[Entry, Row]]:
-    """Every entry with its tokens; a long text, or answer, is several rows.
-
-    Raises:
-        Refusal: a row that cannot be encoded; names file and line.
-    """
+    """Every entry with its tokens; a long text, or answer, is several rows."""
     form = Format(template=given.template, system=given.system)
     return [(e, row) for e in entries for row in _rows_of(tokenizer, e, max_length, form)]
 
@@ -144,9 +140,6 @@ def windows(row: Row, max_length: int) -> list[Row]:
     The first holds the prompt. The others begin with as many of the tokens before theirs as fit,
     half a row or more; the labels are shared out evenly, so that none is left with a token or two,
     which any model would guess.
-
-    Raises:
-        ValueError: the prompt alone takes as much.
     """
     whole = len(row["input_ids"])
     if whole <= max_length:

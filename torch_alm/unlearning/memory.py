@@ -23,11 +23,7 @@ NARROW = (torch.bfloat16, torch.float16)
 
 
 def entries_of(rows: Rows | None, role: str) -> list[Entry]:
-    """Rows as entries, named by their role and place; of `datasets`, empty columns are left out.
-
-    Raises:
-        Refusal: there are none, or one has another form; names it.
-    """
+    """Rows as entries, named by their role and place; of `datasets`, empty columns are left out."""
     found: list[Entry] = []
     try:
         for i, row in enumerate(cast("Iterable[Any]", [] if rows is None else rows), 1):
@@ -54,11 +50,7 @@ def loaded_of(
     given: Options,
     found: Mapping[str, list[Entry]],
 ) -> Loaded:
-    """The model with the rows as it reads them, where it is.
-
-    Raises:
-        Refusal: it is quantised, on no device or on several, not whole, or of another tokenizer.
-    """
+    """The model with the rows as it reads them, where it is; refused if it cannot be asked."""
     name = "the model"
     if isinstance(tokenizer, str):
         raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")

@@ -94,10 +94,7 @@ def check_whole(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
 
 
 def check_finite(name: str, model: LanguageModel) -> None:
-    """Refuse weights that are not numbers.
-
-    Cost: one pass over the weights.
-    """
+    """Refuse weights that are not numbers."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     broken = [key for key, tensor in tensors if not bool(torch.isfinite(tensor).all())]
     if broken:
@@ -109,10 +106,7 @@ def check_finite(name: str, model: LanguageModel) -> None:
 
 @torch.no_grad()
 def check_answers(name: str, model: LanguageModel, row: Row) -> None:
-    """Refuse a model whose logits on a row are not finite, or depend on the tokens to come.
-
-    Cost: two forward passes over one row.
-    """
+    """Refuse a model whose logits on a row are not finite, or depend on the tokens to come."""
     ids = torch.tensor([row["input_ids"]], device=model.device)
     seen: Tensor = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
     most = seen.amax(-1)  # some models rule tokens out with -inf
@@ -138,10 +132,7 @@ def check_trained(model: LanguageModel, row: Row) -> None:
 
 
 def fingerprint(model: Any) -> str:
-    """Sixteen digits that change with any weight: one exact sum of bits per tensor, hashed.
-
-    Cost: one pass over the weights, wherever they are.
-    """
+    """Sixteen digits that change with any weight: one exact sum of bits per tensor, hashed."""
     found = hashlib.sha256(model.config.to_json_string().encode())
     for name, p in model.named_parameters():
         bits = p.detach().contiguous().view(BITS[p.element_size()])
@@ -153,9 +144,6 @@ def freeze_below(model: LanguageModel, first: int | None) -> None:
     """Let the layers from `first` on move alone; without one, the upper half of eight or more.
 
     Embeddings and head stay, too, unless all layers move.
-
-    Raises:
-        Refusal: there are not as many layers.
     """
     places = {name: re.search(r"\.(\d+)\.", name) for name, _ in model.named_parameters()}
     count = 1 + max((int(found[1]) for found in places.values() if found), default=-1)

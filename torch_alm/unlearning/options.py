@@ -101,11 +101,7 @@ class Options:
 
 
 def by_name(verb: str, given: Mapping[str, Any]) -> Options:
-    """The options of a verb, given by name.
-
-    Raises:
-        Refusal: there is no such option, or it is of another verb.
-    """
+    """The options of a verb, given by name; one that it does not have is refused."""
     every = [each.name for each in fields(Options)]
     known = {
         "unlearn": [name for name in every if name not in ATTACKER],

@@ -80,11 +80,7 @@ class Run:
 def begun(
     loaded: Loaded, found: dict[str, list[Entry]], say: Say
 ) -> tuple[Start, dict[str, list[Entry]], Loaded]:
-    """Measure the model as it is.
-
-    Raises:
-        Refusal: it says too little of what it shall forget, or the goal is reached already.
-    """
+    """Measure the model as it is; refuse one with nothing to forget."""
     given = loaded.given
     found_now = measured(loaded, "before", whole=given.answers == "said")
     known = _check_known(loaded, found_now, say)
