@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,12 +19,10 @@ from torch_alm.unlearning.asking import measured
 from torch_alm.unlearning.checks import KEY, LIMITED, Checks
 from torch_alm.unlearning.errors import Refusal, Say, first_line
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
-from torch_alm.unlearning.goal import Goal
-from torch_alm.unlearning.loading import Loaded, as_said, with_rows
+from torch_alm.unlearning.loading import Loaded
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrowed
-from torch_alm.unlearning.rows import Entry
-from torch_alm.unlearning.run import Run, Start, begun, made_trainable, prepared
+from torch_alm.unlearning.run import Run, begun, made_trainable, prepared, taken_up
 from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now
 
 LIMITS = ("steps", "epochs", "max_retain_loss")
@@ -37,10 +35,9 @@ UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
 @dataclass(frozen=True)
 class Job:
-    """A request, the rows read for it, and their run."""
+    """A request, and its run."""
 
     given: argparse.Namespace
-    found: dict[str, list[Entry]]
     settings: dict[str, Any]
     run: Run
     began: datetime
@@ -69,20 +66,16 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         freeze_below(loaded.model, given.layers)
     settings = _settings(given, loaded)
     if record is None:
-        start, found, loaded = begun(loaded, found, say)
+        run = begun(loaded, say)
     else:
         _check_same(given.output, record["settings"], settings)
-        kept = record["start"]
-        before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
-        start = Start(before, kept["known"], goal, kept["notes"])
-        found = as_said(found, start.measured) if given.answers == "said" else found
-        loaded = with_rows(loaded, found)
-    loaded = made_trainable(loaded)
-    job = Job(given, found, settings, Run(loaded, start, say), began)
+        run = taken_up(loaded, record["start"], say)
+    run = replace(run, loaded=made_trainable(run.loaded))
+    job = Job(given, settings, run, began)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
-        checks = prepared(job.run, Path(nowhere) if given.dry_run else job.folder)
-    lines, planned = known_now(loaded, checks.trainer, start.goal, start.measured)
-    lines += start.notes
+        checks = prepared(run, Path(nowhere) if given.dry_run else job.folder)
+    lines, planned = known_now(run.loaded, checks.trainer, run.start.goal, run.start.measured)
+    lines += run.start.notes
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
     for line in lines:
@@ -186,7 +179,7 @@ def _saved(job: Job) -> Measurement:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
-        return measured(load_for(given, str(draft), job.found), "after")
+        return measured(load_for(given, str(draft), loaded.entries), "after")
 
     return write_folder(given.output / MODEL, fill)
 

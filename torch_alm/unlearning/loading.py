@@ -42,6 +42,11 @@ class Loaded:
     given: Options
     sets: Mapping[str, Encoded]  # by the name of their file
 
+    @property
+    def entries(self) -> dict[str, list[Entry]]:
+        """The rows as they came, by the name of their file."""
+        return {k: [*{id(e): e for e, _ in rows}.values()] for k, rows in self.sets.items()}
+
     def rows(self, name: str) -> list[Row]:
         """The token rows of a set."""
         return [row for _, row in self.sets.get(name, ())]
@@ -80,12 +85,12 @@ def encoded(given: Options, loaded: Loaded, entries: Iterable[Entry]) -> Encoded
     return encode_entries(loaded.tokenizer, entries, longest, given)
 
 
-def as_said(found: dict[str, list[Entry]], measured: Measurement) -> dict[str, list[Entry]]:
-    """The files with the forget answers as the model says them, to the end of their line."""
+def as_said(loaded: Loaded, measured: Measurement) -> Loaded:
+    """A copy with the forget answers as the model says them, to the end of their line."""
     said = {a.where: a.answer.strip() for a in measured.answers["forget"] if a.said}
     rows = [e.answered(said[e.where].split("\n")[0]) if said.get(e.where) else e
-            for e in found["forget"]]  # fmt: skip
-    return {**found, "forget": rows}
+            for e in loaded.entries["forget"]]  # fmt: skip
+    return with_rows(loaded, {**loaded.entries, "forget": rows})
 
 
 def kept_rows(given: Options, loaded: Loaded, measured: Measurement) -> list[Row]:

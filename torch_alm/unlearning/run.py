@@ -21,10 +21,9 @@ from torch_alm.unlearning.goal import (
     judge,
     uniform,
 )
-from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
+from torch_alm.unlearning.loading import Loaded, as_said, kept_rows
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
-from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.spoken import Wordings, in_own_words
 from torch_alm.unlearning.train import trace_of, trainer_of
 
@@ -77,9 +76,7 @@ class Run:
         )
 
 
-def begun(
-    loaded: Loaded, found: dict[str, list[Entry]], say: Say
-) -> tuple[Start, dict[str, list[Entry]], Loaded]:
+def begun(loaded: Loaded, say: Say) -> Run:
     """Measure the model as it is; refuse one with nothing to forget."""
     given = loaded.given
     found_now = measured(loaded, "before", whole=given.answers == "said")
@@ -91,8 +88,7 @@ def begun(
             "and the goal would be to forget no more than that. Is it the right set?"
         )
     if given.answers == "said":
-        found = as_said(found, found_now)
-        loaded = with_rows(loaded, found)
+        loaded = as_said(loaded, found_now)
         found_now = measured(loaded, "as said")
     goal = goal_of(loaded)
     if unseen := found_now.numbers.get("holdout"):
@@ -100,7 +96,14 @@ def begun(
     notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
     if not given.anyway:
         _check_unreached(goal, found_now)
-    return Start(found_now, known, goal, notes), found, loaded
+    return Run(loaded, Start(found_now, known, goal, notes), say)
+
+
+def taken_up(loaded: Loaded, kept: Mapping[str, Any], say: Say) -> Run:
+    """The run whose beginning, through `asdict` and JSON, is written down here."""
+    before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
+    loaded = as_said(loaded, before) if loaded.given.answers == "said" else loaded
+    return Run(loaded, Start(before, kept["known"], goal, kept["notes"]), say)
 
 
 def _check_known(loaded: Loaded, measured: Measurement, say: Say) -> bool:

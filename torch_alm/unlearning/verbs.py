@@ -74,8 +74,8 @@ def unlearn(
     with quiet(), _adapted(model, given) as adapted:
         with borrowed(adapted):
             loaded = loaded_of(adapted, tokenizer, given, found)
-            start, _, loaded = begun(loaded, found, log.info)
-        return _trained(Run(loaded, start, log.info), callbacks)
+            run = begun(loaded, log.info)
+        return _trained(run, callbacks)
 
 
 def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **options: Any) -> Outcome:
