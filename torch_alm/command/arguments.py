@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 from torch_alm import __version__
 from torch_alm.command.output import WIDTH
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.options import CHOICES, LEAST, Options, is_sensible, wanted
+from torch_alm.unlearning.options import CHOICES, LEAST, Options, fault
 
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
 FILES = ("forget", "retain", "holdout", "probe")
@@ -195,8 +195,8 @@ def _add_number(parser: Any, option: str, metavar: str, told: str, *default: Non
 def _number(name: str):  # noqa: ANN202  # argparse names a type by its function
     def number(text: str) -> float:
         value = int(text) if name in LEAST else float(text)
-        if not is_sensible(name, value):
-            raise argparse.ArgumentTypeError(f"{text} is {wanted(name)}.")
+        if told := fault(name, value):
+            raise argparse.ArgumentTypeError(f"{text} is {told}.")
         return value
 
     number.__name__ = "whole number" if name in LEAST else "number"
