@@ -14,7 +14,7 @@ from torch_alm.unlearning.asking import answers_of, as_asked, read
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import ERRORS, SAID_SHARE
 from torch_alm.unlearning.loading import Loaded, encoded
-from torch_alm.unlearning.measurement import Answer, Numbers
+from torch_alm.unlearning.measurement import Numbers
 from torch_alm.unlearning.rows import Encoded
 
 BITS, BEGUN = (8, 4), "answer prefix"
@@ -35,20 +35,13 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Attacked(Answer):
-    """An answer within an attack, and the `earlier` one to the same row."""
-
-    earlier: str
-
-
-@dataclass(frozen=True)
 class Returned:
-    """Numbers of the same rows before and after an attack of this name, and the answers after."""
+    """Numbers of the same rows before and after an attack of this name."""
 
     name: str
     before: Numbers
     after: Numbers
-    answers: list[Attacked]
+    answers: list[dict[str, Any]]  # after it, each with the `earlier` one to the same row
 
 
 def attacked(models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
@@ -126,7 +119,7 @@ def _carried_out(loaded: Loaded, attack: Attack, known: Mapping[int, Reading]) -
         after = answers_of(loaded, attack.then, read(loaded, attack.then))
     earlier = {(a.where, a.reference): a.answer for a in before}
     places = before if attack.name == BEGUN else after  # there the reference is the rest of it
-    answers = [Attacked(**vars(answer), earlier=earlier.get((place.where, place.reference), ""))
+    answers = [{**asdict(answer), "earlier": earlier.get((place.where, place.reference), "")}
                for answer, place in zip(after, places, strict=True)]  # fmt: skip
     return Returned(attack.name, Numbers.of(before), Numbers.of(after), answers)
 
