@@ -182,19 +182,16 @@ class Look:
         """The retain loss."""
         return fmean(losses(self.loaded.model, self.retain, self.pad))
 
-    def lost(self) -> int:
-        """Count the probe rows no longer known by tokens that were."""
-        scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
-        return sum(not score.exact_match for score in scores)
-
     def told(self, value: float, aim: float, known: int, kept: float) -> str:
         """The numbers of a check; known by tokens: each is likeliest."""
-        goal, probed = self.goal, len(self.probe)
+        goal, probe = self.goal, ""
         if goal.kind == "rate":
             forget = f"{value:.1%} of {goal.alpha:.1%} certified (or of the tokens to be missed)"
         else:
             forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (a row counts up to {aim:.2f})"
-        probe = f", {probed - self.lost()} of {probed} probe rows" if probed else ""
+        if self.probe:
+            scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
+            probe = f", {sum(s.exact_match for s in scores)} of {len(scores)} probe rows"
         return (
             f"{forget}; known by tokens: {known} of {len(self.forget)} forget wordings{probe}; "
             f"retain loss {kept:.2f} (was {self.start:.2f})"
