@@ -140,7 +140,7 @@ def _ended(job: Job, checks: Checks) -> Result:
     after = _saved(job)
     job.run.say(checks.told)
     content = job.run.content(f"Unlearning {Path(given.model).name}", job.settings, checks, after)
-    content |= {"files": written(given.output, (MODEL, *REPORTS))}
+    content |= {"files": written(given.output)}
     shown = report.publish(given.output, content, job.began, loaded.place.described())
     told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
     if not content["verdict"]["missed"]:
