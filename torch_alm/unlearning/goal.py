@@ -66,8 +66,8 @@ class Goal:
         """The goal in a sentence."""
         if self.kind == "rate":
             return f"{self.alpha:.1%} of answers certified not to be said word for word"
-        each = "every answer" if self.least is None else "the answers on average"
-        each = "the answers on average" if self.kind == "loss" else each
+        is_each = self.kind == "rows" and self.least is None
+        each = "every answer" if is_each else "the answers on average"
         told = f"{each} at a telling loss of {self.alpha:.2f} or more ({self.source})"
         return told + ("" if self.least is None else f", and none below {self.least:.2f}")
 

@@ -93,7 +93,13 @@ def begun(loaded: Loaded, say: Say) -> Run:
     goal = goal_of(loaded)
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
-    notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
+    most, notes = uniform(loaded), list[str]()
+    if goal.kind != "rate" and goal.alpha > most:
+        notes.append(
+            f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {most:.2f}, "
+            "the loss of a model that knows nothing and guesses: it has to be sure of other "
+            f"answers, which costs what shall be kept. Did you mean {0.9 * most:.1f} or less?"
+        )
     if not given.anyway:
         _check_unreached(goal, found_now)
     return Run(loaded, Start(found_now, known, goal, notes), say)
@@ -143,15 +149,6 @@ def _check_unreached(goal: Goal, measured: Measurement) -> None:
             "answers: nothing would be forgotten. Did you mean a higher goal, or, if it says them "
             'in other words than the rows, its own: "said" for `answers`?'
         )
-
-
-def _beyond(goal: Goal, loaded: Loaded) -> str:
-    most = uniform(loaded)
-    return (
-        f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {most:.2f}, the "
-        "loss of a model that knows nothing and guesses: it has to be sure of other answers, which "
-        f"costs what shall be kept. Did you mean {0.9 * most:.1f} or less?"
-    )
 
 
 def made_trainable(loaded: Loaded) -> Loaded:

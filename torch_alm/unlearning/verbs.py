@@ -120,7 +120,11 @@ def _trained(
     """Train and judge; an error leaves the model as it came."""
     began, model, given = datetime.now(timezone.utc), run.loaded.model, run.loaded.given
     with borrowed(model), TemporaryDirectory() as nowhere:
-        _opened(model, given)
+        if not isinstance(model, PeftModel):
+            freeze_below(model, given.layers)
+        elif not any(p.requires_grad for p in model.parameters()):
+            model.set_adapter(model.active_adapters[0])
+        widened(model)
         run = replace(run, loaded=made_trainable(run.loaded))
         original = original_of(model) if original is None else original
         checks = prepared(run, Path(nowhere), original)
@@ -138,15 +142,6 @@ def _trained(
     content = run.content("Unlearning", asdict(given), checks, measured(run.loaded, "after"))
     device = run.loaded.place.described()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
-
-
-def _opened(model: LanguageModel, given: Options) -> None:
-    """Let train what shall, in float32."""
-    if not isinstance(model, PeftModel):
-        freeze_below(model, given.layers)
-    elif not any(p.requires_grad for p in model.parameters()):
-        model.set_adapter(model.active_adapters[0])
-    widened(model)
 
 
 class _Progress(TrainerCallback):
