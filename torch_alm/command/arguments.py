@@ -165,7 +165,7 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
 
 def _add_attack(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
-    _add_number(verb, "--rows", "N", "most forget rows to ask; default: all", None)
+    add("--rows", type=_number("rows"), metavar="N", help="most forget rows to ask; default: all")
     add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
     _add_number(verb, "--relearn", "N", "examples to relearn on")
     _add_number(verb, "--relearn-steps", "N", "steps of relearning")
@@ -185,11 +185,11 @@ VERBS = {
 }
 
 
-def _add_number(parser: Any, option: str, metavar: str, told: str, *default: None) -> None:
-    """Add an option of a number, whose default is that of `Options` unless another is given."""
+def _add_number(parser: Any, option: str, metavar: str, told: str) -> None:
+    """Add an option of a number, whose default is that of `Options`."""
     name = option[2:].replace("-", "_")
-    usual = default[0] if default else getattr(Options, name)
-    parser.add_argument(option, type=_number(name), default=usual, metavar=metavar, help=told)
+    kind, usual = _number(name), getattr(Options, name)
+    parser.add_argument(option, type=kind, default=usual, metavar=metavar, help=told)
 
 
 def _number(name: str):  # noqa: ANN202  # argparse names a type by its function
