@@ -23,7 +23,7 @@ from torch_alm.unlearning.loading import Loaded
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrowed
 from torch_alm.unlearning.run import Run, begun, made_trainable, prepared, taken_up
-from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now
+from torch_alm.unlearning.train import asked_to_stop, check_reporter
 
 LIMITS = ("steps", "epochs", "max_retain_loss")
 """Options of which others let a run go on that came to its end."""
@@ -74,8 +74,7 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     job = Job(given, settings, run, began)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
         checks = prepared(run, Path(nowhere) if given.dry_run else job.folder)
-    lines, planned = known_now(run.loaded, checks.trainer, run.start.goal, run.start.measured)
-    lines += run.start.notes
+    lines, planned = run.known_now(checks.trainer)
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
     for line in lines:

@@ -25,7 +25,7 @@ from torch_alm.unlearning.loading import Loaded, as_said, kept_rows
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
 from torch_alm.unlearning.spoken import Wordings, in_own_words
-from torch_alm.unlearning.train import trace_of, trainer_of
+from torch_alm.unlearning.train import CHANGE, cost_of, trace_of, trainer_of
 
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
@@ -58,6 +58,29 @@ class Run:
             max_probe_loss=self.loaded.given.max_probe_loss,
             known_before=self.start.known,
         )
+
+    def known_now(self, trainer: Any) -> tuple[list[str], dict[str, Any]]:
+        """What the model says before the first step, the goal, and what a step takes."""
+        numbers, rows = self.start.measured.numbers, self.start.measured.answers
+        said = {k: f"{sum(a.said for a in v)} of {len(v)}" for k, v in rows.items()}
+        probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
+        seconds, memory = cost_of(self.loaded, trainer)
+        rate, most = trainer.args.learning_rate, trainer.args.max_steps
+        is_found = self.loaded.given.lr is None
+        why = f"a step of {CHANGE:g} nats of log-odds" if is_found else "set by hand"
+        lines = [
+            f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
+            f"Loss in nats per token: {numbers['forget'].gold:.2f} of the telling words of the "
+            f"forget answers (telling loss), {numbers['retain'].loss:.2f} of the retain answers.",
+            f"Goal: {self.start.goal.told}.",
+            f"Rate: {rate:.2g}, {why}.",
+            f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are "
+            "taken.",
+            *self.start.notes,
+        ]
+        taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}
+        shown = {name: asdict(each) for name, each in numbers.items()}
+        return lines, {"goal": asdict(self.start.goal), "numbers": {"before": shown}, **taken}
 
     def content(
         self, title: str, settings: Mapping[str, Any], checks: Checks, after: Measurement

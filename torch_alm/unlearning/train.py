@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +26,6 @@ from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal, log_odds
 from torch_alm.unlearning.loading import Loaded
-from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.once import Lower, Original, answered, side_by_side
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
@@ -168,30 +166,7 @@ def check_reporter(name: str) -> None:
         raise Refusal(f"`report_to` is {name}: {first_line(error)} Did you mean none?") from error
 
 
-def known_now(
-    loaded: Loaded, trainer: Any, goal: Goal, measured: Measurement
-) -> tuple[list[str], dict[str, Any]]:
-    """Measure what the model says, how well it knows it, the goal, and what a step takes."""
-    numbers, rows = measured.numbers, measured.answers
-    said = {k: f"{sum(a.said for a in v)} of {len(v)}" for k, v in rows.items()}
-    probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
-    seconds, memory = _cost_of(loaded, trainer)
-    most = trainer.args.max_steps
-    why = f"a step of {CHANGE:g} nats of log-odds" if loaded.given.lr is None else "set by hand"
-    lines = [
-        f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
-        f"Loss in nats per token: {numbers['forget'].gold:.2f} of the telling words of the "
-        f"forget answers (telling loss), {numbers['retain'].loss:.2f} of the retain answers.",
-        f"Goal: {goal.told}.",
-        f"Rate: {trainer.args.learning_rate:.2g}, {why}.",
-        f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are taken.",
-    ]
-    taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}
-    shown = {name: asdict(each) for name, each in numbers.items()}
-    return lines, {"goal": asdict(goal), "numbers": {"before": shown}, **taken}
-
-
-def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
+def cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     """Seconds and bytes of a step: both passes are tried once, and the optimizers are added."""
     size = trainer.args.per_device_train_batch_size
     pairs = [trainer.train_dataset[i] for i in range(min(size, len(trainer.train_dataset)))]
