@@ -92,7 +92,8 @@ def trainer_of(
 
     The rows to keep are kept as `original` answers them, or else the model as it is.
     """
-    given, measure = loaded.given, Objective(goal)
+    given = loaded.given
+    measure: Any = Objective(goal)
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
     forget, retain = rows
     without_dropout(loaded.model)
