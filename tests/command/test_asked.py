@@ -380,8 +380,7 @@ def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_
     entries = read_entries(write(tmp_path / "p.jsonl", FORGET), "probe")
     given = Options(max_length=64)
     encoded = encode_entries(tokenizer, entries, 64, Options())
-    here = place("cpu", "fp32")
-    loaded = Loaded(model, tokenizer, here, given, {"probe": encoded})
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), given, {"probe": encoded})
     town = entries[0].answer.split()[-2]
     answers = [replace(ANSWER, answer=f"A0 lives in lives {town} .", said=True), ANSWER]
 
@@ -410,8 +409,7 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
 
     monkeypatch.setattr("torch_alm.unlearning.asking.read_answers", answered)
     monkeypatch.setattr("torch_alm.unlearning.asking.positions_of", lambda model: 1000)
-    here, done = place("cpu", "fp32"), list[int]()
-    loaded = Loaded(model, tokenizer, here, Options(), {})
+    loaded, done = Loaded(model, tokenizer, place("cpu", "fp32"), Options(), {}), list[int]()
     assert [reading.text for reading in read(loaded, rows, done.append)] == texts
     longest = max(len(answer_ids(row)) for _, row in rows)
     assert asked[:2] == [(2, longest + FEW_TOKENS), (1, len(answer_ids(rows[1][1])) + SPARE_TOKENS)]

@@ -97,8 +97,7 @@ def loaded(model: Any, tokenizer: Any) -> Callable[..., Loaded]:
         sets = {"forget": encode_entries(tokenizer, entries, 64, Options()),
                 "retain": encode_entries(tokenizer, [Entry("r", *r.values()) for r in RETAIN],
                                          64, Options())}  # fmt: skip
-        here = place("cpu", precision)
-        return Loaded(model, tokenizer, here, replace(GIVEN, **more), sets)
+        return Loaded(model, tokenizer, place("cpu", precision), replace(GIVEN, **more), sets)
 
     return made
 
