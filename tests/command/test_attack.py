@@ -94,9 +94,8 @@ def loaded(model: Any, tokenizer: Any) -> Callable[..., Loaded]:
             )
             for i, row in enumerate(rows)
         ]
-        sets = {"forget": encode_entries(tokenizer, entries, 64, Options()),
-                "retain": encode_entries(tokenizer, [Entry("r", *r.values()) for r in RETAIN],
-                                         64, Options())}  # fmt: skip
+        both = {"forget": entries, "retain": [Entry("r", *row.values()) for row in RETAIN]}
+        sets = {name: encode_entries(tokenizer, rows, 64, GIVEN) for name, rows in both.items()}
         return Loaded(model, tokenizer, place("cpu", precision), replace(GIVEN, **more), sets)
 
     return made

@@ -13,6 +13,7 @@ from tests.command.conftest import ANSWER, NUMBERS, Command
 from torch_alm.unlearning.folders import finite
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
 from torch_alm.unlearning.measurement import Answer, Measurement
+from torch_alm.unlearning.options import Options
 
 LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
@@ -42,8 +43,8 @@ BEFORE = seen(probe=20)
 
 
 def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **now: Any) -> Any:
-    limits = {"max_retain_loss": most, "known_before": known}
-    return judge(goal, BEFORE, seen(**{"probe": 20, **now}), **limits)
+    given, after = Options(max_retain_loss=most), seen(**{"probe": 20, **now})
+    return judge(goal, BEFORE, after, given, known_before=known)
 
 
 def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
@@ -137,9 +138,9 @@ def test_what_is_lost_and_what_was_not_measured_is_told() -> None:
     assert "Of 20 probe answers that were said, never trained on, 17 still are; lost: line 17" in (
         found.cost
     )
-    alone = judge(LOSS, seen(), seen())
+    alone = judge(LOSS, seen(), seen(), Options())
     assert alone.outcome == "met" and "bring eight retain rows or more" in alone.cost
-    unsaid = judge(LOSS, seen(probe=0), seen(probe=0))
+    unsaid = judge(LOSS, seen(probe=0), seen(probe=0), Options())
     assert "No probe row was said before" in unsaid.cost
     broken = [part(0, loss=math.nan), part(1)]
     assert verdict(answers=broken).missed == ("unmeasured",)

@@ -144,15 +144,15 @@ class Pace:
 class Look:
     """Rows that a check reads, and what they were before the first step.
 
-    The probe rows are those that the model says, in its words; of retain rows so many at most.
+    The probe rows are those that the model says, in its words.
     """
 
     def __init__(
-        self, loaded: Loaded, goal: Goal, wordings: Wordings, probe: Sequence[Row], count: int
+        self, loaded: Loaded, goal: Goal, wordings: Wordings, probe: Sequence[Row]
     ) -> None:
         self.loaded, self.goal, self.wordings = loaded, goal, wordings
         self.pad, probe = pad_id(loaded.tokenizer), _spread(probe)
-        self.retain = _spread(loaded.rows("retain")[:count])
+        self.retain = _spread(loaded.rows("retain")[: loaded.given.rows])
         self.start, self.low = self.kept(), 0
         scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []
         self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]

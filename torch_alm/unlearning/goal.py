@@ -20,6 +20,7 @@ from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row
 from torch_alm.unlearning.model import positions_of
+from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import facts
 
 Outcome: TypeAlias = Literal["met", "met at a cost", "not met"]
@@ -188,9 +189,8 @@ def judge(
     goal: Goal,
     before: Measurement,
     after: Measurement,
+    given: Options,
     *,
-    max_retain_loss: float | None = None,
-    max_probe_loss: float = COST,
     known_before: bool = True,
 ) -> Verdict:
     """The verdict on two measurements: of the original model, and of the saved one.
@@ -199,7 +199,7 @@ def judge(
     original model knew them, at most one answer in a hundred (none of fewer) is still said, and no
     more of their words than the goal allows. It is met at a cost if the retain rows lost more than
     their limit (`max_retain_loss`, or else a tenth of the answers or words, or 0.1 nats), or the
-    probe rows more than a tenth of the answers that were said.
+    probe rows more than `max_probe_loss` of the answers that were said.
     """
     numbers, rows = after.numbers["forget"], by_row(after.answers["forget"])
     said = [row for row in rows if _is_said(a.said for a in row)]
@@ -214,7 +214,8 @@ def judge(
     missed = tuple(reason for reason, is_so in wrong.items() if is_so)
     lost, spoken = lost_of(before.answers.get("probe", ()), after.answers.get("probe", ()))
     was, now = before.numbers["retain"], after.numbers["retain"]
-    costly = _is_costly(was, now, max_retain_loss) or len(lost) > max_probe_loss * spoken
+    costly = _is_costly(was, now, given.max_retain_loss)
+    costly = costly or len(lost) > given.max_probe_loss * spoken
     outcome: Outcome = "not met" if missed else "met at a cost" if costly else "met"
     told = {
         "level": _level(goal, numbers, rows),

@@ -48,17 +48,6 @@ class Run:
     start: Start
     say: Say
 
-    def judged(self, now: Measurement) -> Verdict:
-        """The verdict on another measurement."""
-        return judge(
-            self.start.goal,
-            self.start.measured,
-            now,
-            max_retain_loss=self.loaded.given.max_retain_loss,
-            max_probe_loss=self.loaded.given.max_probe_loss,
-            known_before=self.start.known,
-        )
-
     def known_now(self, trainer: Any) -> tuple[list[str], dict[str, Any]]:
         """What the model says before the first step, the goal, and what a step takes."""
         numbers, rows = self.start.measured.numbers, self.start.measured.answers
@@ -86,16 +75,18 @@ class Run:
         self, title: str, settings: Mapping[str, Any], checks: Checks, after: Measurement
     ) -> dict[str, Any]:
         """All that a report has of it."""
-        trace, goal = trace_of(checks.trainer.state.log_history), self.start.goal
+        given, start = self.loaded.given, self.start
+        trace = trace_of(checks.trainer.state.log_history)
+        verdict = judge(start.goal, start.measured, after, given, known_before=start.known)
         return report.content_of(
             title,
-            f"{self.loaded.given.method}, {len(trace)} steps. Goal: {goal.told}.",
-            {**settings, "known_before": self.start.known},
-            goal=asdict(goal),
-            verdict=asdict(self.judged(after)),
-            models=[self.start.measured.named("before"), after.named("after")],
+            f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
+            {**settings, "known_before": start.known},
+            goal=asdict(start.goal),
+            verdict=asdict(verdict),
+            models=[start.measured.named("before"), after.named("after")],
             trace=trace,
-            notes=[*self.start.notes, checks.told],
+            notes=[*start.notes, checks.told],
         )
 
 
@@ -185,28 +176,26 @@ def made_trainable(loaded: Loaded) -> Loaded:
 
 def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> Checks:
     """The checks that pace and end the run, and have its Trainer; see `trainer_of`."""
-    given, loaded, start = run.loaded.given, run.loaded, run.start
-    answers = start.measured.answers
-    wordings = Wordings(given, loaded, answers["forget"])
-    probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
-    kept = kept_rows(given, loaded, start.measured)
-    trainer = trainer_of(loaded, start.goal, (wordings.rows, kept), folder, original)
-    goal, most = start.goal, given.max_retain_loss
+    given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
+    wordings = Wordings(given, loaded, before.answers["forget"])
+    probe = in_own_words(given, loaded, "probe", before.answers.get("probe", []))
+    kept, most = kept_rows(given, loaded, before), given.max_retain_loss
+    trainer = trainer_of(loaded, goal, (wordings.rows, kept), folder, original)
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
     pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
-    limit = COST_LOSS if most is None else most - start.measured.numbers["retain"].loss
+    limit = COST_LOSS if most is None else most - before.numbers["retain"].loss
 
     def ask() -> tuple[Verdict, bool]:
         """Ask the retain and probe rows once the forget rows are gone."""
-        known, found = replace(run, start=replace(start, known=True)), start.measured
+        found = before
         for names in (("forget",), ("retain", "probe")):
             now = measured(loaded, "asking", names)
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
-            if (verdict := known.judged(found)).missed:
+            if (verdict := judge(goal, before, found, given)).missed:
                 break
         return verdict, wordings.take(found.answers["forget"])
 
-    look = Look(loaded, goal, wordings, probe, given.rows or len(kept))
+    look = Look(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
     trainer.add_callback(checks)
     return checks
