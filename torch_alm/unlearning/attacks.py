@@ -59,7 +59,7 @@ def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Ret
     """All attacks on a model of this name in the report; `notes` gets what was left out."""
     given, whole = loaded.given, loaded.sets["forget"]
     forget = as_asked(whole[: given.rows])
-    attacks = attacks_of(loaded, forget)
+    attacks = [*attacks_of(loaded, forget)]
     names = {each.name for each in attacks}
     if not any(entry.paraphrase for entry, _ in whole):
         notes.append("No paraphrases: no row has a paraphrased_question.")
@@ -78,23 +78,22 @@ def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Ret
     return told
 
 
-def attacks_of(loaded: Loaded, forget: Encoded) -> list[Attack]:
+def attacks_of(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
     """Relearning, rounding, other words, and the beginning of the answer.
 
     After relearning on forget rows only the others are asked: what the attacker was shown, or a
     copy of it, proves nothing.
     """
-    given, found = loaded.given, [*_relearning(loaded, forget)]
-    for bits in BITS if linear_weights(loaded.model) else ():
-        rounded = partial(quantized, loaded.model, bits)
-        found.append(Attack(f"int{bits}", forget, forget, rounded))
+    given, model = loaded.given, loaded.model
+    yield from _relearning(loaded, forget)
+    for bits in BITS if linear_weights(model) else ():
+        yield Attack(f"int{bits}", forget, forget, partial(quantized, model, bits))
     if usual := [(entry, row) for entry, row in forget if entry.paraphrase]:
         others = dict.fromkeys(entry.asked(entry.paraphrase or "") for entry, _ in usual)
-        found.append(Attack("paraphrase", usual, encoded(given, loaded, others)))
+        yield Attack("paraphrase", usual, encoded(given, loaded, others))
     if begun := [(e, row, rest) for e, row in forget if (rest := with_prefix(row, given.prefix))]:
         asked, rest = [(e, row) for e, row, _ in begun], [(e, rest) for e, _, rest in begun]
-        found.append(Attack(BEGUN, asked, rest))
-    return found
+        yield Attack(BEGUN, asked, rest)
 
 
 def _relearning(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
