@@ -56,7 +56,7 @@ def html(content: Content) -> str:
     duration = str(timedelta(seconds=round(run["seconds"])))
     settings = {"date": run["date"], "duration": duration, "device": run["device"]}
     settings |= {**content["settings"], "versions": told}
-    answers = {name: _answers(models, name) for name in ("forget", "retain", "probe")}
+    answers = {kind: _answers(models, kind) for kind in ("forget", "retain", "probe")}
     return _page().render(
         content,
         answers=answers,
@@ -80,23 +80,25 @@ def _page() -> jinja2.Template:
     return page.get_template("report.html.j2")
 
 
-def _answers(models: Sequence[Content], name: str) -> list[dict[str, Any]]:
+def _answers(models: Sequence[Content], kind: str) -> list[dict[str, Any]]:
     """The last model's rows of a set with what each model says, those that changed most first.
 
     A part of a long text stands alone where the tokenizer of another model cuts elsewhere.
     """
-    sets = [(m["name"], m["answers"].get(name, ())) for m in models]
-    placed = [(m, {(row["where"], row["reference"]): row for row in rows}) for m, rows in sets]
-    rows = [
+    sets = [(model["name"], model["answers"].get(kind, ())) for model in models]
+    placed = [
+        (name, {(row["where"], row["reference"]): row for row in rows}) for name, rows in sets
+    ]
+    found = [
         {
             **row,
             "was": placed[0][1].get(place, row)["rouge"],
-            "said": [(m, rows[place]["answer"]) for m, rows in placed if place in rows],
+            "said": [(name, rows[place]["answer"]) for name, rows in placed if place in rows],
         }
         for place, row in (placed[-1][1].items() if placed else ())
     ]
-    is_said = name == "forget"  # then those of which most is still said
-    return sorted(rows, key=lambda r: -r["rouge"] if is_said else r["rouge"] - r["was"])
+    most_said = kind == "forget"  # come first there
+    return sorted(found, key=lambda r: -r["rouge"] if most_said else r["rouge"] - r["was"])
 
 
 def _returned(attacks: Sequence[Content]) -> list[dict[str, Any]]:
