@@ -21,7 +21,7 @@ from tests.command.conftest import ANSWER, FORGET, RETAIN, Command, fits, make_m
 from tests.command.test_unlearn import FAST
 from tests.models import learn
 from torch_alm.command.files import read_entries
-from torch_alm.language import IGNORE, Format, answer_ids
+from torch_alm.language import IGNORE, answer_ids
 from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
 from torch_alm.unlearning.asking import said as how_much
@@ -333,8 +333,8 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     """The start up to what tells something is given, or nothing; the rest is left out."""
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
     given = Options(max_length=64)
-    sets = {"forget": encode_entries(tokenizer, entries, 64, Format())}
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), sets)
+    sets = {"forget": encode_entries(tokenizer, entries, 64, Options())}
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), given, sets)
     town, other = (entry.answer.split()[-2] for entry in entries[:2])
     answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
     answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
@@ -385,8 +385,8 @@ def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
     model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
-    rows = encode_entries(tokenizer, entries, 64, Format())
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {})
+    rows = encode_entries(tokenizer, entries, 64, Options())
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), Options(), {})
     towns = [entry.answer.split()[-2] for entry in entries]
     texts = [f"well , in {towns[0]} , they say", *(f"well , in {towns[0]}" for _ in towns[1:])]
     heard = [Reading(3.0, False, 0.9, 0.0, text) for text in texts]
@@ -405,8 +405,8 @@ def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_
     """Behind another lead-in than the file's the model may have said it all along."""
     entries = read_entries(write(tmp_path / "p.jsonl", FORGET), "probe")
     given = Options(max_length=64)
-    encoded = encode_entries(tokenizer, entries, 64, Format())
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {"probe": encoded})
+    encoded = encode_entries(tokenizer, entries, 64, Options())
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), given, {"probe": encoded})
     town = entries[0].answer.split()[-2]
     answers = [replace(ANSWER, answer=f"A0 lives in lives {town} .", said=True), ANSWER]
 
@@ -423,7 +423,7 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
 ) -> None:
     """The second answer begins later than the first asking reaches."""
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")[:2]
-    rows = encode_entries(tokenizer, entries, 64, Format())
+    rows = encode_entries(tokenizer, entries, 64, Options())
     texts, asked = [f"{e.answer}" for e in entries], list[tuple[int, int]]()
 
     def answered(*given: Any, max_new_tokens: int = 0, **more: Any) -> list[Reading]:
@@ -435,7 +435,7 @@ def test_an_answer_that_is_said_is_asked_for_little_more_and_a_late_one_is_seen(
 
     monkeypatch.setattr("torch_alm.unlearning.asking.read_answers", answered)
     monkeypatch.setattr("torch_alm.unlearning.asking.positions_of", lambda model: 1000)
-    loaded, done = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {}), list[int]()
+    loaded, done = Loaded(model, tokenizer, place("cpu", "fp32"), Options(), {}), list[int]()
     assert [reading.text for reading in read(loaded, rows, done.append)] == texts
     longest = max(len(answer_ids(row)) for _, row in rows)
     assert asked[:2] == [(2, longest + FEW_TOKENS), (1, len(answer_ids(rows[1][1])) + SPARE_TOKENS)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.command.conftest import FORGET, NUMBERS, RETAIN, Command, report, write
-from torch_alm.language import Format, answer_ids
+from torch_alm.language import answer_ids
 from torch_alm.unlearning.attacks import Returned, attacks_of, verdict_of
 from torch_alm.unlearning.loading import Loaded, encode_entries
 from torch_alm.unlearning.measurement import Numbers
@@ -87,17 +87,16 @@ def test_a_plain_text_goes_on_after_its_first_half_as_everywhere(
 def loaded(model: Any, tokenizer: Any) -> Callable[..., Loaded]:
     """The model with entries of rows to forget and to keep."""
 
-    def made(rows: Sequence[Any], precision: str = "fp32") -> Loaded:
+    def made(rows: Sequence[Any], precision: str = "fp32", **more: Any) -> Loaded:
         entries = [
             Entry(
                 str(i), row["question"], row["answer"], paraphrase=row.get("paraphrased_question")
             )
             for i, row in enumerate(rows)
         ]
-        sets = {"forget": encode_entries(tokenizer, entries, 64, Format()),
-                "retain": encode_entries(tokenizer, [Entry("r", *r.values()) for r in RETAIN],
-                                         64, Format())}  # fmt: skip
-        return Loaded(model, tokenizer, place("cpu", precision, lora=False), sets)
+        both = {"forget": entries, "retain": [Entry("r", *row.values()) for row in RETAIN]}
+        sets = {name: encode_entries(tokenizer, rows, 64, GIVEN) for name, rows in both.items()}
+        return Loaded(model, tokenizer, place("cpu", precision), replace(GIVEN, **more), sets)
 
     return made
 
@@ -109,7 +108,7 @@ GIVEN = Options(
 
 def test_what_the_attacker_has_is_what_was_asked_for(loaded: Callable[..., Loaded]) -> None:
     given = loaded(FORGET, "bf16")
-    attacks = {each.name: each for each in attacks_of(GIVEN, given, given.sets["forget"])}
+    attacks = {each.name: each for each in attacks_of(given, given.sets["forget"])}
     assert [*attacks] == NAMES
     for side, rows in {"forget": given.rows("forget"), "retain": given.rows("retain")}.items():
         learn: Any = attacks[f"relearn {side}"].context
@@ -129,9 +128,8 @@ def test_copies_of_what_was_shown_are_not_asked_and_one_row_is_not_shown(
     loaded: Callable[..., Loaded],
 ) -> None:
     def asked(rows: Sequence[Any], shown: int) -> list[str]:
-        given = loaded(rows)
-        options = replace(GIVEN, relearn=shown)
-        attacks = attacks_of(options, given, given.sets["forget"])
+        given = loaded(rows, relearn=shown)
+        attacks = attacks_of(given, given.sets["forget"])
         found = next((each.asked for each in attacks if each.name == "relearn forget"), [])
         return [entry.where for entry, _ in found]
 
@@ -143,7 +141,7 @@ def test_copies_of_what_was_shown_are_not_asked_and_one_row_is_not_shown(
 def test_paraphrases_of_some_rows_stand_beside_those(loaded: Callable[..., Loaded]) -> None:
     rows = [FORGET[0], {**FORGET[1], "paraphrased_question": "B1 ?"}, FORGET[2]]
     given = loaded(rows)
-    attacks = attacks_of(GIVEN, given, given.sets["forget"])
+    attacks = attacks_of(given, given.sets["forget"])
     (found,) = (each for each in attacks if each.name == "paraphrase")
     assert [entry.where for entry, _ in found.asked] == ["1"]
     assert [entry.prompt for entry, _ in found.then] == ["B1 ?"]

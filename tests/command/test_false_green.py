@@ -25,13 +25,14 @@ from tests.command.conftest import (
 )
 from tests.models import TOWNS
 from torch_alm.command.files import read_entries
-from torch_alm.language import Format, answer_ids, encode
+from torch_alm.language import answer_ids, encode
 from torch_alm.language._generation import Reading
 from torch_alm.language._wording import rouge_l_recall
 from torch_alm.unlearning.asking import SPARE_TOKENS, read
 from torch_alm.unlearning.asking import said as how_much
 from torch_alm.unlearning.loading import Loaded, encode_entries
 from torch_alm.unlearning.model import place
+from torch_alm.unlearning.options import Options
 
 IDLE = ("--lr", "1e-8", "--epochs", 1)
 ODD = [{"question": f"Where does C{i} live ?", "answer": "York B7 B5 York Oslo"} for i in range(5)]
@@ -245,7 +246,7 @@ def test_every_answer_may_be_said_to_its_end(
         for n, m in ((30, 2), (2, 40), (4, 4), (20, 20))
     ]
     entries = read_entries(write(tmp_path / "x.jsonl", rows), "forget")
-    encoded = encode_entries(tokenizer, entries, 64, Format())
+    encoded = encode_entries(tokenizer, entries, 64, Options())
     seen: list[tuple[int, int]] = []
     generate = model.generate
 
@@ -255,8 +256,8 @@ def test_every_answer_may_be_said_to_its_end(
 
     model.generate = noted
     try:
-        here = place("cpu", "fp32", lora=False)
-        read(Loaded(model, tokenizer, here, {}), encoded, spare=(SPARE_TOKENS,))
+        here = place("cpu", "fp32")
+        read(Loaded(model, tokenizer, here, Options(), {}), encoded, spare=(SPARE_TOKENS,))
     finally:
         del model.generate
     assert len(seen) == 2, "the longest prompt and the longest answers do not go together"

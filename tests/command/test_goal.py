@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from tests.command.conftest import ANSWER, NUMBERS, Command
-from torch_alm.language._generation import Reading
 from torch_alm.unlearning.folders import finite
 from torch_alm.unlearning.goal import CODES, Goal, judge, log_odds
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
+from torch_alm.unlearning.options import Options
 
 LOSS = Goal("loss", 4.0, "set by hand")
 ROWS = Goal("rows", 4.0, "the default")
@@ -43,8 +43,8 @@ BEFORE = seen(probe=20)
 
 
 def verdict(goal: Goal = LOSS, known: bool = True, most: float | None = None, **now: Any) -> Any:
-    limits = {"max_retain_loss": most, "known_before": known}
-    return judge(goal, BEFORE, seen(**{"probe": 20, **now}), **limits)
+    given, after = Options(max_retain_loss=most), seen(**{"probe": 20, **now})
+    return judge(goal, BEFORE, after, given, known_before=known)
 
 
 def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
@@ -124,8 +124,7 @@ def test_a_level_that_was_measured_is_reached_within_two_standard_errors() -> No
     goal = Goal("loss", 8.11, "40 rows never seen", error=0.11)
     for value, missed in ((8.06, ()), (7.89, ()), (7.88, ("level",)), (8.2, ())):
         assert verdict(goal, value=value).missed == missed
-    reading = Reading(1.0, False, 0.0, 0.0, "")
-    found = Numbers.of([reading] * 2, [replace(ANSWER, words=w) for w in (0.0, 1.0)])
+    found = Numbers.of([replace(ANSWER, words=w) for w in (0.0, 1.0)])
     assert found.words_error == pytest.approx(0.5), "0.5 ** 0.5 over the root of 2"
 
 
@@ -141,9 +140,9 @@ def test_what_is_lost_and_what_was_not_measured_is_told() -> None:
     assert "Of 20 probe answers that were said, never trained on, 17 still are; lost: line 17" in (
         found.cost
     )
-    alone = judge(LOSS, seen(), seen())
+    alone = judge(LOSS, seen(), seen(), Options())
     assert alone.outcome == "met" and "bring eight retain rows or more" in alone.cost
-    unsaid = judge(LOSS, seen(probe=0), seen(probe=0))
+    unsaid = judge(LOSS, seen(probe=0), seen(probe=0), Options())
     assert "No probe row was said before" in unsaid.cost
     broken = [part(0, loss=math.nan), part(1)]
     assert verdict(answers=broken).missed == ("unmeasured",)

@@ -74,6 +74,6 @@ def test_adapters_are_float32_and_their_model_says_what_it_is(
 def test_a_gpu_of_a_mac_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     with pytest.raises(Refusal, match="`device` is mps"):
-        place("mps", "auto", lora=False)
+        place("mps", "auto")
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
-    assert place("mps", "auto", lora=False).device == "mps"
+    assert place("mps", "auto").device == "mps"

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 from torch_alm import __version__
 from torch_alm.command.output import WIDTH
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.options import CHOICES, LEAST, Options, is_sensible, wanted
+from torch_alm.unlearning.options import CHOICES, LEAST, Options, fault
 
 COLUMNS = ("question", "answer", "prompt", "completion", "messages", "text", "paraphrased_question")
 FILES = ("forget", "retain", "holdout", "probe")
@@ -51,12 +51,7 @@ class _Form(argparse.RawDescriptionHelpFormatter):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line, with those of its `--config` before its own.
-
-    Raises:
-        Refusal: an option that there is not, a value that cannot be, a file that is not there.
-        SystemExit: argparse's own errors (2), the help and the version (0).
-    """
+    """The options of a command line, with those of its `--config` before its own, or a refusal."""
     whole, verbs = _parsers()
     verb = verbs.get(argv[0]) if argv else None
     if verb is None:
@@ -170,7 +165,7 @@ def _add_unlearn(verb: argparse.ArgumentParser) -> None:
 
 def _add_attack(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
-    _add_number(verb, "--rows", "N", "most forget rows to ask; default: all", None)
+    add("--rows", type=_number("rows"), metavar="N", help="most forget rows to ask; default: all")
     add("--compare", metavar="M", help="attack this model, too: one that never saw the rows")
     _add_number(verb, "--relearn", "N", "examples to relearn on")
     _add_number(verb, "--relearn-steps", "N", "steps of relearning")
@@ -190,18 +185,18 @@ VERBS = {
 }
 
 
-def _add_number(parser: Any, option: str, metavar: str, told: str, *default: None) -> None:
-    """Add an option of a number, whose default is that of `Options` unless another is given."""
+def _add_number(parser: Any, option: str, metavar: str, told: str) -> None:
+    """Add an option of a number, whose default is that of `Options`."""
     name = option[2:].replace("-", "_")
-    usual = default[0] if default else getattr(Options, name)
-    parser.add_argument(option, type=_number(name), default=usual, metavar=metavar, help=told)
+    kind, usual = _number(name), getattr(Options, name)
+    parser.add_argument(option, type=kind, default=usual, metavar=metavar, help=told)
 
 
 def _number(name: str):  # noqa: ANN202  # argparse names a type by its function
     def number(text: str) -> float:
         value = int(text) if name in LEAST else float(text)
-        if not is_sensible(name, value):
-            raise argparse.ArgumentTypeError(f"{text} is {wanted(name)}.")
+        if told := fault(name, value):
+            raise argparse.ArgumentTypeError(f"{text} is {told}.")
         return value
 
     number.__name__ = "whole number" if name in LEAST else "number"

@@ -14,7 +14,6 @@ from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.folders import REPORTS
 from torch_alm.unlearning.model import place
-from torch_alm.unlearning.options import options_of
 
 
 def evaluate(given: argparse.Namespace, say: Say) -> Result:
@@ -22,8 +21,8 @@ def evaluate(given: argparse.Namespace, say: Say) -> Result:
     begun = datetime.now(timezone.utc)
     found = read_files(given)
     check_output(given.output, REPORTS, [given.model, given.original], force=given.force)
-    paths, options = {"original": given.original, "model": given.model}, options_of(given)
-    models = [evaluated(options, load_for(given, path, found), name)
+    paths = {"original": given.original, "model": given.model}
+    models = [evaluated(load_for(given, path, found), name)
               for name, path in paths.items() if path is not None]  # fmt: skip
     return _published(given, begun, f"What {Path(given.model).name} knows", models=models)
 
@@ -31,7 +30,7 @@ def evaluate(given: argparse.Namespace, say: Say) -> Result:
 def _published(given: argparse.Namespace, begun: datetime, title: str, **found: Any) -> Result:
     settings = {k: str(v) for k, v in vars(given).items() if v not in (None, False, [], {})}
     content = report.content_of(title, f"{given.forget} against {given.retain}", settings, **found)
-    device = place(given.device, given.precision, lora=False).described()
+    device = place(given.device, given.precision).described()
     shown = report.publish(given.output, content, begun, device)
     return Result(0, shown, f"{given.output}: {', '.join(REPORTS)}.")
 
@@ -45,6 +44,5 @@ def attack(given: argparse.Namespace, say: Say) -> Result:
     if given.compare is not None:
         check_folder(given.compare)  # before the first one is attacked
     loaded = ((name, load_for(given, path, found)) for name, path in models.items() if path)
-    attacks = attacked(options_of(given), loaded, say)
     title = f"Attacks on {Path(given.model).name}"
-    return _published(given, begun, title, **attacks)
+    return _published(given, begun, title, **attacked(loaded, say))

@@ -21,11 +21,7 @@ BETWEEN_TEXTS = re.compile(r"^(?:-{3,}|<\|endoftext\|>)[ \t\r]*$", re.MULTILINE)
 def read_entries(
     path: Path, role: str, columns: Mapping[str, Mapping[str, str]] | None = None
 ) -> list[Entry]:
-    """All rows of a file, or of the files in a folder; `columns` are ours and theirs, by role.
-
-    Raises:
-        Refusal: no file, no rows, or a row of another form; names file and row.
-    """
+    """All rows of a file, or of the files in a folder; `columns` are ours and theirs, by role."""
     names = {**(columns or {}).get("", {}), **(columns or {}).get(role, {})}
     fix = f"--columns {role}:question=NAME,answer=NAME"
     try:
@@ -38,12 +34,7 @@ def read_entries(
 
 
 def records_of(path: Path) -> list[Record]:
-    """All rows of a file, each value as the text that it is; a folder is its files.
-
-    Raises:
-        ValueError: it cannot be read as what it is; names file and row.
-        OSError: there is no such file.
-    """
+    """All rows of a file, each value as the text that it is; a folder is its files."""
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
         return [record for each in found for record in records_of(each)]
@@ -120,11 +111,7 @@ def _renamed(record: Record, columns: Mapping[str, str]) -> Record:
 
 
 def read_files(given: argparse.Namespace) -> dict[str, list[Entry]]:
-    """Read all files; without a probe file, `unlearn` sets a fifth of the retain rows aside.
-
-    Raises:
-        Refusal: one is missing, empty or malformed, or a row stands in two of them.
-    """
+    """Read all files; without a probe file, `unlearn` sets a fifth of the retain rows aside."""
     probes: list[Path] = getattr(given, "probe", [])
     paths = {"forget": [given.forget], "retain": [given.retain], "probe": probes}
     paths["holdout"] = [] if given.holdout is None else [given.holdout]

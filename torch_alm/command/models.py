@@ -41,19 +41,17 @@ def load_model(
 
     Adapters are merged into the model they were trained on: it is then a model like any other.
     Without `merge` the model is one of peft, and they can be trained.
-
-    Raises:
-        Refusal: one of them is missing, is not whole, or cannot be used.
     """
     name = str(name)
     check_folder(name)
     loader = transformers.AutoTokenizer.from_pretrained
     tokenizer = tried(partial(loader, name), name, "tokenizer")
-    if is_adapter(name):
-        kind = f"causal language model, for the adapters in {name},"
-        model = loaded_onto(_whole(base_of(name), dtype, kind), name, merge)
-    else:
+    if (adapters := _adapters_in(name)) is None:
         model = _whole(name, dtype)
+    else:
+        kind = f"causal language model, for the adapters in {name},"
+        base = _whole(_base_of(name, adapters), dtype, kind)
+        model = _loaded_onto(base, name, str(adapters.get("peft_type")), merge)
     check_whole(f"the model {name}", model, tokenizer)
     return model.to(device).eval(), tokenizer
 
@@ -126,7 +124,9 @@ def stored_dtype(name: str) -> torch.dtype:
 
     For adapters it is that of the model they were trained on.
     """
-    config = transformers.AutoConfig.from_pretrained(base_of(name) if is_adapter(name) else name)
+    adapters = _adapters_in(name)
+    name = name if adapters is None else _base_of(name, adapters)
+    config = transformers.AutoConfig.from_pretrained(name)
     found = config.dtype or config.get_text_config().dtype
     named = getattr(torch, found) if isinstance(found, str) else found
     return named if named in WIDTHS else torch.float32
@@ -137,21 +137,17 @@ DERIVED = (".vera_A.default", ".vera_B.default", ".ranknum.default")
 NEAR = 1e-2  # of the largest logit: what merging may change by rounding
 
 
-def is_adapter(name: str) -> bool:
-    """Tell whether a folder, or a model on the hub, holds adapters for another model."""
-    return find_adapter_config_file(name) is not None
+def _adapters_in(name: str) -> dict[str, Any] | None:
+    """The settings of adapters for another model, if the folder, or name on the hub, is of some."""
+    path = find_adapter_config_file(name)
+    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
-def base_of(name: str) -> str:
-    """The model that adapters were trained on; a relative path may start where they lie.
-
-    Raises:
-        Refusal: it is not named, or not there.
-    """
-    base = _config_of(name).get("base_model_name_or_path")
-    beside = Path(name) / (base or "")
-    if base and beside.is_dir():
-        base = str(beside)
+def _base_of(name: str, adapters: Mapping[str, Any]) -> str:
+    """The model that adapters were trained on; a relative path may start where they lie."""
+    base = adapters.get("base_model_name_or_path")
+    if base and Path(name, base).is_dir():
+        base = str(Path(name, base))
     is_path = base and (Path(base).is_absolute() or base.startswith("."))
     if not base or (is_path and not Path(base).is_dir()):
         raise Refusal(
@@ -164,19 +160,8 @@ def base_of(name: str) -> str:
     return base
 
 
-def _config_of(name: str) -> dict[str, Any]:
-    path = find_adapter_config_file(name)
-    assert path is not None
-    return json.loads(Path(path).read_text(encoding="utf-8"))
-
-
-def loaded_onto(base: LanguageModel, name: str, merge: bool) -> LanguageModel:
-    """The model with the adapters of that name, merged into it or to be trained.
-
-    Raises:
-        Refusal: they are of a kind that cannot be merged, or trained; cannot be loaded; do not fit.
-    """
-    kind = str(_config_of(name).get("peft_type"))
+def _loaded_onto(base: LanguageModel, name: str, kind: str, merge: bool) -> LanguageModel:
+    """The model with the adapters of that name, merged into it or to be trained."""
     if not merge and kind != "LORA":
         raise Refusal(
             f"the model {name} holds adapters of the kind {kind}, which --lora cannot train on. "
@@ -194,10 +179,7 @@ def loaded_onto(base: LanguageModel, name: str, merge: bool) -> LanguageModel:
 
 @torch.no_grad()
 def _merged(model: LanguageModel, name: str, kind: str) -> LanguageModel:
-    """The model with the adapters merged, compared with the one that has them apart.
-
-    Cost: two forward passes over one row.
-    """
+    """The model with the adapters merged, compared with the one that has them apart."""
     ids = torch.arange(1, 33, device=model.device)[None] % model.get_base_model().vocab_size
     model.eval()
     apart = model(input_ids=ids, use_cache=False).logits.float()
@@ -230,9 +212,11 @@ def load_for(
     lora: bool = False,
 ) -> Loaded:
     """Load a model and encode the rows for it; with `lora` its own adapters stay apart."""
-    where = place(given.device, given.precision, lora=lora)
-    model, tokenizer = load_model(name, device=where.device, dtype=where.dtype, merge=not lora)
-    loaded = Loaded(model, tokenizer, where, {}, not given.quiet)
-    loaded = with_rows(options_of(given), loaded, found)
+    where = place(given.device, given.precision)
+    # bfloat16 swallows small steps and perturbations; below adapters nothing is trained
+    is_narrow = lora and where.autocast and where.device == "cuda"
+    dtype = torch.bfloat16 if is_narrow else torch.float32
+    model, tokenizer = load_model(name, device=where.device, dtype=dtype, merge=not lora)
+    loaded = with_rows(Loaded(model, tokenizer, where, options_of(given), {}), found)
     check_answers(f"the model {name}", model, loaded.rows("forget")[0])
     return loaded

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.folders import REPORTS
+from torch_alm.unlearning.folders import MODEL, REPORTS
 
 WIDTH = 80
 
@@ -83,10 +83,10 @@ def _listed(folder: Path) -> set[str]:
         return set()
 
 
-def written(folder: Path, targets: Iterable[str]) -> list[str]:
+def written(folder: Path) -> list[str]:
     """Names of all files of a run, for its report."""
-    found = [path for name in targets for path in _files(folder / name)]
-    return sorted({path.relative_to(folder).as_posix() for path in found} | {*REPORTS})
+    model = [path.relative_to(folder).as_posix() for path in _files(folder / MODEL)]
+    return sorted([*model, *REPORTS])
 
 
 def _files(path: Path) -> list[Path]:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,17 +16,14 @@ from torch_alm.command.models import load_for, stored_dtype
 from torch_alm.command.output import Result, check_output, written
 from torch_alm.unlearning import report
 from torch_alm.unlearning.asking import measured
-from torch_alm.unlearning.checks import KEY, Checks
+from torch_alm.unlearning.checks import KEY, LIMITED, Checks
 from torch_alm.unlearning.errors import Refusal, Say, first_line
 from torch_alm.unlearning.folders import MODEL, REPORTS, write_folder, write_json
-from torch_alm.unlearning.goal import Goal
-from torch_alm.unlearning.loading import Loaded, as_said, with_rows
+from torch_alm.unlearning.loading import Loaded
 from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.model import check_trained, fingerprint, freeze_below, narrowed
-from torch_alm.unlearning.options import options_of
-from torch_alm.unlearning.rows import Entry
-from torch_alm.unlearning.run import LIMITED, Run, Start, begun, made_trainable, prepared
-from torch_alm.unlearning.train import asked_to_stop, check_reporter, known_now
+from torch_alm.unlearning.run import Run, begun, made_trainable, prepared, taken_up
+from torch_alm.unlearning.train import asked_to_stop, check_reporter
 
 LIMITS = ("steps", "epochs", "max_retain_loss")
 """Options of which others let a run go on that came to its end."""
@@ -38,10 +35,9 @@ UNTOLD = ("verb", "config", "output", "force", "json", "quiet", "dry_run")
 
 @dataclass(frozen=True)
 class Job:
-    """A request, the rows read for it, and their run."""
+    """A request, and its run."""
 
     given: argparse.Namespace
-    found: dict[str, list[Entry]]
     settings: dict[str, Any]
     run: Run
     began: datetime
@@ -61,7 +57,6 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
     """Run, or go on with, what was asked; the code says how it ended, 130 that it was stopped."""
     began = datetime.now(timezone.utc)
     found = read_files(given)
-    options = options_of(given)
     record = None if given.force else _read_record(given.output / UNFINISHED)
     replaces = given.force or record is not None
     check_output(given.output, (MODEL, *REPORTS), [given.model], force=replaces)
@@ -71,25 +66,20 @@ def unlearn(given: argparse.Namespace, say: Say) -> Result:
         freeze_below(loaded.model, given.layers)
     settings = _settings(given, loaded)
     if record is None:
-        start, found, loaded = begun(options, loaded, found, say)
+        run = begun(loaded, say)
     else:
         _check_same(given.output, record["settings"], settings)
-        kept = record["start"]
-        before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
-        start = Start(before, kept["known"], goal, kept["notes"])
-        found = as_said(found, start.measured) if given.answers == "said" else found
-        loaded = with_rows(options, loaded, found)
-    loaded = made_trainable(options, loaded)
-    job = Job(given, found, settings, Run(options, say, loaded, start), began)
+        run = taken_up(loaded, record["start"], say)
+    run = replace(run, loaded=made_trainable(run.loaded))
+    job = Job(given, settings, run, began)
     with TemporaryDirectory() as nowhere:  # a Trainer makes its folder at once
-        trainer, checks = prepared(job.run, Path(nowhere) if given.dry_run else job.folder)
-    lines, planned = known_now(options, loaded, trainer, start.goal, start.measured)
-    lines += start.notes
+        checks = prepared(run, Path(nowhere) if given.dry_run else job.folder)
+    lines, planned = run.known_now(checks.trainer)
     if given.dry_run:
         return Result(0, None, "\n".join([*lines, "A dry run: nothing was written."]), planned)
     for line in lines:
         say(line)
-    return _carried_out(job, trainer, checks, record)
+    return _carried_out(job, checks, record)
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:
@@ -117,10 +107,9 @@ def _check_same(folder: Path, was: Mapping[str, Any], now: Mapping[str, Any]) ->
         )
 
 
-def _carried_out(
-    job: Job, trainer: Any, checks: Checks, record: Mapping[str, Any] | None
-) -> Result:
+def _carried_out(job: Job, checks: Checks, record: Mapping[str, Any] | None) -> Result:
     """Train from the last checkpoint on."""
+    trainer = checks.trainer
     if record is None:
         shutil.rmtree(job.folder, ignore_errors=True)
     found = sorted(job.folder.glob("checkpoint-*"), key=lambda path: int(path.name[11:]))
@@ -133,13 +122,13 @@ def _carried_out(
     with asked_to_stop(checks.stop):  # of what is over the first Ctrl-C takes nothing away
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         if not checks.is_stopped:
-            return _ended(job, trainer, checks)
+            return _ended(job, checks)
     step, most = trainer.state.global_step, trainer.args.max_steps
     told = f"Stopped after step {step} of {most}; all of it is kept, and {job.same} goes on."
     return Result(130, None, told)
 
 
-def _ended(job: Job, trainer: Any, checks: Checks) -> Result:
+def _ended(job: Job, checks: Checks) -> Result:
     """Save the model, ask what was saved, publish it."""
     given, loaded = job.given, job.run.loaded
     try:
@@ -148,9 +137,9 @@ def _ended(job: Job, trainer: Any, checks: Checks) -> Result:
         shutil.rmtree(job.folder, ignore_errors=True)
         raise Refusal(f"{refusal} Nothing was saved. Would a smaller --lr do?") from refusal
     after = _saved(job)
-    title, ended = f"Unlearning {Path(given.model).name}", job.run.ended(trainer, checks)
-    content = job.run.content(title, job.settings, trainer, ended, after)
-    content |= {"files": written(given.output, (MODEL, *REPORTS))}
+    job.run.say(checks.told)
+    content = job.run.content(f"Unlearning {Path(given.model).name}", job.settings, checks, after)
+    content |= {"files": written(given.output)}
     shown = report.publish(given.output, content, job.began, loaded.place.described())
     told = " ".join([*job.run.start.notes, f"{given.output}: {MODEL}, {', '.join(REPORTS)}."])
     if not content["verdict"]["missed"]:
@@ -189,7 +178,7 @@ def _saved(job: Job) -> Measurement:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
         model.to("cpu")  # so that a GPU has to hold one of the two
-        return measured(load_for(given, str(draft), job.found), given.rows, "after")
+        return measured(load_for(given, str(draft), loaded.entries), "after")
 
     return write_folder(given.output / MODEL, fill)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from torch_alm.language import IGNORE, AnswerScores, Row, answer_ids, answer_scores, pad_id
+from torch_alm.language import IGNORE, Row, answer_ids, answer_scores, pad_id
 from torch_alm.language._attacks import with_prefix
 from torch_alm.language._encoding import ASKED, prompt_ids
 from torch_alm.language._generation import TAU, Reading, decode, read_answers
@@ -18,7 +18,6 @@ from torch_alm.language._wording import gives_away, is_respelled, is_said
 from torch_alm.unlearning.loading import Loaded, scored, words_of
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers
 from torch_alm.unlearning.model import positions_of
-from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Encoded, Entry
 
 SETS = ("forget", "retain", "probe", "holdout")
@@ -32,35 +31,43 @@ TEXT_SHARE = 0.5  # of a plain text is given, and the rest is what the model sha
 
 
 def measured(
-    loaded: Loaded,
-    most: int | None,
-    label: str,
-    names: Sequence[str] = SETS,
-    *,
-    whole: bool = False,
+    loaded: Loaded, label: str, names: Sequence[str] = SETS, *, whole: bool = False
 ) -> Measurement:
-    """Numbers and answers of all rows to forget, and of the first, at most so many, of other sets.
+    """Numbers and answers of all rows to forget, and of the first, as many as asked, of other sets.
 
     A bar on standard error bears the label. With `whole`, what the model says is read to its end,
     though it has said the answer.
     """
-    every = {n: loaded.sets[n] if n == "forget" else loaded.sets[n][:most] for n in names}
-    sets = {name: rows for name, rows in every.items() if rows}
+    rows, most = loaded.sets, loaded.given.rows
+    sets = {n: rows[n] if n == "forget" else rows[n][:most] for n in names if rows[n]}
     spare = (SPARE_TOKENS,) if whole else TWICE
     form = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} rows {remaining}"
-    total, hidden = sum(map(len, sets.values())), not loaded.bars
+    total, hidden = sum(map(len, sets.values())), loaded.given.quiet
     with tqdm(total=total, desc=label, ncols=WIDTH, bar_format=form, disable=hidden) as shown:
-        found = {name: read(loaded, rows, shown.update, spare=spare) for name, rows in sets.items()}
-    answers = {name: answers_of(loaded, sets[name], found[name]) for name in found}
-    numbers = {name: Numbers.of(found[name], answers[name]) for name in found}
+        answers = {name: _heard(loaded, sets[name], shown.update, spare) for name in sets}
+    numbers = {name: Numbers.of(found) for name, found in answers.items()}
     answers.pop("holdout", None)
     return Measurement(numbers, answers)
 
 
-def evaluated(given: Options, loaded: Loaded, name: str) -> dict[str, Any]:
+def evaluated(loaded: Loaded, name: str) -> dict[str, Any]:
     """A model of this name measured, as a report has it; auto measures as a verdict does."""
-    with loaded.place.context() if given.precision == "bf16" else nullcontext():
-        return measured(loaded, given.rows, name).named(name)
+    with loaded.place.context() if loaded.given.precision == "bf16" else nullcontext():
+        return measured(loaded, name).named(name)
+
+
+def _heard(
+    loaded: Loaded, rows: Encoded, done: Callable[[int], object], spare: Sequence[int]
+) -> list[Answer]:
+    """The answers to all rows; the loss of a plain text is that of all of it."""
+    asked = as_asked(rows)
+    readings = read(loaded, asked, done, spare=spare)
+    texts = [i for i, (entry, _) in enumerate(rows) if entry.is_text]
+    whole = [rows[i][1] for i in texts]
+    scores = read_answers(loaded.model, loaded.tokenizer, whole, max_new_tokens=0)
+    for i, full in zip(texts, scores, strict=True):
+        readings[i] = replace(full, text=readings[i].text)
+    return answers_of(loaded, asked, readings)
 
 
 def read(
@@ -68,23 +75,21 @@ def read(
     rows: Encoded,
     done: Callable[[int], object] = lambda count: None,
     *,
-    literal: bool = False,
     spare: Sequence[int] = TWICE,
 ) -> list[Reading]:
-    """Read every row; a plain text goes on after its first half.
+    """Read every row, asked as it is.
 
     A row may say little more than its answer; what is not said by then is asked for once more, to
     its end, so that an answer that begins late is seen: `spare` has the tokens of each asking.
     Where a template writes a header before the answer, the model is asked without it, as its users
     do, and then behind it: either may be what it answers with. `done` is told how many rows are
-    read. With `literal`, a text is asked as the row is, which has been cut already.
+    read.
     """
-    questions = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
-    asked, words = [row for _, row in questions], words_of(rows)
+    asked, words = [row for _, row in rows], words_of(rows)
     readings = read_rows(loaded, asked, spare=spare[0])
 
     def shares(i: int, reading: Reading) -> Said:
-        question, reference = _exchange(loaded.tokenizer, *questions[i])
+        question, reference = _exchange(loaded.tokenizer, *rows[i])
         return said(reference, reading, question, words[i])
 
     def unsaid() -> list[int]:
@@ -100,11 +105,6 @@ def read(
     for i, other in zip(headed, behind, strict=True):
         more = max((readings[i], other), key=lambda r: shares(i, r))
         readings[i] = replace(readings[i], text=more.text)
-    texts = [i for i, (_, row) in enumerate(rows) if asked[i] is not row]
-    uncut = [rows[i][1] for i in texts]
-    scores = read_answers(loaded.model, loaded.tokenizer, uncut, max_new_tokens=0)
-    for i, full in zip(texts, scores, strict=True):
-        readings[i] = replace(full, text=readings[i].text)
     return readings
 
 
@@ -167,45 +167,35 @@ def _batches(asked: Sequence[Row], positions: int, spare: int) -> Iterator[tuple
         yield batch, min(limit + spare, positions - prompt)
 
 
-def answers_of(
-    loaded: Loaded, rows: Encoded, readings: Sequence[Reading], *, literal: bool = False
-) -> list[Answer]:
+def answers_of(loaded: Loaded, rows: Encoded, readings: Sequence[Reading]) -> list[Answer]:
     """Per row: what was asked, what is right, what the model says.
 
     Of the words that tell something, `gold` is the loss, `certificate` that one of them is missed,
     and `words` the share that is said.
     """
-    asked = rows if literal else [(entry, as_asked(entry, row)) for entry, row in rows]
-    telling_rows, pad = scored(loaded.tokenizer, asked), pad_id(loaded.tokenizer)
-    gold = answer_scores(loaded.model, telling_rows, pad, TAU)
-    parts = zip(asked, readings, words_of(rows), gold, strict=True)
-    return [_answer(loaded, *one, reading, words, each) for one, reading, words, each in parts]
-
-
-def _answer(
-    loaded: Loaded,
-    entry: Entry,
-    row: Row,
-    reading: Reading,
-    words: frozenset[str],
-    gold: AnswerScores,
-) -> Answer:
-    question, reference = _exchange(loaded.tokenizer, entry, row)
-    text, found = reading.text or "", said(reference, reading, question, words)
-    own = words & telling(reference)
-    spoken = len(own & telling(text)) / len(own) if own else found.rouge
-    return Answer(
-        entry.where,
-        entry.prompt or question,
-        reference,
-        text,
-        reading.loss,
-        gold.loss,
-        max(gold.certificate, 0.0),
-        reading.exact_match,
-        *found,
-        words=1.0 if found.said else spoken,
-    )
+    telling_rows, pad = scored(loaded.tokenizer, rows), pad_id(loaded.tokenizer)
+    scores = answer_scores(loaded.model, telling_rows, pad, TAU)
+    answers: list[Answer] = []
+    parts = zip(rows, readings, words_of(rows), scores, strict=True)
+    for (entry, row), reading, words, gold in parts:
+        question, reference = _exchange(loaded.tokenizer, entry, row)
+        text, found = reading.text or "", said(reference, reading, question, words)
+        own = words & telling(reference)
+        spoken = len(own & telling(text)) / len(own) if own else found.rouge
+        answer = Answer(
+            entry.where,
+            entry.prompt or question,
+            reference,
+            text,
+            reading.loss,
+            gold.loss,
+            max(gold.certificate, 0.0),
+            reading.exact_match,
+            *found,
+            words=1.0 if found.said else spoken,
+        )
+        answers.append(answer)
+    return answers
 
 
 def _exchange(tokenizer: Tokenizer, entry: Entry, row: Row) -> tuple[str, str]:
@@ -259,6 +249,6 @@ def reference_of(tokenizer: Tokenizer, entry: Entry, row: Row) -> str:
     return next((end for end in ends if answer.endswith(end)), labelled)
 
 
-def as_asked(entry: Entry, row: Row) -> Row:
-    """The row as the model is asked: of a plain text, the first half is given."""
-    return (with_prefix(row, TEXT_SHARE) or row) if entry.is_text else row
+def as_asked(rows: Encoded) -> Encoded:
+    """The rows as the model is asked: a plain text is to go on after its first half."""
+    return [(e, (with_prefix(row, TEXT_SHARE) or row) if e.is_text else row) for e, row in rows]

@@ -14,8 +14,7 @@ from torch_alm.unlearning.asking import answers_of, as_asked, read
 from torch_alm.unlearning.errors import Say
 from torch_alm.unlearning.goal import ERRORS, SAID_SHARE
 from torch_alm.unlearning.loading import Loaded, encoded
-from torch_alm.unlearning.measurement import Answer, Numbers
-from torch_alm.unlearning.options import Options
+from torch_alm.unlearning.measurement import Numbers
 from torch_alm.unlearning.rows import Encoded
 
 BITS, BEGUN = (8, 4), "answer prefix"
@@ -36,26 +35,19 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Attacked(Answer):
-    """An answer within an attack, and the `earlier` one to the same row."""
-
-    earlier: str
-
-
-@dataclass(frozen=True)
 class Returned:
-    """Numbers of the same rows before and after an attack of this name, and the answers after."""
+    """Numbers of the same rows before and after an attack of this name."""
 
     name: str
     before: Numbers
     after: Numbers
-    answers: list[Attacked]
+    answers: list[dict[str, Any]]  # after it, each with the `earlier` one to the same row
 
 
-def attacked(given: Options, models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
+def attacked(models: Iterable[tuple[str, Loaded]], say: Say) -> dict[str, Any]:
     """Attacks on each model, which gets a name in the report, with the verdict and the notes."""
     notes: list[str] = []
-    found = {name: _attacked(given, loaded, name, say, notes) for name, loaded in models}
+    found = {name: _attacked(loaded, name, say, notes) for name, loaded in models}
     notes = [*dict.fromkeys(notes)]
     for note in notes:
         say(note)
@@ -63,16 +55,11 @@ def attacked(given: Options, models: Iterable[tuple[str, Loaded]], say: Say) -> 
     return {"attacks": attacks, "verdict": verdict_of(*found.values()), "notes": notes}
 
 
-def _attacked(
-    given: Options, loaded: Loaded, name: str, say: Say, notes: list[str]
-) -> list[Returned]:
-    """All attacks on a model of this name in the report; `notes` gets what was left out.
-
-    Cost: a reading of the forget rows, one more per attack, and the relearning steps.
-    """
-    whole = loaded.sets["forget"]
-    forget = [(entry, as_asked(entry, row)) for entry, row in whole[: given.rows]]
-    attacks = attacks_of(given, loaded, forget)
+def _attacked(loaded: Loaded, name: str, say: Say, notes: list[str]) -> list[Returned]:
+    """All attacks on a model of this name in the report; `notes` gets what was left out."""
+    given, whole = loaded.given, loaded.sets["forget"]
+    forget = as_asked(whole[: given.rows])
+    attacks = [*attacks_of(loaded, forget)]
     names = {each.name for each in attacks}
     if not any(entry.paraphrase for entry, _ in whole):
         notes.append("No paraphrases: no row has a paraphrased_question.")
@@ -82,7 +69,7 @@ def _attacked(
         notes.append(f"{type(loaded.model).__name__} has no linear layer that could be rounded.")
     if given.relearn and "relearn forget" not in names:
         notes.append("No relearning on forget rows: it takes two that differ, one of them to ask.")
-    readings = read(loaded, forget, literal=True)
+    readings = read(loaded, forget)
     known = {id(row): reading for (_, row), reading in zip(forget, readings, strict=True)}
     told: list[Returned] = []
     for each in attacks:
@@ -91,26 +78,26 @@ def _attacked(
     return told
 
 
-def attacks_of(given: Options, loaded: Loaded, forget: Encoded) -> list[Attack]:
+def attacks_of(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
     """Relearning, rounding, other words, and the beginning of the answer.
 
     After relearning on forget rows only the others are asked: what the attacker was shown, or a
     copy of it, proves nothing.
     """
-    found = [*_relearning(given, loaded, forget)]
-    for bits in BITS if linear_weights(loaded.model) else ():
-        rounded = partial(quantized, loaded.model, bits)
-        found.append(Attack(f"int{bits}", forget, forget, rounded))
+    given, model = loaded.given, loaded.model
+    yield from _relearning(loaded, forget)
+    for bits in BITS if linear_weights(model) else ():
+        yield Attack(f"int{bits}", forget, forget, partial(quantized, model, bits))
     if usual := [(entry, row) for entry, row in forget if entry.paraphrase]:
         others = dict.fromkeys(entry.asked(entry.paraphrase or "") for entry, _ in usual)
-        found.append(Attack("paraphrase", usual, encoded(given, loaded, others)))
+        yield Attack("paraphrase", usual, encoded(given, loaded, others))
     if begun := [(e, row, rest) for e, row in forget if (rest := with_prefix(row, given.prefix))]:
         asked, rest = [(e, row) for e, row, _ in begun], [(e, rest) for e, _, rest in begun]
-        found.append(Attack(BEGUN, asked, rest))
-    return found
+        yield Attack(BEGUN, asked, rest)
 
 
-def _relearning(given: Options, loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
+def _relearning(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
+    given = loaded.given
     shown = [row for _, row in forget[: min(given.relearn, len(forget) - 1)]]
     copies = {tuple(row["input_ids"]) for row in shown}
     others = [(entry, row) for entry, row in forget if tuple(row["input_ids"]) not in copies]
@@ -126,16 +113,14 @@ def _relearning(given: Options, loaded: Loaded, forget: Encoded) -> Iterator[Att
 def _carried_out(loaded: Loaded, attack: Attack, known: Mapping[int, Reading]) -> Returned:
     """Carry one attack out; `known` has the readings of before, by the row's id."""
     readings = [known[id(row)] for _, row in attack.asked]
-    before = answers_of(loaded, attack.asked, readings, literal=True)
+    before = answers_of(loaded, attack.asked, readings)
     with attack.context():
-        others = read(loaded, attack.then, literal=True)
-        after = answers_of(loaded, attack.then, others, literal=True)
+        after = answers_of(loaded, attack.then, read(loaded, attack.then))
     earlier = {(a.where, a.reference): a.answer for a in before}
     places = before if attack.name == BEGUN else after  # there the reference is the rest of it
-    answers = [Attacked(**vars(answer), earlier=earlier.get((place.where, place.reference), ""))
+    answers = [{**asdict(answer), "earlier": earlier.get((place.where, place.reference), "")}
                for answer, place in zip(after, places, strict=True)]  # fmt: skip
-    numbers = Numbers.of(readings, before), Numbers.of(others, after)
-    return Returned(attack.name, *numbers, answers)
+    return Returned(attack.name, Numbers.of(before), Numbers.of(after), answers)
 
 
 def _is_more(own: Returned, other: Returned | None) -> bool:

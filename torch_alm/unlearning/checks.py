@@ -31,6 +31,7 @@ SETTLED = 0.01  # nats: a retain loss that falls by more between two looks is st
 ALARM = 0.6  # nats between model and original on one batch, from which on it is looked at once
 RAISED = 1.1  # times the level is aimed at, so that a row ends above it
 MET = "the goal is met"  # at whatever cost
+LIMITED = "no more steps were allowed"
 LONGEST = 4  # looks in a row that a goal met at a cost waits for the cost to shrink
 KEY = "torch_alm.command"  # of the pace in `trainer_state.json`
 
@@ -143,15 +144,15 @@ class Pace:
 class Look:
     """Rows that a check reads, and what they were before the first step.
 
-    The probe rows are those that the model says, in its words; of retain rows so many at most.
+    The probe rows are those that the model says, in its words.
     """
 
     def __init__(
-        self, loaded: Loaded, goal: Goal, wordings: Wordings, probe: Sequence[Row], count: int
+        self, loaded: Loaded, goal: Goal, wordings: Wordings, probe: Sequence[Row]
     ) -> None:
         self.loaded, self.goal, self.wordings = loaded, goal, wordings
         self.pad, probe = pad_id(loaded.tokenizer), _spread(probe)
-        self.retain = _spread(loaded.rows("retain")[:count])
+        self.retain = _spread(loaded.rows("retain")[: loaded.given.rows])
         self.start, self.low = self.kept(), 0
         scores = answer_scores(loaded.model, probe, self.pad, TAU) if probe else []
         self.probe = [row for row, score in zip(probe, scores, strict=True) if score.exact_match]
@@ -181,19 +182,16 @@ class Look:
         """The retain loss."""
         return fmean(losses(self.loaded.model, self.retain, self.pad))
 
-    def lost(self) -> int:
-        """Count the probe rows no longer known by tokens that were."""
-        scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
-        return sum(not score.exact_match for score in scores)
-
     def told(self, value: float, aim: float, known: int, kept: float) -> str:
         """The numbers of a check; known by tokens: each is likeliest."""
-        goal, probed = self.goal, len(self.probe)
+        goal, probe = self.goal, ""
         if goal.kind == "rate":
             forget = f"{value:.1%} of {goal.alpha:.1%} certified (or of the tokens to be missed)"
         else:
             forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (a row counts up to {aim:.2f})"
-        probe = f", {probed - self.lost()} of {probed} probe rows" if probed else ""
+        if self.probe:
+            scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
+            probe = f", {sum(s.exact_match for s in scores)} of {len(scores)} probe rows"
         return (
             f"{forget}; known by tokens: {known} of {len(self.forget)} forget wordings{probe}; "
             f"retain loss {kept:.2f} (was {self.start:.2f})"
@@ -247,6 +245,13 @@ class Checks(TrainerCallback):
     stop: list[int] = field(default_factory=list[int])
     saved: float = field(default_factory=monotonic)
     is_stopped: bool = False
+
+    @property
+    def told(self) -> str:
+        """After how many steps the run ended, and why."""
+        step, most = self.trainer.state.global_step, self.trainer.args.max_steps
+        why = self.pace.ended or (LIMITED if step >= most else "it was stopped")
+        return f"Ended after {step} of at most {most} steps: {why}."
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Take up the pace of a checkpoint; a run that was over is open again."""

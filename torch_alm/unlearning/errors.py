@@ -15,8 +15,6 @@ def tried(load: Callable[[], Any], name: str, kind: str) -> Any:
     """Load something, or refuse with the first line of the reason why it could not be."""
     try:
         return load()
-    except Refusal:
-        raise
     except Exception as error:  # transformers has no error of its own for any of the many reasons
         raise Refusal(
             f"cannot load a {kind} from {name!r} ({first_line(error)}). Is it whole, made with "

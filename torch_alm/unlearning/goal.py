@@ -17,7 +17,7 @@ from torch_alm.measures._answers import sequence_means, spread
 from torch_alm.measures._certificate import margins_of, surrogate
 from torch_alm.unlearning.asking import FEW_TOKENS, answers_of, read
 from torch_alm.unlearning.errors import Refusal
-from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries, format_of
+from torch_alm.unlearning.loading import UNCUT, Loaded, encode_entries
 from torch_alm.unlearning.measurement import Answer, Measurement, Numbers, by_row
 from torch_alm.unlearning.model import positions_of
 from torch_alm.unlearning.options import Options
@@ -67,8 +67,8 @@ class Goal:
         """The goal in a sentence."""
         if self.kind == "rate":
             return f"{self.alpha:.1%} of answers certified not to be said word for word"
-        each = "every answer" if self.least is None else "the answers on average"
-        each = "the answers on average" if self.kind == "loss" else each
+        is_each = self.kind == "rows" and self.least is None
+        each = "every answer" if is_each else "the answers on average"
         told = f"{each} at a telling loss of {self.alpha:.2f} or more ({self.source})"
         return told + ("" if self.least is None else f", and none below {self.least:.2f}")
 
@@ -129,12 +129,9 @@ def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
     return (wide.gather(2, chosen)[..., 0] - others) * (labels[:, 1:] != -100)
 
 
-def goal_of(given: Options, loaded: Loaded) -> Goal:
-    """The goal of a command line; measured if no number is given.
-
-    Raises:
-        Refusal: a number that cannot be a goal, or a single row to measure one of.
-    """
+def goal_of(loaded: Loaded) -> Goal:
+    """The goal that was asked for; measured if no number is given."""
+    given = loaded.given
     if given.certify is not None:
         if not given.certify < 1:
             raise Refusal(f"`certify`: {given.certify} cannot be certified. Did you mean 0.99?")
@@ -151,13 +148,13 @@ def goal_of(given: Options, loaded: Loaded) -> Goal:
         error = stdev(found) / len(found) ** 0.5
         told = f"that of {len(found)} rows never seen, standard error {error:.2f}"
         return Goal("loss", fmean(found), told, error)
-    return _as_unknown(given, loaded)
+    return _as_unknown(loaded)
 
 
-def _as_unknown(given: Options, loaded: Loaded) -> Goal:
+def _as_unknown(loaded: Loaded) -> Goal:
     """Every answer as unknown as facts that the model gets wrong."""
     most = positions_of(loaded.model)
-    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, format_of(given))
+    rows = encode_entries(loaded.tokenizer, facts(), UNCUT, loaded.given)
     rows = [(entry, row) for entry, row in rows if len(row["input_ids"]) < most]
     answers = answers_of(loaded, rows, read(loaded, rows, spare=(FEW_TOKENS,)))
     wrong = [a.gold for a in answers if not a.said]
@@ -192,9 +189,8 @@ def judge(
     goal: Goal,
     before: Measurement,
     after: Measurement,
+    given: Options,
     *,
-    max_retain_loss: float | None = None,
-    max_probe_loss: float = COST,
     known_before: bool = True,
 ) -> Verdict:
     """The verdict on two measurements: of the original model, and of the saved one.
@@ -203,7 +199,7 @@ def judge(
     original model knew them, at most one answer in a hundred (none of fewer) is still said, and no
     more of their words than the goal allows. It is met at a cost if the retain rows lost more than
     their limit (`max_retain_loss`, or else a tenth of the answers or words, or 0.1 nats), or the
-    probe rows more than a tenth of the answers that were said.
+    probe rows more than `max_probe_loss` of the answers that were said.
     """
     numbers, rows = after.numbers["forget"], by_row(after.answers["forget"])
     said = [row for row in rows if _is_said(a.said for a in row)]
@@ -218,7 +214,8 @@ def judge(
     missed = tuple(reason for reason, is_so in wrong.items() if is_so)
     lost, spoken = lost_of(before.answers.get("probe", ()), after.answers.get("probe", ()))
     was, now = before.numbers["retain"], after.numbers["retain"]
-    costly = _is_costly(was, now, max_retain_loss) or len(lost) > max_probe_loss * spoken
+    costly = _is_costly(was, now, given.max_retain_loss)
+    costly = costly or len(lost) > given.max_probe_loss * spoken
     outcome: Outcome = "not met" if missed else "met at a cost" if costly else "met"
     told = {
         "level": _level(goal, numbers, rows),

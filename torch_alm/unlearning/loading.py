@@ -34,13 +34,18 @@ SHARED = {
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model, its tokenizer, and the rows as it reads them."""
+    """A model, its tokenizer, what is asked of it, and the rows as it reads them."""
 
     model: LanguageModel  # or the one of peft around it, whose adapters are to be trained
     tokenizer: Tokenizer
     place: Place
+    given: Options
     sets: Mapping[str, Encoded]  # by the name of their file
-    bars: bool = True  # shown
+
+    @property
+    def entries(self) -> dict[str, list[Entry]]:
+        """The rows as they came, by the name of their file."""
+        return {k: [*{id(e): e for e, _ in rows}.values()] for k, rows in self.sets.items()}
 
     def rows(self, name: str) -> list[Row]:
         """The token rows of a set."""
@@ -69,23 +74,23 @@ def set_aside(found: dict[str, list[Entry]]) -> None:
         found["retain"] = [row for i, row in enumerate(rows) if i not in chosen]
 
 
-def with_rows(given: Options, loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
+def with_rows(loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
     """A copy with the model kept and other rows."""
-    return replace(loaded, sets={k: encoded(given, loaded, rows) for k, rows in found.items()})
+    return replace(loaded, sets={k: encoded(loaded.given, loaded, v) for k, v in found.items()})
 
 
 def encoded(given: Options, loaded: Loaded, entries: Iterable[Entry]) -> Encoded:
     """Entries with their tokens, at most as long as was asked for and the model can tell places."""
     longest = min(given.max_length, positions_of(loaded.model))
-    return encode_entries(loaded.tokenizer, entries, longest, format_of(given))
+    return encode_entries(loaded.tokenizer, entries, longest, given)
 
 
-def as_said(found: dict[str, list[Entry]], measured: Measurement) -> dict[str, list[Entry]]:
-    """The files with the forget answers as the model says them, to the end of their line."""
+def as_said(loaded: Loaded, measured: Measurement) -> Loaded:
+    """A copy with the forget answers as the model says them, to the end of their line."""
     said = {a.where: a.answer.strip() for a in measured.answers["forget"] if a.said}
     rows = [e.answered(said[e.where].split("\n")[0]) if said.get(e.where) else e
-            for e in found["forget"]]  # fmt: skip
-    return {**found, "forget": rows}
+            for e in loaded.entries["forget"]]  # fmt: skip
+    return with_rows(loaded, {**loaded.entries, "forget": rows})
 
 
 def kept_rows(given: Options, loaded: Loaded, measured: Measurement) -> list[Row]:
@@ -96,8 +101,8 @@ def kept_rows(given: Options, loaded: Loaded, measured: Measurement) -> list[Row
     """
     said = {a.where: a for a in measured.answers["retain"]}
     said = {where: a.answer for where, a in said.items() if a.said and not a.verbatim}
-    rows, told, encoded = list[Row](), list[Row](), loaded.sets["retain"]
-    for (entry, row), words in zip(encoded, words_of(encoded), strict=True):
+    rows, told, pairs = list[Row](), list[Row](), loaded.sets["retain"]
+    for (entry, row), words in zip(pairs, words_of(pairs), strict=True):
         own = said.get(entry.where, "").strip().split("\n\n")[0]
         is_short = own and len(own) < 4 * len(entry.answer) + 100
         found = (in_words(given, loaded, entry, own) if is_short else []) or [row]
@@ -122,19 +127,11 @@ def in_words(given: Options, loaded: Loaded, entry: Entry, answer: str) -> list[
         return []
 
 
-def format_of(given: Options) -> Format:
-    """The format in which the model is asked."""
-    return Format(template=given.template, system=given.system)
-
-
 def encode_entries(
-    tokenizer: Tokenizer, entries: Iterable[Entry], max_length: int, form: Format
+    tokenizer: Tokenizer, entries: Iterable[Entry], max_length: int, given: Options
 ) -> list[tuple[Entry, Row]]:
-    """Every entry with its tokens; a long text, or answer, is several rows.
-
-    Raises:
-        Refusal: a row that cannot be encoded; names file and line.
-    """
+    """Every entry with its tokens; a long text, or answer, is several rows."""
+    form = Format(template=given.template, system=given.system)
     return [(e, row) for e in entries for row in _rows_of(tokenizer, e, max_length, form)]
 
 
@@ -159,9 +156,6 @@ def windows(row: Row, max_length: int) -> list[Row]:
     The first holds the prompt. The others begin with as many of the tokens before theirs as fit,
     half a row or more; the labels are shared out evenly, so that none is left with a token or two,
     which any model would guess.
-
-    Raises:
-        ValueError: the prompt alone takes as much.
     """
     whole = len(row["input_ids"])
     if whole <= max_length:

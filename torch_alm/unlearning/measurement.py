@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from torch_alm.language._generation import Reading
-
+MEANS = ("loss", "gold", "exact_match", "certificate", "rouge", "words", "said")
 KNOWN = 0.75  # of an answer's words in order: half of them are often the question's
 
 
@@ -46,21 +45,15 @@ class Numbers:
     unmeasured: float
 
     @classmethod
-    def of(cls, readings: Sequence[Reading], answers: Sequence[Answer]) -> "Numbers":
+    def of(cls, answers: Sequence[Answer]) -> "Numbers":
         """The numbers of a set of one answer or more."""
-        rouge, words = [a.rouge for a in answers], [a.words for a in answers]
+        means = {name: fmean(getattr(a, name) for a in answers) for name in MEANS}
         return cls(
-            rows=float(len(readings)),
-            loss=fmean(r.loss for r in readings),
-            gold=fmean(a.gold for a in answers),
-            exact_match=fmean(r.exact_match for r in readings),
-            certificate=fmean(a.certificate for a in answers),
-            rouge=fmean(rouge),
-            rouge_error=_error(rouge),
-            words=fmean(words),
-            words_error=_error(words),
-            said=fmean(a.said for a in answers),
-            unmeasured=float(sum(not math.isfinite(r.loss) for r in readings)),
+            rows=float(len(answers)),
+            rouge_error=_error([a.rouge for a in answers]),
+            words_error=_error([a.words for a in answers]),
+            unmeasured=float(sum(not math.isfinite(a.loss) for a in answers)),
+            **means,
         )
 
 

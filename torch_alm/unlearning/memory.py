@@ -9,10 +9,10 @@ from peft import PeftModel
 from torch import nn
 
 from torch_alm.language import record_of
-from torch_alm.language._models import LanguageModel, Tokenizer
+from torch_alm.language._models import LanguageModel, Tokenizer, modes_kept
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import Loaded, check_sets, with_rows
-from torch_alm.unlearning.model import Place, check_answers, check_whole, narrowed
+from torch_alm.unlearning.model import Place, check_answers, check_whole, narrowed, place
 from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry, entry_of
 
@@ -23,11 +23,7 @@ NARROW = (torch.bfloat16, torch.float16)
 
 
 def entries_of(rows: Rows | None, role: str) -> list[Entry]:
-    """Rows as entries, named by their role and place; of `datasets`, empty columns are left out.
-
-    Raises:
-        Refusal: there are none, or one has another form; names it.
-    """
+    """Rows as entries, named by their role and place; of `datasets`, empty columns are left out."""
     found: list[Entry] = []
     try:
         for i, row in enumerate(cast("Iterable[Any]", [] if rows is None else rows), 1):
@@ -54,17 +50,13 @@ def loaded_of(
     given: Options,
     found: Mapping[str, list[Entry]],
 ) -> Loaded:
-    """The model with the rows as it reads them, where it is.
-
-    Raises:
-        Refusal: it is quantised, on no device or on several, not whole, or of another tokenizer.
-    """
+    """The model with the rows as it reads them, where it is; refused if it cannot be asked."""
     name = "the model"
     if isinstance(tokenizer, str):
         raise Refusal("the tokenizer is a name. Did you mean AutoTokenizer.from_pretrained(...)?")
     where = _place_of(model, name, given)
     check_whole(name, model, tokenizer)
-    loaded = with_rows(given, Loaded(model, tokenizer, where, {}, not given.quiet), found)
+    loaded = with_rows(Loaded(model, tokenizer, where, given, {}), found)
     check_answers(name, model, loaded.rows("forget")[0])
     return loaded
 
@@ -83,9 +75,7 @@ def _place_of(model: LanguageModel, name: str, given: Options) -> Place:
             f"{name} is on {', '.join(devices)}; it trains on the CPU, or on the first GPU. Did "
             "you mean `model.to(0)`, or to set CUDA_VISIBLE_DEVICES?"
         )
-    kind, dtype = devices[0].partition(":")[0], next(model.parameters()).dtype
-    has = kind == "cuda" and torch.cuda.is_bf16_supported()
-    return Place(kind, has if given.precision == "auto" else given.precision == "bf16", dtype)
+    return place(devices[0].partition(":")[0], given.precision)
 
 
 @contextmanager
@@ -99,25 +89,22 @@ def borrowed(model: LanguageModel) -> Iterator[None]:
             f"the model is a {type(model).__name__}. Did you mean AutoModelForCausalLM."
             "from_pretrained(...), and its tokenizer after it?"
         )
-    modes = [(module, module.training) for module in model.modules()]
     flags = [(p, p.requires_grad, p.dtype) for p in model.parameters()]
     settings = [(m, key, getattr(m, key)) for m in model.modules() for key in _settings(m)]
     forwards = {name: vars(model).get(name) for name in FORWARDS}
-    model.eval()
-    try:
-        yield
-    finally:
-        narrowed((p, dtype) for p, _, dtype in flags)
-        for p, is_trained, _ in flags:
-            p.requires_grad_(is_trained)
-            p.grad = None
-        for module, key, value in settings:
-            setattr(module, key, value)
-        for module, is_training in modes:
-            module.training = is_training
-        for name, forward in forwards.items():
-            vars(model).pop(name, None)
-            vars(model).update({} if forward is None else {name: forward})
+    with modes_kept(model, evaluate=True):
+        try:
+            yield
+        finally:
+            narrowed((p, dtype) for p, _, dtype in flags)
+            for p, is_trained, _ in flags:
+                p.requires_grad_(is_trained)
+                p.grad = None
+            for module, key, value in settings:
+                setattr(module, key, value)
+            for name, forward in forwards.items():
+                vars(model).pop(name, None)
+                vars(model).update({} if forward is None else {name: forward})
 
 
 def _settings(module: nn.Module) -> list[str]:

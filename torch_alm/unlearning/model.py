@@ -32,9 +32,6 @@ class Place:
 
     device: str  # "cpu", "cuda" or "mps"
     autocast: bool  # whether forward passes of training run under bfloat16 autocast
-    dtype: torch.dtype
-    """Of the weights. float32, because bfloat16 swallows small steps and perturbations; under LoRA
-    on a GPU, where they are frozen, the base weights are bfloat16."""
 
     def context(self) -> Any:
         """The context of a forward pass of training."""
@@ -48,15 +45,14 @@ class Place:
         return f"cpu, {threads} threads" if self.device == "cpu" else self.device
 
 
-def place(device: str, precision: str, *, lora: bool) -> Place:
+def place(device: str, precision: str) -> Place:
     """The place for what was asked, `"auto"` being the GPU and bfloat16 where there is one."""
     has = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     found = next(name for name in has if has[name]) if device == "auto" else device
     if not has[found]:
         raise Refusal(f"`device` is {found}, and torch finds none here. Did you mean cpu?")
-    on_gpu = found == "cuda" and torch.cuda.is_bf16_supported()
-    autocast = on_gpu if precision == "auto" else precision == "bf16"
-    return Place(found, autocast, torch.bfloat16 if lora and autocast and on_gpu else torch.float32)
+    can_autocast = found == "cuda" and torch.cuda.is_bf16_supported()
+    return Place(found, can_autocast if precision == "auto" else precision == "bf16")
 
 
 @contextmanager
@@ -98,10 +94,7 @@ def check_whole(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
 
 
 def check_finite(name: str, model: LanguageModel) -> None:
-    """Refuse weights that are not numbers.
-
-    Cost: one pass over the weights.
-    """
+    """Refuse weights that are not numbers."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     broken = [key for key, tensor in tensors if not bool(torch.isfinite(tensor).all())]
     if broken:
@@ -113,10 +106,7 @@ def check_finite(name: str, model: LanguageModel) -> None:
 
 @torch.no_grad()
 def check_answers(name: str, model: LanguageModel, row: Row) -> None:
-    """Refuse a model whose logits on a row are not finite, or depend on the tokens to come.
-
-    Cost: two forward passes over one row.
-    """
+    """Refuse a model whose logits on a row are not finite, or depend on the tokens to come."""
     ids = torch.tensor([row["input_ids"]], device=model.device)
     seen: Tensor = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
     most = seen.amax(-1)  # some models rule tokens out with -inf
@@ -142,10 +132,7 @@ def check_trained(model: LanguageModel, row: Row) -> None:
 
 
 def fingerprint(model: Any) -> str:
-    """Sixteen digits that change with any weight: one exact sum of bits per tensor, hashed.
-
-    Cost: one pass over the weights, wherever they are.
-    """
+    """Sixteen digits that change with any weight: one exact sum of bits per tensor, hashed."""
     found = hashlib.sha256(model.config.to_json_string().encode())
     for name, p in model.named_parameters():
         bits = p.detach().contiguous().view(BITS[p.element_size()])
@@ -157,9 +144,6 @@ def freeze_below(model: LanguageModel, first: int | None) -> None:
     """Let the layers from `first` on move alone; without one, the upper half of eight or more.
 
     Embeddings and head stay, too, unless all layers move.
-
-    Raises:
-        Refusal: there are not as many layers.
     """
     places = {name: re.search(r"\.(\d+)\.", name) for name, _ in model.named_parameters()}
     count = 1 + max((int(found[1]) for found in places.values() if found), default=-1)

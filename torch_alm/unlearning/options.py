@@ -93,19 +93,15 @@ class Options:
         """Refuse numbers and words that make no sense."""
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is not None and not is_sensible(each.name, value):
-                raise Refusal(f"{each.name} is {value!r}, which is {wanted(each.name)}.")
+            if value is not None and (told := fault(each.name, value)):
+                raise Refusal(f"{each.name} is {value!r}, which is {told}.")
         for one, other in APART:
             if None not in (getattr(self, one), getattr(self, other)):
                 raise Refusal(f"{one} and {other} were both given. Did you mean one of them?")
 
 
 def by_name(verb: str, given: Mapping[str, Any]) -> Options:
-    """The options of a verb, given by name.
-
-    Raises:
-        Refusal: there is no such option, or it is of another verb.
-    """
+    """The options of a verb, given by name; one that it does not have is refused."""
     every = [each.name for each in fields(Options)]
     known = {
         "unlearn": [name for name in every if name not in ATTACKER],
@@ -126,23 +122,16 @@ def options_of(given: Any) -> Options:
     return Options(**{name: getattr(given, name) for name in names if hasattr(given, name)})
 
 
-def is_sensible(name: str, value: Any) -> bool:
-    """Tell whether an option may have a value; of texts and flags any."""
-    if name in CHOICES:
-        return value in CHOICES[name]
-    if name not in (*LEAST, *POSITIVE, *SHARES):
-        return True
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    if name in LEAST:
-        return isinstance(value, int) and LEAST[name] <= value < 2**63
-    return 0 <= value <= 1 if name in SHARES else 0 < value < LARGEST
-
-
-def wanted(name: str) -> str:
-    """The rest of a refusal: values that an option may have."""
-    if name in CHOICES:
+def fault(name: str, value: Any) -> str:
+    """What a value is that an option may not have, or nothing; of texts and flags it has any."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_whole = is_number and isinstance(value, int)
+    if name in CHOICES and value not in CHOICES[name]:
         return f"not one of {', '.join(CHOICES[name])}"
-    if name in LEAST:
+    if name in LEAST and not (is_whole and LEAST[name] <= value < 2**63):
         return f"no whole number from {LEAST[name]} on"
-    return "no share from 0 to 1, such as 0.95" if name in SHARES else "no finite number above 0"
+    if name in SHARES and not (is_number and 0 <= value <= 1):
+        return "no share from 0 to 1, such as 0.95"
+    if name in POSITIVE and not (is_number and 0 < value < LARGEST):
+        return "no finite number above 0"
+    return ""

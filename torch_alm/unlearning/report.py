@@ -18,7 +18,6 @@ from torch_alm.unlearning.folders import REPORTS, write_json, write_text
 
 Content: TypeAlias = Mapping[str, Any]
 
-ANSWERS = 20  # shown per set; report.json has them all
 PACKAGES = ("torch-alm", "torch", "transformers", "peft")
 SETS = {"forget": "Forget", "retain": "Retain", "probe": "Probe", "holdout": "Never seen"}
 ROWS = {  # what a number is called, its digits, and whether it is a share
@@ -30,24 +29,6 @@ ROWS = {  # what a number is called, its digits, and whether it is a share
     "certificate": ("certified not word for word", 0, True),
 }
 ATTACKED = {"rouge": "words", "exact_match": "verbatim", "loss": "loss"}
-TONES = {
-    "met": "met",
-    "nothing comes back": "met",
-    "met at a cost": "costly",
-    "not compared": "costly",
-    "not attacked": "costly",
-}
-KNOWS = (
-    "The loss is in nats: 0.7 is a coin toss, 4 a guess among 55 words. The telling loss is "
-    "that of the words which stand neither in the question nor in most answers. Said are answers "
-    "of which nine words in ten come in order, in any spelling. Certified not word for word "
-    "is a lower bound on the share of answers that do not come exactly."
-)
-ORDERS = {
-    "forget": "Those of which most is still said come first.",
-    "retain": "Those that changed most come first.",
-    "probe": "Rows that were never trained on; those that changed most come first.",
-}
 
 
 def content_of(title: str, subtitle: str, settings: Content, **more: Any) -> dict[str, Any]:
@@ -70,18 +51,16 @@ def publish(folder: Path, content: Content, begun: datetime, device: str) -> Con
 
 def html(content: Content) -> str:
     """The whole page: no script, and nothing fetched from anywhere."""
-    run, verdict = content["run"], content["verdict"]
+    run, models = content["run"], content["models"]
     told = ", ".join(f"{k} {v}" for k, v in content["versions"].items())
     duration = str(timedelta(seconds=round(run["seconds"])))
     settings = {"date": run["date"], "duration": duration, "device": run["device"]}
     settings |= {**content["settings"], "versions": told}
+    answers = {kind: _answers(models, kind) for kind in ("forget", "retain", "probe")}
     return _page().render(
-        title=content["title"],
-        subtitle=content["subtitle"],
-        notes=content["notes"],
-        verdict=verdict,
-        tone=TONES.get(verdict["outcome"], "missed") if verdict else "",
-        answers=[*_answers(content["models"]), *_returned(content["attacks"])],
+        content,
+        answers=answers,
+        returned=_returned(content["attacks"]),
         table=table_of(content),
         figure=figure(content["trace"], content["goal"]),
         settings=[(k.replace("_", " "), v) for k, v in settings.items() if v is not None],
@@ -90,8 +69,8 @@ def html(content: Content) -> str:
 
 def excerpt(content: Content) -> str:
     """The verdict and the table, to be shown within another page."""
-    page, verdict = _page(), content["verdict"]
-    shown = page.new_context({"verdict": verdict, "tone": "", "table": table_of(content)})
+    page = _page()
+    shown = page.new_context({**content, "table": table_of(content)})
     return "".join(part for name in ("verdict", "table") for part in page.blocks[name](shown))
 
 
@@ -101,48 +80,36 @@ def _page() -> jinja2.Template:
     return page.get_template("report.html.j2")
 
 
-def _answers(models: Sequence[Content]) -> list[dict[str, Any]]:
-    """Answers of each set, what every model says below one another, in the order of `ORDERS`."""
-    found: list[dict[str, Any]] = []
-    for name in ORDERS if models else ():
-        rows = _beside([(m["name"], m["answers"].get(name, ())) for m in models])
-        rows.sort(key=lambda row: -row["rouge"] if name == "forget" else row["rouge"] - row["was"])
-        if rows:
-            more, title = max(0, len(rows) - ANSWERS), f"Answers: {name}"
-            found.append(
-                {"name": title, "told": ORDERS[name], "rows": rows[:ANSWERS], "more": more}
-            )
-    return found
-
-
-def _beside(models: Sequence[tuple[str, Sequence[Content]]]) -> list[dict[str, Any]]:
-    """The last model's rows with what each model says of them.
+def _answers(models: Sequence[Content], kind: str) -> list[dict[str, Any]]:
+    """The last model's rows of a set with what each model says, those that changed most first.
 
     A part of a long text stands alone where the tokenizer of another model cuts elsewhere.
     """
-    placed = [(name, {(row["where"], row["reference"]): row for row in rows})
-              for name, rows in models]  # fmt: skip
-    return [
+    sets = [(model["name"], model["answers"].get(kind, ())) for model in models]
+    placed = [
+        (name, {(row["where"], row["reference"]): row for row in rows}) for name, rows in sets
+    ]
+    found = [
         {
             **row,
             "was": placed[0][1].get(place, row)["rouge"],
             "said": [(name, rows[place]["answer"]) for name, rows in placed if place in rows],
         }
-        for place, row in placed[-1][1].items()
+        for place, row in (placed[-1][1].items() if placed else ())
     ]
+    most_said = kind == "forget"  # come first there
+    return sorted(found, key=lambda r: -r["rouge"] if most_said else r["rouge"] - r["was"])
 
 
 def _returned(attacks: Sequence[Content]) -> list[dict[str, Any]]:
-    """The rows of which most came back by any attack."""
+    """The five rows of which most came back by any attack."""
     every: list[dict[str, Any]] = [
         {**row, "said": [("before", row["earlier"]), (attack["name"], row["answer"])]}
         for each in attacks[:1] for attack in each["rows"] for row in attack["answers"]
     ]  # fmt: skip
     every.sort(key=lambda row: row["rouge"])
     most = {row["where"]: row for row in every}  # of those from one place the last
-    rows = sorted(most.values(), key=lambda row: -row["rouge"])[:5]
-    told = "The rows of which most is said after an attack."
-    return [{"name": "Came back most", "told": told, "rows": rows, "more": 0}] if rows else []
+    return sorted(most.values(), key=lambda row: -row["rouge"])[:5]
 
 
 def table_of(content: Content) -> dict[str, Any]:
@@ -158,7 +125,7 @@ def table_of(content: Content) -> dict[str, Any]:
         for name, title in SETS.items() if name in last
     ]  # fmt: skip
     columns = [model["name"] for model in models]
-    return {"name": "What it knows", "columns": columns, "parts": parts, "told": KNOWS}
+    return {"columns": columns, "parts": parts}
 
 
 def _attack_table(attacks: Sequence[Content]) -> dict[str, Any]:
@@ -170,12 +137,8 @@ def _attack_table(attacks: Sequence[Content]) -> dict[str, Any]:
          "cells": [_way(f.get(name), key) for key in measures for f in found]}
         for name, row in found[0].items()
     ]  # fmt: skip
-    return {
-        "name": "What comes back",
-        "columns": [f"{ATTACKED[key]}{name}" for key in measures for name in names],
-        "parts": [{"name": "", "rows": rows}],
-        "told": "Before and after each attack, on the same rows.",
-    }
+    columns = [f"{ATTACKED[key]}{name}" for key in measures for name in names]
+    return {"columns": columns, "parts": [{"name": "", "rows": rows}]}
 
 
 def _way(row: Content | None, key: str) -> str:

@@ -21,15 +21,12 @@ from torch_alm.unlearning.goal import (
     judge,
     uniform,
 )
-from torch_alm.unlearning.loading import Loaded, as_said, kept_rows, with_rows
+from torch_alm.unlearning.loading import Loaded, as_said, kept_rows
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
-from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.rows import Entry
 from torch_alm.unlearning.spoken import Wordings, in_own_words
-from torch_alm.unlearning.train import trace_of, trainer_of
+from torch_alm.unlearning.train import CHANGE, cost_of, trace_of, trainer_of
 
-LIMITED = "no more steps were allowed"
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
 
 
@@ -45,59 +42,59 @@ class Start:
 
 @dataclass(frozen=True)
 class Run:
-    """A request, the rows for it as a model reads them, and the beginning of its run."""
+    """A model with the rows as it reads them, and the beginning of its run."""
 
-    given: Options
-    say: Say
     loaded: Loaded
     start: Start
+    say: Say
 
-    def judged(self, now: Measurement) -> Verdict:
-        """The verdict on another measurement."""
-        return judge(
-            self.start.goal,
-            self.start.measured,
-            now,
-            max_retain_loss=self.given.max_retain_loss,
-            max_probe_loss=self.given.max_probe_loss,
-            known_before=self.start.known,
-        )
-
-    def ended(self, trainer: Any, checks: Checks) -> str:
-        """Tell after how many steps it ended, and why."""
-        step, most = trainer.state.global_step, trainer.args.max_steps
-        why = checks.pace.ended or (LIMITED if step >= most else "it was stopped")
-        told = f"Ended after {step} of at most {most} steps: {why}."
-        self.say(told)
-        return told
+    def known_now(self, trainer: Any) -> tuple[list[str], dict[str, Any]]:
+        """What the model says before the first step, the goal, and what a step takes."""
+        numbers, rows = self.start.measured.numbers, self.start.measured.answers
+        said = {k: f"{sum(a.said for a in v)} of {len(v)}" for k, v in rows.items()}
+        probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
+        seconds, memory = cost_of(self.loaded, trainer)
+        rate, most = trainer.args.learning_rate, trainer.args.max_steps
+        is_found = self.loaded.given.lr is None
+        why = f"a step of {CHANGE:g} nats of log-odds" if is_found else "set by hand"
+        lines = [
+            f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
+            f"Loss in nats per token: {numbers['forget'].gold:.2f} of the telling words of the "
+            f"forget answers (telling loss), {numbers['retain'].loss:.2f} of the retain answers.",
+            f"Goal: {self.start.goal.told}.",
+            f"Rate: {rate:.2g}, {why}.",
+            f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are "
+            "taken.",
+            *self.start.notes,
+        ]
+        taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}
+        shown = {name: asdict(each) for name, each in numbers.items()}
+        return lines, {"goal": asdict(self.start.goal), "numbers": {"before": shown}, **taken}
 
     def content(
-        self, title: str, settings: Mapping[str, Any], trainer: Any, ended: str, after: Measurement
+        self, title: str, settings: Mapping[str, Any], checks: Checks, after: Measurement
     ) -> dict[str, Any]:
         """All that a report has of it."""
-        trace, goal = trace_of(trainer.state.log_history), self.start.goal
+        given, start = self.loaded.given, self.start
+        trace = trace_of(checks.trainer.state.log_history)
+        verdict = judge(start.goal, start.measured, after, given, known_before=start.known)
         return report.content_of(
             title,
-            f"{self.given.method}, {len(trace)} steps. Goal: {goal.told}.",
-            {**settings, "known_before": self.start.known},
-            goal=asdict(goal),
-            verdict=asdict(self.judged(after)),
-            models=[self.start.measured.named("before"), after.named("after")],
+            f"{given.method}, {len(trace)} steps. Goal: {start.goal.told}.",
+            {**settings, "known_before": start.known},
+            goal=asdict(start.goal),
+            verdict=asdict(verdict),
+            models=[start.measured.named("before"), after.named("after")],
             trace=trace,
-            notes=[*self.start.notes, ended],
+            notes=[*start.notes, checks.told],
         )
 
 
-def begun(
-    given: Options, loaded: Loaded, found: dict[str, list[Entry]], say: Say
-) -> tuple[Start, dict[str, list[Entry]], Loaded]:
-    """Measure the model as it is.
-
-    Raises:
-        Refusal: it says too little of what it shall forget, or the goal is reached already.
-    """
-    found_now = measured(loaded, given.rows, "before", whole=given.answers == "said")
-    known = _check_known(given, loaded, found_now, say)
+def begun(loaded: Loaded, say: Say) -> Run:
+    """Measure the model as it is; refuse one with nothing to forget."""
+    given = loaded.given
+    found_now = measured(loaded, "before", whole=given.answers == "said")
+    known = _check_known(loaded, found_now, say)
     unseen = found_now.numbers.get("holdout")
     if unseen and unseen.said > 0.5:  # their loss would be a goal too low to forget
         raise Refusal(
@@ -105,19 +102,31 @@ def begun(
             "and the goal would be to forget no more than that. Is it the right set?"
         )
     if given.answers == "said":
-        found = as_said(found, found_now)
-        loaded = with_rows(given, loaded, found)
-        found_now = measured(loaded, given.rows, "as said")
-    goal = goal_of(given, loaded)
+        loaded = as_said(loaded, found_now)
+        found_now = measured(loaded, "as said")
+    goal = goal_of(loaded)
     if unseen := found_now.numbers.get("holdout"):
         goal = replace(goal, words=max(WORDS, unseen.words + ERRORS * unseen.words_error))
-    notes = [_beyond(goal, loaded)] if goal.kind != "rate" and goal.alpha > uniform(loaded) else []
+    most, notes = uniform(loaded), list[str]()
+    if goal.kind != "rate" and goal.alpha > most:
+        notes.append(
+            f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {most:.2f}, "
+            "the loss of a model that knows nothing and guesses: it has to be sure of other "
+            f"answers, which costs what shall be kept. Did you mean {0.9 * most:.1f} or less?"
+        )
     if not given.anyway:
         _check_unreached(goal, found_now)
-    return Start(found_now, known, goal, notes), found, loaded
+    return Run(loaded, Start(found_now, known, goal, notes), say)
 
 
-def _check_known(given: Options, loaded: Loaded, measured: Measurement, say: Say) -> bool:
+def taken_up(loaded: Loaded, kept: Mapping[str, Any], say: Say) -> Run:
+    """The run whose beginning, through `asdict` and JSON, is written down here."""
+    before, goal = Measurement.of(kept["measured"]), Goal(**kept["goal"])
+    loaded = as_said(loaded, before) if loaded.given.answers == "said" else loaded
+    return Run(loaded, Start(before, kept["known"], goal, kept["notes"]), say)
+
+
+def _check_known(loaded: Loaded, measured: Measurement, say: Say) -> bool:
     """Tell whether the model says at least half of the forget answers; refuse if not."""
     answers = measured.answers["forget"]
     known = [is_known(row) for row in by_row(answers)]
@@ -131,7 +140,7 @@ def _check_known(given: Options, loaded: Loaded, measured: Measurement, say: Say
             f"{answer.where}\n  asked  {asked!r}\n  says   {answer.answer!r}\n"
             f"  should {answer.reference!r}"
         )
-    if given.anyway:
+    if loaded.given.anyway:
         return False
     exact, words = sum(a.exact_match for a in answers), measured.numbers["forget"].rouge
     raise Refusal(
@@ -156,48 +165,37 @@ def _check_unreached(goal: Goal, measured: Measurement) -> None:
         )
 
 
-def _beyond(goal: Goal, loaded: Loaded) -> str:
-    most = uniform(loaded)
-    return (
-        f"The level of {goal.alpha:.2f} nats per token ({goal.source}) is above {most:.2f}, the "
-        "loss of a model that knows nothing and guesses: it has to be sure of other answers, which "
-        f"costs what shall be kept. Did you mean {0.9 * most:.1f} or less?"
-    )
-
-
-def made_trainable(given: Options, loaded: Loaded) -> Loaded:
+def made_trainable(loaded: Loaded) -> Loaded:
     """The model with the weights, or adapters, that are to move."""
-    if given.gradient_checkpointing:
+    if loaded.given.gradient_checkpointing:
         loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
-    if given.lora:
-        return replace(loaded, model=with_adapters(loaded.model, given.seed))
+    if loaded.given.lora:
+        return replace(loaded, model=with_adapters(loaded.model, loaded.given.seed))
     return loaded
 
 
-def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> tuple[Any, Checks]:
-    """The Trainer of the run, with the checks that pace and end it; see `trainer_of`."""
-    given, loaded, start = run.given, run.loaded, run.start
-    answers = start.measured.answers
-    wordings = Wordings(given, loaded, answers["forget"])
-    probe = in_own_words(given, loaded, "probe", answers.get("probe", []))
-    kept = kept_rows(given, loaded, start.measured)
-    trainer = trainer_of(given, loaded, start.goal, (wordings.rows, kept), folder, original)
-    goal, most = start.goal, given.max_retain_loss
+def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> Checks:
+    """The checks that pace and end the run, and have its Trainer; see `trainer_of`."""
+    given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
+    wordings = Wordings(given, loaded, before.answers["forget"])
+    probe = in_own_words(given, loaded, "probe", before.answers.get("probe", []))
+    kept, most = kept_rows(given, loaded, before), given.max_retain_loss
+    trainer = trainer_of(loaded, goal, (wordings.rows, kept), folder, original)
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
     pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)
-    limit = COST_LOSS if most is None else most - start.measured.numbers["retain"].loss
+    limit = COST_LOSS if most is None else most - before.numbers["retain"].loss
 
     def ask() -> tuple[Verdict, bool]:
         """Ask the retain and probe rows once the forget rows are gone."""
-        known, found = replace(run, start=replace(start, known=True)), start.measured
+        found = before
         for names in (("forget",), ("retain", "probe")):
-            now = measured(loaded, given.rows, "asking", names)
+            now = measured(loaded, "asking", names)
             found = Measurement({**found.numbers, **now.numbers}, {**found.answers, **now.answers})
-            if (verdict := known.judged(found)).missed:
+            if (verdict := judge(goal, before, found, given)).missed:
                 break
         return verdict, wordings.take(found.answers["forget"])
 
-    look = Look(loaded, goal, wordings, probe, given.rows or len(kept))
+    look = Look(loaded, goal, wordings, probe)
     checks = Checks(look, pace, limit, trainer, given.save_every, ask, run.say)
     trainer.add_callback(checks)
-    return trainer, checks
+    return checks

@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from math import ceil
 from pathlib import Path
 from time import perf_counter
@@ -27,9 +26,7 @@ from torch_alm.thresholds import radius_for, rate_for
 from torch_alm.unlearning.errors import Refusal, first_line
 from torch_alm.unlearning.goal import Goal, log_odds
 from torch_alm.unlearning.loading import Loaded
-from torch_alm.unlearning.measurement import Measurement
 from torch_alm.unlearning.once import Lower, Original, answered, side_by_side
-from torch_alm.unlearning.options import Options
 
 STEPS, EPOCHS = 1000, 10  # of a run whose length was not given, whichever is more
 CHANGE = 0.6  # nats that a step takes off the log-odds of a batch, where no rate was given
@@ -85,7 +82,6 @@ def without_dropout(model: LanguageModel) -> None:
 
 
 def trainer_of(
-    given: Options,
     loaded: Loaded,
     goal: Goal,
     rows: tuple[list[Row], list[Row]],
@@ -96,14 +92,15 @@ def trainer_of(
 
     The rows to keep are kept as `original` answers them, or else the model as it is.
     """
+    given = loaded.given
     measure: Any = Objective(goal)
     constraint = ALMConstraint(measure, alpha=goal.alpha, mu=given.mu, rules=[Leak(share=0.5)])
     forget, retain = rows
     without_dropout(loaded.model)
-    rate, rho = _in_nats(given, loaded, measure, forget)
+    rate, rho = _in_nats(loaded, measure, forget)
     trainer: Any = Keeper(
         model=loaded.model,
-        args=_arguments(given, loaded, len(forget), folder, rate),
+        args=_arguments(loaded, len(forget), folder, rate),
         train_dataset=PairedDataset(forget, retain, seed=given.seed),
         data_collator=PairedCollator(loaded.tokenizer),
         constraint=constraint,
@@ -118,11 +115,9 @@ def trainer_of(
     return trainer
 
 
-def _in_nats(
-    given: Options, loaded: Loaded, measure: Objective, rows: Sequence[Row]
-) -> tuple[float, float]:
+def _in_nats(loaded: Loaded, measure: Objective, rows: Sequence[Row]) -> tuple[float, float]:
     """Find the rate, unless one was given, and the radius from what they do to a batch of rows."""
-    params = [p for p in loaded.model.parameters() if p.requires_grad]
+    given, params = loaded.given, [p for p in loaded.model.parameters() if p.requires_grad]
     size = min(given.batch_size, len(rows))
     batch = collate([rows[i * len(rows) // size] for i in range(size)], pad_id(loaded.tokenizer))
     batch = {k: v.to(params[0].device) for k, v in batch.items()}
@@ -136,9 +131,8 @@ def _in_nats(
     return rate, radius_for(params, odds, change=RADIUS).value if is_sharp else 0.0
 
 
-def _arguments(
-    given: Options, loaded: Loaded, rows: int, folder: Path, rate: float
-) -> TrainingArguments:
+def _arguments(loaded: Loaded, rows: int, folder: Path, rate: float) -> TrainingArguments:
+    given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
     return TrainingArguments(
@@ -173,30 +167,7 @@ def check_reporter(name: str) -> None:
         raise Refusal(f"`report_to` is {name}: {first_line(error)} Did you mean none?") from error
 
 
-def known_now(
-    given: Options, loaded: Loaded, trainer: Any, goal: Goal, measured: Measurement
-) -> tuple[list[str], dict[str, Any]]:
-    """Measure what the model says, how well it knows it, the goal, and what a step takes."""
-    numbers, rows = measured.numbers, measured.answers
-    said = {k: f"{sum(a.said for a in v)} of {len(v)}" for k, v in rows.items()}
-    probe = f", {said['probe']} probe answers" if "probe" in said else ", and there is no probe"
-    seconds, memory = _cost_of(loaded, trainer)
-    most = trainer.args.max_steps
-    why = f"a step of {CHANGE:g} nats of log-odds" if given.lr is None else "set by hand"
-    lines = [
-        f"Now it says {said['forget']} forget answers, {said['retain']} retain answers{probe}.",
-        f"Loss in nats per token: {numbers['forget'].gold:.2f} of the telling words of the "
-        f"forget answers (telling loss), {numbers['retain'].loss:.2f} of the retain answers.",
-        f"Goal: {goal.told}.",
-        f"Rate: {trainer.args.learning_rate:.2g}, {why}.",
-        f"A step takes about {seconds:.2g} s and {memory / 1e9:.1f} GB; at most {most} are taken.",
-    ]
-    taken = {"seconds_per_step": seconds, "bytes": memory, "most_steps": most}
-    shown = {name: asdict(each) for name, each in numbers.items()}
-    return lines, {"goal": asdict(goal), "numbers": {"before": shown}, **taken}
-
-
-def _cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
+def cost_of(loaded: Loaded, trainer: Any) -> tuple[float, float]:
     """Seconds and bytes of a step: both passes are tried once, and the optimizers are added."""
     size = trainer.args.per_device_train_batch_size
     pairs = [trainer.train_dataset[i] for i in range(min(size, len(trainer.train_dataset)))]

@@ -74,8 +74,8 @@ def unlearn(
     with quiet(), _adapted(model, given) as adapted:
         with borrowed(adapted):
             loaded = loaded_of(adapted, tokenizer, given, found)
-            start, _, loaded = begun(given, loaded, found, log.info)
-        return _trained(Run(given, log.info, loaded, start), callbacks)
+            run = begun(loaded, log.info)
+        return _trained(run, callbacks)
 
 
 def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **options: Any) -> Outcome:
@@ -89,9 +89,10 @@ def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **option
     if outcome.run is None:
         raise Refusal("resume: the outcome is of no run. Did you mean the outcome of unlearn?")
     by_name("unlearn", options)
-    given = replace(outcome.run.given, **options)
+    given = replace(outcome.run.loaded.given, **options)
+    loaded = replace(outcome.run.loaded, given=given)
     with quiet():
-        return _trained(replace(outcome.run, given=given), callbacks, outcome.original)
+        return _trained(replace(outcome.run, loaded=loaded), callbacks, outcome.original)
 
 
 @contextmanager
@@ -117,35 +118,30 @@ def _trained(
     run: Run, callbacks: Sequence[TrainerCallback], original: LanguageModel | None = None
 ) -> Outcome:
     """Train and judge; an error leaves the model as it came."""
-    began, model = datetime.now(timezone.utc), run.loaded.model
+    began, model, given = datetime.now(timezone.utc), run.loaded.model, run.loaded.given
     with borrowed(model), TemporaryDirectory() as nowhere:
-        _opened(model, run.given)
-        run = replace(run, loaded=made_trainable(run.given, run.loaded))
+        if not isinstance(model, PeftModel):
+            freeze_below(model, given.layers)
+        elif not any(p.requires_grad for p in model.parameters()):
+            model.set_adapter(model.active_adapters[0])
+        widened(model)
+        run = replace(run, loaded=made_trainable(run.loaded))
         original = original_of(model) if original is None else original
-        trainer, checks = prepared(run, Path(nowhere), original)
-        for each in (*callbacks, _Progress(run.given.quiet)):
-            trainer.add_callback(each)
+        checks = prepared(run, Path(nowhere), original)
+        for each in (*callbacks, _Progress(given.quiet)):
+            checks.trainer.add_callback(each)
         is_main = current_thread() is main_thread()  # others cannot hear signals
         try:
             with asked_to_stop(checks.stop) if is_main else nullcontext():
-                trainer.train()
+                checks.trainer.train()
             check_trained(model, run.loaded.rows("forget")[0])
         except BaseException:
             put_back(model, original)
             raise
-    ended, after = run.ended(trainer, checks), measured(run.loaded, run.given.rows, "after")
-    content = run.content("Unlearning", asdict(run.given), trainer, ended, after)
+    run.say(checks.told)
+    content = run.content("Unlearning", asdict(given), checks, measured(run.loaded, "after"))
     device = run.loaded.place.described()
     return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
-
-
-def _opened(model: LanguageModel, given: Options) -> None:
-    """Let train what shall, in float32."""
-    if not isinstance(model, PeftModel):
-        freeze_below(model, given.layers)
-    elif not any(p.requires_grad for p in model.parameters()):
-        model.set_adapter(model.active_adapters[0])
-    widened(model)
 
 
 class _Progress(TrainerCallback):
@@ -184,7 +180,7 @@ def evaluate(
     for name, each in {**both, "model": model}.items():
         with quiet(), borrowed(each):
             loaded = loaded_of(each, tokenizer, given, found)
-            models.append(evaluated(given, loaded, name))
+            models.append(evaluated(loaded, name))
         device = loaded.place.described()
     content = report.content_of("What it knows", "", asdict(given), models=models)
     return Outcome(model, tokenizer, content, began, device)
@@ -218,6 +214,6 @@ def attack(
         for _, each in models:
             each.model.requires_grad_(True)  # all of it is the attacker's
             widened(each.model)
-        attacks = attacked(given, models, log.info)
+        attacks = attacked(models, log.info)
     content = report.content_of("Attacks", "", asdict(given), **attacks)
     return Outcome(model, tokenizer, content, began, models[0][1].place.described())
