@@ -339,7 +339,7 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
     answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
 
-    wordings = Wordings(given, loaded, answers)
+    wordings = Wordings(loaded, answers)
     own, second, bare = (wordings.rows[i : i + len(FORGET)] for i in (0, 6, 12))
     for row, entry in zip(bare, entries, strict=True):
         alone = entry.answer.split()[-2]
@@ -364,11 +364,11 @@ def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(
 ) -> None:
     entries = read_entries(write(tmp_path / "r.jsonl", FORGET), "retain")
     given = Options(max_length=64)
-    encoded = encode_entries(tokenizer, entries, 64, Format())
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32", lora=False), {"retain": encoded})
+    encoded = encode_entries(tokenizer, entries, 64, given)
+    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), given, {"retain": encoded})
     town = entries[0].answer.split()[-2]
     said = replace(ANSWER, where=entries[0].where, answer=f"A0 lives in lives {town} .", said=True)
-    rows = kept_rows(given, loaded, Measurement({}, {"retain": [said]}))
+    rows = kept_rows(loaded, Measurement({}, {"retain": [said]}))
     whole, again = rows[:6], rows[6:]
     assert whole[1:] == loaded.rows("retain")[1:]
     assert [row["input_ids"] for row in whole] == [row["input_ids"] for row in again]
@@ -410,7 +410,7 @@ def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_
     town = entries[0].answer.split()[-2]
     answers = [replace(ANSWER, answer=f"A0 lives in lives {town} .", said=True), ANSWER]
 
-    own, other = in_own_words(given, loaded, "probe", answers)
+    own, other = in_own_words(loaded, "probe", answers)
     assert other == loaded.scored("probe")[1]
     kept = [token for token in own["labels"] if token != IGNORE]
     assert tokenizer.decode(kept) == town

@@ -90,7 +90,7 @@ def attacks_of(loaded: Loaded, forget: Encoded) -> Iterator[Attack]:
         yield Attack(f"int{bits}", forget, forget, partial(quantized, model, bits))
     if usual := [(entry, row) for entry, row in forget if entry.paraphrase]:
         others = dict.fromkeys(entry.asked(entry.paraphrase or "") for entry, _ in usual)
-        yield Attack("paraphrase", usual, encoded(given, loaded, others))
+        yield Attack("paraphrase", usual, encoded(loaded, others))
     if begun := [(e, row, rest) for e, row in forget if (rest := with_prefix(row, given.prefix))]:
         asked, rest = [(e, row) for e, row, _ in begun], [(e, rest) for e, _, rest in begun]
         yield Attack(BEGUN, asked, rest)

@@ -76,13 +76,13 @@ def set_aside(found: dict[str, list[Entry]]) -> None:
 
 def with_rows(loaded: Loaded, found: Mapping[str, Sequence[Entry]]) -> Loaded:
     """A copy with the model kept and other rows."""
-    return replace(loaded, sets={k: encoded(loaded.given, loaded, v) for k, v in found.items()})
+    return replace(loaded, sets={k: encoded(loaded, v) for k, v in found.items()})
 
 
-def encoded(given: Options, loaded: Loaded, entries: Iterable[Entry]) -> Encoded:
+def encoded(loaded: Loaded, entries: Iterable[Entry]) -> Encoded:
     """Entries with their tokens, at most as long as was asked for and the model can tell places."""
-    longest = min(given.max_length, positions_of(loaded.model))
-    return encode_entries(loaded.tokenizer, entries, longest, given)
+    longest = min(loaded.given.max_length, positions_of(loaded.model))
+    return encode_entries(loaded.tokenizer, entries, longest, loaded.given)
 
 
 def as_said(loaded: Loaded, measured: Measurement) -> Loaded:
@@ -93,7 +93,7 @@ def as_said(loaded: Loaded, measured: Measurement) -> Loaded:
     return with_rows(loaded, {**loaded.entries, "forget": rows})
 
 
-def kept_rows(given: Options, loaded: Loaded, measured: Measurement) -> list[Row]:
+def kept_rows(loaded: Loaded, measured: Measurement) -> list[Row]:
     """The rows that are trained to be kept, in the model's own words where those hold the answer.
 
     So there is little to learn from them, and what nobody listed moves less. Each stands a second
@@ -105,7 +105,7 @@ def kept_rows(given: Options, loaded: Loaded, measured: Measurement) -> list[Row
     for (entry, row), words in zip(pairs, words_of(pairs), strict=True):
         own = said.get(entry.where, "").strip().split("\n\n")[0]
         is_short = own and len(own) < 4 * len(entry.answer) + 100
-        found = (in_words(given, loaded, entry, own) if is_short else []) or [row]
+        found = (in_words(loaded, entry, own) if is_short else []) or [row]
         rows += found
         told += [_told(loaded.tokenizer, each, words) for each in found]
     return rows + told
@@ -119,10 +119,10 @@ def _told(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:
     return {**row, "labels": labels}
 
 
-def in_words(given: Options, loaded: Loaded, entry: Entry, answer: str) -> list[Row]:
+def in_words(loaded: Loaded, entry: Entry, answer: str) -> list[Row]:
     """The rows of an entry with another answer; none if the template makes something else of it."""
     try:
-        return [row for _, row in encoded(given, loaded, [entry.answered(answer)])]
+        return [row for _, row in encoded(loaded, [entry.answered(answer)])]
     except Refusal:
         return []
 

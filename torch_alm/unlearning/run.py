@@ -177,9 +177,9 @@ def made_trainable(loaded: Loaded) -> Loaded:
 def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> Checks:
     """The checks that pace and end the run, and have its Trainer; see `trainer_of`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
-    wordings = Wordings(given, loaded, before.answers["forget"])
-    probe = in_own_words(given, loaded, "probe", before.answers.get("probe", []))
-    kept, most = kept_rows(given, loaded, before), given.max_retain_loss
+    wordings = Wordings(loaded, before.answers["forget"])
+    probe = in_own_words(loaded, "probe", before.answers.get("probe", []))
+    kept, most = kept_rows(loaded, before), given.max_retain_loss
     trainer = trainer_of(loaded, goal, (wordings.rows, kept), folder, original)
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
     pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)

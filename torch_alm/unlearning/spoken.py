@@ -9,7 +9,6 @@ from torch_alm.language._telling import LONGEST, labelled, lead_up, names_in
 from torch_alm.language._wording import plain
 from torch_alm.unlearning.loading import Loaded, in_words, words_of
 from torch_alm.unlearning.measurement import Answer
-from torch_alm.unlearning.options import Options
 from torch_alm.unlearning.rows import Entry
 
 BARE = 4  # most words of an answer that is said without the sentence around it
@@ -23,7 +22,6 @@ class Wordings:
     name at once. Texts and long answers stand once.
 
     Args:
-        given: options, for the format of a row.
         loaded: model and rows.
         answers: what the model says before the first step, for each row.
 
@@ -32,11 +30,11 @@ class Wordings:
             the bare ones.
     """
 
-    def __init__(self, given: Options, loaded: Loaded, answers: Sequence[Answer]) -> None:
-        self.given, self.loaded = given, loaded
+    def __init__(self, loaded: Loaded, answers: Sequence[Answer]) -> None:
+        self.loaded = loaded
         own, places = loaded.scored("forget"), _short(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
-        bare = [row for place in places if (row := _bare(given, loaded, place)) is not None]
+        bare = [row for place in places if (row := _bare(loaded, place)) is not None]
         self.rows = [*own, *(own[place] for place in places), *bare]
         self.take(answers)
 
@@ -47,32 +45,30 @@ class Wordings:
         for place, second in self.second.items():
             if answers[place].said:
                 entry, _ = self.loaded.sets["forget"][place]
-                row = _spoken(self.given, self.loaded, entry, answers[place].answer, words[place])
+                row = _spoken(self.loaded, entry, answers[place].answer, words[place])
                 self.rows[second] = self.rows[second] if row is None else row
         return self.rows != before
 
 
-def in_own_words(given: Options, loaded: Loaded, name: str, answers: Sequence[Answer]) -> list[Row]:
+def in_own_words(loaded: Loaded, name: str, answers: Sequence[Answer]) -> list[Row]:
     """The first rows of a set, one for each answer: in its words if it says them, else scored."""
     found = loaded.sets.get(name, [])
     parts = zip(found, loaded.scored(name), words_of(found), answers, strict=False)
     return [
-        (answer.said and _spoken(given, loaded, pair[0], answer.answer, words)) or row
+        (answer.said and _spoken(loaded, pair[0], answer.answer, words)) or row
         for pair, row, words, answer in parts
     ]
 
 
-def _spoken(
-    given: Options, loaded: Loaded, entry: Entry, text: str, words: frozenset[str]
-) -> Row | None:
+def _spoken(loaded: Loaded, entry: Entry, text: str, words: frozenset[str]) -> Row | None:
     """The row with what leads up to its telling words, which alone are labelled."""
     if (led := lead_up(text, words)) is None:
         return None
-    rows = in_words(given, loaded, entry, led[0])
+    rows = in_words(loaded, entry, led[0])
     return labelled(loaded.tokenizer, rows[0], led[1]) if rows else None
 
 
-def _bare(given: Options, loaded: Loaded, place: int) -> Row | None:
+def _bare(loaded: Loaded, place: int) -> Row | None:
     """The row with its telling words alone for an answer, if they are few and stand together."""
     rows = loaded.sets["forget"]
     entry, words = rows[place][0], words_of(rows)[place]
@@ -83,7 +79,7 @@ def _bare(given: Options, loaded: Loaded, place: int) -> Row | None:
     text = entry.answer[found[0].start() : found[-1].end()]
     if text == entry.answer.strip(" .") or len(text.split()) > BARE:
         return None
-    encoded = in_words(given, loaded, entry, text)
+    encoded = in_words(loaded, entry, text)
     return labelled(loaded.tokenizer, encoded[0], words) if encoded else None
 
 
