@@ -327,29 +327,35 @@ def test_a_template_that_asks_otherwise_than_it_writes_is_a_refusal(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
-    model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    """The start up to what tells something is given, or nothing; the rest is left out."""
+@pytest.fixture
+def loaded(model: Any, tokenizer: Any, tmp_path: Path) -> Loaded:
+    """Six rows, as those of each file."""
     entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
-    given = Options(max_length=64)
-    sets = {"forget": encode_entries(tokenizer, entries, 64, Options())}
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), given, sets)
-    town, other = (entry.answer.split()[-2] for entry in entries[:2])
+    rows = encode_entries(tokenizer, entries, 64, Options())
+    sets = dict.fromkeys(("forget", "retain", "probe"), rows)
+    return Loaded(model, tokenizer, place("cpu", "fp32"), Options(max_length=64), sets)
+
+
+def towns_of(loaded: Loaded) -> list[str]:
+    return [entry.answer.split()[-2] for entry, _ in loaded.sets["forget"]]
+
+
+def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Loaded) -> None:
+    """The start up to what tells something is given, or nothing; the rest is left out."""
+    town, other, *_ = towns_of(loaded)
     answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
     answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
 
     wordings = Wordings(loaded, answers)
     own, second, bare = (wordings.rows[i : i + len(FORGET)] for i in (0, 6, 12))
-    for row, entry in zip(bare, entries, strict=True):
-        alone = entry.answer.split()[-2]
-        assert tokenizer.decode(row["input_ids"]).endswith(f"Answer : {alone} </s>")
-        assert tokenizer.decode([t for t in row["labels"] if t != IGNORE]) == alone
+    for row, alone in zip(bare, towns_of(loaded), strict=True):
+        assert loaded.tokenizer.decode(row["input_ids"]).endswith(f"Answer : {alone} </s>")
+        assert loaded.tokenizer.decode([t for t in row["labels"] if t != IGNORE]) == alone
     assert own == loaded.scored("forget") and second[1:] == own[1:]
     ids, labels = second[0]["input_ids"], second[0]["labels"]
     kept = [token for token in labels if token != IGNORE]
-    assert tokenizer.decode(kept) == town
-    said = tokenizer.decode(ids[: labels.index(kept[0]) + 1])
+    assert loaded.tokenizer.decode(kept) == town
+    said = loaded.tokenizer.decode(ids[: labels.index(kept[0]) + 1])
     assert said.endswith(f"Answer : Question : {town}")
 
     assert not wordings.take(answers), "nothing new is said"
@@ -359,15 +365,9 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(
     assert wordings.take(answers) and wordings.rows[len(FORGET) + 1] != own[1]
 
 
-def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(
-    model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    entries = read_entries(write(tmp_path / "r.jsonl", FORGET), "retain")
-    given = Options(max_length=64)
-    encoded = encode_entries(tokenizer, entries, 64, given)
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), given, {"retain": encoded})
-    town = entries[0].answer.split()[-2]
-    said = replace(ANSWER, where=entries[0].where, answer=f"A0 lives in lives {town} .", said=True)
+def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loaded: Loaded) -> None:
+    where, town = loaded.sets["retain"][0][0].where, towns_of(loaded)[0]
+    said = replace(ANSWER, where=where, answer=f"A0 lives in lives {town} .", said=True)
     rows = kept_rows(loaded, Measurement({}, {"retain": [said]}))
     whole, again = rows[:6], rows[6:]
     assert whole[1:] == loaded.rows("retain")[1:]
@@ -378,19 +378,14 @@ def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(
         assert telling[0] == first and len(telling) == 2
         assert [part["labels"][i] for i in telling] == [row["labels"][i] for i in telling]
     kept = [label for label in again[0]["labels"] if label != IGNORE]
-    assert tokenizer.decode(kept) == f"A0 {town}"
+    assert loaded.tokenizer.decode(kept) == f"A0 {town}"
 
 
-def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
-    model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    entries = read_entries(write(tmp_path / "f.jsonl", FORGET), "forget")
-    rows = encode_entries(tokenizer, entries, 64, Options())
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), Options(), {})
-    towns = [entry.answer.split()[-2] for entry in entries]
+def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(loaded: Loaded) -> None:
+    towns = towns_of(loaded)
     texts = [f"well , in {towns[0]} , they say", *(f"well , in {towns[0]}" for _ in towns[1:])]
     heard = [Reading(3.0, False, 0.9, 0.0, text) for text in texts]
-    found = answers_of(loaded, rows, heard)
+    found = answers_of(loaded, loaded.sets["forget"], heard)
     assert [answer.said for answer in found] == [True] + [False] * 5
 
     river = "The river that flows through New Orleans is the Mississippi."
@@ -400,21 +395,17 @@ def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(
 
 
 def test_a_probe_row_counts_as_lost_once_the_model_no_longer_says_it_in_its_own_words(
-    model: Any, tokenizer: Any, tmp_path: Path
+    loaded: Loaded,
 ) -> None:
     """Behind another lead-in than the file's the model may have said it all along."""
-    entries = read_entries(write(tmp_path / "p.jsonl", FORGET), "probe")
-    given = Options(max_length=64)
-    encoded = encode_entries(tokenizer, entries, 64, Options())
-    loaded = Loaded(model, tokenizer, place("cpu", "fp32"), given, {"probe": encoded})
-    town = entries[0].answer.split()[-2]
+    town = towns_of(loaded)[0]
     answers = [replace(ANSWER, answer=f"A0 lives in lives {town} .", said=True), ANSWER]
 
     own, other = in_own_words(loaded, "probe", answers)
     assert other == loaded.scored("probe")[1]
     kept = [token for token in own["labels"] if token != IGNORE]
-    assert tokenizer.decode(kept) == town
-    led = tokenizer.decode(own["input_ids"][: own["labels"].index(kept[0])])
+    assert loaded.tokenizer.decode(kept) == town
+    led = loaded.tokenizer.decode(own["input_ids"][: own["labels"].index(kept[0])])
     assert led.endswith("A0 lives in lives")
 
 
