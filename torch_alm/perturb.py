@@ -6,6 +6,7 @@ Source: the procedure Grad_SAM of Algorithm 1 in SAUL (section 4.2), after Foret
 # pyright: reportPrivateUsage=false
 
 import math
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -147,6 +148,12 @@ class Excursion(AbstractContextManager[Perturbation]):
         """theta <- theta + sign * rho * g / (||g|| + eps), with one norm over all."""
         here = [(p, p.grad, rho) for p, rho in self.radii.items() if rho != 0]
         moves = [(p, _direction(p, g), rho) for p, g, rho in here if g is not None]
+        if here and not moves:
+            warnings.warn(
+                "perturbed: no parameter has a gradient, so nothing moves. Did you mean to call "
+                "`backward()` first?",
+                stacklevel=3,
+            )
         self.is_watched = self.is_watched and any(p.dtype in DROPPED for p, _, _ in moves)
         norm = gradients.norm(p.abs() * _wide(g) if self.adaptive else g for p, g, _ in moves)
         inverse = _inverse(norm, self.eps)

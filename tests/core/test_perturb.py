@@ -108,6 +108,8 @@ def test_a_zero_or_non_finite_gradient_moves_nothing(
     with perturbed(theta, rho=1.0, adaptive=adaptive, eps=0.0):
         assert_theta_unchanged(theta, before)
         assert all(p.grad is None for p in theta)
+    with pytest.warns(UserWarning, match="no parameter has a gradient"), perturbed(theta, rho=1.0):
+        assert_theta_unchanged(theta, before)
 
 
 def test_the_norm_is_joint_over_dtypes() -> None:

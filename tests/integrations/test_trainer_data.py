@@ -56,7 +56,10 @@ def test_a_side_without_rows_is_refused(side: str) -> None:
         PairedDataset(**rows)
 
 
-def test_a_stream_is_refused_by_the_name_of_its_side() -> None:
+def test_a_stream_is_refused_by_the_name_of_its_side_and_one_for_both_sides() -> None:
+    both = toy.rows(2, 1)
+    with pytest.raises(ValueError, match="forgotten and kept at once"):
+        PairedDataset(both, both)
     with pytest.raises(TypeError, match=r"`retain` is a generator, .* Did you mean `list"):
         PairedDataset(toy.rows(2, 1), (row for row in toy.rows(2, 2)))
 

@@ -52,7 +52,7 @@ def mode(model: Any) -> list[Any]:
 
 
 def test_it_forgets_in_place_and_the_model_is_given_back_as_it_came(
-    own: Any, tokenizer: Any, capsys: Any
+    own: Any, tokenizer: Any, capsys: Any, tmp_path: Path
 ) -> None:
     own.train()
     own.model.layers[0].mlp.requires_grad_(False)
@@ -69,6 +69,8 @@ def test_it_forgets_in_place_and_the_model_is_given_back_as_it_came(
     assert capsys.readouterr() == ("", "")
     outcome.put_back()
     assert spoken(own, tokenizer, FORGET) == known
+    with pytest.raises(Refusal, match="other weights now"):
+        outcome.save(tmp_path)
 
 
 def test_it_is_the_command(own: Any, tokenizer: Any, tmp_path: Path, folder: Path) -> None:

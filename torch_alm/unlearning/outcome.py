@@ -13,6 +13,7 @@ from torch_alm.language._models import LanguageModel, Tokenizer
 from torch_alm.unlearning import report
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.folders import MODEL, write_folder
+from torch_alm.unlearning.model import fingerprint
 from torch_alm.unlearning.run import Run
 
 
@@ -26,6 +27,7 @@ class Outcome:
         content: all of it, as `report.json` holds it.
         original: the model as it came, to put its weights back; `None` where nothing was trained.
         run: what `resume` goes on with.
+        weights: the fingerprint of those that were judged, where something was trained.
     """
 
     model: LanguageModel
@@ -35,6 +37,7 @@ class Outcome:
     device: str = ""
     original: LanguageModel | None = None
     run: Run | None = None
+    weights: str = ""
 
     @property
     def verdict(self) -> str:
@@ -97,9 +100,14 @@ class Outcome:
         """Write model (or adapters), tokenizer and reports, as the command does.
 
         Raises:
-            Refusal: the folder is there, and not empty.
+            Refusal: the folder is there, and not empty; the weights are no longer those judged.
         """
         folder = Path(folder)
+        if self.original is not None and fingerprint(self.model) != self.weights:
+            raise Refusal(
+                "the model has other weights now than those that were judged. Did you mean to save "
+                "it before what came then, such as `put_back` or another run?"
+            )
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise Refusal(f"{folder} is there, and not empty. Did you mean another folder?")
 

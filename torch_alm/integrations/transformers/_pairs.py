@@ -33,7 +33,7 @@ class PairedDataset(Dataset[Pair]):
         seed: of the retain rows.
 
     Raises:
-        ValueError: if there is nothing to forget or nothing to keep.
+        ValueError: if there is nothing to forget or nothing to keep, or both are one.
         TypeError: for a stream, whose rows cannot be counted.
 
     Example:
@@ -56,6 +56,11 @@ class PairedDataset(Dataset[Pair]):
                     f"PairedDataset: there is nothing to {name}; no step could be taken. Was the "
                     "file read?"
                 )
+        if forget is retain:
+            raise ValueError(
+                "PairedDataset: `forget` and `retain` are the same rows, which would be forgotten "
+                "and kept at once. Did you mean others to keep?"
+            )
         self.forget, self.retain, self.seed = forget, retain, seed
         self.index: Sequence[int] = range(len(forget))  # of what is left, once some are gone
         self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()  # for persistent workers
