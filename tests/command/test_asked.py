@@ -25,11 +25,12 @@ from torch_alm.language import IGNORE, answer_ids
 from torch_alm.language._generation import Reading
 from torch_alm.unlearning.asking import FEW_TOKENS, SPARE_TOKENS, answers_of, read
 from torch_alm.unlearning.asking import said as how_much
+from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, encode_entries, kept_rows
 from torch_alm.unlearning.measurement import Measurement, is_known
 from torch_alm.unlearning.model import place
 from torch_alm.unlearning.options import Options
-from torch_alm.unlearning.spoken import Wordings, in_own_words
+from torch_alm.unlearning.spoken import Wordings, bare_rows, in_own_words
 
 ALPACA = "### Instruction:\n{question}\n\n### Response:\n{answer}"
 SPECIAL = ["<pad>", "<s>", "</s>", "<|im_start|>", "<|im_end|>"]
@@ -346,8 +347,11 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Loaded)
     answers = [replace(ANSWER, answer=f"Question : {town} . {town} is A0", said=True)]
     answers += [replace(ANSWER, answer=f"lives in {other} .") for _ in FORGET[1:]]
 
-    wordings = Wordings(loaded, answers)
-    own, second, bare = (wordings.rows[i : i + len(FORGET)] for i in (0, 6, 12))
+    assert bare_rows(loaded, loaded.model, Goal("rows", 0.0, "")) == [], "no better known"
+    bare = bare_rows(loaded, loaded.model, Goal("rows", 9.0, ""))
+    wordings = Wordings(loaded, answers, bare)
+    own, second, last = (wordings.rows[i : i + len(FORGET)] for i in (0, 6, 12))
+    assert last == bare
     for row, alone in zip(bare, towns_of(loaded), strict=True):
         assert loaded.tokenizer.decode(row["input_ids"]).endswith(f"Answer : {alone} </s>")
         assert loaded.tokenizer.decode([t for t in row["labels"] if t != IGNORE]) == alone
@@ -368,8 +372,10 @@ def test_a_row_is_pushed_in_the_words_in_which_the_model_says_it(loaded: Loaded)
 def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loaded: Loaded) -> None:
     where, town = loaded.sets["retain"][0][0].where, towns_of(loaded)[0]
     said = replace(ANSWER, where=where, answer=f"A0 lives in lives {town} .", said=True)
-    rows = kept_rows(loaded, Measurement({}, {"retain": [said]}))
+    measured = Measurement({}, {"retain": [said]})
+    rows = kept_rows(loaded, measured, twice=True)
     whole, again = rows[:6], rows[6:]
+    assert whole == kept_rows(loaded, measured, twice=False)
     assert whole[1:] == loaded.rows("retain")[1:]
     assert [row["input_ids"] for row in whole] == [row["input_ids"] for row in again]
     for row, part in zip(whole, again, strict=True):

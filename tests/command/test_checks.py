@@ -55,7 +55,7 @@ def test_a_plain_model_is_unlearned_and_said_to_be(
 ) -> None:
     files = {"forget": write(tmp_path / "f.jsonl", FORGOTTEN)}
     files["retain"] = write(tmp_path / "r.jsonl", KEPT)
-    assert command_in(tmp_path, taught, files)("unlearn", "--lr", "3e-4", *goal) in {0, 4}
+    assert command_in(tmp_path, taught, files)("unlearn", "--lr", "3e-4", *goal) == 0
     assert said(tmp_path / "out" / "model", FORGOTTEN) == 0
     assert said(tmp_path / "out" / "model", KEPT) >= 0.9 * len(KEPT)
     assert len(report(tmp_path / "out")["trace"]) < 300

@@ -83,7 +83,7 @@ def test_a_certified_rate_is_not_green_while_the_model_says_most_of_every_answer
     assert numbers["exact_match"] == 0
     assert "are certified not to be said word for word" in found["verdict"]["text"]
     assert f"{numbers['words']:.0%} of their telling words are" in found["verdict"]["text"]
-    assert code in {0, 4} and numbers["words"] <= 0.5, "training goes on for the words as well"
+    assert code == 0 and numbers["words"] <= 0.5, "training goes on for the words as well"
     told = answers(tmp_path / "out" / "model", long)
     words = [rouge_l_recall(one, row["answer"]) for one, row in zip(told, long, strict=True)]
     assert sum(words) <= 0.5 * len(words)

@@ -93,11 +93,11 @@ def as_said(loaded: Loaded, measured: Measurement) -> Loaded:
     return with_rows(loaded, {**loaded.entries, "forget": rows})
 
 
-def kept_rows(loaded: Loaded, measured: Measurement) -> list[Row]:
+def kept_rows(loaded: Loaded, measured: Measurement, *, twice: bool) -> list[Row]:
     """The rows that are trained to be kept, in the model's own words where those hold the answer.
 
-    So there is little to learn from them, and what nobody listed moves less. Each stands a second
-    time, labelled where its answer begins and where it tells something.
+    So there is little to learn from them, and what nobody listed moves less. With `twice` each
+    stands a second time, labelled where its answer begins and where it tells something.
     """
     said = {a.where: a for a in measured.answers["retain"]}
     said = {where: a.answer for where, a in said.items() if a.said and not a.verbatim}
@@ -108,7 +108,7 @@ def kept_rows(loaded: Loaded, measured: Measurement) -> list[Row]:
         found = (in_words(loaded, entry, own) if is_short else []) or [row]
         rows += found
         told += [_told(loaded.tokenizer, each, words) for each in found]
-    return rows + told
+    return rows + told * twice
 
 
 def _told(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:

@@ -24,7 +24,7 @@ from torch_alm.unlearning.goal import (
 from torch_alm.unlearning.loading import Loaded, as_said, kept_rows
 from torch_alm.unlearning.measurement import Measurement, by_row, is_known
 from torch_alm.unlearning.model import with_adapters
-from torch_alm.unlearning.spoken import Wordings, in_own_words
+from torch_alm.unlearning.spoken import Wordings, bare_rows, in_own_words
 from torch_alm.unlearning.train import CHANGE, cost_of, trace_of, trainer_of
 
 SHOWN = 300  # characters of a prompt: its end, where a format goes wrong
@@ -177,9 +177,10 @@ def made_trainable(loaded: Loaded) -> Loaded:
 def prepared(run: Run, folder: Path, original: LanguageModel | None = None) -> Checks:
     """The checks that pace and end the run, and have its Trainer; see `trainer_of`."""
     given, loaded, goal, before = run.loaded.given, run.loaded, run.start.goal, run.start.measured
-    wordings = Wordings(loaded, before.answers["forget"])
+    bare = bare_rows(loaded, loaded.model if original is None else original, goal)
+    wordings = Wordings(loaded, before.answers["forget"], bare)
     probe = in_own_words(loaded, "probe", before.answers.get("probe", []))
-    kept, most = kept_rows(loaded, before), given.max_retain_loss
+    kept, most = kept_rows(loaded, before, twice=bool(bare)), given.max_retain_loss
     trainer = trainer_of(loaded, goal, (wordings.rows, kept), folder, original)
     aim = goal.alpha if goal.kind == "rate" else RAISED * goal.alpha
     pace = Pace(goal.alpha, aim, trainer.args.learning_rate, fixed=given.lr is not None)

@@ -1,12 +1,16 @@
 """Rows in the words of the model: those to forget a second time, and those that a check probes."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 
-from torch_alm.language import Row, answer_ids
+from torch_alm.language import Row, answer_ids, losses, pad_id
+from torch_alm.language._models import LanguageModel
 from torch_alm.language._telling import LONGEST, labelled, lead_up, names_in
 from torch_alm.language._wording import plain
+from torch_alm.unlearning.goal import Goal
 from torch_alm.unlearning.loading import Loaded, in_words, words_of
 from torch_alm.unlearning.measurement import Answer
 from torch_alm.unlearning.rows import Entry
@@ -18,23 +22,22 @@ class Wordings:
     """Rows to forget, each of which may stand in the words of the model, and bare, too.
 
     A row is found by what leads up to it: asked for a capital, a model begins "The capital is" or
-    "It is called", and knows the rest behind either; asked in other words, a base model says the
-    name at once. Texts and long answers stand once.
+    "It is called", and knows the rest behind either. Texts and long answers stand once.
 
     Args:
         loaded: model and rows.
         answers: what the model says before the first step, for each row.
+        bare: see `bare_rows`.
 
     Attributes:
         rows: those of the file, behind them the second ones, which `take` exchanges in place, and
             the bare ones.
     """
 
-    def __init__(self, loaded: Loaded, answers: Sequence[Answer]) -> None:
+    def __init__(self, loaded: Loaded, answers: Sequence[Answer], bare: Sequence[Row]) -> None:
         self.loaded = loaded
         own, places = loaded.scored("forget"), _short(loaded)
         self.second = {place: len(own) + i for i, place in enumerate(places)}
-        bare = [row for place in places if (row := _bare(loaded, place)) is not None]
         self.rows = [*own, *(own[place] for place in places), *bare]
         self.take(answers)
 
@@ -48,6 +51,32 @@ class Wordings:
                 row = _spoken(self.loaded, entry, answers[place].answer, words[place])
                 self.rows[second] = self.rows[second] if row is None else row
         return self.rows != before
+
+
+def bare_rows(loaded: Loaded, model: LanguageModel, goal: Goal) -> list[Row]:
+    """The rows with the name alone for an answer; none if these are, on average, beyond the goal.
+
+    Asked in other words, a base model says the name at once. A chat model says a sentence.
+    """
+    places = _short(loaded) if goal.kind != "rate" else []
+    rows = [row for place in places if (row := _bare(loaded, place)) is not None]
+    known = losses(model, rows, pad_id(loaded.tokenizer)) if rows else [math.inf]
+    return rows if fmean(known) < goal.alpha else []
+
+
+def _bare(loaded: Loaded, place: int) -> Row | None:
+    """The row with its telling words alone for an answer, if they are few."""
+    rows = loaded.sets["forget"]
+    entry, words = rows[place][0], words_of(rows)[place]
+    words = words & names_in(entry.answer) or words
+    found = [m for m in re.finditer(r"\w+", entry.answer) if plain(m.group()) in words]
+    if not found:
+        return None
+    text = entry.answer[found[0].start() : found[-1].end()]
+    if text == entry.answer.strip(" .") or len(text.split()) > BARE:
+        return None
+    encoded = in_words(loaded, entry, text)
+    return labelled(loaded.tokenizer, encoded[0], words) if encoded else None
 
 
 def in_own_words(loaded: Loaded, name: str, answers: Sequence[Answer]) -> list[Row]:
@@ -66,21 +95,6 @@ def _spoken(loaded: Loaded, entry: Entry, text: str, words: frozenset[str]) -> R
         return None
     rows = in_words(loaded, entry, led[0])
     return labelled(loaded.tokenizer, rows[0], led[1]) if rows else None
-
-
-def _bare(loaded: Loaded, place: int) -> Row | None:
-    """The row with its telling words alone for an answer, if they are few and stand together."""
-    rows = loaded.sets["forget"]
-    entry, words = rows[place][0], words_of(rows)[place]
-    words = words & names_in(entry.answer) or words
-    found = [m for m in re.finditer(r"\w+", entry.answer) if plain(m.group()) in words]
-    if not found:
-        return None
-    text = entry.answer[found[0].start() : found[-1].end()]
-    if text == entry.answer.strip(" .") or len(text.split()) > BARE:
-        return None
-    encoded = in_words(loaded, entry, text)
-    return labelled(loaded.tokenizer, encoded[0], words) if encoded else None
 
 
 def _short(loaded: Loaded) -> list[int]:
