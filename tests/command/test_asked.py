@@ -373,18 +373,13 @@ def test_a_row_is_kept_whole_and_again_where_it_begins_and_tells_something(loade
     where, town = loaded.sets["retain"][0][0].where, towns_of(loaded)[0]
     said = replace(ANSWER, where=where, answer=f"A0 lives in lives {town} .", said=True)
     measured = Measurement({}, {"retain": [said]})
-    rows = kept_rows(loaded, measured, twice=True)
-    whole, again = rows[:6], rows[6:]
-    assert whole == kept_rows(loaded, measured, twice=False)
-    assert whole[1:] == loaded.rows("retain")[1:]
-    assert [row["input_ids"] for row in whole] == [row["input_ids"] for row in again]
-    for row, part in zip(whole, again, strict=True):
-        first = next(i for i, label in enumerate(row["labels"]) if label != IGNORE)
-        telling = [i for i, label in enumerate(part["labels"]) if label != IGNORE]
-        assert telling[0] == first and len(telling) == 2
-        assert [part["labels"][i] for i in telling] == [row["labels"][i] for i in telling]
-    kept = [label for label in again[0]["labels"] if label != IGNORE]
-    assert loaded.tokenizer.decode(kept) == f"A0 {town}"
+    whole, rows = (kept_rows(loaded, measured, twice=twice) for twice in (False, True))
+    assert rows[:6] == whole and whole[1:] == loaded.rows("retain")[1:]
+    for row, again, own in zip(whole, rows[6:], towns_of(loaded), strict=True):
+        assert again["input_ids"] == row["input_ids"]
+        kept = [token for token in again["labels"] if token != IGNORE]
+        first = loaded.tokenizer.decode(answer_ids(row)[:1])
+        assert loaded.tokenizer.decode(kept) == f"{first} {own}"
 
 
 def test_what_tells_something_counts_in_any_sentence_and_nothing_else_does(loaded: Loaded) -> None:

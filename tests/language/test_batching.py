@@ -1,12 +1,10 @@
-"""Batches of padded rows, and rows whose telling words alone are labelled."""
-
-from typing import Any
+"""Batches of padded rows."""
 
 import pytest
 import torch
 
 from tests.models import town_tokenizer
-from torch_alm.language import collate, encode, pad_id, telling_rows
+from torch_alm.language import collate, encode, pad_id
 from torch_alm.language._encoding import check_eos
 
 
@@ -32,17 +30,3 @@ def test_collate_pads_on_the_right_and_masks_by_length() -> None:
         collate([*rows, {"question": "Who?", "answer": "Ann"}], pad_id=9)
     with pytest.raises(ValueError, match="a row has input_ids, where"):
         collate([{"input_ids": [9]}], pad_id=9)
-
-
-@pytest.mark.parametrize(("length", "kept"), [(96, 1), (97, 97)])
-def test_a_longer_answer_keeps_all_labels(length: int, kept: int) -> None:
-    class Words:
-        def decode(self, ids: list[int]) -> str:
-            return " ".join(["the", "Graz"][i] for i in ids)
-
-    made: Any = Words()
-    ids = [0] * (length - 1) + [1]
-    row = {"input_ids": [7, *ids], "labels": [-100, *ids]}
-    (found,) = telling_rows(made, [("Where?", made.decode(ids))], [row])
-    assert sum(label != -100 for label in found["labels"]) == kept
-    assert len(found["labels"]) == length + 1 and found["labels"][-1] == 1
