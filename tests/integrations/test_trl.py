@@ -162,7 +162,7 @@ def test_rows_that_the_trainer_behind_drops_are_counted_and_named(
     pairs = rows("ABCD", "Oslo").map(
         lambda row, i: {"prompt": row["prompt"] * (1 + i % 2)}, with_indices=True
     )
-    monkeypatch.setitem(globals(), "rows", lambda names, answer: pairs)
+    monkeypatch.setitem(globals(), "rows", lambda names, answer: pairs.select(range(4)))
     told = r"2 of 4 rows to forget \(number 1, 3\) are gone after its preparation of rows, and"
     with pytest.warns(UserWarning, match=told):
         found = trainer(ALMTrainer, name, tmp_path, args={"max_length": 7}, **control(None, name))

@@ -27,7 +27,6 @@ class Outcome:
         content: all of it, as `report.json` holds it.
         original: the model as it came, to put its weights back; `None` where nothing was trained.
         run: what `resume` goes on with.
-        weights: the fingerprint of those that were judged, where something was trained.
     """
 
     model: LanguageModel
@@ -37,7 +36,11 @@ class Outcome:
     device: str = ""
     original: LanguageModel | None = None
     run: Run | None = None
-    weights: str = ""
+
+    def __post_init__(self) -> None:
+        """Note which weights were judged, where something was trained."""
+        judged = None if self.original is None else fingerprint(self.model)
+        object.__setattr__(self, "_judged", judged)
 
     @property
     def verdict(self) -> str:
@@ -103,7 +106,7 @@ class Outcome:
             Refusal: the folder is there, and not empty; the weights are no longer those judged.
         """
         folder = Path(folder)
-        if self.original is not None and fingerprint(self.model) != self.weights:
+        if self.original is not None and fingerprint(self.model) != vars(self)["_judged"]:
             raise Refusal(
                 "the model has other weights now than those that were judged. Did you mean to save "
                 "it before what came then, such as `put_back` or another run?"

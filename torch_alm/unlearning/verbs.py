@@ -21,13 +21,7 @@ from torch_alm.unlearning.attacks import attacked
 from torch_alm.unlearning.errors import Refusal
 from torch_alm.unlearning.loading import set_aside
 from torch_alm.unlearning.memory import Rows, borrowed, loaded_of, sets_of, widened
-from torch_alm.unlearning.model import (
-    check_trained,
-    fingerprint,
-    freeze_below,
-    quiet,
-    with_adapters,
-)
+from torch_alm.unlearning.model import check_trained, freeze_below, quiet, with_adapters
 from torch_alm.unlearning.once import original_of
 from torch_alm.unlearning.options import Options, by_name
 from torch_alm.unlearning.outcome import Outcome, put_back
@@ -147,8 +141,7 @@ def _trained(
     run.say(checks.told)
     content = run.content("Unlearning", asdict(given), checks, measured(run.loaded, "after"))
     device = run.loaded.place.described()
-    judged = fingerprint(model)
-    return Outcome(model, run.loaded.tokenizer, content, began, device, original, run, judged)
+    return Outcome(model, run.loaded.tokenizer, content, began, device, original, run)
 
 
 class _Progress(TrainerCallback):
