@@ -68,7 +68,8 @@ def perturbed(
 
     `.grad` is `None` inside. On exit only theta returns (the same values in the same storage, also
     after an exception); `.grad` is whatever the block left there. A zero or non-finite `||g||`
-    moves nothing. The autocast cache, which would serve the old weights, is cleared both ways.
+    moves nothing; nor does a missing gradient, which warns. The autocast cache, which would serve
+    the old weights, is cleared both ways.
 
     Args:
         params: parameters, one, or an optimizer's `param_groups`. A group's own `"rho"` takes the

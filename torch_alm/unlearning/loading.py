@@ -107,8 +107,8 @@ def kept_rows(loaded: Loaded, measured: Measurement, *, twice: bool) -> list[Row
         is_short = own and len(own) < 4 * len(entry.answer) + 100
         found = (in_words(loaded, entry, own) if is_short else []) or [row]
         rows += found
-        told += [_told(loaded.tokenizer, each, words) for each in found]
-    return rows + told * twice
+        told += [_told(loaded.tokenizer, each, words) for each in found if twice]
+    return rows + told
 
 
 def _told(tokenizer: Tokenizer, row: Row, words: frozenset[str]) -> Row:

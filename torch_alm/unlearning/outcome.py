@@ -1,7 +1,7 @@
 """The outcome of unlearning, of an evaluation or of attacks, in a notebook and as a folder."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,12 @@ class Outcome:
     device: str = ""
     original: LanguageModel | None = None
     run: Run | None = None
+    _judged: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         """Note which weights were judged, where something was trained."""
-        judged = None if self.original is None else fingerprint(self.model)
-        object.__setattr__(self, "_judged", judged)
+        if self.original is not None:
+            object.__setattr__(self, "_judged", fingerprint(self.model))
 
     @property
     def verdict(self) -> str:
@@ -106,7 +107,7 @@ class Outcome:
             Refusal: the folder is there, and not empty; the weights are no longer those judged.
         """
         folder = Path(folder)
-        if self.original is not None and fingerprint(self.model) != vars(self)["_judged"]:
+        if self.original is not None and fingerprint(self.model) != self._judged:
             raise Refusal(
                 "the model has other weights now than those that were judged. Did you mean to save "
                 "it before what came then, such as `put_back` or another run?"

@@ -1,6 +1,5 @@
 """Rows in the words of the model: those to forget a second time, and those that a check probes."""
 
-import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -58,16 +57,16 @@ def bare_rows(loaded: Loaded, model: LanguageModel, goal: Goal) -> list[Row]:
 
     Asked in other words, a base model says the name at once. A chat model says a sentence.
     """
-    places = _short(loaded) if goal.kind != "rate" else []
-    rows = [row for place in places if (row := _bare(loaded, place)) is not None]
-    known = losses(model, rows, pad_id(loaded.tokenizer)) if rows else [math.inf]
-    return rows if fmean(known) < goal.alpha else []
+    pairs = loaded.sets["forget"]
+    words, places = words_of(pairs), _short(loaded) if goal.kind != "rate" else []
+    found = [_bare(loaded, pairs[place][0], words[place]) for place in places]
+    rows = [row for row in found if row is not None]
+    is_known = rows and fmean(losses(model, rows, pad_id(loaded.tokenizer))) < goal.alpha
+    return rows if is_known else []
 
 
-def _bare(loaded: Loaded, place: int) -> Row | None:
+def _bare(loaded: Loaded, entry: Entry, words: frozenset[str]) -> Row | None:
     """The row with its telling words alone for an answer, if they are few."""
-    rows = loaded.sets["forget"]
-    entry, words = rows[place][0], words_of(rows)[place]
     words = words & names_in(entry.answer) or words
     found = [m for m in re.finditer(r"\w+", entry.answer) if plain(m.group()) in words]
     if not found:
