@@ -34,11 +34,12 @@ class ResultsFolder:
             ValueError: The folder holds results of other settings, or results without any.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        earlier = self._earlier()
         if overwrite:
             runs = (run for part in PARTS for run in (self.path / part).glob("*-seed*.jsonl"))
             for file in (self.results, self.settings, *runs):
                 file.unlink(missing_ok=True)
-        earlier = self._earlier()
+            earlier = {}
         drop_cut_line(self.results)
         differences = list(_differences(earlier, settings))
         if differences:

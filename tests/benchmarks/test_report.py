@@ -119,7 +119,8 @@ def test_overwriting_starts_again_and_leaves_other_files_alone(tmp_path: Path) -
     folder = claimed(tmp_path)
     folder.append({"method": "saul", "seed": 0})
     folder.write("traces", "saul", 0, [{"step": 1}])
-    (tmp_path / "notes.txt").write_text("mine")
+    for name in ("notes.txt", "report.md"):
+        (tmp_path / name).write_text("mine")
     folder.claim({"methods": {"npo": {}}}, overwrite=True)
     assert folder.rows() == [] == folder.read("traces", "saul", 0)
     assert (tmp_path / "notes.txt").read_text() == "mine"
@@ -134,10 +135,11 @@ def test_overwriting_starts_again_and_leaves_other_files_alone(tmp_path: Path) -
         ("report.md", "mine"),
     ],
 )
+@pytest.mark.parametrize("overwrite", [False, True])
 def test_files_that_no_run_has_written_are_left_as_they_are(
-    name: str, content: str, tmp_path: Path
+    name: str, content: str, overwrite: bool, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=rf"has a {name} but no settings.json of a run"):
-        claimed(tmp_path)
+        ResultsFolder(tmp_path).claim(SETTINGS, overwrite=overwrite)
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {name: content}
