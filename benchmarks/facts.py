@@ -143,14 +143,14 @@ class Run:
         rows, count = self.forget, study["forget"]
         forget = world.rows.batch(rows[:count])
         retain = world.rows.batch(self.retain[:count])
-        rate = rate_for(AdamW(self.params), lambda: world.odds(forget), change=study["change"])
+        losses = {
+            "forget": lambda: world.upper.odds(forget),
+            "retain": lambda: token_nll(world.upper, retain),
+        }
+        rate = rate_for(AdamW(self.params), losses["forget"], change=study["change"])
         numbers = {"alpha": world.target, "lr": rate, **study["settings"]}
         if self.key.startswith("saul"):
             nats, _, side = self.sharp.partition("/")
-            losses = {
-                "forget": lambda: world.odds(forget),
-                "retain": lambda: token_nll(world.upper, retain),
-            }
             for name in [side] if side else losses:
                 found = radius_for(self.params, losses[name], change=float(nats or RADIUS))
                 numbers[f"rho_{name}"] = found.value
@@ -187,6 +187,8 @@ class Run:
                     now |= world.brought_back(self.drawn, study)
                     now["unrelated"] = world.answers(study["unrelated"])
                     del passes[now["passes"] :]  # those of the attacks
+                else:
+                    del now["lost"]  # told once
                 looks |= {name: now for name in due if due[name]}
         hook.remove()
         return {

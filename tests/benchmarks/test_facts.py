@@ -140,7 +140,7 @@ def test_the_short_way_has_the_losses_and_gradients_of_the_whole_model(kind: str
     theirs = torch.autograd.grad(whole.sum(), trained)
     assert len(ours) >= 18
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-    odds = world.odds(world.rows.batch(rows[:1]))
+    odds = world.upper.odds(world.rows.batch(rows[:1]))
     torch.testing.assert_close(odds, -torch.log(torch.expm1(whole[0])), rtol=1e-4, atol=1e-5)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from torch_alm.language import IGNORE, Batch, Row
+from torch_alm.unlearning.goal import log_odds
 
 
 class Upper(nn.Module):
@@ -43,6 +44,11 @@ class Upper(nn.Module):
         return self.end(
             inputs_embeds=inputs_embeds, past_key_values=cache, logits_to_keep=logits_to_keep
         )
+
+    def odds(self, batch: Batch) -> Tensor:
+        """Log-odds of the labelled tokens: of a row known by heart they have a gradient, too."""
+        logits = self(batch["inputs_embeds"], batch["logits_to_keep"]).logits
+        return log_odds(logits, batch["labels"]).sum() / (batch["labels"][:, 1:] != IGNORE).sum()
 
 
 def lower(model: Any, first: int) -> Any:

@@ -20,7 +20,6 @@ from benchmarks.tasks.facts.data import Draw, Fact, asked, read_facts, said_row
 from benchmarks.tasks.facts.upper import Rows, Upper, common_start
 from torch_alm.language import (
     IGNORE,
-    Batch,
     Row,
     encode,
     in_own_words,
@@ -91,17 +90,6 @@ class World:
         """Take the published weights again."""
         for name, parameter in self.trained.items():
             parameter.copy_(self.published[name])
-
-    def logits(self, batch: Batch) -> Tensor:
-        """Of the upper layers: (rows, places, words)."""
-        return self.upper(**{k: v for k, v in batch.items() if k != "labels"}).logits
-
-    def odds(self, batch: Batch) -> Tensor:
-        """Log-odds of the labelled tokens: of a row known by heart they have a gradient, too."""
-        chosen, labels = batch["labels"][:, 1:] != IGNORE, batch["labels"][:, 1:]
-        logits = self.logits(batch)[:, :-1][chosen].float()
-        loss = nn.functional.cross_entropy(logits, labels[chosen], reduction="none")
-        return -(loss + torch.log(-torch.expm1(-loss.clamp(min=1e-6)))).mean()
 
     def answers(self, questions: Sequence[str]) -> list[str]:
         """The answers of the model to questions."""
