@@ -131,7 +131,7 @@ def test_the_short_way_has_the_losses_and_gradients_of_the_whole_model(kind: str
     world = small(kind)
     plain = world.model
     rows = [world.given[FACTS[i]] for i in (0, 40, 100, 200)]
-    assert len(world.common) == 1
+    assert world.rows.common == 1
     short = token_nll(world.upper, world.rows.batch(rows), reduction="none")
     whole = torch.stack([of_row(plain, row) for row in rows])
     torch.testing.assert_close(short, whole, rtol=1e-4, atol=1e-5)

