@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar, NoReturn, SupportsIndex, TypeAlias, final
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -50,13 +50,9 @@ class SharpnessAware(Wrapper):
         replay_rng: bool = True,
         first_pass: Callable[[], AbstractContextManager[object]] = nullcontext,
         rounding: Rounding = "nearest",
-        **unknown: NoReturn,  # such as `lr`, beside a class of optimizers
     ) -> None:
         name = type(self).__name__
         self.base = check_base(base, name)
-        if unknown:
-            fix = f"`{name}({type(base).__name__}(params, {', '.join(unknown)}=...), rho=...)`"
-            raise TypeError(f"{name} does not take {', '.join(unknown)}. Did you mean {fix}?")
         self.rho, self.eps = check_radius(rho, f"{name}: rho"), check_radius(eps, f"{name}: eps")
         self.adaptive = adaptive
         self.every = count(every, f"{name}: every")

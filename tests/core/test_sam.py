@@ -150,8 +150,7 @@ def test_bases_that_cannot_be_wrapped_are_named() -> None:
     for make, told in (
         (lambda: SAM(SGD), r"the class SGD.*Did you mean `SAM\(AdamW\(params"),
         (lambda: ReverseSAM([*model.parameters()]), "^ReverseSAM wraps a torch.* and found list"),
-        (lambda: SAM(model.parameters(), SGD, lr=0.1), "found generator.*Did you mean `SAM"),
-        (lambda: SAM(SGD(model.parameters()), lr=0.1), r"take lr\..*`SAM\(SGD\(params, lr=\.\.\."),
+        (lambda: SAM(model.parameters(), SGD), "found generator.*Did you mean `SAM"),
         (lambda: SAM(LBFGS(model.parameters())), "LBFGS evaluates a closure several times"),
     ):
         with pytest.raises(TypeError, match=told):
