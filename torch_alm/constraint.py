@@ -23,7 +23,6 @@ from torch_alm._constraint.state import STEPS, UPDATES, Stall, State
 from torch_alm._optim.objective import eager, is_first_pass, is_running
 from torch_alm.auto import Auto
 
-PILE = 100  # measurements without a step, which nobody means
 LOUD = 16  # so many skipped measurements are each said aloud
 ROUNDING = 1e-6  # of alpha, or of 1 if that is 0: float32 measures no finer
 
@@ -209,7 +208,7 @@ class ALMConstraint:
         elif not value.requires_grad and numbers.any_of(numbers.pick(weight, row) != 0):
             if torch.is_grad_enabled() and not (self._is_told or is_first_pass()):
                 self._is_told = True
-                faults.warn_detached()
+                warnings.warn(faults.DETACHED, stacklevel=2)
         elif self._wants_gradient:
             c, due = self._violation(value, 0.0), self._state.auto.due
             penalty = self._loop.watch(penalty, due(c), float(due(weight)))
@@ -284,8 +283,8 @@ class ALMConstraint:
         if is_first_pass():
             return
         self._observed.append(now)
-        if len(self._observed) == PILE and not self._is_stepped:
-            faults.warn_unstepped(PILE)
+        if len(self._observed) == faults.PILE and not self._is_stepped:
+            warnings.warn(faults.UNSTEPPED, stacklevel=3)
 
     def preview(self) -> float | Tensor:
         """Return the weight that `step()` would return now; nothing changes.
@@ -536,7 +535,7 @@ class ALMConstraint:
 
     def _status(self) -> str:
         state, c = self._state, self._state.violation
-        if len(self._observed) >= PILE and not self._is_stepped:
+        if len(self._observed) >= faults.PILE and not self._is_stepped:
             return "unstepped"
         if state.is_blind:
             return "non_finite"

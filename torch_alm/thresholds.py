@@ -30,10 +30,7 @@ PASSES, STEP, CLOSE = 10, 4.0, 0.02  # most measurements of a search, its factor
 
 
 class Level(NamedTuple):
-    """A mean over batches, its standard error (`nan` for a single batch), and how many there were.
-
-    Source: the usual estimate, sd / sqrt(n) with the sample standard deviation.
-    """
+    """A mean over n batches, its standard error sd / sqrt(n) (`nan` for a single batch), and n."""
 
     value: float
     error: float
@@ -98,7 +95,8 @@ def rate_for(
 
     d is that of `mu="auto"`: 1 for SGD, 1 - momentum with momentum, whose steps add up to that, the
     root of the squares of an adaptive optimizer. A fresh AdamW takes a step of signs, and lr is
-    change / |g|_1. In other units of loss or weights the step does the same to the loss.
+    change / |g|_1. Rows known by heart (a loss near 0) have hardly a gradient, and lr is far too
+    high: give their log-odds as the loss, `-token_nll(model, batch).expm1().log()`.
 
     Args:
         optimizer: fresh or in use; its own rates count by their ratio alone.
@@ -173,8 +171,8 @@ def radius_for(
     Args:
         params: parameters, an optimizer or its groups; a group's own `"rho"` is a multiple of the
             result, and 0 leaves the group where it is.
-        loss: gives the loss with its graph, of no argument or of a batch, as `level_of` has it.
-        batches: those to take the mean over; not given, `loss` takes none.
+        loss: as `rate_for` has it.
+        batches: as `rate_for` has them.
         change: wanted, in the loss's unit, above 0; met to a fiftieth.
         sign: +1 for `SAM`, where the loss grows, -1 for `ReverseSAM`, where it falls.
         adaptive: as `SAM` has it.

@@ -250,7 +250,7 @@ def test_a_dry_run_says_four_things_and_writes_nothing(
 def test_every_check_is_a_line(command: Command, capsys: Any) -> None:
     assert command("unlearn", "--steps", 20, "--alpha", 2, "--lr", "5e-3") in FINISHED
     told = " ".join(capsys.readouterr().out.split())
-    assert "of 2.00 (a row counts up to 2." in told and "retain loss" in told
+    assert "of 2.00 (each row capped at 2." in told and "retain loss" in told
     assert "rate 0.005; " in told
 
 

@@ -44,6 +44,7 @@ def test_a_constraint_that_is_kept_keeps_no_optimizer() -> None:
     assert found() is None
 
 
+@pytest.mark.filterwarnings("ignore:ALMConstraint. no parameter")
 def test_the_optimizer_alone_keeps_an_attachment_going() -> None:
     def attached(optimizer: SGD) -> Any:
         constraint = ALMConstraint(None, 1.0, 0.5)

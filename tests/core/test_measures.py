@@ -173,9 +173,9 @@ def test_a_batch_that_cannot_be_measured_is_an_error(face: Callable) -> None:
     batch["labels"].fill_(-100)
     with pytest.raises(ValueError, match=r"\(3, 7\) no token is left"):
         face(Bigram(), batch)
-    del batch["labels"]
-    with pytest.raises(ValueError, match="no `labels`"):
-        face(Bigram(), batch)
+    for bad in ({"input_ids": batch["input_ids"]}, {k: v[0] for k, v in batch.items()}):
+        with pytest.raises(ValueError, match=r"no `labels` of shape \(B, T\)"):
+            face(Bigram(), bad)
 
 
 class ForMaskedLM(Bigram):

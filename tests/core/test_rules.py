@@ -26,9 +26,7 @@ def test_the_cap_limits_what_is_stored_and_not_the_weight() -> None:
 
 
 def test_an_equality_has_nothing_to_release() -> None:
-    with pytest.raises(
-        ValueError, match=r"rules is .* each for this sense \(an equality has no side"
-    ):
+    with pytest.raises(ValueError, match=r"rules is .* \(an equality has no side"):
         constraint(sense="==", rules=[Leak(0.5)])
 
 
@@ -61,17 +59,13 @@ def test_a_limit_below_mu_does_not_lower_it() -> None:
         (lambda: Hold(0.0), "Hold: share is 0.0; it must be above 0 and at most 1"),
         (lambda: Hold(1.5), "Hold: share is 1.5"),
         (lambda: Leak(0.0), "Leak: share is 0.0"),
-        (lambda: Leak(1.5), "Leak: share is 1.5"),
         (lambda: Leak(0.5, after=0), "Leak: after is 0"),
         (lambda: PenaltyGrowth(1.0, 9.0), "PenaltyGrowth: factor is 1.0; it must be above 1"),
         (lambda: PenaltyGrowth(math.inf, 9.0), "PenaltyGrowth: factor is inf"),
         (lambda: PenaltyGrowth(2.0, 0.0), "PenaltyGrowth: limit is 0.0"),
         (lambda: PenaltyGrowth(2.0, math.inf), "PenaltyGrowth: limit is inf"),
         (lambda: PenaltyGrowth(2.0, 9.0, 0.0), "PenaltyGrowth: progress is 0.0"),
-        (
-            lambda: PenaltyGrowth(2.0, 9.0, 1.0),
-            "PenaltyGrowth: progress is 1.0; it must be",
-        ),
+        (lambda: PenaltyGrowth(2.0, 9.0, 1.0), "PenaltyGrowth: progress is 1.0"),
         (lambda: Cap(0.0), "Cap: limit is 0.0; it must be positive"),
         (lambda: WarmUp(-1), "WarmUp: steps is -1; it must be a number of steps, at least 0"),
     ],

@@ -147,14 +147,14 @@ def test_an_objective_that_returns_no_scalar_loss(
 
 def test_bases_that_cannot_be_wrapped_are_named() -> None:
     model, _ = network()
-    with pytest.raises(TypeError, match=r"the class SGD.*Did you mean `SAM\(AdamW\(params"):
-        SAM(SGD)
-    with pytest.raises(
-        TypeError, match=r"ReverseSAM wraps a torch\.optim\.Optimizer and found list"
+    for make, told in (
+        (lambda: SAM(SGD), r"the class SGD.*Did you mean `SAM\(AdamW\(params"),
+        (lambda: ReverseSAM([*model.parameters()]), "^ReverseSAM wraps a torch.* and found list"),
+        (lambda: SAM(model.parameters(), SGD), "found generator.*Did you mean `SAM"),
+        (lambda: SAM(LBFGS(model.parameters())), "LBFGS evaluates a closure several times"),
     ):
-        ReverseSAM([*model.parameters()])
-    with pytest.raises(TypeError, match="LBFGS evaluates a closure several times"):
-        SAM(LBFGS(model.parameters()))
+        with pytest.raises(TypeError, match=told):
+            make()
 
 
 @pytest.mark.parametrize("outer", [SAM, ReverseSAM, DualOptimizer])

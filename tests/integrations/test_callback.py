@@ -24,7 +24,7 @@ from tests.core.table import assert_same
 from tests.integrations import toy
 from torch_alm import ALMConstraint
 from torch_alm.group import ConstraintGroup
-from torch_alm.integrations.transformers import ConstraintCallback
+from torch_alm.integrations.transformers import ALMTrainer, ConstraintCallback
 from torch_alm.integrations.transformers._callback import LoggingCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore:mtime may not be reliable")
@@ -342,6 +342,9 @@ def test_two_callbacks_of_one_name_are_refused(tmp_path: Path) -> None:
     made = trainer(tmp_path, one, callbacks=[ConstraintCallback(one)])
     with pytest.raises(ValueError, match=r"another callback keeps its state under 'torch_alm"):
         made.train()
+    for kind in (ConstraintCallback, ALMTrainer):
+        with pytest.raises(TypeError, match="`constraint` is None: nothing says where"):
+            kind(constraint=None)
 
 
 @pytest.mark.parametrize("attached_too", [False, True])

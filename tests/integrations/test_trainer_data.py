@@ -49,19 +49,17 @@ def test_retain_rows_are_drawn_uniformly() -> None:
     assert len(counts) == 4
 
 
-@pytest.mark.parametrize("side", ["forget", "retain"])
-def test_a_side_without_rows_is_refused(side: str) -> None:
-    rows = {"forget": toy.rows(2, 1), "retain": toy.rows(2, 2), side: []}
-    with pytest.raises(ValueError, match=f"nothing to {side};"):
-        PairedDataset(**rows)
-
-
-def test_a_stream_is_refused_by_the_name_of_its_side_and_one_for_both_sides() -> None:
+def test_sides_that_cannot_be_paired_are_refused_by_name() -> None:
     both = toy.rows(2, 1)
-    with pytest.raises(ValueError, match="forgotten and kept at once"):
-        PairedDataset(both, both)
-    with pytest.raises(TypeError, match=r"`retain` is a generator, .* Did you mean `list"):
-        PairedDataset(toy.rows(2, 1), (row for row in toy.rows(2, 2)))
+    for forget, retain, error, told in (
+        ([], both, ValueError, "nothing to forget;"),
+        (both, [], ValueError, "nothing to retain;"),
+        (both, both, ValueError, "forgotten and kept at once"),
+        (both, iter(both), TypeError, "`retain` is a list_iterator, .* Did you mean `list"),
+        ("a.jsonl", both, TypeError, "`forget` is a str, .* rows of `language.encode`"),
+    ):
+        with pytest.raises(error, match=told):
+            PairedDataset(forget, retain)
 
 
 def test_a_collator_of_ones_own_makes_each_side_and_the_index_is_beside_them() -> None:
@@ -109,11 +107,9 @@ def test_no_column_is_lost_and_what_cannot_be_stacked_is_named() -> None:
     assert found["weight"].tolist() == [0.5, 2.0]
     assert found["attention_mask"].tolist() == [[1, 0, 1], [1, 1, 0]]
     assert "asked" not in found, "it is for generation"
-    others = ({"text": "abc"}, {"span": [1, 2]}, {"index": None})
-    for other in others:
-        (name,) = other
+    for name, value in (("text", "abc"), ("span", [1, 2]), ("index", None)):
         with pytest.raises(ValueError, match=f"the column '{name}' is not one number, nor one per"):
-            PairedCollator(toy.Tokens())([{**row, **other}])
+            PairedCollator(toy.Tokens())([{**row, name: value}])
     with pytest.raises(ValueError, match="the column 'weight' is not one number"):
         PairedCollator(toy.Tokens())([{**row, "weight": 0.5}, row])
 

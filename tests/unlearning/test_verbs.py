@@ -11,7 +11,8 @@ import datasets
 import peft
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, TrainerCallback
+from torch import nn
+from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
 
 from tests.command.asking import spoken
 from tests.command.conftest import FORGET, RETAIN, command_in, lay, report
@@ -22,6 +23,7 @@ from torch_alm.unlearning.options import by_name, options_of
 
 SHORT = {"steps": 2, "batch_size": 3, "quiet": True, "alpha": 2.0, "lr": 5e-3}
 LONG = {**SHORT, "steps": 60}
+PACKED = {"__module__": "torch.ao.nn.quantized.dynamic"}
 
 
 @pytest.fixture
@@ -127,6 +129,8 @@ def test_an_option_that_cannot_be_is_refused(options: Any, told: str) -> None:
 def test_rows_that_cannot_be_are_refused_by_name(model: Any, tokenizer: Any) -> None:
     for rows, told in {
         "nothing": ([], "forget has no rows"),
+        "a name": ("f.jsonl", "forget is a str, and no list"),
+        "a path": (Path("f.jsonl"), "forget is a PosixPath"),
         "text": (["Who?"], "forget row 1 holds a str"),
         "other": ([{"q": "Who?"}], "forget row 1 has the fields"),
         "same": (RETAIN[:1], "forget row 1 and retain row 1 are the same row"),
@@ -171,6 +175,8 @@ def change(**more: Any) -> Callable[[Any], Any]:
     [
         (lambda m: m.to("meta"), "weights on `meta`"),
         (change(is_quantized=True), "quantised weights"),
+        (change(more=nn.Parameter(torch.ones(1, dtype=torch.int8), False)), "quantised weights"),
+        (change(more=type("Linear", (nn.Module,), PACKED)()), "quantised weights"),
         (lambda m: _spoilt(m), "NaN or infinite"),
     ],
 )
@@ -209,7 +215,10 @@ def test_bfloat16_weights_train_as_float32_ones_and_stay_bfloat16(own: Any, toke
     assert outcome.numbers["after"]["forget"] == again.numbers["model"]["forget"]
 
 
-def test_autocast_leaves_nothing_behind(own: Any, tokenizer: Any) -> None:
+def test_autocast_leaves_nothing_behind_and_of_two_gpus_one_computes(
+    own: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda found: found._n_gpu or 2))
     before = mode(own)
     unlearn(own, tokenizer, FORGET, RETAIN, **SHORT, precision="bf16")
     assert mode(own) == before

@@ -1,5 +1,6 @@
 """A constraint's hooks on an optimizer."""
 
+import warnings
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -7,6 +8,7 @@ from torch.optim import Optimizer
 
 from torch_alm._constraint import faults
 from torch_alm._constraint.loop import Loop
+from torch_alm._optim.gradients import parameters
 
 
 class Member(Protocol):
@@ -41,10 +43,12 @@ class Attachment:
         is_skipped = isinstance(found_inf, Tensor) and found_inf.item() != 0
         if self._member.observed and not is_skipped:  # what waits is of the same theta
             self._member.step()
+            if self._member.steps == 1 and all(p.grad is None for p in parameters(optimizer)):
+                warnings.warn(faults.UNMOVED, stacklevel=3)
         elif self._member.steps == 0:
             self._idle += 1
             if self._idle == 2:
-                faults.warn_unmeasured()
+                warnings.warn(faults.UNMEASURED, stacklevel=3)
 
 
 class Attachments(list[Attachment]):

@@ -1,13 +1,13 @@
 """Errors and warnings of a constraint in words: each names what was found, and the fix."""
 
 import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from torch import Size
 
 LOADING = "ALMConstraint.load_state_dict"
+PILE = 100  # measurements without a step, which nobody means
 
 
 def refuse_nothing(verb: str) -> NoReturn:
@@ -58,35 +58,25 @@ def _takes(function: Callable[..., object], args: Sequence[Any], kwargs: Any) ->
     return True
 
 
-def warn_detached() -> None:
-    """Warn of a penalty without a gradient."""
-    warnings.warn(
-        "ALMConstraint: the measure returned a tensor without a gradient, and the weight is not "
-        "0: the penalty pushes nothing, and lambda grows for nothing. Was it detached, or are all "
-        "parameters frozen? (For a count: `observe(value)`, and `weight = step()`.)",
-        stacklevel=4,
-    )
-
-
-def warn_unstepped(count: int) -> None:
-    """Warn of measurements that nobody steps."""
-    warnings.warn(
-        f"ALMConstraint: {count} measurements wait for a step, and lambda is still what it was. "
-        "Did you mean `constraint.step()` after each `optimizer.step()`, or "
-        "`constraint.attach(optimizer)` before the loop? (A copy, or one that was loaded, is "
-        "attached to nothing.)",
-        stacklevel=4,
-    )
-
-
-def warn_unmeasured() -> None:
-    """Warn of an attached constraint that two steps of its optimizer have not measured."""
-    warnings.warn(
-        "ALMConstraint: two steps of the optimizer it is attached to have measured nothing, so "
-        "lambda stays. Did you mean to add `constraint(...)` to the loss? (Under "
-        "`torch.no_grad()` only `observe` takes a measurement.)",
-        stacklevel=4,
-    )
+DETACHED = (
+    "ALMConstraint: the measure returned a tensor without a gradient, and the weight is not 0: the "
+    "penalty pushes nothing, and lambda grows for nothing. Was it detached, or are all parameters "
+    "frozen? (For a count: `observe(value)`, and `weight = step()`.)"
+)
+UNSTEPPED = (
+    f"ALMConstraint: {PILE} measurements wait for a step, and lambda is still what it was. Did you "
+    "mean `constraint.step()` after each `optimizer.step()`, or `constraint.attach(optimizer)` "
+    "before the loop? (A copy, or one that was loaded, is attached to nothing.)"
+)
+UNMEASURED = (
+    "ALMConstraint: two steps of the optimizer it is attached to have measured nothing, so lambda "
+    "stays. Did you mean to add `constraint(...)` to the loss? (Under `torch.no_grad()` only "
+    "`observe` takes a measurement.)"
+)
+UNMOVED = (
+    "ALMConstraint: no parameter of the optimizer it is attached to has a gradient; lambda would "
+    "grow for nothing. Did you mean that of the measured model, not of a copy?"
+)
 
 
 def check_checkpoint(found: Mapping[str, Any], mine: Mapping[str, Any], where: str = "") -> None:

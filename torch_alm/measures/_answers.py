@@ -34,13 +34,13 @@ class Answers(NamedTuple):
 
 
 def labels_of(batch: Batch) -> Tensor:
-    inputs = inputs_of(batch)
-    if "labels" not in batch:
+    inputs, labels = inputs_of(batch), batch.get("labels")
+    if labels is None or labels.ndim != 2:
+        found = f"only {sorted(inputs)}" if labels is None else f"but of {tuple(labels.shape)}"
         raise ValueError(
-            f"The batch has no `labels`, only {sorted(inputs)}: there is no answer to score. "
-            "Did the collator drop them, or was this batch already given to a model that pops them?"
+            f"The batch has no `labels` of shape (B, T), {found}: there is no answer to score. Did "
+            "the collator, or a model, drop them? Of one row, did you mean `labels[None]`?"
         )
-    labels: Tensor = batch["labels"]
     return labels
 
 

@@ -15,7 +15,7 @@ def inputs_of(batch: Batch) -> dict[str, Any]:
     """The batch without its labels, as a new dict: the model shall not compute a loss itself."""
     if not isinstance(batch, Mapping) or isinstance(batch.get("labels"), list):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(
-            f"The batch is a {type(batch).__name__}, and not one of tensors. Did you swap model "
+            f"The batch is a {type(batch).__name__}, and no dict of tensors. Did you swap model "
             'and batch, or mean {"input_ids": ..., "labels": ...}, of rows by `language.collate`?'
         )
     return {name: value for name, value in batch.items() if name != "labels"}

@@ -163,7 +163,7 @@ class Look:
         return _spread(self.wordings.rows)
 
     def forgotten(self, aim: float) -> tuple[float, bool, int]:
-        """The forget value, whether the level is reached, and how many rows are known by tokens."""
+        """The forget value, whether the level is reached, and how many rows are still known."""
         scores = answer_scores(self.loaded.model, self.forget, self.pad, TAU)
         known = sum(score.exact_match for score in scores)
         if self.goal.kind == "rate":
@@ -183,17 +183,17 @@ class Look:
         return fmean(losses(self.loaded.model, self.retain, self.pad))
 
     def told(self, value: float, aim: float, known: int, kept: float) -> str:
-        """The numbers of a check; known by tokens: each is likeliest."""
+        """The numbers of a check; of a known row every token is the likeliest."""
         goal, probe = self.goal, ""
         if goal.kind == "rate":
-            forget = f"{value:.1%} of {goal.alpha:.1%} certified (or of the tokens to be missed)"
+            forget = f"{value:.1%} of {goal.alpha:.1%} of answers certified, or of tokens missed"
         else:
-            forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (a row counts up to {aim:.2f})"
+            forget = f"telling loss {value:.2f} of {goal.alpha:.2f} (each row capped at {aim:.2f})"
         if self.probe:
             scores = answer_scores(self.loaded.model, self.probe, self.pad, TAU)
             probe = f", {sum(s.exact_match for s in scores)} of {len(scores)} probe rows"
         return (
-            f"{forget}; known by tokens: {known} of {len(self.forget)} forget wordings{probe}; "
+            f"{forget}; still known: {known} of {len(self.forget)} forget wordings{probe}; "
             f"retain loss {kept:.2f} (was {self.start:.2f})"
         )
 

@@ -161,12 +161,11 @@ def _as_unknown(loaded: Loaded) -> Goal:
     most = min(LEVEL, 0.9 * uniform(loaded))
     told = f"{len(wrong)} of {len(answers)} built-in facts that the model gets wrong"
     if len(wrong) < ENOUGH:
-        return Goal("rows", most, f"the most that is asked by default: only {told}")
+        return Goal("rows", most, f"the default maximum, as there are only {told}")
     if fmean(wrong) > most:
-        told = f"the {told} are at {fmean(wrong):.2f}"
-        return Goal("rows", most, f"the most that is asked by default: {told}")
+        return Goal("rows", most, f"the default maximum: the {told} are at {fmean(wrong):.2f}")
     least = min(quantiles(wrong)[0], fmean(wrong))
-    return Goal("rows", fmean(wrong), f"as {told}", least=least)
+    return Goal("rows", fmean(wrong), f"the mean of the {told}", least=least)
 
 
 def uniform(loaded: Loaded) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -25,6 +26,11 @@ NARROW = (torch.bfloat16, torch.float16)
 def entries_of(rows: Rows | None, role: str) -> list[Entry]:
     """Rows as entries, named by their role and place; of `datasets`, empty columns are left out."""
     found: list[Entry] = []
+    if isinstance(rows, str | Path | Mapping):
+        raise Refusal(
+            f"{role} is a {type(rows).__name__}, and no list of rows. Did you mean `[json.loads("
+            "line) for line in open(path)]`, or the command, which reads files?"
+        )
     try:
         for i, row in enumerate(cast("Iterable[Any]", [] if rows is None else rows), 1):
             record = record_of(f"{role} row {i}", {**row} if isinstance(row, Mapping) else row)
@@ -62,11 +68,6 @@ def loaded_of(
 
 
 def _place_of(model: LanguageModel, name: str, given: Options) -> Place:
-    if getattr(model, "is_quantized", False):
-        raise Refusal(
-            f"{name} has quantised weights, which an optimizer cannot move, and whose rounding "
-            "hides and returns answers. Did you mean to load it in bfloat16?"
-        )
     devices = sorted({str(p.device) for p in model.parameters()})
     if "meta" in devices:
         raise Refusal(f"{name} has weights on `meta`, without values. Was it loaded with weights?")
@@ -80,10 +81,7 @@ def _place_of(model: LanguageModel, name: str, given: Options) -> Place:
 
 @contextmanager
 def borrowed(model: LanguageModel) -> Iterator[None]:
-    """Return modes, `requires_grad`, dtypes and dropout as they were, whatever happens inside.
-
-    Inside, the model is evaluated. A name in its place, or a tokenizer, is refused.
-    """
+    """Evaluate a model inside; return modes, `requires_grad`, dtypes and dropout as they were."""
     if not isinstance(model, nn.Module):
         raise Refusal(
             f"the model is a {type(model).__name__}. Did you mean AutoModelForCausalLM."

@@ -82,6 +82,13 @@ def check_whole(name: str, model: LanguageModel, tokenizer: Tokenizer) -> None:
         check_eos(tokenizer)
     except ValueError as error:
         raise Refusal(str(error)) from error
+    is_whole = all(p.is_floating_point() for p in model.parameters())
+    is_packed = any(".quantized." in type(m).__module__ for m in model.modules())  # torch.ao's
+    if is_packed or not is_whole or getattr(model, "is_quantized", False):
+        raise Refusal(
+            f"{name} has quantised weights, which an optimizer cannot move, and whose rounding "
+            "hides and returns answers. Did you mean to load it in bfloat16?"
+        )
     check_finite(name, model)
     most = max(tokenizer.get_vocab().values(), default=-1) + 1
     rows = model.get_input_embeddings().weight.shape[0]
@@ -184,9 +191,7 @@ def with_adapters(model: LanguageModel, seed: int) -> LanguageModel:
     """The model with adapters to train: those that it came with, or new ones.
 
     Adapters on top of adapters would not do: other tools load one of the two and leave out the
-    other, and what was forgotten comes back. So the same ones are trained on. New ones have rank
-    16, count twice (`lora_alpha` is 2 rank), are on every linear layer but the output, and change
-    nothing before a step.
+    other, and what was forgotten comes back. New ones change nothing before a step.
     """
     if isinstance(model, peft.PeftModel):
         return model

@@ -135,7 +135,7 @@ def _arguments(loaded: Loaded, rows: int, folder: Path, rate: float) -> Training
     given = loaded.given
     per_epoch = ceil(ceil(rows / given.batch_size) / given.accumulate)
     steps = given.steps or per_epoch * (given.epochs or 0) or max(STEPS, EPOCHS * per_epoch)
-    return TrainingArguments(
+    found: Any = TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=given.batch_size,
         gradient_accumulation_steps=given.accumulate,
@@ -156,6 +156,8 @@ def _arguments(loaded: Loaded, rows: int, folder: Path, rate: float) -> Training
         dataloader_pin_memory=loaded.place.device == "cuda",
         remove_unused_columns=False,
     )
+    found._n_gpu = min(found.n_gpu, 1)  # DataParallel has no output layer to ask
+    return found
 
 
 def check_reporter(name: str) -> None:

@@ -60,7 +60,7 @@ def main() -> None:
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
         for name, frame in found.items():
             rows = frame.to_markdown(disable_numparse=True) if len(frame) else "No runs yet."
-            text = text.replace(f"@{name}@", re.sub(r" *\| *", "|", rows))
+            text = text.replace(f"@{name}@", re.sub(r"(?<=:-)-+| *(\|) *", r"\1", rows))
         (ROOT / "docs" / f"{page}.md").write_text(text, encoding="utf-8")
 
 

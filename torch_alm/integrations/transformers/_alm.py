@@ -16,8 +16,7 @@ class ALMTrainer(PairedTrainer):
         loss = L_r(retain batch) + penalty(measure(model, forget batch))
 
     One backward pass and one optimizer, so it works wherever the Trainer behind it does. The
-    multiplier is updated once per optimizer step, from all its micro-batches and ranks. As a mixin,
-    `class Mine(ALMTrainer, YourTrainer)`, it takes the loss of `YourTrainer` for L_r.
+    multiplier is updated once per optimizer step, from all its micro-batches and ranks.
 
     The constraint's state is in `trainer_state.json` and restored by
     `train(resume_from_checkpoint=...)`. Logs have `retain_loss` and, as `constraint/...`, `value`,

@@ -28,6 +28,9 @@ class LoggingCallback(TrainerCallback):
     def __init__(
         self, constraint: ALMConstraint | ConstraintGroup, name: str = "constraint"
     ) -> None:
+        if not isinstance(constraint, ALMConstraint | ConstraintGroup):  # pyright: ignore[reportUnnecessaryIsInstance]
+            fix = "Did you mean `ALMConstraint(token_nll, alpha=4.0, mu=0.01)`?"
+            raise TypeError(f"`constraint` is {constraint!r}: nothing says where to stop. {fix}")
         self.constraint, self.name = constraint, name
 
     def add_to(self, trainer: Trainer) -> None:
@@ -38,10 +41,7 @@ class LoggingCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: Any, state: TrainerState, *_: Any, train_dataloader: Any = None, **__: Any
     ) -> None:
-        """Tell a `PairedDataset` which epoch it is, after a resume within one, too.
-
-        accelerate does that for data sets, but neither with several ranks nor after a resume.
-        """
+        """Tell pairs their epoch: accelerate does not with several ranks, nor after a resume."""
         dataset = getattr(train_dataloader, "dataset", None)
         if isinstance(dataset, PairedDataset):
             dataset.set_epoch(int(state.epoch or 0))

@@ -43,7 +43,7 @@ class PairedTrainer(Trainer):
     _reporting: type[LoggingCallback] = LoggingCallback
 
     def __init__(self, *args: Any, constraint: ALMConstraint, **kwargs: Any) -> None:
-        self.constraint = constraint
+        reporting, self.constraint = self._reporting(constraint), constraint
         self._evaluated = ""
         self._untrained: dict[str, Any] | None = None
         self._retain_losses: list[Tensor] = []
@@ -56,7 +56,7 @@ class PairedTrainer(Trainer):
         # A pair has no `labels` that a Trainer could count: every loss is the mean of its batch.
         self.model_accepts_loss_kwargs = False
         self.loss_is_scaled_for_ga = False  # so that micro-batches are averaged, since 5
-        self._reporting(constraint).add_to(self)
+        reporting.add_to(self)
         choose_where(self, self._is_met)
 
     def get_train_dataloader(self) -> Any:

@@ -45,11 +45,11 @@ class PairedDataset(Dataset[Pair]):
 
     def __init__(self, forget: Sequence[Row], retain: Sequence[Row], *, seed: int = 0) -> None:
         for name, rows in (("forget", forget), ("retain", retain)):
-            if not hasattr(rows, "__len__"):
+            if not hasattr(rows, "__len__") or isinstance(rows, str):
                 raise TypeError(
                     f"PairedDataset: `{name}` is a {type(rows).__name__}, whose rows cannot be "
-                    "counted or drawn. Did you mean `list(...)` of it, or a stream of pairs "
-                    '`{"forget": row, "retain": row}` in place of a PairedDataset?'
+                    "counted or drawn. Did you mean `list(...)` of it, rows of `language.encode`, "
+                    'or, without this class, a stream of `{"forget": row, "retain": row}`?'
                 )
             if len(rows) == 0:
                 raise ValueError(

@@ -44,9 +44,8 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     have `grad_norm` (retain) and `forget_grad_norm`. Where lambda+ will be 0, the last forget
     backward pass of a step is skipped. `optimizer.pt` holds both sides and the constraint.
 
-    As a mixin, `class Mine(SAULTrainer, YourTrainer)`, it takes the loss of `YourTrainer` for the
-    retain loss. Override `forget_objective` to descend one quantity and measure another: it may
-    return a pair `(loss, value)`. Logs, evaluations and the best checkpoint are as in `ALMTrainer`.
+    Override `forget_objective` to descend one quantity and measure another: it may return a pair
+    `(loss, value)`. Logs, evaluations and the best checkpoint are as in `ALMTrainer`.
 
     Args:
         *args: those of the Trainer behind it.
