@@ -125,3 +125,34 @@ class Saul:
             p.copy_(start + multiplier * (p - start))
 
     # --8<-- [end:forget_step]
+
+
+@dataclass
+class Alm:
+    """The same constraint in one loss, whose gradient is g_r - lambda+ g_f; one optimizer.
+
+    lambda+ is that of each micro-batch by itself, or with `so_far` of all up to it.
+    """
+
+    theta: Sequence[Tensor]
+    s: AdamW
+    alpha: float
+    mu: float
+    multiplier: float = 0.0
+    so_far: bool = False
+
+    def step(self, retain: Sequence[Loss], forget: Sequence[Loss]) -> float:
+        """One step over the micro-batches; returns lambda+."""
+        parts, values = [], list[float]()
+        for kept, forgotten in zip(retain, forget, strict=True):
+            (g_r, _), (g_f, value) = (gradient(loss, self.theta) for loss in (kept, forgotten))
+            values.append(value)
+            weight = self.plus(values if self.so_far else [value])
+            pairs = zip(g_r, g_f, strict=True)
+            parts.append(([x if y is None else x - weight * y for x, y in pairs], 0.0))
+        self.s.step(self.theta, mean(parts)[0])
+        self.multiplier = self.plus(values)
+        return self.multiplier
+
+    def plus(self, values: Sequence[float]) -> float:
+        return max(self.multiplier + self.mu * (self.alpha - sum(values) / len(values)), 0.0)

@@ -267,16 +267,6 @@ def test_their_own_trainer_with_a_weight_that_stays_is_itself(tmp_path: Path) ->
     assert both[1].constraint is None
 
 
-def test_their_own_trainer_stops_pushing_where_the_constraint_is_met(tmp_path: Path) -> None:
-    trainer = of_their_own(tmp_path, constraint={"alpha": 2.55, "mu": 1.0})
-    lines = [line for line in trainer.state.log_history if "constraint/weight" in line]
-    assert {line["constraint/gate"] for line in lines} == {0.0, 1.0}
-    multiplier = 0.0
-    for line in lines:
-        multiplier = max(multiplier + 2.55 - line["constraint/value"], 0.0)
-        assert line["constraint/weight"] == pytest.approx(multiplier, abs=1e-12)
-
-
 def test_a_method_without_a_weight_and_a_constraint_without_a_threshold_are_refused(
     tmp_path: Path,
 ) -> None:
