@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests import oracle
+from tests.oracle import Gradient, clipped
 
 Step = Sequence[Sequence[Any]]
-Gradient = list[Tensor | None]
 
 
 def by_token(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -41,13 +41,6 @@ def objectives(
         return torch.stack([loss(model, part) for part in parts]).mean()
 
     return [lambda micro=micro: objective(micro) for micro in step]
-
-
-def clipped(g: Gradient, limit: float) -> Gradient:
-    """By the joint norm; 0 for no limit."""
-    norm = torch.sqrt(sum((x.square().sum() for x in g if x is not None), torch.tensor(0.0)))
-    factor = min(1.0, limit / (norm.item() + 1e-6)) if limit else 1.0
-    return [None if x is None else x * factor for x in g]
 
 
 @dataclass

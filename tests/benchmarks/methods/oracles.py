@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from tests import oracle
 from tests.benchmarks.toy import Batch, ce, sequence_sums
 
-Grads = list[Tensor]
+Grads = list[Any]
 
 
 class Weight:
@@ -32,25 +33,20 @@ class Weight:
         return self.value
 
 
-def grads(loss: Tensor, model: nn.Module) -> Grads:
+def full(model: nn.Module, gradient: oracle.Gradient) -> Grads:
     """The gradient, zero where the loss does not reach."""
-    weights = list(model.parameters())
-    found = torch.autograd.grad(loss, weights, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, weights, strict=True)]
+    pairs = zip(model.parameters(), gradient, strict=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in pairs]
+
+
+def grads(loss: Tensor, model: nn.Module) -> Grads:
+    return full(model, oracle.differentiate(loss, [*model.parameters()]))
 
 
 def nearby(model: nn.Module, rho: float, loss: Callable[[], Tensor]) -> tuple[Tensor, Grads]:
-    """Value and gradient of a loss where it is worst at distance rho; the weights are put back."""
-    towards = grads(loss(), model)
-    norm = torch.sqrt(sum(d.square().sum() for d in towards))
-    before = copy.deepcopy(model.state_dict())
-    with torch.no_grad():
-        for p, d in zip(model.parameters(), towards, strict=True):
-            p += rho * d / (norm + 1e-12)
-    value = loss()
-    found = value.detach(), grads(value, model)
-    model.load_state_dict(before)
-    return found
+    """Value and gradient of a loss where it is worst at distance rho."""
+    g, value = oracle.grad_sam(loss, [*model.parameters()], rho, +1.0)
+    return torch.tensor(value, dtype=torch.float64), full(model, g)
 
 
 def combine(left: Grads, right: Grads, a: float, b: float) -> Grads:
@@ -73,24 +69,14 @@ def forget_optimizer_for(model: nn.Module, s: Any) -> torch.optim.Optimizer:
 
 
 def move(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: Grads) -> None:
-    for p, g in zip(model.parameters(), gradient, strict=True):
-        p.grad = g.clone()
-    optimizer.step()
-    optimizer.zero_grad()
+    oracle.Base(optimizer).step([*model.parameters()], gradient)
 
 
 def weighted_move(
     model: nn.Module, optimizer: torch.optim.Optimizer, gradient: Grads, w: float, s: Any
 ) -> None:
     """w before the optimizer, or w on the distance it has gone."""
-    if s.scale == "gradient":
-        move(model, optimizer, [w * g for g in gradient])
-        return
-    before = [p.detach().clone() for p in model.parameters()]
-    move(model, optimizer, gradient)
-    with torch.no_grad():
-        for p, start in zip(model.parameters(), before, strict=True):
-            p.copy_(start + w * (p - start))
+    oracle.scaled_step(oracle.Base(optimizer), [*model.parameters()], gradient, w, s.scale)
 
 
 def npo_by_hand(model: nn.Module, reference: nn.Module, data: Batch, beta: float) -> Tensor:
@@ -134,7 +120,7 @@ Oracle = Callable[[nn.Module, Any, Batches, Weight], None]
 def joint(of: Losses, keeps: bool = True) -> Oracle:
     """One optimizer on weight * U + retain_weight * L_r."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
         for retain, forget in batches:
             w = weight(of.measured(model, first, forget, s))
@@ -143,13 +129,13 @@ def joint(of: Losses, keeps: bool = True) -> Oracle:
             if parts:
                 move(model, optimizer, grads(sum(parts), model))
 
-    return oracle
+    return run
 
 
 def dual(of: Losses, retain_sam: bool = False, forget_sam: bool = False) -> Oracle:
     """Algorithm 1, with either perturbation left out."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first = copy.deepcopy(model)
         retain_side, forget_side = optimizer_for(model, s), forget_optimizer_for(model, s)
         rho_retain, rho_forget = s.rho_retain * retain_sam, s.rho_forget * forget_sam
@@ -161,13 +147,13 @@ def dual(of: Losses, retain_sam: bool = False, forget_sam: bool = False) -> Orac
                 weighted_move(model, forget_side, g_u, w, s)
             move(model, retain_side, [s.retain_weight * g for g in g_r])
 
-    return oracle
+    return run
 
 
 def sharp_min_max(of: Losses) -> Oracle:
     """Worst-case retain loss down; U down and its sharpness up."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first = copy.deepcopy(model)
         retain_side, forget_side = optimizer_for(model, s), forget_optimizer_for(model, s)
 
@@ -189,13 +175,13 @@ def sharp_min_max(of: Losses) -> Oracle:
             if s.order == "simultaneous":
                 move(model, retain_side, kept)
 
-    return oracle
+    return run
 
 
 def relearning(of: Losses) -> Oracle:
     """U where it is worst nearby, beside the retain loss where the weights are."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
         for retain, forget in batches:
             g_r = grads(s.retain_weight * of.kept(model, first, retain, s), model)
@@ -203,13 +189,13 @@ def relearning(of: Losses) -> Oracle:
             w = weight(of.measured(model, first, forget, s))
             move(model, optimizer, combine(g_r, hat, 1.0, w) if w > 0 else g_r)
 
-    return oracle
+    return run
 
 
 def blur(of: Losses) -> Oracle:
     """d = g_r + xi g_u with <d, g_u> = gamma ||g_u||^2."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
         for retain, forget in batches:
             g_r = grads(s.retain_weight * of.kept(model, first, retain, s), model)
@@ -218,7 +204,7 @@ def blur(of: Losses) -> Oracle:
             xi = gamma - dot(g_r, g_u) / dot(g_u, g_u) if gamma > 0 else 0.0
             move(model, optimizer, combine(g_r, g_u, 1.0, xi))
 
-    return oracle
+    return run
 
 
 def pdu(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
