@@ -70,7 +70,7 @@ def of_module(path: str) -> Iterator[str]:
     defined = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == path]
     for name in sorted(getattr(module, "__all__", defined)):
         value = getattr(module, name)
-        if not name.startswith("_") and not inspect.ismodule(value):
+        if not name.startswith("_"):
             yield from of_object(f"{path}.{name}", value)
 
 

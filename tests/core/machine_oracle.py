@@ -89,16 +89,13 @@ class Side:
         return g, seen
 
     def perturb(self, theta: list[nn.Parameter], g: Gradient, sign: int) -> None:
-        radii, units = self.radii(), [self.units(p) for p in theta]
+        """Move; under ASAM a weight counts in units of itself."""
+        radii, units = self.radii(), [p.detach().abs() if self.adaptive else 1.0 for p in theta]
         found = zip(theta, units, g, strict=True)
         moving = [None if x is None or radii[p] == 0 else u * x for p, u, x in found]
         if 0 < length(moving) < math.inf:
             rho = [sign * radii[p] * u for p, u in zip(theta, units, strict=True)]
             oracle.perturb(theta, moving, rho, self.eps)
-
-    def units(self, p: Tensor) -> Tensor:
-        """The units of each weight under ASAM."""
-        return p.detach().abs() if self.adaptive else torch.ones_like(p)
 
 
 def controller(

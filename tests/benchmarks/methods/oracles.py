@@ -57,26 +57,16 @@ def dot(left: Grads, right: Grads) -> float:
     return sum((x * y).sum().item() for x, y in zip(left, right, strict=True))
 
 
-def optimizer_for(model: nn.Module, s: Any) -> torch.optim.Optimizer:
+def optimizer_for(model: nn.Module, s: Any) -> oracle.Base:
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[s.optimizer]
-    return kind(model.parameters(), lr=s.lr, weight_decay=s.weight_decay)
+    return oracle.Base(kind(model.parameters(), lr=s.lr, weight_decay=s.weight_decay))
 
 
-def forget_optimizer_for(model: nn.Module, s: Any) -> torch.optim.Optimizer:
+def forget_optimizer_for(model: nn.Module, s: Any) -> oracle.Base:
     """With a rate of its own, and without decay: the weights decay once per step."""
-    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[s.optimizer]
-    return kind(model.parameters(), lr=s.forget_lr or s.lr, weight_decay=0.0)
-
-
-def move(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: Grads) -> None:
-    oracle.Base(optimizer).step([*model.parameters()], gradient)
-
-
-def weighted_move(
-    model: nn.Module, optimizer: torch.optim.Optimizer, gradient: Grads, w: float, s: Any
-) -> None:
-    """w before the optimizer, or w on the distance it has gone."""
-    oracle.scaled_step(oracle.Base(optimizer), [*model.parameters()], gradient, w, s.scale)
+    side = optimizer_for(model, s)
+    side.optimizer.param_groups[0].update(lr=s.forget_lr or s.lr, weight_decay=0.0)
+    return side
 
 
 def npo_by_hand(model: nn.Module, reference: nn.Module, data: Batch, beta: float) -> Tensor:
@@ -127,7 +117,7 @@ def joint(of: Losses, keeps: bool = True) -> Oracle:
             parts = [w * of.lowered(model, first, forget, s)] if w > 0 else []
             parts += [s.retain_weight * of.kept(model, first, retain, s)] if keeps else []
             if parts:
-                move(model, optimizer, grads(sum(parts), model))
+                optimizer.step([*model.parameters()], grads(sum(parts), model))
 
     return run
 
@@ -144,8 +134,8 @@ def dual(of: Losses, retain_sam: bool = False, forget_sam: bool = False) -> Orac
             worst, g_u = nearby(model, rho_forget, lambda f=forget: of.lowered(model, first, f, s))
             w = weight(of.sign * worst)
             if w > 0:
-                weighted_move(model, forget_side, g_u, w, s)
-            move(model, retain_side, [s.retain_weight * g for g in g_r])
+                oracle.scaled_step(forget_side, [*model.parameters()], g_u, w, s.scale)
+            retain_side.step([*model.parameters()], [s.retain_weight * g for g in g_r])
 
     return run
 
@@ -165,15 +155,15 @@ def sharp_min_max(of: Losses) -> Oracle:
             kept = sharpened(lambda r=retain: of.kept(model, first, r, s), s.rho_retain, s.kappa)
             kept = [s.retain_weight * g for g in kept]
             if s.order == "sequential":
-                move(model, retain_side, kept)
+                retain_side.step([*model.parameters()], kept)
             w = weight(of.measured(model, first, forget, s))
             if w > 0:
                 steps = sharpened(
                     lambda f=forget: of.lowered(model, first, f, s), s.rho_forget, -s.kappa
                 )
-                weighted_move(model, forget_side, steps, w, s)
+                oracle.scaled_step(forget_side, [*model.parameters()], steps, w, s.scale)
             if s.order == "simultaneous":
-                move(model, retain_side, kept)
+                retain_side.step([*model.parameters()], kept)
 
     return run
 
@@ -187,7 +177,7 @@ def relearning(of: Losses) -> Oracle:
             g_r = grads(s.retain_weight * of.kept(model, first, retain, s), model)
             _, hat = nearby(model, s.rho_forget, lambda f=forget: of.lowered(model, first, f, s))
             w = weight(of.measured(model, first, forget, s))
-            move(model, optimizer, combine(g_r, hat, 1.0, w) if w > 0 else g_r)
+            optimizer.step([*model.parameters()], combine(g_r, hat, 1.0, w) if w > 0 else g_r)
 
     return run
 
@@ -202,7 +192,7 @@ def blur(of: Losses) -> Oracle:
             g_u = grads(of.lowered(model, first, forget, s), model)
             gamma = weight(of.measured(model, first, forget, s))
             xi = gamma - dot(g_r, g_u) / dot(g_u, g_u) if gamma > 0 else 0.0
-            move(model, optimizer, combine(g_r, g_u, 1.0, xi))
+            optimizer.step([*model.parameters()], combine(g_r, g_u, 1.0, xi))
 
     return run
 
@@ -213,7 +203,7 @@ def pdu(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         w, kept = weight(ce(model, forget)), ce(model, retain)
         loss = w * flattening_by_hand(model, forget) + nu * kept
         if w > 0 or nu > 0:
-            move(model, optimizer, grads(loss, model))
+            optimizer.step([*model.parameters()], grads(loss, model))
         nu = max(nu + s.dual_lr * (kept.item() - s.epsilon), 0.0)
 
 
