@@ -1,7 +1,7 @@
 """The expectations of `test_machine.py`: Algorithm 1 of SAUL and all that may happen to it.
 
-Nothing of torch_alm is imported here. The base steps are torch's own optimizers, over parameters
-of the oracle's own; everything around them is written out.
+Nothing of torch_alm is imported here. Gradients, the ball and the scaled step are of `oracle.py`;
+the base steps are torch's own optimizers, over parameters of the oracle's own.
 """
 
 import copy
