@@ -30,7 +30,7 @@ faults = st.lists(st.builds(Fault, kinds, st.sampled_from((0, 1, 2))), min_size=
 )
 sides = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from(("plain", "sam", "sam")),
+        "kind": st.sampled_from(("plain", "sam")),
         "base": st.sampled_from((*BASES, "adamw")),
         "decay": st.sampled_from((0.0, 0.02)),
         "rho": st.sampled_from(RADII),

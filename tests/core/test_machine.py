@@ -314,7 +314,7 @@ def assert_seen(*names: str) -> None:
 
 
 def test_a_dual_optimizer_equals_the_oracle_whatever_a_loop_does() -> None:
-    run(50, derandomize=True)
+    run(80, derandomize=True)
     assert_seen(
         *("loaded in place", "checkpoint of other groups refused", "resumed", "copied", "pickled"),
         *("loaded before a step", "copied before a step"),
