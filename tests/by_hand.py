@@ -5,6 +5,7 @@ ranks of the losses.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests import oracle
+from tests.oracle import Gradient, clipped
 
 Step = Sequence[Sequence[Any]]
-Gradient = list[Tensor | None]
 
 
 def by_token(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -32,7 +33,7 @@ def by_example(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 def objectives(
     model: nn.Module, step: Step, side: str, loss: Callable[..., Tensor]
-) -> list[Callable[[], Tensor]]:
+) -> list[oracle.Loss]:
     """One per micro-batch."""
 
     def objective(micro: Sequence[Any]) -> Tensor:
@@ -42,58 +43,52 @@ def objectives(
     return [lambda micro=micro: objective(micro) for micro in step]
 
 
-def clipped(g: Gradient, limit: float) -> Gradient:
-    """By the joint norm; 0 for no limit."""
-    norm = torch.sqrt(sum((x.square().sum() for x in g if x is not None), torch.tensor(0.0)))
-    factor = min(1.0, limit / (norm.item() + 1e-6)) if limit else 1.0
-    return [None if x is None else x * factor for x in g]
+@dataclass
+class Clipping(oracle.AdamW):
+    """AdamW on clipped gradients."""
+
+    limit: float = 0.0
+
+    def step(self, theta: Sequence[Tensor], g: Gradient) -> None:
+        super().step(theta, clipped(g, self.limit))
+
+
+@dataclass
+class ClippingSaul(oracle.Saul):
+    """Algorithm 1 whose forget gradient, too, is clipped before the multiplier scales it."""
+
+    limit: float = 0.0
+
+    def forget_step(self, g: Gradient, multiplier: float) -> None:
+        super().forget_step(clipped(g, self.limit), multiplier)
 
 
 def saul(
     model: nn.Module, steps: Sequence[Step], rates: Sequence[float], limit: float, **terms: float
 ) -> list[float]:
     """Algorithm 1 with a schedule on both sides and each side clipped; returns lambda+ per step."""
-    theta = list(model.parameters())
-    s_r, s_f = oracle.AdamW(0.0, terms["decay"]), oracle.AdamW(0.0)
-    multiplier, weights = 0.0, []
-    for step, s_r.lr in zip(steps, rates, strict=True):
-        s_f.lr = s_r.lr
-        retain = objectives(model, step, "retain", by_token)
-        forget = objectives(model, step, "forget", by_example)
-        g_r, _ = oracle.mean([oracle.grad_sam(f, theta, terms["rho"], +1.0) for f in retain])
-        g_f, value = oracle.mean([oracle.grad_sam(f, theta, terms["rho"], -1.0) for f in forget])
-        multiplier = max(multiplier + terms["mu"] * (terms["alpha"] - value), 0.0)
-        if multiplier > 0:
-            g_f = clipped(g_f, limit)
-            s_f.step(theta, [None if x is None else -multiplier * x for x in g_f])
-        s_r.step(theta, clipped(g_r, limit))
-        weights.append(multiplier)
+    theta, alpha, mu, rho = list(model.parameters()), terms["alpha"], terms["mu"], terms["rho"]
+    s_r, s_f = Clipping(0.0, terms["decay"], limit=limit), oracle.AdamW(0.0)
+    run, weights = ClippingSaul(theta, s_r, s_f, alpha, mu, 0.0, rho, rho, limit=limit), []
+    for step, rate in zip(steps, rates, strict=True):
+        s_r.lr = s_f.lr = rate
+        weights.append(run.step(*both(model, step)))
     return weights
 
 
 def alm(
     model: nn.Module, steps: Sequence[Step], rates: Sequence[float], limit: float, **terms: float
 ) -> list[float]:
-    """Retain plus penalty, whose gradient is [lambda + mu c]_+ grad c; returns lambda+ per step."""
-    theta = list(model.parameters())
-    s, multiplier, weights = oracle.AdamW(0.0, terms["decay"]), 0.0, []
-    for step, s.lr in zip(steps, rates, strict=True):
-        parts, seen = [], []
-        for retain, forget in zip(
-            objectives(model, step, "retain", by_token),
-            objectives(model, step, "forget", by_example),
-            strict=True,
-        ):
-            g, _ = oracle.gradient(retain, theta)
-            g_f, value = oracle.gradient(forget, theta)
-            price = max(multiplier + terms["mu"] * (terms["alpha"] - value), 0.0)
-            both = [x if y is None else x - price * y for x, y in zip(g, g_f, strict=True)]
-            parts.append((both, 0.0))
-            seen.append(value)
-        multiplier = max(multiplier + terms["mu"] * (terms["alpha"] - sum(seen) / len(seen)), 0.0)
-        s.step(theta, clipped(oracle.mean(parts)[0], limit))
-        weights.append(multiplier)
-    return weights
+    """Retain plus penalty with a schedule, clipped; returns lambda+ per step."""
+    s = Clipping(0.0, terms["decay"], limit=limit)
+    run = oracle.Alm(list(model.parameters()), s, terms["alpha"], terms["mu"])
+    return [run.step(*both(model, step)) for step, s.lr in zip(steps, rates, strict=True)]
+
+
+def both(model: nn.Module, step: Step) -> list[list[oracle.Loss]]:
+    """Those of the retain and of the forget side."""
+    sides = {"retain": by_token, "forget": by_example}
+    return [objectives(model, step, side, loss) for side, loss in sides.items()]
 
 
 def by_sum(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
@@ -110,11 +105,11 @@ def sam(
 ) -> None:
     """SAM on single batches; the loss is a mean over the tokens of all batches of the step."""
     theta = list(model.parameters())
-    s = oracle.AdamW(0.0, terms["decay"])
+    s = Clipping(0.0, terms["decay"], limit=limit)
     for step, s.lr in zip(steps, rates, strict=True):
         total = sum(labelled(batch) for micro in step for batch in micro)
         means = objectives(model, step, "", by_sum)
         parts = [oracle.grad_sam(f, theta, terms["rho"], +1.0) for f in means]
         share = len(step) * len(step[0]) / total  # of sums, not means of means
         g, _ = oracle.mean(parts)
-        s.step(theta, clipped([None if x is None else share * x for x in g], limit))
+        s.step(theta, [None if x is None else share * x for x in g])

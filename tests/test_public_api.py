@@ -7,15 +7,17 @@ overrides, is written once, where it was first given: torch's and transformers' 
 """
 
 import inspect
+import io
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from torch_alm.command import main
 
 RECORDED = Path(__file__).with_name("public_api.txt")
 MODULES = (
@@ -56,13 +58,10 @@ def options(verb: str) -> list[str]:
 
 
 def help_of(verb: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "torch_alm", verb, "--help"],
-        capture_output=True,
-        check=True,
-        text=True,
-    )
-    return done.stdout
+    told = io.StringIO()
+    with redirect_stdout(told), suppress(SystemExit):
+        main([verb, "--help"])
+    return told.getvalue()
 
 
 def of_module(path: str) -> Iterator[str]:
@@ -71,7 +70,7 @@ def of_module(path: str) -> Iterator[str]:
     defined = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == path]
     for name in sorted(getattr(module, "__all__", defined)):
         value = getattr(module, name)
-        if not name.startswith("_") and not inspect.ismodule(value):
+        if not name.startswith("_"):
             yield from of_object(f"{path}.{name}", value)
 
 

@@ -43,7 +43,7 @@ SIZES = {  # measured, the limit today, the budget
     "lines of the command": (package(*COMMAND), 4_430, 2_400),
     "lines of torch_alm": (lines("torch_alm"), 13_780, 10_500),
     "lines of benchmarks": (lines("benchmarks"), 6_980, 6_500),
-    "lines of tests": (lines("tests"), 23_060, 20_000),
+    "lines of tests": (lines("tests"), 22_980, 20_000),
     "lines of Python in docs": (lines("docs"), 490, 500),
     "words of docs": (words("docs"), 16_000, 16_000),
     "words of README": (words("README.md"), 450, 450),

@@ -207,7 +207,8 @@ def test_rounding_is_to_the_nearest_of_the_levels_of_a_channel() -> None:
     assert found.tolist() == [[0.0, 0.0, -1.0, 7.0], [0.0, 0.0, 0.0, 0.0]]
 
 
-STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6, "counts": [2, 4], "new_tokens": 5}
+STUDY = {"forget": 6, "steps": 4, "ask_every": 2, "most_said": 6, "counts": [2, 4]}
+STUDY |= {"new_tokens": 5, "each": 5}
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ SCRIPTS: dict[str, Callable[[list[str]], int]] = {
 }
 FORGOTTEN = {"tofu": "forget_rouge", "muse": "knowmem_f", "wmdp": "forget_accuracy"}
 MODELS = {"tofu": "world-quick", "muse": "passages-quick-forget", "wmdp": "lore-quick"}
+EPOCHS = {"tofu": "6", "muse": "6", "wmdp": "17"}
 KEPT = {"tofu": "model_utility", "muse": "knowmem_r", "wmdp": "utility_accuracy"}
 
 
@@ -29,8 +30,9 @@ def finished(
 ) -> tuple[str, ResultsFolder]:
     """A quick run on the embedded world."""
     output = tmp_path_factory.mktemp(request.param)
-    words = ["--quick", "--methods", "dual_adamw,dual_adamw+alm,saul", "--lr", "3e-3"]
+    words = ["--quick", "--methods", "dual_adamw,saul", "--lr", "3e-3"]
     words += ["--output", str(output), "--cache", str(shared_models)]
+    words += ["--epochs", EPOCHS[request.param]]
     assert SCRIPTS[request.param](words) == 0
     return request.param, ResultsFolder(output)
 
@@ -38,7 +40,7 @@ def finished(
 def test_a_run_ends_with_a_report_and_figures(finished: tuple[str, ResultsFolder]) -> None:
     _, folder = finished
     text = (folder.path / "report.md").read_text()
-    for name in ("Original model", "Retain side alone", "Dual AdamW + ALM", "SAUL"):
+    for name in ("Original model", "Retain side alone", "Dual AdamW", "SAUL"):
         assert name in text
     assert {file.name for file in folder.path.glob("*.png")} == {"training.png", "tradeoff.png"}
 

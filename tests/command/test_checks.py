@@ -49,19 +49,17 @@ def taught(tmp_path_factory: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("goal", [(), ("--certify", 0.95)])
-def test_a_plain_model_is_unlearned_and_said_to_be(
-    taught: Path, tmp_path: Path, goal: tuple[Any, ...]
-) -> None:
+def test_a_plain_model_is_unlearned_and_said_to_be(taught: Path, tmp_path: Path) -> None:
     files = {"forget": write(tmp_path / "f.jsonl", FORGOTTEN)}
     files["retain"] = write(tmp_path / "r.jsonl", KEPT)
-    assert command_in(tmp_path, taught, files)("unlearn", "--lr", "3e-4", *goal) == 0
+    words = ("--lr", "3e-4", "--certify", 0.95)
+    assert command_in(tmp_path, taught, files)("unlearn", *words) == 0
     assert said(tmp_path / "out" / "model", FORGOTTEN) == 0
     assert said(tmp_path / "out" / "model", KEPT) >= 0.9 * len(KEPT)
     assert len(report(tmp_path / "out")["trace"]) < 300
 
 
-@pytest.mark.parametrize("k", [1 / 8, 1, 256])
+@pytest.mark.parametrize("k", [1 / 8, 256])
 def test_a_model_that_is_written_down_in_other_numbers_is_unlearned_alike(
     taught: Path, tmp_path: Path, k: float
 ) -> None:

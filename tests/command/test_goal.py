@@ -60,8 +60,8 @@ def test_a_token_a_little_ahead_is_enough_for_a_certificate() -> None:
 
 def test_nothing_is_green_that_is_still_said_or_below_the_level_or_was_never_known() -> None:
     grid = itertools.product(
-        (LOSS, ROWS), (0.3, 3.9, 4.0, math.nan), (1, 99, 100, 220), (0, 1, 2, 3),
-        (0.0, 0.5, 0.51, math.nan), (True, False), (20, 18, 17, 0),
+        (LOSS, ROWS), (3.9, 4.0, math.nan), (1, 99, 100), (0, 1, 2),
+        (0.5, 0.51, math.nan), (True, False), (18, 17),
     )  # fmt: skip
     outcomes = set()
     for goal, value, rows, said, words, known, probe in grid:

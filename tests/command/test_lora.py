@@ -43,7 +43,7 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     kept = write(tmp_path / "kept.jsonl", [*RETAIN, *SECOND])
     monkeypatch.chdir(tmp_path)
     paths = {"model": Path(base.name), "forget": first, "retain": kept}
-    assert command("unlearn", *STEPS, "--epochs", 20, output="a", **paths) in FINISHED
+    assert command("unlearn", *STEPS, "--epochs", 15, output="a", **paths) in FINISHED
     here.mkdir()
     monkeypatch.chdir(here)
     once = tmp_path / "a" / "model"
@@ -54,14 +54,14 @@ def test_a_second_run_on_adapters_keeps_what_the_first_forgot(
     assert by_peft(once, SECOND) > 1, "there is something left to forget"
 
     paths = {"model": once, "forget": second}
-    assert command("unlearn", *STEPS, "--epochs", 40, output="b", **paths) in FINISHED
+    assert command("unlearn", *STEPS, "--epochs", 25, output="b", **paths) in FINISHED
     twice = tmp_path / "b" / "model"
     assert {**config(twice), "target_modules": None} == {**saved, "target_modules": None}
     assert by_peft(twice, SECOND) == 0
     assert by_peft(twice, FIRST) < 2, "one may get its town by chance, which another row has"
     assert report(tmp_path / "b")["models"][1]["numbers"]["forget"]["said"] == 0
 
-    whole = ("--lr", "2e-3", *STEPS[3:], "--epochs", 40)
+    whole = ("--lr", "2e-3", *STEPS[3:], "--epochs", 25)
     assert command("unlearn", *whole, output="d", **paths) in FINISHED
     assert said(tmp_path / "d" / "model", SECOND) == 0
     assert said(tmp_path / "d" / "model", FIRST) < 2

@@ -4,10 +4,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from tests.core.machine_oracle import Oracle, Register, added, clipped, is_finite, length
+from tests.core.machine_oracle import Oracle, added, is_finite
+from tests.oracle import Base, Gradient, clipped, length, scaled_step
 
 
 class DualOracle(Oracle):
@@ -16,7 +16,7 @@ class DualOracle(Oracle):
     def __init__(self, theta: list[Tensor], *, scale: str, probe_every: int) -> None:
         super().__init__(theta)
         self.scale, self.probe_every = scale, probe_every
-        self.register: Register | None = None
+        self.register: Gradient | None = None
         self.sign = 0
         self.is_decided = False
         self.idle: int | None = None  # steps since a released constraint was measured
@@ -60,7 +60,7 @@ class DualOracle(Oracle):
 
     def measured(
         self, forget: Callable[[], Any], weight: float, last: bool
-    ) -> tuple[Register, float]:
+    ) -> tuple[Gradient, float]:
         observed = [] if self.controller is None else self.controller.observed
         decides = last and self.controller is not None
 
@@ -86,7 +86,7 @@ class DualOracle(Oracle):
         return g, seen[0].item()
 
     def clip(self, limit: float) -> tuple[float, float]:
-        norms = length(self.grads()), length(self.register or [])
+        norms = length(self.grads()).item(), length(self.register or []).item()
         self.put(clipped(self.grads(), limit))
         if self.register is not None:
             self.register = clipped(self.register, limit)
@@ -116,8 +116,7 @@ class DualOracle(Oracle):
         self.known = self.controller.alpha, self.controller.mu
         return weight
 
-    @torch.no_grad()
-    def forget_step(self, register: Register, weight: float) -> None:
+    def forget_step(self, register: Gradient, weight: float) -> None:
         if weight == 0:
             return
         if not is_finite(register):
@@ -126,13 +125,10 @@ class DualOracle(Oracle):
                 self.controller.entries[0].multiplier = self.before
             self.said.append("forget gradient")
             return
-        g_r, before = self.grads(), [p.detach().clone() for p in self.theta]
-        factor = self.sign * (weight if self.scale == "gradient" else (-1.0) ** (weight < 0))
-        self.put([None if g is None else g * factor for g in register])
-        self.sides["forget"].base.step()
-        if self.scale == "step":
-            for p, start in zip(self.theta, before, strict=True):
-                p.copy_(start + abs(weight) * (p - start))
+        g_r, sign = self.grads(), math.copysign(self.sign, self.sign * weight)
+        descended = [None if g is None else sign * g for g in register]
+        s_f = Base(self.sides["forget"].base)
+        scaled_step(s_f, self.theta, descended, abs(weight), self.scale)
         self.put(g_r)
 
     def load(self, saved: "DualOracle") -> None:

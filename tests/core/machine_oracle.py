@@ -1,7 +1,7 @@
 """The expectations of `test_machine.py`: Algorithm 1 of SAUL and all that may happen to it.
 
-Nothing of torch_alm is imported here. The base steps are torch's own optimizers, over parameters
-of the oracle's own; everything around them is written out.
+Nothing of torch_alm is imported here. Gradients, the ball and the scaled step are of `oracle.py`;
+the base steps are torch's own optimizers, over parameters of the oracle's own.
 """
 
 import copy
@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
+from tests import oracle
 from tests.core import controller_oracle
 from tests.core.controller_oracle import Entry
+from tests.oracle import Gradient, differentiate, length, restore
 
-Register = list[Tensor | None]
 Evaluation = tuple[Tensor, float, bool]  # the loss with its graph, the value seen, whether a pair
 
 BASES: dict[str, Callable[..., Optimizer]] = {
@@ -41,36 +42,13 @@ def evaluate(objective: Callable[[], Any]) -> Evaluation:
     return loss, number, isinstance(found, tuple)
 
 
-def differentiate(loss: Tensor, theta: list[nn.Parameter], weight: float) -> Register:
-    """weight * grad loss, with `None` where the loss does not depend on a parameter."""
-    trainable = [p for p in theta if p.requires_grad]
-    if not trainable:
-        return [None] * len(theta)
-    start = torch.full_like(loss, weight)
-    found = iter(torch.autograd.grad(loss, trainable, start, allow_unused=True))
-    return [next(found) if p.requires_grad else None for p in theta]
+def added(register: Gradient, g: Gradient) -> Gradient:
+    """The sum, where groups may have come since the first."""
+    return oracle.added([*register, *[None] * (len(g) - len(register))], g)
 
 
-def added(register: Register, g: Register) -> Register:
-    """The sum, entry by entry; `None` is nothing."""
-    missing = [None] * (len(g) - len(register))
-    pairs = zip([*register, *missing], g, strict=True)
-    return [a if b is None else (b if a is None else a + b) for a, b in pairs]
-
-
-def length(register: Register) -> float:
-    """The joint L2 norm."""
-    return math.sqrt(sum(g.square().sum().item() for g in register if g is not None))
-
-
-def is_finite(register: Register) -> bool:
+def is_finite(register: Gradient) -> bool:
     return all(bool(g.isfinite().all()) for g in register if g is not None)
-
-
-def clipped(register: Register, limit: float) -> Register:
-    """The gradients after `torch.nn.utils.clip_grad_norm_`."""
-    factor = min(limit / (length(register) + 1e-6), 1.0)
-    return [None if g is None else g * factor for g in register]
 
 
 @dataclass
@@ -93,7 +71,7 @@ class Side:
         theta: list[nn.Parameter],
         weight: float,
         is_wanted: Callable[[float], bool] = lambda _: True,
-    ) -> tuple[Register, Evaluation]:
+    ) -> tuple[Gradient, Evaluation]:
         """Grad_SAM: the gradient and the numbers at theta + sign rho g / (|g| + eps).
 
         The loss of a pair is descended: at theta + rho g / (|g| + eps), whatever the sign.
@@ -101,7 +79,7 @@ class Side:
         origin = [p.detach().clone() for p in theta]
         if self.rho is not None:
             loss, _, is_pair = evaluate(objective)
-            self.perturb(theta, differentiate(loss, theta, 1.0), +1 if is_pair else self.sign)
+            self.perturb(theta, differentiate(loss, theta), +1 if is_pair else self.sign)
         try:
             seen = evaluate(objective)
             wanted = is_wanted(seen[1])
@@ -110,29 +88,14 @@ class Side:
             restore(theta, origin)
         return g, seen
 
-    @torch.no_grad()
-    def perturb(self, theta: list[nn.Parameter], g: Register, sign: int) -> None:
-        radii = self.radii()
-        moving = [x if radii[p] else None for p, x in zip(theta, g, strict=True)]
-        lengths = [
-            None if x is None else self.units(p) * x for p, x in zip(theta, moving, strict=True)
-        ]
-        norm = length(lengths)
-        if norm == 0 or not math.isfinite(norm):
-            return
-        for p, x in zip(theta, moving, strict=True):
-            if x is not None:
-                p += sign * radii[p] * self.units(p) ** 2 * x / (norm + self.eps)
-
-    def units(self, p: Tensor) -> Tensor:
-        """The units of each weight under ASAM."""
-        return p.detach().abs() if self.adaptive else torch.ones_like(p)
-
-
-@torch.no_grad()
-def restore(theta: list[nn.Parameter], origin: list[Tensor]) -> None:
-    for p, x in zip(theta, origin, strict=True):
-        p.copy_(x)
+    def perturb(self, theta: list[nn.Parameter], g: Gradient, sign: int) -> None:
+        """Move; under ASAM a weight counts in units of itself."""
+        radii, units = self.radii(), [p.detach().abs() if self.adaptive else 1.0 for p in theta]
+        found = zip(theta, units, g, strict=True)
+        moving = [None if x is None or radii[p] == 0 else u * x for p, u, x in found]
+        if 0 < length(moving) < math.inf:
+            rho = [sign * radii[p] * u for p, u in zip(theta, units, strict=True)]
+            oracle.perturb(theta, moving, rho, self.eps)
 
 
 def controller(
@@ -229,12 +192,11 @@ class Oracle:
         self.has_warned = False
         self.said: list[str] = []
 
-    def grads(self) -> Register:
+    def grads(self) -> Gradient:
         return [p.grad for p in self.theta]
 
-    def put(self, register: Register) -> None:
-        for p, g in zip(self.theta, register, strict=True):
-            p.grad = None if g is None else g.clone()
+    def put(self, register: Gradient) -> None:
+        oracle.put(self.theta, register)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for p in self.theta:

@@ -113,13 +113,15 @@ def test_a_constraint_out_of_reach_does_not_run_to_infinity() -> None:
     optimizer = SGD([theta], lr=0.1)
     constraint = ALMConstraint(lambda: torch.sigmoid(theta).sum(), 20.0, "auto")
     constraint.attach(optimizer)
-    weights: list[Any] = []
-    for _ in range(1200):
+    weights, said = list[Any](), list[int]()
+    for step in range(1, 1201):
         optimizer.zero_grad()
         (theta.square().sum() + constraint()).backward()
         optimizer.step()
         weights.append(constraint.weight)
-    assert constraint.metrics()["status"] == "suspected_infeasible"
+        if constraint.metrics()["status"] == "suspected_infeasible":
+            said.append(step)
+    assert (said[0], said[-1]) == (640, step)
     assert constraint.multiplier <= 10 * weights[640 - 1], "where the second stretch ends"
     assert weights[-1] > 0 and theta.isfinite().all()
 
@@ -127,11 +129,11 @@ def test_a_constraint_out_of_reach_does_not_run_to_infinity() -> None:
 def test_a_violation_that_lasts_because_the_level_moves_is_ended() -> None:
     """The nearest point to 0 whose sum is at least 1: 2 / 3 = lambda."""
     theta = torch.zeros(3, requires_grad=True)
-    optimizer = Adam([theta], lr=0.01)
+    optimizer = Adam([theta], lr=0.02)
     constraint = ALMConstraint(lambda: theta.sum(), 0.0, "auto")
     constraint.attach(optimizer)
-    for step in range(2500):
-        constraint.alpha = min(1.0, step / 1000)
+    for step in range(1200):
+        constraint.alpha = min(1.0, step / 500)
         optimizer.zero_grad()
         (theta.square().sum() + constraint()).backward()
         optimizer.step()
@@ -240,8 +242,10 @@ def test_what_moves_smoothly_is_no_noise() -> None:
         auto.advance()
 
 
-@pytest.mark.parametrize(("sense", "alpha"), [("<=", 0.5), (">=", 30.0), ("==", 0.5)])
-@pytest.mark.parametrize("make", ["momentum", "adam", "rmsprop"])
+@pytest.mark.parametrize(
+    ("make", "sense", "alpha"),
+    [("momentum", "<=", 0.5), ("adam", ">=", 30.0), ("rmsprop", "==", 0.5), ("adam", "<=", 0.5)],
+)
 def test_a_run_is_that_of_the_rule_by_hand(make: str, sense: str, alpha: float) -> None:
     loop, other = Loop(make, sense, alpha), Loop(make, sense, alpha)
     other.handle.remove()
@@ -252,7 +256,7 @@ def test_a_run_is_that_of_the_rule_by_hand(make: str, sense: str, alpha: float) 
         lambda _: (other.x @ other.theta - other.y).square().mean(),
         lambda _: sign * (other.size() - alpha)[None],
         (sense,),
-        [None] * 150,
+        [None] * 100,
     )
     for theta in expected:
         torch.testing.assert_close(loop.run(1).theta.detach(), theta, rtol=1e-9, atol=1e-9)
@@ -267,8 +271,7 @@ def test_a_look_ahead_changes_nothing() -> None:
     assert str(loop.constraint.state_dict()) == before
 
 
-@pytest.mark.parametrize("at", [1, 33, 79])
-@pytest.mark.parametrize("make", ["adam", "sam"])
+@pytest.mark.parametrize(("make", "at"), [("adam", 1), ("sam", 33), ("adam", 79)])
 def test_a_resumed_run_is_the_run_that_never_stopped(make: str, at: int) -> None:
     whole, first, second, file = Loop(make).run(100), Loop(make).run(at), Loop(make), io.BytesIO()
     parts = first.constraint.state_dict(), first.optimizer.state_dict(), first.theta.detach()
@@ -281,9 +284,10 @@ def test_a_resumed_run_is_the_run_that_never_stopped(make: str, at: int) -> None
     assert second.run(100 - at).same(whole)
 
 
-@pytest.mark.parametrize("passes", [1, 4])
-@pytest.mark.parametrize("make", ["sgd", "adam"])
-@pytest.mark.parametrize("is_mean", [True, False])
+@pytest.mark.parametrize(
+    ("is_mean", "make", "passes"),
+    [(True, "adam", 1), (True, "sgd", 4), (False, "adam", 4), (False, "sgd", 1)],
+)
 def test_micro_batches_are_one_step(make: str, is_mean: bool, passes: int) -> None:
     """Whoever adds up instead of averaging has a loss that much larger."""
     whole, parts = Loop(make), Loop(make)

@@ -33,7 +33,7 @@ class Entries:
 
 
 def test_each_entry_of_a_vector_finds_its_own() -> None:
-    loop = Entries().run(1200)
+    loop = Entries().run(800)
     expected = torch.tensor([0.5, 1.0, -1.0], dtype=WIDE)  # the last bound does not act
     torch.testing.assert_close(loop.theta.detach(), expected, rtol=5e-3, atol=5e-3)
     scaled = loop.constraint.multiplier * loop.units
@@ -82,14 +82,14 @@ def test_entries_take_turns_in_the_first_steps_and_later() -> None:
 def test_an_entry_out_of_reach_does_not_hold_the_others() -> None:
     """The first two contradict each other; the third becomes harder after both are suspected."""
     theta = torch.zeros(2, dtype=WIDE, requires_grad=True)
-    optimizer = SGD([theta], lr=0.01)
+    optimizer = SGD([theta], lr=0.02)
     constraint = ALMConstraint(
         lambda: torch.stack([theta[0], -theta[0], theta[1]]), torch.ones(3), "auto"
     )
     constraint.attach(optimizer)
-    for step in range(1600):
+    for step in range(1000):
         optimizer.zero_grad()
-        goal = torch.tensor([0.0, -1.0 if step >= 1000 else 0.0], dtype=WIDE)
+        goal = torch.tensor([0.0, -1.0 if step >= 700 else 0.0], dtype=WIDE)
         ((theta - goal).square().sum() / 2 + constraint()).backward()
         optimizer.step()
     assert constraint.metrics()["status"] == "suspected_infeasible"

@@ -2,6 +2,7 @@
 
 import io
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -67,8 +68,7 @@ def assert_plain(state: Any) -> None:
             assert type(entry) in (float, int, bool, str, type(None))
 
 
-@pytest.mark.parametrize("whole", INTS)
-@pytest.mark.parametrize("real", FLOATS)
+@pytest.mark.parametrize(("real", "whole"), [*zip_longest(FLOATS, INTS, fillvalue="int")])
 def test_numbers_of_any_type_control_as_floats_do(real: str, whole: str) -> None:
     plain, other = made(float, int), made(FLOATS[real], INTS[whole])
     measured = float if real == "Fraction" else FLOATS[real]

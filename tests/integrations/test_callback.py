@@ -105,32 +105,15 @@ def run(folder: Path, controlled: ALMConstraint, resume: str | None = None, **gi
     return made
 
 
-def loss_of(model: nn.Module, batch: Batch) -> Tensor:
-    return by_hand.by_token(model, {"input_ids": batch[0], "labels": batch[1]})
-
-
 def by_hand_weights(model: nn.Module, steps: list[Any], rates: list[float], *, weigh: bool) -> Any:
-    """Retain minus lambda+ times forget, by hand; returns lambda+ per step.
-
-    In the loss a micro-batch has the weight of its own value, as a weight that of all so far.
-    """
-    theta, s, multiplier, weights = list(model.parameters()), oracle.AdamW(0.0, 0.0), 0.0, []
+    """Lambda+ per step: in the loss of a micro-batch by itself, as a weight of all so far."""
+    loss = lambda net, b: by_hand.by_token(net, {"input_ids": b[0], "labels": b[1]})  # noqa: E731
+    s, weights = oracle.AdamW(0.0), list[float]()
+    alm = oracle.Alm(list(model.parameters()), s, ALPHA, MU, so_far=weigh)
     for step, s.lr in zip(steps, rates, strict=True):
-        seen: list[float] = []
-        parts = []
-        for forget, retain in step:
-            named = [
-                dict(zip(("input_ids", "labels"), one, strict=True)) for one in (forget, retain)
-            ]
-            g_f, value = oracle.gradient(lambda b=named[0]: by_hand.by_token(model, b), theta)
-            g_r, _ = oracle.gradient(lambda b=named[1]: by_hand.by_token(model, b), theta)
-            seen.append(value)
-            weight = max(multiplier + MU * (ALPHA - (mean(seen) if weigh else value)), 0.0)
-            pairs = zip(g_r, g_f, strict=True)
-            parts.append(([x if y is None else x - weight * y for x, y in pairs], 0.0))
-        multiplier = max(multiplier + MU * (ALPHA - mean(seen)), 0.0)
-        s.step(theta, oracle.mean(parts)[0])
-        weights.append(multiplier)
+        sides = zip(*step, strict=True)
+        forget, retain = ([lambda b=b: loss(model, b) for b in side] for side in sides)
+        weights.append(alm.step(retain, forget))
     return weights
 
 
@@ -153,10 +136,6 @@ def test_the_loss_of_a_foreign_trainer_is_the_algorithm(
     torch.testing.assert_close(seen, weights, rtol=0, atol=1e-12)
     assert [line["constraint/gate"] for line in lines] == [float(w > 0) for w in weights]
     assert 0.0 in weights and max(weights) > 0, "the gate must open and close"
-
-
-def mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 class Keeping(TrainerCallback):

@@ -112,28 +112,17 @@ def fit(
 def by_hand(kind: str, parts: int = 1, batch_size: int = 3) -> tuple[list[Tensor], list[float]]:
     net = Module(kind).net
     theta = list(net.parameters())
-    s_r, s_f, multiplier, weights = oracle.AdamW(LR), oracle.AdamW(LR), 0.0, []
+    s, weights = oracle.AdamW(LR), list[float]()
+    saul = oracle.Saul(theta, s, oracle.AdamW(LR), ALPHA, MU, 0.0, rho_r=RHO, rho_f=RHO)
+    alm = oracle.Alm(theta, s, ALPHA, MU)
     batches = [b for _ in range(3) for b in DataLoader(rows(), batch_size=batch_size)]
     for step in zip(*[iter(batches)] * parts, strict=True):
-        g_r, values = [], []
-        for forget, retain in step:
-            f, r = (lambda x=x: loss_of(net, x) for x in (forget, retain))
-            if kind == "loss":
-                (g, _), (g_f, value) = oracle.gradient(r, theta), oracle.gradient(f, theta)
-                weight = max(multiplier + MU * (ALPHA - value), 0.0)
-                g_r.append(([a - weight * b for a, b in zip(g, g_f, strict=True)], 0.0))
-                values.append(value)
-                continue
-            g_r.append(oracle.grad_sam(r, theta, RHO, +1.0))
-            if kind == "saul":
-                g_f, value = oracle.grad_sam(f, theta, RHO, -1.0)
-                values.append(value)
-        if values:
-            multiplier = max(multiplier + MU * (ALPHA - sum(values) / len(values)), 0.0)
-            weights.append(multiplier)
-        if kind == "saul" and multiplier > 0:
-            s_f.step(theta, [-multiplier * g for g in g_f])
-        s_r.step(theta, oracle.mean(g_r)[0])
+        sides = zip(*step, strict=True)
+        forget, retain = ([lambda x=x: loss_of(net, x) for x in side] for side in sides)
+        if kind == "sam":
+            s.step(theta, oracle.grad_sam(retain[0], theta, RHO, +1.0)[0])
+        else:
+            weights.append({"saul": saul, "loss": alm}[kind].step(retain, forget))
     return theta, weights
 
 

@@ -97,9 +97,9 @@ HANDS: dict[Any, Hand] = {SAULTrainer: by_hand.saul, ALMTrainer: by_hand.alm}
 
 
 @pytest.mark.parametrize(
-    ("parts", "rows"), [(1, 10), (2, 10), (3, 12)], ids=["alone", "a shorter one", "whole steps"]
+    ("kind", "parts", "rows"),
+    [(SAULTrainer, 1, 10), (SAULTrainer, 2, 10), (ALMTrainer, 2, 10), (ALMTrainer, 3, 12)],
 )
-@pytest.mark.parametrize("kind", HANDS)
 def test_it_is_the_algorithm_with_schedule_clipping_and_accumulation(
     kind: Any, parts: int, rows: int, tmp_path: Path
 ) -> None:
@@ -198,20 +198,20 @@ def summed(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -
     return outputs.logits.logsumexp(-1)[labels >= 0].sum() / (num_items_in_batch or 7)
 
 
-# transformers before 5 asks nobody whether a loss is scaled
-SCALED = [None, True, False] if hasattr(Trainer, "loss_is_scaled_for_ga") else [None]
+WAYS = [(True, None, None), (False, None, None), (True, summed, None), (False, summed, None)]
+if hasattr(Trainer, "loss_is_scaled_for_ga"):  # before 5 nobody asks whether a loss is scaled
+    WAYS += [(True, None, False), (False, None, True)]
 
 
-@pytest.mark.parametrize("scaled", SCALED)
-@pytest.mark.parametrize("own", [None, summed], ids=["the model's loss", "a loss of one's own"])
-@pytest.mark.parametrize("accepts", [True, False], ids=["by item", "by batch"])
+@pytest.mark.parametrize(("accepts", "own", "scaled"), WAYS)
 def test_without_a_radius_sam_is_the_trainer_behind_it(
     accepts: bool, own: Any, scaled: bool | None, tmp_path: Path
 ) -> None:
     thetas, losses = [], []
     for kind, given in ((SAMTrainer, {"rho": 0.0}), (Trainer, {})):
         given |= {"compute_loss_func": own}
-        trainer = toy.trainer(kind, tmp_path, toy.toy(0.2), **flat(), **given)
+        short = {"num_train_epochs": 2}
+        trainer = toy.trainer(kind, tmp_path, toy.toy(0.2), args=short, **flat(), **given)
         trainer.model_accepts_loss_kwargs = accepts
         if scaled is not None:
             trainer.loss_is_scaled_for_ga = scaled

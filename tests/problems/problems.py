@@ -99,7 +99,7 @@ def constrained(problem: Problem, **settings: object) -> ConstraintGroup:
 
 
 def solve_side_by_side(
-    posed: Sequence[tuple[Problem, ConstraintGroup]], steps: int = 4000, lr: float = 5e-2
+    posed: Sequence[tuple[Problem, ConstraintGroup]], steps: int, lr: float = 5e-2
 ) -> list[Solution]:
     """Solve problems that share nothing but the backward pass: each goes where it goes alone."""
     parts = [(problem, group, problem.first().requires_grad_()) for problem, group in posed]

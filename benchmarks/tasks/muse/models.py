@@ -30,7 +30,7 @@ class Course(NamedTuple):
 
 COURSES = {
     "passages": Course(Recipe(2, 128, 4, Schedule(5, batch_size=8, lr=3e-3)), 15, 24),
-    "passages-quick": Course(Recipe(2, 64, 4, Schedule(8, batch_size=4, lr=5e-3)), 8, 12),
+    "passages-quick": Course(Recipe(2, 64, 4, Schedule(6, batch_size=4, lr=5e-3)), 5, 7),
 }
 
 

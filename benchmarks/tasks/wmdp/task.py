@@ -34,7 +34,7 @@ LENGTHS = 512, 768
 
 RECIPES = {
     "lore": Recipe(4, 64, 4, Schedule(epochs=4, batch_size=16, lr=3e-3)),
-    "lore-quick": Recipe(3, 48, 4, Schedule(epochs=6, batch_size=16, lr=6e-3)),
+    "lore-quick": Recipe(2, 48, 4, Schedule(epochs=6, batch_size=16, lr=6e-3)),
 }
 TOPICS = {"bio": "Bio", "cyber": "Cyber", "chem": "Chem", "doom": "Doom", "shade": "Shadow"}
 KEPT = {"mmlu": "MMLU", "retain": "kept", "neighbour": "neighbours", "utility": "all kept"}

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from tests import oracle
 from tests.benchmarks.toy import Batch, ce, sequence_sums
 
-Grads = list[Tensor]
+Grads = list[Any]
 
 
 class Weight:
@@ -32,25 +33,20 @@ class Weight:
         return self.value
 
 
-def grads(loss: Tensor, model: nn.Module) -> Grads:
+def full(model: nn.Module, gradient: oracle.Gradient) -> Grads:
     """The gradient, zero where the loss does not reach."""
-    weights = list(model.parameters())
-    found = torch.autograd.grad(loss, weights, allow_unused=True)
-    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, weights, strict=True)]
+    pairs = zip(model.parameters(), gradient, strict=True)
+    return [torch.zeros_like(p) if g is None else g for p, g in pairs]
+
+
+def grads(loss: Tensor, model: nn.Module) -> Grads:
+    return full(model, oracle.differentiate(loss, [*model.parameters()]))
 
 
 def nearby(model: nn.Module, rho: float, loss: Callable[[], Tensor]) -> tuple[Tensor, Grads]:
-    """Value and gradient of a loss where it is worst at distance rho; the weights are put back."""
-    towards = grads(loss(), model)
-    norm = torch.sqrt(sum(d.square().sum() for d in towards))
-    before = copy.deepcopy(model.state_dict())
-    with torch.no_grad():
-        for p, d in zip(model.parameters(), towards, strict=True):
-            p += rho * d / (norm + 1e-12)
-    value = loss()
-    found = value.detach(), grads(value, model)
-    model.load_state_dict(before)
-    return found
+    """Value and gradient of a loss where it is worst at distance rho."""
+    g, value = oracle.grad_sam(loss, [*model.parameters()], rho, +1.0)
+    return torch.tensor(value, dtype=torch.float64), full(model, g)
 
 
 def combine(left: Grads, right: Grads, a: float, b: float) -> Grads:
@@ -61,36 +57,16 @@ def dot(left: Grads, right: Grads) -> float:
     return sum((x * y).sum().item() for x, y in zip(left, right, strict=True))
 
 
-def optimizer_for(model: nn.Module, s: Any) -> torch.optim.Optimizer:
+def optimizer_for(model: nn.Module, s: Any) -> oracle.Base:
     kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[s.optimizer]
-    return kind(model.parameters(), lr=s.lr, weight_decay=s.weight_decay)
+    return oracle.Base(kind(model.parameters(), lr=s.lr, weight_decay=s.weight_decay))
 
 
-def forget_optimizer_for(model: nn.Module, s: Any) -> torch.optim.Optimizer:
+def forget_optimizer_for(model: nn.Module, s: Any) -> oracle.Base:
     """With a rate of its own, and without decay: the weights decay once per step."""
-    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[s.optimizer]
-    return kind(model.parameters(), lr=s.forget_lr or s.lr, weight_decay=0.0)
-
-
-def move(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: Grads) -> None:
-    for p, g in zip(model.parameters(), gradient, strict=True):
-        p.grad = g.clone()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def weighted_move(
-    model: nn.Module, optimizer: torch.optim.Optimizer, gradient: Grads, w: float, s: Any
-) -> None:
-    """w before the optimizer, or w on the distance it has gone."""
-    if s.scale == "gradient":
-        move(model, optimizer, [w * g for g in gradient])
-        return
-    before = [p.detach().clone() for p in model.parameters()]
-    move(model, optimizer, gradient)
-    with torch.no_grad():
-        for p, start in zip(model.parameters(), before, strict=True):
-            p.copy_(start + w * (p - start))
+    side = optimizer_for(model, s)
+    side.optimizer.param_groups[0].update(lr=s.forget_lr or s.lr, weight_decay=0.0)
+    return side
 
 
 def npo_by_hand(model: nn.Module, reference: nn.Module, data: Batch, beta: float) -> Tensor:
@@ -134,22 +110,22 @@ Oracle = Callable[[nn.Module, Any, Batches, Weight], None]
 def joint(of: Losses, keeps: bool = True) -> Oracle:
     """One optimizer on weight * U + retain_weight * L_r."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
         for retain, forget in batches:
             w = weight(of.measured(model, first, forget, s))
             parts = [w * of.lowered(model, first, forget, s)] if w > 0 else []
             parts += [s.retain_weight * of.kept(model, first, retain, s)] if keeps else []
             if parts:
-                move(model, optimizer, grads(sum(parts), model))
+                optimizer.step([*model.parameters()], grads(sum(parts), model))
 
-    return oracle
+    return run
 
 
 def dual(of: Losses, retain_sam: bool = False, forget_sam: bool = False) -> Oracle:
     """Algorithm 1, with either perturbation left out."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first = copy.deepcopy(model)
         retain_side, forget_side = optimizer_for(model, s), forget_optimizer_for(model, s)
         rho_retain, rho_forget = s.rho_retain * retain_sam, s.rho_forget * forget_sam
@@ -158,16 +134,16 @@ def dual(of: Losses, retain_sam: bool = False, forget_sam: bool = False) -> Orac
             worst, g_u = nearby(model, rho_forget, lambda f=forget: of.lowered(model, first, f, s))
             w = weight(of.sign * worst)
             if w > 0:
-                weighted_move(model, forget_side, g_u, w, s)
-            move(model, retain_side, [s.retain_weight * g for g in g_r])
+                oracle.scaled_step(forget_side, [*model.parameters()], g_u, w, s.scale)
+            retain_side.step([*model.parameters()], [s.retain_weight * g for g in g_r])
 
-    return oracle
+    return run
 
 
 def sharp_min_max(of: Losses) -> Oracle:
     """Worst-case retain loss down; U down and its sharpness up."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first = copy.deepcopy(model)
         retain_side, forget_side = optimizer_for(model, s), forget_optimizer_for(model, s)
 
@@ -179,46 +155,46 @@ def sharp_min_max(of: Losses) -> Oracle:
             kept = sharpened(lambda r=retain: of.kept(model, first, r, s), s.rho_retain, s.kappa)
             kept = [s.retain_weight * g for g in kept]
             if s.order == "sequential":
-                move(model, retain_side, kept)
+                retain_side.step([*model.parameters()], kept)
             w = weight(of.measured(model, first, forget, s))
             if w > 0:
                 steps = sharpened(
                     lambda f=forget: of.lowered(model, first, f, s), s.rho_forget, -s.kappa
                 )
-                weighted_move(model, forget_side, steps, w, s)
+                oracle.scaled_step(forget_side, [*model.parameters()], steps, w, s.scale)
             if s.order == "simultaneous":
-                move(model, retain_side, kept)
+                retain_side.step([*model.parameters()], kept)
 
-    return oracle
+    return run
 
 
 def relearning(of: Losses) -> Oracle:
     """U where it is worst nearby, beside the retain loss where the weights are."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
         for retain, forget in batches:
             g_r = grads(s.retain_weight * of.kept(model, first, retain, s), model)
             _, hat = nearby(model, s.rho_forget, lambda f=forget: of.lowered(model, first, f, s))
             w = weight(of.measured(model, first, forget, s))
-            move(model, optimizer, combine(g_r, hat, 1.0, w) if w > 0 else g_r)
+            optimizer.step([*model.parameters()], combine(g_r, hat, 1.0, w) if w > 0 else g_r)
 
-    return oracle
+    return run
 
 
 def blur(of: Losses) -> Oracle:
     """d = g_r + xi g_u with <d, g_u> = gamma ||g_u||^2."""
 
-    def oracle(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
+    def run(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         first, optimizer = copy.deepcopy(model), optimizer_for(model, s)
         for retain, forget in batches:
             g_r = grads(s.retain_weight * of.kept(model, first, retain, s), model)
             g_u = grads(of.lowered(model, first, forget, s), model)
             gamma = weight(of.measured(model, first, forget, s))
             xi = gamma - dot(g_r, g_u) / dot(g_u, g_u) if gamma > 0 else 0.0
-            move(model, optimizer, combine(g_r, g_u, 1.0, xi))
+            optimizer.step([*model.parameters()], combine(g_r, g_u, 1.0, xi))
 
-    return oracle
+    return run
 
 
 def pdu(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
@@ -227,7 +203,7 @@ def pdu(model: nn.Module, s: Any, batches: Batches, weight: Weight) -> None:
         w, kept = weight(ce(model, forget)), ce(model, retain)
         loss = w * flattening_by_hand(model, forget) + nu * kept
         if w > 0 or nu > 0:
-            move(model, optimizer, grads(loss, model))
+            optimizer.step([*model.parameters()], grads(loss, model))
         nu = max(nu + s.dual_lr * (kept.item() - s.epsilon), 0.0)
 
 

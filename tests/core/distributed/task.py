@@ -34,7 +34,6 @@ ROWS, MU, MULTIPLIER = 8, 0.5, 0.1
 # in more there is time to leave measurements out; and met to the end there is time to pause.
 REOPENS = (3.0, 3.0, -1.0, -1.0, 3.0, 3.0)
 STEPS = len(REOPENS)
-ENGINES = ("ddp", "ddp-view", "fsdp", "fsdp-offload")
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
 

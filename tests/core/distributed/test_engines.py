@@ -34,8 +34,11 @@ def plain_run(ranks: Ranks) -> Callable[[str, int], list[Outcome]]:
     return cache(lambda engine, micro: ranks(task.train, engine, micro))
 
 
-@pytest.mark.parametrize("micro", [1, 2])
-@pytest.mark.parametrize("engine", task.ENGINES)
+RUNS = [("ddp", 1), ("ddp", 2), ("ddp-view", 2), ("fsdp", 1), ("fsdp", 2), ("fsdp-offload", 2)]
+SKIPPING = [("ddp", 2), ("ddp-view", 2), ("fsdp", 1), ("fsdp", 2)]
+
+
+@pytest.mark.parametrize(("engine", "micro"), RUNS)
 def test_two_ranks_are_algorithm_1(plain_run: Callable, engine: str, micro: int) -> None:
     outcomes = plain_run(engine, micro)
     assert_ranks_agree(outcomes)
@@ -43,7 +46,7 @@ def test_two_ranks_are_algorithm_1(plain_run: Callable, engine: str, micro: int)
 
 
 @pytest.mark.parametrize("micro", [1, 2])
-@pytest.mark.parametrize("engine", task.ENGINES)
+@pytest.mark.parametrize("engine", ["ddp-view", "fsdp"])
 def test_a_direction_outlives_the_buckets_that_it_was_found_in(
     ranks: Ranks, engine: str, micro: int
 ) -> None:
@@ -64,11 +67,10 @@ def in_single_precision(net: nn.Module) -> Callable[[Tensor], Tensor]:
     return forward
 
 
-@pytest.mark.parametrize("micro", [1, 2])
-def test_mixed_precision_is_algorithm_1_computed_in_it(ranks: Ranks, micro: int) -> None:
-    outcomes = ranks(task.train, "fsdp-mixed", micro)
+def test_mixed_precision_is_algorithm_1_computed_in_it(ranks: Ranks) -> None:
+    outcomes = ranks(task.train, "fsdp-mixed", 2)
     assert_ranks_agree(outcomes)
-    parts = lambda step: [batch(step, k) for k in range(micro)]  # noqa: E731
+    parts = lambda step: [batch(step, k) for k in (0, 1)]  # noqa: E731
     assert_is(outcomes[0], task.by_hand(parts, in_single_precision), atol=2e-5)
     exact = task.by_hand(parts)
     assert not torch.allclose(outcomes[0].theta[0], exact.theta[0], rtol=0, atol=1e-12)
@@ -123,8 +125,7 @@ def assert_same(found: task.Outcome, expected: task.Outcome) -> None:
     assert all(torch.equal(a, b) for a, b in zip(found.theta, expected.theta, strict=True))
 
 
-@pytest.mark.parametrize("micro", [1, 2])
-@pytest.mark.parametrize("engine", ["ddp", "ddp-view", "fsdp"])
+@pytest.mark.parametrize(("engine", "micro"), SKIPPING)
 def test_a_skipped_backward_changes_nothing(
     ranks: Ranks, plain_run: Callable, engine: str, micro: int
 ) -> None:
