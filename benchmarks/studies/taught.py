@@ -1,14 +1,15 @@
-"""TOFU on a published model, at the paper's point: 50 steps of 8 forget and 8 retain rows.
+r"""TOFU on a published model, at the paper's point: 50 steps of 8 forget and 8 retain rows.
 
     python -m benchmarks.studies.taught --data TOFU --seeds 3
-    python -m benchmarks.studies.taught --data TOFU --seeds 3 --alpha 10 --output results/taught-10
+    python -m benchmarks.studies.taught --data TOFU --seeds 3 \
+        --lr 1.2 --alpha 10 --output results/taught-10
 
 `--data` is the folder of TOFU's files. One model is taught the 40 rows of forget01 beside 360 of
 the retain set, the reference those 360 alone; both are kept in the cache. All else is as in
 `benchmarks/tofu.py`, with SETTINGS. `--alpha unknown` is the mean loss of the forty answers under
-the reference, and the rate the one at which a step of AdamW changes their log-odds by CHANGE. Of
-real authors and world facts those are asked that the published model answers right. What lies
-below layer FIRST never changes, so its outputs are computed once per row.
+the reference. `--lr` is in nats: what a step of AdamW takes off their log-odds at first. Of real
+authors and world facts those are asked that the published model answers right. What lies below
+layer FIRST never changes, so its outputs are computed once per row.
 """
 
 import functools
@@ -44,13 +45,12 @@ EPOCHS, RATE, BATCH = 5, 4e-4, 4  # of the teaching
 RETAIN, ASKED = 360, 40  # rows; most questions of a set
 SHORT = 32  # tokens of a neighbour's answer
 RADIUS = 0.5  # nats
-CHANGE = 0.3  # nats: of five rates, the largest at which the retain side alone keeps its utility
 METHODS = (
     "saul,saul_no_alm,saul_no_sam,saul_no_alm_no_sam,dual_adamw,dual_adamw+alm,npo,npo+alm,"
     "pdu,pdu+alm,blur,blur+alm"
 )
-SETTINGS = f"""--methods {METHODS} --epochs 10 --batch_size 8 --alpha unknown --mu 0.1
-    --set multiplier=0 --set release=0.5 --output results/taught"""
+SETTINGS = f"""--methods {METHODS} --epochs 10 --batch_size 8 --lr 0.3 --alpha unknown
+    --mu 0.1 --set multiplier=0 --set release=0.5 --output results/taught"""
 
 
 class Taught(Tofu):
@@ -85,18 +85,19 @@ class Taught(Tofu):
 
     def resolved(self, settings: Settings) -> Settings:
         """The settings with this model's threshold, rate and radii; a radius of 0 stays."""
-        found = {**self.numbers, **({"alpha": self.unknown} if settings.alpha == "unknown" else {})}
+        found = {**self.numbers, "lr": settings.lr * self.numbers["lr"]}
+        found |= {"alpha": self.unknown} if settings.alpha == "unknown" else {}
         return replace(settings, **{k: v for k, v in found.items() if getattr(settings, k, 0)})
 
     @functools.cached_property
     def numbers(self) -> dict[str, float]:
-        """The rate and both radii, by what they do to the first rows."""
+        """The rate of a nat and the radii of RADIUS, by what they do to the first rows."""
         upper: Any = self.reference("original")
         wanted = [p for p in upper.parameters() if p.requires_grad]
         starts = range(0, len(self.forget), 8)
         forget = [self.collated(self.forget[at : at + 8]) for at in starts]
         retain = [self.collated(self.retain[at : at + 8]) for at in starts]
-        rate = rate_for(torch.optim.AdamW(wanted), upper.odds, forget, change=CHANGE)
+        rate = rate_for(torch.optim.AdamW(wanted), upper.odds, forget, change=1.0)
         near = radius_for(wanted, upper.odds, forget, change=RADIUS)
         worst = radius_for(wanted, lambda batch: token_nll(upper, batch), retain, change=RADIUS)
         return {"lr": rate, "rho_forget": near.value, "rho_retain": worst.value}
