@@ -76,7 +76,7 @@ class Taught(Tofu):
     def encode(self) -> tuple[list[Row], list[Row]]:
         forget, retain = super().encode()
         self.common = common_start([row["input_ids"] for row in forget + retain])
-        self.fed = Rows(self.models["original"], FIRST, len(self.common))
+        self.fed = Rows(self.models["original"].to(self.device), FIRST, len(self.common))
         return forget, retain
 
     def prepare(self) -> None:

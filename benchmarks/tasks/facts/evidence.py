@@ -15,7 +15,7 @@ from benchmarks.tasks.facts.weights import NAME as PUBLISHED
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks/results/facts"
 COMMAND, LOOP = "[Command](command.md)", "[Loop](loop.md)"
-TAUGHT = RESULTS.with_name("taught") / "results.jsonl"
+TAUGHT = {"TOFU": "results", "TOFU_10": "results-10"}  # lines of the taught model
 LOOKS, COSTS = ("matched", "tuned", "end"), ["steps", "passes"]
 SAID = ["forget_said", "reworded_said", "retain_said", "kin_said", "neighbours_said"]
 NUMBERS = [*SAID, "forget_loss", "perplexity"]
@@ -30,6 +30,7 @@ TOFU = (  # of the model that was taught it
     Column("retain_loss", "retain loss"),
     Column("real_authors_rouge", "authors"),
     Column("world_facts_rouge", "facts"),
+    Column("rouge_hm", "HM"),
     Column("model_utility", "MU"),
     Column("gate_open", "pushed"),
 )
@@ -55,7 +56,9 @@ def main() -> None:
             short = pd.concat([others[others.model == PUBLISHED], control, short])
             found["SHORT"] = means(short, ["steps", *SAID, "forget_loss", "relearned_said"])
     found["COMMAND"] = single(others)
-    found["TOFU"] = table(read_lines(TAUGHT), TOFU).replace(" ± ", "±", regex=True)
+    for name, file in TAUGHT.items():
+        lines = read_lines(RESULTS.with_name("taught") / f"{file}.jsonl")
+        found[name] = table(lines, TOFU).replace(" ± ", "±", regex=True)
     for page in ("results", "tables"):
         text = Path(__file__).with_name(f"{page}.md.in").read_text(encoding="utf-8")
         for name, frame in found.items():
