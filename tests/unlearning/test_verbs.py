@@ -262,6 +262,7 @@ def test_a_stopped_run_goes_on_and_an_error_puts_the_model_back(
     assert same(state(own), before)
     first = unlearn(own, tokenizer, FORGET, RETAIN, callbacks=[Ends()], **LONG)
     assert len(first.trace) == 1 and "Ended after 1 of at most 60 steps" in caplog.text
+    assert first.text.endswith("it was stopped.")
     second = resume(first)
     assert len(second.trace) > 1
     assert second.numbers["before"] == first.numbers["before"]

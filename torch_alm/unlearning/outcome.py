@@ -56,9 +56,9 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The verdict in sentences, with what it cost; empty for `evaluate`: see `numbers`."""
+        """The verdict, what it cost and why the run ended; empty for `evaluate`: see `numbers`."""
         found = self.content["verdict"] or {"text": "", "cost": ""}
-        return f"{found['text']} {found['cost']}".strip()
+        return " ".join([found["text"], found["cost"], *self.content["notes"][-1:]]).strip()
 
     @property
     def answers(self) -> dict[str, Mapping[str, Sequence[Mapping[str, Any]]]]:

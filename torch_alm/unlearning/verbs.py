@@ -81,7 +81,8 @@ def unlearn(
 def resume(outcome: Outcome, callbacks: Sequence[TrainerCallback] = (), **options: Any) -> Outcome:
     """Go on with a run that was stopped or came to its end, such as with more `steps`.
 
-    What it is judged against is the model as it first came. The moments of AdamW begin anew.
+    What it is judged against is the model as it first came. Steps, trace and AdamW's moments begin
+    anew: `steps` are more of them.
 
     Raises:
         ValueError: nothing was trained; an option that cannot be.
