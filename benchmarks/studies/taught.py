@@ -39,7 +39,6 @@ from torch_alm.measures import token_nll
 from torch_alm.thresholds import radius_for, rate_for
 
 Examples = tuple[Example, ...]
-
 FIRST, TRAINED = 20, r"model\.layers\.2\d\..*"
 EPOCHS, RATE, BATCH = 5, 4e-4, 4  # of the teaching
 RETAIN, ASKED = 360, 40  # rows; most questions of a set

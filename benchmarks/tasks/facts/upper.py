@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from torch_alm.language import IGNORE, Batch, Row
-from torch_alm.unlearning.goal import log_odds
 
 
 class Upper(nn.Module):
@@ -47,8 +46,10 @@ class Upper(nn.Module):
 
     def odds(self, batch: Batch) -> Tensor:
         """Log-odds of the labelled tokens: of a row known by heart they have a gradient, too."""
-        logits = self(batch["inputs_embeds"], batch["logits_to_keep"]).logits
-        return log_odds(logits, batch["labels"]).sum() / (batch["labels"][:, 1:] != IGNORE).sum()
+        chosen, labels = batch["labels"][:, 1:] != IGNORE, batch["labels"][:, 1:]
+        logits = self(batch["inputs_embeds"], batch["logits_to_keep"]).logits[:, :-1][chosen]
+        loss = nn.functional.cross_entropy(logits.float(), labels[chosen], reduction="none")
+        return -(loss + torch.log(-torch.expm1(-loss.clamp(min=1e-6)))).mean()
 
 
 def lower(model: Any, first: int) -> Any:
