@@ -235,6 +235,7 @@ def test_runs_are_written_one_by_one_and_the_same_command_goes_on(
     ]
     first, _, sharp, later, *_ = lines
     assert first["matched"]["steps"] == 2 and first["end"]["steps"] == 4
+    assert "lost" in first["matched"] and "lost" not in first["end"]
     assert first["forget"] != later["forget"]
     assert first["tuned"] is None and later["tuned"]["steps"] == 2, "as draw 0 says"
     assert (first["matched"]["passes"], sharp["matched"]["passes"]) == (4, 6)

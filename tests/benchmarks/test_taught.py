@@ -47,6 +47,9 @@ def test_one_model_learns_the_forget_rows_the_other_says_when_they_are_unknown(
     run(plan)
     found = {row["method"]: row for row in plan.folder.rows()}
     assert found["npo+alm"]["alpha"] == pytest.approx(task.unknown)
+    settings = dataclasses.replace(plan.settings["npo+alm"], lr=2.0)
+    assert task.resolved(settings).lr == pytest.approx(2 * task.numbers["lr"])
+    assert len(task.data.world_facts) < 3, "the plain model has hardly learned any"
     assert found["original"]["forget_loss"] < found["retrained"]["forget_loss"]
     plain, _ = load_model(tmp_path / "plain")
     upper = task.reference("original")
