@@ -9,13 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
-    LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
 )
@@ -28,25 +24,20 @@ from benchmarks.studies import loop
 from benchmarks.tasks.facts import evidence, weights
 from benchmarks.tasks.facts.data import asked, draw, read_facts, said_row
 from benchmarks.tasks.facts.world import World, rounded, train_from
-from tests.models import FORGET, HOLDOUT, RETAIN, learn, llama, town_tokenizer
+from tests.models import FORGET, HOLDOUT, RETAIN, learn, llama, town_tokenizer, word_tokenizer
 from torch_alm.language import IGNORE, encode, generate, telling_words
 from torch_alm.measures import token_nll
 
 FACTS = read_facts()
 WORDS = {w for f in FACTS for t in (f.question, f.rewording, f.before, f.gold) for w in t.split()}
-VOCABULARY = {
-    word: i for i, word in enumerate(["<eos>", "?", "Question:", "Answer:", *sorted(WORDS)])
-}
+VOCABULARY = dict.fromkeys(["<eos>", "?", "Question:", "Answer:", *sorted(WORDS)])
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    words = Tokenizer(WordLevel(VOCABULARY, unk_token="?"))
-    words.pre_tokenizer = WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>", unk_token="?")
+    return word_tokenizer(VOCABULARY, eos_token="<eos>", unk_token="?")
 
 
 SIZES = {
-    "vocab_size": len(VOCABULARY),
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_hidden_layers": 4,
@@ -55,11 +46,7 @@ SIZES = {
 
 
 def model() -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        **SIZES, num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True
-    )
-    made = LlamaForCausalLM(config).eval()
+    made = llama(len(VOCABULARY), tie_word_embeddings=True, num_attention_heads=4, **SIZES).eval()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.mul_(8 if parameter.dim() > 1 else 1)  # so that attention is not flat
@@ -115,6 +102,7 @@ def gemma(window: int = 3) -> Any:
     """Layers of a window of tokens and of all, in turn, each with angles of its own."""
     torch.manual_seed(0)
     config = Gemma3TextConfig(
+        vocab_size=len(VOCABULARY),
         **SIZES,
         num_attention_heads=2,
         num_key_value_heads=1,

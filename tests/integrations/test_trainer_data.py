@@ -1,15 +1,17 @@
 """From rows to batches: who is paired with whom, and what the labels are on."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from torch.utils.data import DataLoader
 
+from tests.chat_templates import tokenizer
 from tests.integrations import toy
 from tests.models import llama
-from torch_alm.integrations.transformers import PairedCollator, PairedDataset
+from torch_alm.integrations.transformers import PairedCollator, PairedDataset, SAULTrainer
 from torch_alm.measures import token_nll
 
 
@@ -93,6 +95,14 @@ def test_batches_are_padded_on_the_right_and_the_mask_follows_the_lengths() -> N
     }
     single = PairedCollator(tokens)(rows)
     assert all(torch.equal(single[name], t) for name, t in found["forget"].items())
+
+
+def test_a_trainer_with_a_tokenizer_needs_no_collator(tmp_path: Path) -> None:
+    given = {"data_collator": None, "processing_class": tokenizer()}
+    trainer = toy.trainer(SAULTrainer, tmp_path, constraint=toy.constraint(), **given)
+    some = [trainer.train_dataset[i] for i in range(4)]
+    found, expected = trainer.data_collator(some), PairedCollator(tokenizer())(some)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_no_column_is_lost_and_what_cannot_be_stacked_is_named() -> None:

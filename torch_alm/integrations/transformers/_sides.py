@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any, cast
 
-from transformers import IntervalStrategy, Trainer
+from transformers import DataCollatorWithPadding, IntervalStrategy, Trainer
 
 from torch_alm.integrations.transformers._pairs import PairedCollator, PairedDataset
 
@@ -51,7 +51,9 @@ def join(trainer: Trainer, given: Mapping[str, Any], *, collates: bool) -> None:
     one = evaluated is None or not isinstance(evaluated, Mapping | PairedDataset)
     trainer.eval_dataset = sets.get("eval") if one else sets
     each: Any = trainer.data_collator
-    trainer.data_collator = Counting(owner, each if collates else PairedCollator(each))
+    if not collates:  # the Trainer's own for a tokenizer pads no labels
+        each = PairedCollator(each.tokenizer if type(each) is DataCollatorWithPadding else each)
+    trainer.data_collator = Counting(owner, each)
     strategy = IntervalStrategy(trainer.args.eval_strategy)
     if evaluated is None and strategy != IntervalStrategy.NO:
         raise ValueError(
