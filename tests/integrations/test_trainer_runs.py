@@ -522,9 +522,8 @@ def test_gradients_are_taken_by_the_accelerator_undivided(
 def test_a_constraint_from_above_is_met_by_lowering(tmp_path: Path) -> None:
     """`sense="<="`: the forget side descends, and looks where it is worst."""
     constraint = toy.constraint(sense="<=", alpha=1.0)
-    trainer = toy.trainer(
-        SAULTrainer, tmp_path, constraint=constraint, args={"num_train_epochs": 8}
-    )
+    given = {"constraint": constraint, "rho": 1e-3, "args": {"num_train_epochs": 8}}
+    trainer = toy.trainer(SAULTrainer, tmp_path, **given)
     trainer.train()
     assert isinstance(trainer.create_optimizer().optimizer.forget, SAM)
     values = [line["constraint/value"] for line in trainer.state.log_history if "loss" in line]

@@ -38,11 +38,11 @@ class _Resumed(LoggingCallback):
 class SAULTrainer(ObjectiveTrainer, PairedTrainer):
     """Sharpness-aware augmented-Lagrangian unlearning in a Trainer.
 
-    Both sides get the optimizer that the Trainer would have made of its arguments (`optim`,
-    `learning_rate`, `weight_decay`, ...), in `SAM` and `ReverseSAM`, joined by a `DualOptimizer`.
-    The schedule scales both learning rates. `max_grad_norm` clips each side on its own; the logs
-    have `grad_norm` (retain) and `forget_grad_norm`. Where lambda+ will be 0, the last forget
-    backward pass of a step is skipped. `optimizer.pt` holds both sides and the constraint.
+    Both sides get the optimizer that the Trainer would have made of its arguments (`optim`, ...),
+    in `SAM` and `ReverseSAM` where a radius is given, joined by a `DualOptimizer`.
+    The schedule scales both learning rates. `max_grad_norm` clips each side on its own; logs have
+    `grad_norm` (retain) and `forget_grad_norm`. Where lambda+ will be 0, a step's last forget
+    backward pass is skipped. `optimizer.pt` holds both sides and the constraint.
 
     Override `forget_objective` to descend one quantity and measure another: it may return a pair
     `(loss, value)`. Logs, evaluations and the best checkpoint are as in `ALMTrainer`.
@@ -51,7 +51,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         *args: those of the Trainer behind it.
         constraint: over the forget side; its `measure` is called with `(model, batch)` and is the
             forget objective. `ReverseSAM` looks where it is hardest to meet, `SAM` for `"<="`.
-        rho: radius of the retain side's ball, in the units of the weights; 0 for none.
+        rho: radius of the retain side's ball, in the units of the weights: see `radius_for`.
         forget_rho: that of the forget side; `rho` if `None`.
         scale: see `DualOptimizer`.
         forget_learning_rate: of the forget side; that of the arguments if `None`.
@@ -67,8 +67,8 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
             `backward`, a training batch that is no pair, a checkpoint without the optimizer.
         TypeError: for an optimizer of your own that is no `DualOptimizer`.
 
-    Cost per step: 4 forward and 4 backward passes, 3 backward ones while the gate is closed, 2 and
-    2 in a step that does not measure; two gradients, a copy of the parameters, two states.
+    Cost per step: 2 forward and 2 backward passes, 1 backward one while the gate is closed; with a
+    radius for both 4, 4 and 3, and a copy of the parameters. Two gradients, two states.
 
     Source: SAUL, Algorithm 1.
     """
@@ -79,7 +79,7 @@ class SAULTrainer(ObjectiveTrainer, PairedTrainer):
         self,
         *args: Any,
         constraint: ALMConstraint,
-        rho: float = 1e-3,
+        rho: float = 0.0,
         forget_rho: float | None = None,
         scale: Literal["gradient", "step"] = "gradient",
         forget_learning_rate: float | None = None,
